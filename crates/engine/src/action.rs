@@ -1,19 +1,21 @@
-//! What the engine asks of its driver.
+//! What the engine requests from its driver.
 //!
-//! The engine touches no data and waits for nothing. Each call leaves its wishes in an [`Outbox`]:
-//! memory steps, which the driver carries out, and then says so by
-//! [`crate::Shard::settle_steps`], before it lets go of the shard; I/Os, which it
-//! starts and reports back through [`crate::Shard::complete`]; and answers to parts of requests.
+//! The engine touches no data and never blocks. Each call leaves its requests in an [`Outbox`]:
+//! - memory steps, which the driver carries out and confirms with [`crate::Shard::settle_steps`]
+//!   before it unlocks the shard;
+//! - journal records, which the driver makes before it unlocks the shard;
+//! - I/Os, which the driver starts and reports back through [`crate::Shard::complete`];
+//! - answers to parts of requests.
 
 use crate::index::key::mask_runs;
 use crate::{LineKey, Seal, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
-/// Names a part of a client's request; made and understood by the driver alone.
+/// Identifies a part of a client's request. The driver makes it; the engine does not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartId(pub u64);
 
-/// Names an operation of a shard to its driver.
+/// Identifies an operation of a shard to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IoId {
     pub(crate) op: u32,
@@ -23,29 +25,29 @@ pub struct IoId {
 /// The piece of a request that lies in one region of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Who to answer.
+    /// The driver's name for the part, used in its answer.
     pub id: PartId,
     /// The volume.
     pub volume: VolumeId,
     /// Sector-aligned, not empty, inside the volume and inside one region.
     pub range: ByteRange,
-    /// It brings back what the volume's journal holds, so that the journal is not told of it.
+    /// The part restores data from the volume's journal, so the journal does not record it.
     pub restores: bool,
 }
 
-/// How often a part has been tried.
+/// How often a part has been tried, and how its last wait ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempt {
     /// Tries before this one.
     pub count: u8,
-    /// The operation the part waited for last has failed this way.
+    /// The error of the operation that the part waited for last.
     pub error: Option<IoError>,
-    /// Everything of the epochs before the part came is on the disk, so that it may follow. Without
-    /// meaning where the volume is not ordered.
+    /// All epochs before the part's arrival are on the disk, so the part may proceed. Meaningless
+    /// for a volume that is not ordered.
     pub in_order: bool,
 }
 
-/// Where some bytes of a request are.
+/// The location of some bytes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the pool.
@@ -55,29 +57,29 @@ pub enum Place {
         /// First byte within the line.
         offset: u32,
     },
-    /// In memory of the request itself: the payload of a write, or a buffer the driver provides
-    /// for a read. The offset counts from the start of the part.
+    /// In the request's own memory: the payload of a write, or a read buffer provided by the
+    /// driver. The offset counts from the start of the part.
     Private {
         /// First byte within the part's memory.
         offset: u32,
     },
-    /// Nowhere: the bytes are read to join two pieces of one I/O, and thrown away.
+    /// A discard buffer: the bytes are read only to join two ranges into one I/O.
     Discard,
 }
 
-/// Consecutive bytes of a request, and where they are.
+/// Consecutive bytes of a request, with their location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where they are.
+    /// Their location.
     pub place: Place,
-    /// How many, in bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// A change to the pool's memory, to be made before the shard is let go of.
+/// A change to the pool's memory, carried out before the driver unlocks the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryStep {
-    /// Copy from the payload of the write at hand into the pool.
+    /// Copy from the payload of the current write into the pool.
     Fill {
         /// The slot to write to.
         slot: Slot,
@@ -88,7 +90,7 @@ pub enum MemoryStep {
         /// Bytes to copy.
         len: u32,
     },
-    /// Copy from one slot to another, at the same place within the line.
+    /// Copy from one slot to another, at the same offset.
     Copy {
         /// The slot to read.
         from: Slot,
@@ -99,18 +101,18 @@ pub enum MemoryStep {
         /// Bytes to copy.
         len: u32,
     },
-    /// Look at a sealed line before it changes, put right what can be, and tell the shard with
-    /// [`crate::Shard::damaged`] if anything was wrong.
+    /// Verify a sealed line before it changes, repair it if possible, and report any damage with
+    /// [`crate::Shard::damaged_before`].
     Verify {
-        /// The line as it was before the change.
+        /// The seal of the line before the change.
         seal: Seal,
-        /// The sectors that the change keeps: only a verdict on those counts.
+        /// The sectors that the change keeps: only damage to these matters.
         kept: u8,
     },
 }
 
 impl MemoryStep {
-    /// The copies of these sectors of a line.
+    /// The copy steps for the sectors in `mask`.
     pub(crate) fn copies(from: Slot, to: Slot, mask: u8) -> impl Iterator<Item = Self> {
         mask_runs(mask).map(move |(sector, sectors)| {
             let (offset, len) = (sector * SECTOR_BYTES as u32, sectors * SECTOR_BYTES as u32);
@@ -124,134 +126,135 @@ impl MemoryStep {
 pub enum IoVerb {
     /// Read into the segments.
     Read,
-    /// Write the segments; with `fua`, be done only when they are on stable storage.
+    /// Write the segments. With `fua`, complete only when they are on stable storage.
     Write {
         /// Force unit access.
         fua: bool,
     },
-    /// Forget the range.
+    /// Discard the range.
     Discard,
     /// Make the range read as zeroes.
     Zero {
-        /// Whether a hole is acceptable.
+        /// Whether the disk may deallocate the range.
         unmap: bool,
     },
 }
 
-/// An I/O to be started. The driver reports its end with [`crate::Shard::complete`]; until then
-/// the slots in it are pinned, and private memory of `part` must stay where it is.
+/// An I/O to start. The driver reports its completion with [`crate::Shard::complete`]. Until then
+/// its slots are pinned, and the driver keeps the private memory of `part` in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IoAction {
-    /// To be handed back on completion.
+    /// To be passed to [`crate::Shard::complete`].
     pub id: IoId,
     /// What to do.
     pub verb: IoVerb,
-    /// The volume whose backend is meant.
+    /// The volume on whose backend it runs.
     pub volume: VolumeId,
-    /// The bytes of the volume.
+    /// The byte range within the volume.
     pub range: ByteRange,
-    /// The memory, in order, covering `range` exactly; empty unless reading or writing.
+    /// The memory, in order, covering `range` exactly. Empty for a discard or zero.
     pub segments: Vec<Segment>,
-    /// The part whose private memory the segments mean.
+    /// The part that owns the private memory in the segments.
     pub part: Option<PartId>,
-    /// The sealed lines among the segments of a write of dirty data. The driver looks at them
-    /// before it starts the write, puts right what can be, and tells the shard with
-    /// [`crate::Shard::damaged`]. A write of sectors that are lost is not started but completed
-    /// with an error.
+    /// The seals of the sealed lines in a write of dirty data. The driver verifies these lines
+    /// before it starts the write, repairs them if possible, and reports damage with
+    /// [`crate::Shard::damaged`]. If a sector is lost, the driver does not start the write, but
+    /// completes it with an error.
     pub seals: Vec<Seal>,
 }
 
-/// What the journal is told.
+/// The kind of a journal record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// The range has been written into the pool, from the payload of the write at hand or from
-    /// these slots, one for each line. The part is answered when the record is durable, or has
-    /// been answered already.
+    /// The range was written into the pool, from the payload of the current write or from these
+    /// slots, one per line.
     Write {
-        /// The slots, if the payload lay in slots.
+        /// The slots, if the payload is in slots.
         slots: Vec<Slot>,
-        /// Whether the part waits for the record.
+        /// Whether the part is answered only when the record is durable. If not, it has been
+        /// answered already.
         wait: bool,
     },
     /// The range reads as zeroes.
     Zero {
-        /// Whether a hole is acceptable.
+        /// Whether the disk may deallocate the range.
         unmap: bool,
     },
-    /// The content of the range is of no interest any more.
+    /// The content of the range was discarded.
     Discard,
     /// The disk has the newest content of the range on stable storage.
     Forget,
 }
 
-/// A record for the volume's journal, to be made before the shard is let go of, so that records
-/// of the same place come in the order of the changes. The part is answered when the record is
-/// durable, unless that is said otherwise.
+/// A record for the volume's journal. The driver makes it before it unlocks the shard, so that
+/// records of one range are in the order of the changes. The part is answered when the record is
+/// durable, unless the kind says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Who waits for it.
+    /// The part that made the change.
     pub part: PartId,
     /// The volume.
     pub volume: VolumeId,
-    /// The bytes concerned.
+    /// The byte range.
     pub range: ByteRange,
-    /// What happened to them.
+    /// The change.
     pub kind: NoteKind,
 }
 
-/// What a part learns.
+/// The result delivered to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done, well or badly.
+    /// The part is complete, with success or an error.
     Done(IoResult),
-    /// What it waited for is over: try again, with this error in the attempt if there is one.
+    /// The operation it waited for has completed: try again, with this error in the attempt.
     Retry(Option<IoError>),
-    /// The epochs that it waited for are on the disk: try again, in order.
+    /// The epochs it waited for are on the disk: try again, with `in_order` set.
     InOrder,
-    /// The journal has failed to keep what the part has changed, and keeps nothing more: the disk
-    /// must have it before the part is answered.
+    /// The journal failed to keep the part's change and keeps no further ones: the data must reach
+    /// the disk before the part is answered.
     Unlogged,
 }
 
 /// An answer to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Which part.
+    /// The answered part.
     pub part: PartId,
-    /// What it learns.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// Everything a call to a shard asks for. The driver empties it after each call and keeps it, so
+/// Everything a call to a shard requests. The driver empties it after each call and reuses it, so
 /// that the hit path allocates nothing.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// Carried out in order, before the shard is let go of.
+    /// Carried out in order, before the shard is unlocked.
     pub memory: Vec<MemoryStep>,
-    /// Started after that.
+    /// Started after the memory steps.
     pub ios: Vec<IoAction>,
-    /// Delivered after that.
+    /// Delivered after the memory steps.
     pub answers: Vec<Answer>,
-    /// Recorded by the journal before the shard is let go of, after the memory steps.
+    /// Recorded by the journal after the memory steps, before the shard is unlocked.
     pub notes: Vec<Note>,
-    /// Lines whose first use says that their stream should be fetched further.
+    /// Marked lines that were read for the first time: their stream wants its next window.
     pub marks: Vec<LineKey>,
-    /// Ordered volumes of which something is due to be destaged.
+    /// Ordered volumes with a destage due.
     pub orders: Vec<VolumeId>,
-    /// Shards that are to go on with writing a volume back: to be told by [`crate::Shard::wake`],
-    /// the last one first.
+    /// Shards that resume the elevator of a volume. The driver calls [`crate::Shard::wake`] for
+    /// each, starting with the last entry.
     pub wakes: Vec<(usize, VolumeId)>,
-    /// Set by the driver: I/Os of one turn start together, neighbours joined, when it is over. Zero
-    /// where each starts at once. No two drivers have the same.
+    /// The current turn, set by the driver and unique among drivers. The I/Os of one turn start
+    /// together when it ends, with adjacent ones coalesced. Zero if each I/O starts at once.
     pub turn: u64,
 }
 
 impl Outbox {
-    /// Whether nothing is asked for.
+    /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
             && self.ios.is_empty()
             && self.answers.is_empty()
+            && self.notes.is_empty()
             && self.marks.is_empty()
             && self.orders.is_empty()
             && self.wakes.is_empty()

@@ -1,8 +1,8 @@
-//! What a shard counts for each volume. Plain numbers; the driver copies them out and adds up.
+//! Counters of each volume in a shard. Plain numbers: the driver copies them and adds up shards.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since the volume was added, each by its reason.
+        /// Counts since the volume was added.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct VolumeCounters {
             $($(#[$doc])* pub $name: u64,)*
@@ -18,78 +18,78 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Lines asked for by reads and found valid at once.
+    /// Lines requested by reads and found valid at once.
     read_hit_lines,
-    /// Lines asked for by reads and not, or not wholly, there.
+    /// Lines requested by reads and absent, or not valid in all requested sectors.
     read_miss_lines,
     /// Lines written that were in the pool.
     write_hit_lines,
-    /// Lines written that were not.
+    /// Lines written that were absent.
     write_miss_lines,
-    /// Lines read ahead of the client.
+    /// Lines prefetched.
     prefetched_lines,
-    /// Lines read ahead and then asked for.
+    /// Prefetched lines that a client then read.
     prefetch_used_lines,
-    /// Parts of reads that went past the cache because the volume bypasses it.
+    /// Parts of reads that bypassed the cache because of the volume's mode.
     direct_reads_bypass,
-    /// Parts of reads that went past the cache because no line could make room.
+    /// Parts of reads that bypassed the cache because no slot could be freed.
     direct_reads_no_room,
-    /// Parts of reads done again past the cache after a shared read failed.
+    /// Parts of reads repeated past the cache after a shared read failed.
     direct_reads_after_error,
     /// Parts of writes acknowledged from memory.
     writes_back,
-    /// Parts of writes acknowledged from the disk because the mode says so.
+    /// Parts of writes acknowledged from the disk because of the volume's mode.
     writes_through_mode,
-    /// The same because the journal could not take it.
+    /// Parts of writes acknowledged from the disk because the protection did not cover them.
     writes_through_protection,
-    /// The same because the client demanded it (FUA).
+    /// Parts of writes acknowledged from the disk because of FUA.
     writes_through_fua,
-    /// The same because too much is dirty already.
+    /// Parts of writes acknowledged from the disk because the dirty limit was reached.
     writes_through_dirty_limit,
-    /// The same because no line could make room.
+    /// Parts of writes acknowledged from the disk because no slot could be freed.
     writes_through_no_room,
-    /// Parts of writes through the cache that waited for one on its way to the same stripe.
+    /// Parts of writes through the cache that were held back for one to the same stripe.
     writes_held,
-    /// Of those, the ones that went to the disk together with another.
+    /// Held-back writes that shared their I/O with another one.
     gathered_writes,
-    /// The I/Os that these went with.
+    /// The I/Os shared by gathered writes.
     gathered_ios,
-    /// Lines whose content was moved because somebody still used the old one.
+    /// Lines relocated because an operation or a reply had pinned the old slot.
     relocated_lines,
     /// Parts that waited for an operation on the same line.
     waits,
-    /// Lines written back.
+    /// Lines destaged.
     destaged_lines,
-    /// Writes they were written back with.
+    /// Write I/Os of destages.
     destage_writes,
-    /// Bytes of these writes, in which clean sectors count that went along.
+    /// Bytes in these I/Os, including clean sectors written to complete stripes.
     destaged_bytes,
-    /// Destages of whole stripes.
+    /// Whole stripes destaged.
     destaged_stripes,
-    /// Destages of several runs of one stripe at once.
+    /// Destages of several runs of one stripe.
     scattered_destages,
-    /// Parts of writes that waited until less was dirty.
+    /// Parts of writes that were throttled.
     room_waits,
-    /// Dirty lines times the milliseconds they were dirty, as far as ticks have seen them.
+    /// Sum over the dirty lines of the milliseconds they were dirty, sampled at ticks.
     dirty_line_ms,
-    /// Destage operations started because of a FLUSH, a change of mode, or writers that wait.
+    /// Destage operations started for a FLUSH, a change of mode, or throttled writers.
     destages_urgent,
     /// Destage operations started because of age or the amount of dirty data.
     destages_background,
-    /// Destage operations that failed; their data stays dirty and is tried again.
+    /// Destage operations that failed; their data stays dirty and is retried.
     destage_errors,
-    /// Reads of the cache that the disk failed.
+    /// Fills that failed on the disk.
     fill_errors,
-    /// Writes through the cache that the disk failed.
+    /// Writes through the cache that failed on the disk.
     write_errors,
     /// Lines found damaged in the pool.
     damaged_lines,
-    /// Of those, lines that were put right from their parity.
+    /// Damaged lines repaired from their parity.
     corrected_lines,
-    /// Of those, lines of which clean sectors left the pool, to be read from the disk again.
+    /// Damaged lines that had clean sectors dropped, to be read from the disk again.
     refetched_lines,
-    /// Of those, lines of which dirty sectors were lost.
+    /// Damaged lines that lost dirty sectors.
     lost_lines,
-    /// Lines of which lost sectors came back from the journal.
+    /// Lines with lost sectors restored from the journal.
     regained_lines,
 }

@@ -1,34 +1,37 @@
 //! The cache engine: one shard of the cache as a deterministic state machine.
 //!
 //! A [`Shard`] owns the lines of some regions of all volumes: which lines are in its part of the
-//! pool, which of their sectors are valid and dirty, which operations are in flight, and in what
-//! order lines leave. It knows no clock, thread, file or byte of data. A driver calls it with the
-//! parts of clients' requests and with the ends of I/Os; each call returns at once and leaves what
-//! is to be done in an [`Outbox`]. The runtime drives shards in real time under one lock each, the
-//! lab in virtual time; both run this code.
+//! pool, which of their sectors are valid and dirty, which operations are in flight, and which line
+//! is evicted next. It has no clock, thread or file, and never sees the data itself. A driver calls
+//! it with parts of client requests and with I/O completions. Each call returns at once and leaves
+//! the work it requests in an [`Outbox`]. The runtime drives shards in real time, each under its
+//! own lock; the lab drives them in virtual time. Both run this code.
 //!
 //! A shard is made of components, each of which owns its state:
-//! - `index`: the table of lines, their slots, the policy, which slots are dirty or have no seal;
-//! - `ops`: operations in flight, and the writes that wait for one to the same stripe;
-//! - `writeback`: per volume, the dirty lines in order of place, and when which of them is
-//!   destaged; for the shard, how much is dirty;
+//! - `index`: the line table, the slots, the eviction policy, and the sets of dirty and of unsealed
+//!   slots;
+//! - `ops`: operations in flight, and writes held back until another write to their stripe
+//!   completes;
+//! - `writeback`: for each volume, the dirty lines in ascending order and the destage schedule; for
+//!   the shard, the dirty quota;
 //! - `integrity`: seals, parity and the patrol;
-//! - `volume`: what each volume is set to, and its counters.
+//! - `volume`: the settings and counters of each volume.
 //!
-//! `lines` has the changes of a line that concern several of them. `modes` (reads, writes, erases),
-//! `writeback::destage` and `ops::complete` work on one volume through it; `shard` is the interface
-//! to the driver and has no logic of its own.
+//! `lines` makes the changes of a line that concern several components. `modes` (reads, writes,
+//! erases), `writeback::destage` and `ops::complete` work on one volume through it. `shard` is the
+//! interface to the driver and has no logic of its own.
 //!
-//! Invariants, checked by [`Shard::self_check`]:
+//! Invariants, checked by [`Shard::self_check`] as far as a shard can see them:
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
 //! - dirty sectors are valid or lost (`integrity`), and the dirty set of a volume holds exactly its
 //!   dirty lines;
-//! - a line takes part in one operation at a time (`ops` says why that orders everything);
-//! - data under a pin is not overwritten: a write moves the line to another slot instead;
+//! - a line takes part in one operation at a time (`ops` explains why this orders overlapping
+//!   requests);
+//! - pinned data is never overwritten: a write moves the line to another slot instead;
 //! - a sealed line has not changed since the driver computed its checksum.
 //!
-//! The price: 16 bytes of metadata per line beside the data, 5.3 for the index, and what the
-//! policy takes; a request that needs several lines looks each of them up.
+//! The price: for each line, 16 bytes in the line table, 5.3 in the index, and the policy's
+//! metadata. A request that covers several lines looks up each of them.
 
 mod action;
 mod counters;

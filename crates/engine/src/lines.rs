@@ -1,9 +1,9 @@
-//! The changes of a line that concern more than one component.
+//! Changes of a line that concern more than one component.
 //!
-//! A line is in the index; if it is dirty, it is also in the write-back set of its volume and in
-//! the quota, and maybe in an epoch, and has parity. This module keeps them in step: each function
-//! takes a line from one state to another everywhere. What reads, writes, destages and ends works
-//! through it.
+//! Every resident line is in the index. A dirty line is also in the dirty set of its volume, counts
+//! towards the quota, may belong to an epoch, and may have parity. This module keeps these
+//! components consistent: each function takes a line from one state to another in all of them.
+//! Reads, writes, destages and completions work on the lines of a volume through it.
 
 use crate::index::Slots;
 use crate::index::key::LineKey;
@@ -20,8 +20,8 @@ use crate::{
 use forebay_policy::Hint;
 use forebay_types::{ByteRange, VolumeId};
 
-/// The lines of one volume, and the components that know of them. It is borrowed from the shard
-/// for one call, and owns nothing.
+/// The lines of one volume, with the components that describe them. Borrowed from the shard for one
+/// call; owns nothing.
 pub(crate) struct VolumeLines<'a, M> {
     pub id: VolumeId,
     pub volume: &'a mut VolumeState,
@@ -32,8 +32,8 @@ pub(crate) struct VolumeLines<'a, M> {
     pub planted: Planted,
 }
 
-/// Takes a line out of the pool unless it is dirty or an operation has it. Its volume need not be
-/// served: a pool that was adopted may hold lines of others.
+/// Removes a line from the pool unless it is dirty or busy. The volume need not be served: an
+/// adopted pool may hold lines of other volumes.
 pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: Slot) {
     let line = index.get(slot);
     if line.dirty == 0 && ops.busy(line.key).is_none() {
@@ -42,7 +42,7 @@ pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: 
 }
 
 impl<M: LineTable> VolumeLines<'_, M> {
-    /// The same for a shorter time.
+    /// Borrows the same lines for a shorter lifetime.
     pub(crate) const fn reborrow(&mut self) -> VolumeLines<'_, M> {
         VolumeLines {
             id: self.id,
@@ -59,12 +59,12 @@ impl<M: LineTable> VolumeLines<'_, M> {
         Destager::new(self.reborrow())
     }
 
-    /// Starts an operation of a part, or one that fills lines.
+    /// Starts an operation and counts it.
     pub(crate) fn start(&mut self, op: Op) -> IoId {
         assert!(op.volume == self.id, "an operation on {} for a part of {}", op.volume, self.id);
-        self.volume.began(op.kind, op.lines.len());
+        self.volume.count_start(op.kind, op.lines.len());
         if op.kind == OpKind::Destage {
-            self.quota.destage_began(op.lines.len());
+            self.quota.count_destage_start(op.lines.len());
         }
         self.ops.start(op)
     }
@@ -76,17 +76,17 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.volume.counters_mut().waits += 1;
     }
 
-    /// Whether a journal records what a part changes.
+    /// Whether the journal records the changes of a part.
     pub(crate) fn is_recorded(&self, part: &Part) -> bool {
         self.volume.protection() == Protection::Journal && !part.restores
     }
 
-    /// What the journal is to record of a part that goes to the disk.
+    /// The journal record for a part that is written to the disk, if the journal records it.
     pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
         self.is_recorded(part).then_some((kind, part.range))
     }
 
-    /// The one place where the engine notifies the journal.
+    /// Adds a journal record to the outbox. No other function does.
     pub(crate) fn notify_journal(
         &self,
         part: PartId,
@@ -97,19 +97,19 @@ impl<M: LineTable> VolumeLines<'_, M> {
         out.notes.push(Note { part, volume: self.id, range, kind });
     }
 
-    /// Notes the driver's epoch.
-    pub(crate) fn advance(&mut self, epoch: u64) {
+    /// Closes the current epoch if the driver's epoch is newer.
+    pub(crate) fn advance_epoch(&mut self, epoch: u64) {
         if let Some(epochs) = self.volume.writeback_mut().epochs_mut() {
             epochs.advance(self.id, epoch, self.index);
         }
     }
 
-    /// The slots of the dirty lines, in order of their places.
+    /// The slots of the dirty lines, in ascending order of their lines.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.index.slots_of(self.id, self.volume.writeback().dirty().iter())
     }
 
-    /// Whether a line is dirty and of an epoch that is over: then it is not to be changed.
+    /// Whether a line is dirty in a closed epoch. Such a line must not change.
     pub(crate) fn is_closed(&self, line: &LineMeta) -> bool {
         if line.dirty == 0 {
             return false;
@@ -124,37 +124,37 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.integrity.verify_before(self.index, slot, rewritten, out);
     }
 
-    /// A write has changed sectors of a line, which are newer than the disk's now.
+    /// Marks sectors of a line dirty, because a write has changed them.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8, now_ms: u64) {
         let line = *self.index.get(slot);
         assert!(!line.has(DETACHED) && line.key.volume() == self.id, "a write changes {line:?}");
         if line.lost() & mask != 0 {
-            self.found_again(slot, mask);
+            self.count_recovered(slot, mask);
         }
         let (key, was_clean) = self.index.mark_dirty(slot, mask);
         if self.planted.is(PlantedBug::KeepSeal) {
             self.index.keep_seal(slot, line.flags);
         }
         if self.planted.is(PlantedBug::TrustFilling) {
-            self.index.believe();
+            self.index.clear_filling();
         }
         if was_clean {
-            self.quota.dirtied(now_ms);
-            self.volume.writeback_mut().dirtied(key.line());
+            self.quota.count_dirtied(now_ms);
+            self.volume.writeback_mut().insert(key.line());
         }
     }
 
-    /// A line has no dirty sector any more.
-    pub(crate) fn cleaned(&mut self, slot: Slot) {
+    /// Removes a line from the dirty set and the quota: none of its sectors is dirty any more.
+    pub(crate) fn remove_dirty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
-        assert!(line.dirty == 0, "a line that is dirty counts as clean: {line:?}");
-        self.quota.cleaned();
-        self.volume.writeback_mut().cleaned(line.key, slot);
-        self.integrity.give_back(slot, self.index);
+        assert!(line.dirty == 0, "a dirty line is counted as clean: {line:?}");
+        self.quota.count_cleaned();
+        self.volume.writeback_mut().remove(line.key, slot);
+        self.integrity.free_parity(slot, self.index);
     }
 
-    /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
-    /// The sectors in `rewritten` are about to be written, and need not come along.
+    /// Relocates a pinned line, of whose pins one is the caller's, to a free slot. Sectors in
+    /// `rewritten` are about to be overwritten and are not copied.
     pub(crate) fn move_away(
         &mut self,
         slot: Slot,
@@ -166,7 +166,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         Some(new)
     }
 
-    /// The same, to a slot that was reserved for it.
+    /// Relocates a line to a slot that was reserved for it.
     pub(crate) fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
         let line = *self.index.get(slot);
         if !self.planted.is(PlantedBug::ChangeUnverified) {
@@ -179,38 +179,38 @@ impl<M: LineTable> VolumeLines<'_, M> {
             self.index.forget_detached(slot);
         }
         if self.planted.is(PlantedBug::TrustFilling) {
-            self.index.believe();
+            self.index.clear_filling();
         }
         if freeze {
-            self.quota.found_dirty(1);
+            self.quota.add_dirty(1);
             let epochs = self.volume.writeback_mut().epochs_mut();
-            epochs.expect("only ordered volumes freeze").froze(line.key.line());
+            epochs.expect("only ordered volumes freeze slots").freeze(line.key.line());
         } else if line.dirty != 0 {
-            self.integrity.give_back(slot, self.index);
-            self.dirty_moved(line.key, slot, new);
+            self.integrity.free_parity(slot, self.index);
+            self.follow_relocation(line.key, slot, new);
         }
         self.volume.counters_mut().relocated_lines += u64::from(line.pins > 1);
     }
 
-    /// A dirty line has moved. If its old content is on its way to the disk, that is all that
-    /// flushes wait for which came before.
-    fn dirty_moved(&mut self, key: LineKey, old: Slot, new: Slot) {
+    /// Updates the destage state of a relocated dirty line. If the old slot is being destaged,
+    /// earlier flushes wait only for that.
+    fn follow_relocation(&mut self, key: LineKey, old: Slot, new: Slot) {
         let destaging = self.ops.is_destaging(key, old);
         let writeback = self.volume.writeback_mut();
         if self.planted.is(PlantedBug::ChangeClosedEpoch)
             && let Some(epochs) = writeback.epochs_mut()
         {
-            epochs.moved_closed(key, old, new);
+            epochs.move_closed(key, old, new);
         }
         if self.planted.is(PlantedBug::ForgetMovedInFlush) {
-            writeback.forget(key.line());
+            writeback.clear_owed(key.line());
         }
         if destaging {
-            self.ops.supersede(key, old, writeback.superseded(key.line()));
+            self.ops.supersede(key, old, writeback.supersede(key.line()));
         }
     }
 
-    /// Takes a line out of the pool that holds nothing, not even something lost.
+    /// Removes a line that has no valid, dirty or lost sector from the pool.
     pub(crate) fn drop_if_empty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
         if line.valid == 0 && line.dirty == 0 {
@@ -218,36 +218,36 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// Lost sectors of a line among `sectors`.
+    /// The lost sectors of a line among `sectors`.
     pub(crate) fn lost_under(&self, key: LineKey, sectors: u8) -> u8 {
         let found = self.index.find(key);
         found.map_or(0, |slot| self.index.get(slot).lost() & sectors)
     }
 
-    /// Lost sectors are written again, in the pool, or on the disk: they are lost no more.
-    pub(crate) fn found_again(&mut self, slot: Slot, sectors: u8) {
-        let again = self.index.get(slot).lost() & sectors;
-        if again != 0 {
-            self.volume.regained(again.count_ones().into());
+    /// Counts lost sectors as recovered, because they were rewritten in the pool or on the disk.
+    pub(crate) fn count_recovered(&mut self, slot: Slot, sectors: u8) {
+        let recovered = self.index.get(slot).lost() & sectors;
+        if recovered != 0 {
+            self.volume.remove_lost_sectors(recovered.count_ones().into());
         }
     }
 
-    /// The disk has what was lost of a line.
-    pub(crate) fn settle_lost(&mut self, slot: Slot, sectors: u8) {
-        self.found_again(slot, sectors);
+    /// Marks lost sectors clean, because the disk has newer data for them.
+    pub(crate) fn clean_lost(&mut self, slot: Slot, sectors: u8) {
+        self.count_recovered(slot, sectors);
         let lost = self.index.get(slot).lost();
         if self.index.clean(slot, sectors & lost) {
-            self.cleaned(slot);
+            self.remove_dirty(slot);
         }
     }
 
-    /// Gives up everything that is lost.
+    /// Abandons all lost sectors of the volume.
     pub(crate) fn forget_lost(&mut self) {
         let dirty: Vec<Slot> = self.dirty_slots().collect();
         for slot in dirty {
             let lost = self.index.get(slot).lost();
             if lost != 0 {
-                self.settle_lost(slot, lost);
+                self.clean_lost(slot, lost);
                 if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);
                 }
@@ -255,19 +255,21 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// What was lost of a line is back in its slot, which nothing used.
-    pub(crate) fn regained(&mut self, key: LineKey, sectors: u8) {
-        let slot = self.index.find(key).expect("a line of which something is lost stays");
+    /// Marks lost sectors valid again, because the driver has restored them into the line's unused
+    /// slot.
+    pub(crate) fn restore_lost(&mut self, key: LineKey, sectors: u8) {
+        let slot = self.index.find(key).expect("a line with lost sectors is resident");
         let line = *self.index.get(slot);
-        let again = line.lost() & sectors;
-        assert!(again != 0 && line.pins == 0, "it is lost, and nothing uses it: {line:?}");
-        self.found_again(slot, again);
-        self.index.change(slot, line.valid | again);
+        let recovered = line.lost() & sectors;
+        let is_idle = line.pins == 0 && self.ops.busy(key).is_none();
+        assert!(recovered != 0 && is_idle, "nothing is lost, or the line is in use: {line:?}");
+        self.count_recovered(slot, recovered);
+        self.index.change(slot, line.valid | recovered);
         self.volume.counters_mut().regained_lines += 1;
     }
 
-    /// A seal was compared with its line.
-    pub(crate) fn take_verdict(&mut self, key: LineKey, verdict: Verdict) {
+    /// Applies the verdict on a sealed line.
+    pub(crate) fn apply_verdict(&mut self, key: LineKey, verdict: Verdict) {
         let counters = self.volume.counters_mut();
         counters.damaged_lines += 1;
         let Verdict::Lost { sectors } = verdict else {
@@ -275,12 +277,13 @@ impl<M: LineTable> VolumeLines<'_, M> {
             return;
         };
         if let Some(slot) = self.index.find(key) {
-            self.lose(slot, sectors & self.index.get(slot).valid);
+            self.invalidate_damaged(slot, sectors & self.index.get(slot).valid);
         }
     }
 
-    /// The content of some valid sectors is not known any more.
-    fn lose(&mut self, slot: Slot, sectors: u8) {
+    /// Invalidates damaged sectors. Clean ones are read from the disk again; dirty ones become
+    /// lost.
+    fn invalidate_damaged(&mut self, slot: Slot, sectors: u8) {
         let line = *self.index.get(slot);
         if sectors == 0 {
             return;
@@ -297,40 +300,40 @@ impl<M: LineTable> VolumeLines<'_, M> {
             return;
         }
         self.volume.counters_mut().lost_lines += 1;
-        self.volume.lost(lost.count_ones().into());
+        self.volume.add_lost_sectors(lost.count_ones().into());
         if self.planted.is(PlantedBug::ForgetLostSectors) {
-            self.settle_lost(slot, lost);
+            self.clean_lost(slot, lost);
             if self.index.get(slot).valid == 0 && idle {
                 self.index.drop_line(slot);
             }
             return;
         }
         let left = self.index.get(slot).destageable();
-        // The end of a destage tells those who wait for it; that of anything else does not.
+        // The completion of a destage notifies the flushes; that of any other operation does not.
         let gives_up = left == 0 && !self.ops.is_destaging(line.key, slot);
-        self.volume.writeback_mut().lost(line.key, slot, gives_up);
+        self.volume.writeback_mut().record_loss(line.key, slot, gives_up);
         if left == 0 {
-            self.integrity.give_back(slot, self.index);
+            self.integrity.free_parity(slot, self.index);
             self.leave_epoch(line.key, slot);
         }
     }
 
-    /// A slot of an epoch that is over has nothing left to destage.
+    /// Removes a slot from its closed epoch, because nothing in it can be destaged any more.
     pub(crate) fn leave_epoch(&mut self, key: LineKey, slot: Slot) {
         let line = *self.index.get(slot);
         let Some(epochs) = self.volume.writeback_mut().epochs_mut() else { return };
         if line.has(FROZEN) {
-            epochs.thawed(key, slot);
-            self.quota.cleaned();
-            self.integrity.give_back(slot, self.index);
+            epochs.thaw(key, slot);
+            self.quota.count_cleaned();
+            self.integrity.free_parity(slot, self.index);
             self.index.thaw(slot);
         } else if line.dirty != 0 {
             epochs.reopen(key, slot);
         }
     }
 
-    /// Sectors of a line in an epoch that is over have been brought to the disk, or not.
-    pub(crate) fn destaged_in_order(&mut self, key: LineKey, slot: Slot, done: u8) {
+    /// Marks the sectors in `done` clean after an attempt to destage a line of a closed epoch.
+    pub(crate) fn finish_ordered(&mut self, key: LineKey, slot: Slot, done: u8) {
         let line = self.index.get(slot);
         if line.has(DETACHED) && !line.has(FROZEN) {
             return;
@@ -341,13 +344,13 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// An older version of a line was found damaged. The line has the sectors, as they were or
-    /// newer.
-    pub(crate) fn lose_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
-        self.index.lose_frozen(slot, sectors);
+    /// Invalidates damaged sectors of a frozen slot. The resident line has the same sectors,
+    /// unchanged or newer.
+    pub(crate) fn invalidate_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
+        self.index.invalidate_frozen(slot, sectors);
         let busy = self.ops.is_destaging(key, slot);
         if self.index.get(slot).destageable() == 0 && !busy {
-            self.volume.writeback_mut().tried(key, slot, None);
+            self.volume.writeback_mut().record_attempt(key, slot, None);
             self.leave_epoch(key, slot);
         }
     }

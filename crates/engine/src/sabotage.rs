@@ -1,69 +1,69 @@
-//! Bugs planted on purpose, to prove that the simulator finds them. Without the feature `sabotage`
-//! none can be planted, and the questions below cost nothing: the answer is known when compiling.
+//! Planted bugs, which prove that the simulator finds such defects. Without the feature `sabotage`
+//! no bug can be planted, and [`Planted::is`] is constant, so the checks cost nothing.
 
-/// A mistake that the engine can be told to make.
+/// A defect that a shard can be made to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlantedBug {
-    /// Sectors stay valid while a write through them is on its way.
+    /// A write through the cache leaves its sectors valid while it is in flight.
     KeepValidInWriteThrough,
-    /// A write through a dirty line does not wait for the line to be destaged.
+    /// A write through the cache does not destage the dirty sectors under it first.
     SkipDestageUnderWrite,
-    /// A write in write-back does not wait for operations on its lines.
+    /// A write-back write does not wait for operations on its lines.
     IgnoreBusyInWriteBack,
-    /// A write in write-back changes lines that replies still use.
+    /// A write-back write changes pinned lines in place.
     OverwritePinned,
-    /// A write with FUA in a write-back volume is acknowledged from memory.
+    /// A FUA write to a write-back volume is acknowledged from memory.
     AcknowledgeFuaFromMemory,
-    /// A write past the cache leaves the old data in the pool.
+    /// A write past the cache leaves older data in the pool.
     KeepLinesInBypass,
-    /// A line that is filled counts as valid to its end, whatever was read.
+    /// A fill marks the whole line valid, whatever was read.
     FillMarksTooMuch,
-    /// A flush no longer waits for a line that has moved.
+    /// A flush does not wait for a line that was relocated.
     ForgetMovedInFlush,
-    /// A destage that failed counts as one that went well.
+    /// A failed destage marks its lines clean.
     CleanAfterFailedDestage,
-    /// An erase leaves its sectors valid in the pool.
+    /// A completed erase leaves its sectors valid in the pool.
     KeepValidAfterErase,
-    /// Who waits for an operation is not told when it fails.
+    /// The parts that wait for an operation get no answer when it fails.
     LoseWaitersOnError,
-    /// A write in write-back overwrites dirty sectors where they are.
+    /// A write-back write overwrites dirty sectors in place.
     OverwriteDirty,
-    /// What is on its way into a slot counts as there before it is.
+    /// Sectors count as valid while they are still being copied into their slot.
     TrustFilling,
-    /// A process that takes a pool over forgets what is in detached slots.
+    /// A relocated slot is cleared at once, so recovery does not find its dirty data.
     ForgetDetached,
-    /// An erase under way leaves its sectors valid.
+    /// An erase leaves its sectors valid while it is in flight.
     KeepValidInErase,
-    /// A write leaves the seal on a line whose content it changes.
+    /// A write does not break the seal of the line it changes.
     KeepSeal,
-    /// Dirty data goes to the disk without a look at its seal.
+    /// A destage writes dirty data without verifying its seal.
     DestageUnverified,
-    /// A line is changed in part without a look at its seal.
+    /// A partial change of a sealed line does not verify it first.
     ChangeUnverified,
-    /// Damaged sectors that were dirty are read from the disk as if they had been clean.
+    /// Damaged dirty sectors are read from the disk again, like clean ones.
     ForgetLostSectors,
-    /// A line of which sectors are lost is filled from the disk.
+    /// A fill reads lost sectors from the disk.
     FillLostSectors,
-    /// A flush does not mind that sectors are lost.
+    /// A flush succeeds although sectors are lost.
     FlushDespiteLoss,
-    /// A line is said to have the parity of its neighbour.
+    /// A line is given the parity of its neighbour.
     WrongParityPlace,
-    /// A write changes a line of an epoch that is over where it is.
+    /// A write changes a line of a closed epoch in place.
     ChangeClosedEpoch,
-    /// What goes past the pool does not wait for the epochs before it.
+    /// A write or erase past the pool does not wait for earlier epochs.
     PassEpochs,
-    /// An epoch is destaged together with the one after it.
+    /// An epoch is destaged together with the next one.
     MergeEpochs,
-    /// A write that was held back is answered with the one that it waited for.
+    /// A held-back write is answered when the write that it waits for completes.
     AnswerHeldBack,
-    /// Where writes failed together, only the first of them is told.
+    /// When a gathered I/O fails, only the first of its writes fails.
     PraiseGathered,
     /// A write that the UPS does not cover is acknowledged from the disk's volatile cache.
     AcknowledgeFromDiskCache,
 }
 
 impl PlantedBug {
-    /// All of them.
+    /// All planted bugs.
     #[cfg(feature = "sabotage")]
     pub const ALL: [Self; 28] = [
         Self::KeepValidInWriteThrough,
@@ -97,7 +97,7 @@ impl PlantedBug {
     ];
 }
 
-/// The mistake that a shard makes, if any.
+/// The planted bug of a shard, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Planted {
     #[cfg(feature = "sabotage")]
@@ -105,13 +105,12 @@ pub(crate) struct Planted {
 }
 
 impl Planted {
-    /// This one.
     #[cfg(feature = "sabotage")]
     pub(crate) const fn of(bug: PlantedBug) -> Self {
         Self { bug: Some(bug) }
     }
 
-    /// Whether it is this one.
+    /// Whether `bug` is planted.
     #[cfg(feature = "sabotage")]
     pub(crate) fn is(self, bug: PlantedBug) -> bool {
         self.bug == Some(bug)

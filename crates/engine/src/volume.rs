@@ -1,22 +1,23 @@
-//! The volumes of a shard: what each is set to, and what is kept for it.
+//! The volumes of a shard: their settings, counters, and state.
 
 use crate::ops::OpKind;
 use crate::ops::trial::Trial;
+use crate::sabotage::{Planted, PlantedBug};
 use crate::writeback::Writeback;
 use crate::{Protection, VolumeCounters};
 use forebay_types::{ByteRange, Mode, UnsafeSupply, VolumeId};
 
-/// A volume. Its dirty lines and their way to the disk are in its [`Writeback`].
+/// A volume in one shard. Its [`Writeback`] owns its dirty lines and destages.
 #[derive(Debug)]
 pub(crate) struct VolumeState {
     size_bytes: u64,
     mode: Mode,
     protection: Protection,
-    /// From what a write that the UPS does not cover is acknowledged, if one protects the volume.
+    /// For a volume that a UPS protects: how a write that the UPS does not cover is acknowledged.
     unsafe_supply: UnsafeSupply,
-    /// Shorter writes, in bytes, are held back, or wait until they are old.
+    /// Writes shorter than this, in bytes, may be held back, and are not boosted.
     gather_below: u64,
-    /// Whether writes through the cache are held back for others.
+    /// Decides whether holding back writes is worthwhile.
     trial: Trial,
     writeback: Writeback,
     /// Operations in flight.
@@ -59,7 +60,7 @@ impl VolumeState {
     }
 
     /// # Panics
-    /// When dirty data would lose the protection under which it was acknowledged.
+    /// If dirty data would lose the protection under which it was acknowledged.
     pub(crate) fn set_protection(&mut self, protection: Protection) {
         let is_kept = protection != Protection::None || self.protection == Protection::None;
         let is_clean = self.writeback.dirty().is_empty();
@@ -67,10 +68,12 @@ impl VolumeState {
         self.protection = protection;
     }
 
-    /// Whether writes that a UPS does not cover are acknowledged from the disk's stable storage.
+    /// Whether writes that the UPS does not cover are acknowledged only from the disk's stable
+    /// storage.
     #[inline]
-    pub(crate) fn demands_stable(&self) -> bool {
+    pub(crate) fn promises_stable(&self, planted: Planted) -> bool {
         self.mode == Mode::WriteBack
+            && !planted.is(PlantedBug::AcknowledgeFromDiskCache)
             && self.protection == Protection::Power
             && self.unsafe_supply == UnsafeSupply::Stable
     }
@@ -119,37 +122,37 @@ impl VolumeState {
         self.lost_sectors
     }
 
-    pub(crate) const fn lost(&mut self, sectors: u64) {
+    pub(crate) const fn add_lost_sectors(&mut self, sectors: u64) {
         self.lost_sectors += sectors;
     }
 
-    pub(crate) const fn regained(&mut self, sectors: u64) {
-        assert!(self.lost_sectors >= sectors, "more sectors were regained than were lost");
+    pub(crate) const fn remove_lost_sectors(&mut self, sectors: u64) {
+        assert!(self.lost_sectors >= sectors, "more lost sectors were recovered than there are");
         self.lost_sectors -= sectors;
     }
 
-    /// The stripe of a byte, if it is whole and inside the volume.
+    /// The stripe that contains a byte, if all of the stripe is inside the volume.
     pub(crate) fn stripe_at(&self, offset: u64) -> Option<ByteRange> {
         let stripe = self.writeback.dirty().stripes().stripe_at(offset);
         stripe.filter(|stripe| stripe.fits(self.size_bytes))
     }
 
-    /// An operation over so many lines has begun.
-    pub(crate) fn began(&mut self, kind: OpKind, lines: usize) {
+    /// Counts an operation over `lines` lines as started.
+    pub(crate) fn count_start(&mut self, kind: OpKind, lines: usize) {
         self.operations += 1;
         if kind == OpKind::Destage {
             self.writeback.scheduler_mut().count_start(lines);
         }
     }
 
-    /// An operation is over.
-    pub(crate) const fn ended(&mut self) {
-        assert!(self.operations > 0, "more operations ended than began");
+    /// Counts an operation as completed.
+    pub(crate) const fn count_end(&mut self) {
+        assert!(self.operations > 0, "more operations completed than started");
         self.operations -= 1;
     }
 }
 
-/// The volumes by their numbers.
+/// The volumes, indexed by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
     states: Vec<Option<VolumeState>>,
@@ -168,13 +171,10 @@ impl Volumes {
     }
 
     /// # Panics
-    /// If a line of it is dirty or an operation in flight.
+    /// If the volume is not served.
     pub(crate) fn remove(&mut self, volume: VolumeId) {
         let state = self.states[usize::from(volume.0)].take();
-        let state = state.expect("only served volumes are removed");
-        assert!(state.writeback.dirty().is_empty(), "{volume} is removed with dirty lines");
-        assert_eq!(state.operations, 0, "{volume} is removed with operations in flight");
-        assert_eq!(state.lost_sectors, 0, "{volume} is removed with lost sectors");
+        assert!(state.is_some(), "{volume} is not served");
     }
 
     #[inline]
@@ -184,12 +184,12 @@ impl Volumes {
 
     #[inline]
     pub(crate) fn get(&self, volume: VolumeId) -> &VolumeState {
-        self.states[usize::from(volume.0)].as_ref().expect("the driver names served volumes only")
+        self.states[usize::from(volume.0)].as_ref().expect("the volume is served")
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, volume: VolumeId) -> &mut VolumeState {
-        self.states[usize::from(volume.0)].as_mut().expect("the driver names served volumes only")
+        self.states[usize::from(volume.0)].as_mut().expect("the volume is served")
     }
 
     /// One more than the highest number ever served.

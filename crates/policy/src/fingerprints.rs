@@ -29,8 +29,8 @@ pub enum Origin {
 /// The ghosts of two queues.
 pub struct Fingerprints {
     entries: Box<[u32]>,
-    departures: [Clock; 2],
-    departures_per_unit: u32,
+    clocks: [Clock; 2],
+    evictions_per_unit: u32,
 }
 
 /// Counts evictions from one queue, in units.
@@ -47,40 +47,40 @@ impl Fingerprints {
     /// queue and the last `main_len` from the main queue, together at most the capacity.
     pub fn new(capacity: usize, small_len: usize, main_len: usize) -> Self {
         assert!(small_len + main_len <= capacity.max(2), "more ghosts than the table has room for");
-        let departures_per_unit = capacity.div_ceil(UNITS_PER_CAPACITY);
+        let evictions_per_unit = capacity.div_ceil(UNITS_PER_CAPACITY);
         let clock = |len: usize| Clock {
             now: 0,
             fraction: 0,
-            age_max: len.div_ceil(departures_per_unit).max(1) as u16,
+            age_max: len.div_ceil(evictions_per_unit).max(1) as u16,
         };
         // 10 % spare entries, as buckets fill unevenly.
         let bucket_count = (capacity + capacity / 10).div_ceil(BUCKET_LEN);
         Self {
             entries: vec![EMPTY; bucket_count * BUCKET_LEN].into_boxed_slice(),
-            departures: [clock(small_len), clock(main_len)],
-            departures_per_unit: departures_per_unit as u32,
+            clocks: [clock(small_len), clock(main_len)],
+            evictions_per_unit: evictions_per_unit as u32,
         }
     }
 
     /// Records an eviction from a queue.
     pub fn push(&mut self, key: u64, origin: Origin) {
-        let per_unit = self.departures_per_unit;
-        let clock = &mut self.departures[origin as usize];
+        let per_unit = self.evictions_per_unit;
+        let clock = &mut self.clocks[origin as usize];
         clock.fraction += 1;
         if clock.fraction == per_unit {
             (clock.fraction, clock.now) = (0, clock.now.wrapping_add(1));
         }
         let entry = fingerprint(key) | origin_bit(origin) | u32::from(clock.now);
         let start = self.bucket_start(key);
-        let (mut oldest, mut wear_most) = (start, 0.0);
+        let (mut oldest, mut age_share_max) = (start, 0.0);
         for at in start..start + BUCKET_LEN {
-            if is_twin(self.entries[at], entry) {
+            if has_same_fingerprint(self.entries[at], entry) {
                 oldest = at;
                 break;
             }
-            let wear = self.wear(self.entries[at]);
-            if wear > wear_most {
-                (oldest, wear_most) = (at, wear);
+            let age_share = self.age_share(self.entries[at]);
+            if age_share > age_share_max {
+                (oldest, age_share_max) = (at, age_share);
             }
         }
         self.entries[oldest] = entry;
@@ -95,8 +95,8 @@ impl Fingerprints {
                 continue;
             }
             let found = std::mem::replace(entry, EMPTY);
-            let wear = self.wear(found);
-            return (wear <= 1.0).then_some((origin_of(found), wear));
+            let age_share = self.age_share(found);
+            return (age_share <= 1.0).then_some((origin_of(found), age_share));
         }
         None
     }
@@ -109,17 +109,17 @@ impl Fingerprints {
     /// # Panics
     /// Panics if an invariant is violated.
     pub fn self_check(&self) {
-        for clock in &self.departures {
-            assert!(clock.fraction < self.departures_per_unit, "a unit of age ran over");
+        for clock in &self.clocks {
+            assert!(clock.fraction < self.evictions_per_unit, "a unit of age ran over");
         }
     }
 
     /// An entry's age as a share of its limit; above 1 for one that counts as empty.
-    fn wear(&self, entry: u32) -> f32 {
+    fn age_share(&self, entry: u32) -> f32 {
         if entry == EMPTY {
             return f32::INFINITY;
         }
-        let clock = &self.departures[origin_of(entry) as usize];
+        let clock = &self.clocks[origin_of(entry) as usize];
         f32::from(clock.now.wrapping_sub(entry as u16)) / f32::from(clock.age_max)
     }
 
@@ -146,7 +146,7 @@ fn origin_of(entry: u32) -> Origin {
 }
 
 /// Returns true if two entries have the same fingerprint, so that lookup finds only one of them.
-fn is_twin(a: u32, b: u32) -> bool {
+fn has_same_fingerprint(a: u32, b: u32) -> bool {
     a >> 17 == b >> 17
 }
 
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn ghosts_are_forgotten_at_the_age_of_their_queue() {
+    fn ghosts_expire_at_the_age_limit_of_their_queue() {
         let mut ghosts = Fingerprints::new(100_000, 90_000, 5_000);
         ghosts.push(key(1), Origin::Main);
         ghosts.push(key(2), Origin::Main);
@@ -185,16 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn nearly_all_young_ghosts_are_found_and_next_to_no_stranger_is() {
+    fn young_ghosts_are_found_with_few_false_positives() {
         for capacity in [64u64, 1_000, 200_000] {
             let mut ghosts = Fingerprints::new(capacity as usize, capacity as usize * 9 / 10, 1);
             let pushed = 20 * capacity;
             for n in 0..pushed {
                 ghosts.push(key(n), Origin::Small);
             }
-            let strangers = (0..capacity).filter(|n| ghosts.take(key(pushed + n)).is_some());
-            let strangers = strangers.count() as u64;
-            assert!(strangers <= 2 + capacity / 2_000, "{strangers} of {capacity} are strangers");
+            let false_positives = (0..capacity).filter(|n| ghosts.take(key(pushed + n)).is_some());
+            let false_positives = false_positives.count() as u64;
+            assert!(false_positives <= 2 + capacity / 2_000, "{false_positives} in {capacity}");
             let young = pushed - capacity / 2..pushed;
             let found = young.filter(|&n| ghosts.take(key(n)).is_some()).count() as u64;
             assert!(found >= capacity * 48 / 100, "{found} of {} are found", capacity / 2);

@@ -23,12 +23,12 @@ const IDLE_ENOUGH: u64 = 100;
 /// Above this number of idle reads, all counts are halved, so that the baseline follows the disk.
 const IDLE_MAX: u64 = 4_000;
 /// How long writeback pauses at first to measure the baseline, in milliseconds.
-const SILENCE_MS: u64 = 2_000;
+const BASELINE_PAUSE_MS: u64 = 2_000;
 /// How long after a destage reads may still be delayed by it, in milliseconds.
-const WAKE_MS: u64 = 100;
+const DESTAGE_EFFECT_MS: u64 = 100;
 /// Longest interval between two evaluations, in milliseconds. With too few reads in the interval,
 /// the rate stays.
-const LOOK_MS: u64 = 60_000;
+const INTERVAL_MS: u64 = 60_000;
 /// The lowest rate: a burst in ten seconds.
 const PACE_MIN_MILLI: u64 = 100;
 /// A rate of this or more counts as unlimited.
@@ -98,7 +98,7 @@ impl ReadTimes {
         self.counts[first.min(BUCKETS)..].iter().sum()
     }
 
-    fn take_in(&mut self, other: &Self) {
+    fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&*other.counts) {
             *count += more;
         }
@@ -182,13 +182,13 @@ pub struct Governor {
     idle: ReadTimes,
     /// Reads since the last evaluation, its time, and the writeback total at that time.
     beside: ReadTimes,
-    looked_ms: u64,
-    looked_written_milli: u64,
+    evaluated_ms: u64,
+    evaluated_written_milli: u64,
     /// The writeback total at the last call, and the last time a destage was seen.
     written_milli: u64,
-    wrote_ms: Option<u64>,
+    last_destage_ms: Option<u64>,
     /// The end of the initial pause for the baseline.
-    silent_until_ms: Option<u64>,
+    paused_until_ms: Option<u64>,
     pace_milli: u64,
     /// The rate was never too high yet, so it doubles.
     searching: bool,
@@ -202,11 +202,11 @@ impl Governor {
             limits,
             idle: ReadTimes::default(),
             beside: ReadTimes::default(),
-            looked_ms: 0,
-            looked_written_milli: 0,
+            evaluated_ms: 0,
+            evaluated_written_milli: 0,
             written_milli: 0,
-            wrote_ms: None,
-            silent_until_ms: None,
+            last_destage_ms: None,
+            paused_until_ms: None,
             pace_milli: Pace::DEFAULT.beside_reads_milli,
             searching: true,
             status: GovernorStatus::default(),
@@ -237,21 +237,22 @@ impl Governor {
     pub fn look(&mut self, seen: &Seen) -> Pace {
         let Seen { now_ms, .. } = *seen;
         if seen.writing || seen.written_milli != self.written_milli {
-            self.wrote_ms = Some(now_ms);
+            self.last_destage_ms = Some(now_ms);
         }
         self.written_milli = seen.written_milli;
-        if self.wrote_ms.is_none_or(|wrote_ms| now_ms > wrote_ms + WAKE_MS) {
-            self.idle.take_in(&seen.reads);
+        if self.last_destage_ms.is_none_or(|at_ms| now_ms > at_ms + DESTAGE_EFFECT_MS) {
+            self.idle.merge(&seen.reads);
             if self.idle.total() > IDLE_MAX {
                 self.idle.halve();
             }
         }
-        self.beside.take_in(&seen.reads);
-        let enough = self.beside.total() >= READS_ENOUGH || now_ms >= self.looked_ms + LOOK_MS;
+        self.beside.merge(&seen.reads);
+        let enough =
+            self.beside.total() >= READS_ENOUGH || now_ms >= self.evaluated_ms + INTERVAL_MS;
         // Fewer reads suffice to see a far too high rate, or while the rate still doubles.
         let early = self.beside.total() >= READS_FEW && (self.searching || self.is_far_too_fast());
         if enough || early {
-            self.weigh(now_ms);
+            self.evaluate(now_ms);
         }
         Pace {
             beside_reads_milli: self.beside_reads(seen),
@@ -280,13 +281,13 @@ impl Governor {
     }
 
     /// Evaluates the reads since the last evaluation and adjusts the rate.
-    fn weigh(&mut self, now_ms: u64) {
+    fn evaluate(&mut self, now_ms: u64) {
         let reads = std::mem::take(&mut self.beside);
-        let passed_ms = now_ms.saturating_sub(self.looked_ms).max(1);
-        let went_milli = self.written_milli.saturating_sub(self.looked_written_milli);
-        (self.looked_ms, self.looked_written_milli) = (now_ms, self.written_milli);
+        let passed_ms = now_ms.saturating_sub(self.evaluated_ms).max(1);
+        let used_milli = self.written_milli.saturating_sub(self.evaluated_written_milli);
+        (self.evaluated_ms, self.evaluated_written_milli) = (now_ms, self.written_milli);
         let Some(target_us) = self.target_us() else { return };
-        if went_milli == 0 || reads.total() < READS_FEW {
+        if used_milli == 0 || reads.total() < READS_FEW {
             return;
         }
         self.status.beside_us = reads.p99_us();
@@ -300,8 +301,8 @@ impl Governor {
             self.searching = false;
             self.status.lowered += 1;
         } else if slow * 10 <= due * 6 {
-            let used = went_milli * 1_000 / passed_ms >= self.pace_milli / 2;
-            if used && self.pace_milli < PACE_MAX_MILLI {
+            let is_used = used_milli * 1_000 / passed_ms >= self.pace_milli / 2;
+            if is_used && self.pace_milli < PACE_MAX_MILLI {
                 let more = if self.searching { self.pace_milli } else { self.pace_milli / 10 };
                 self.pace_milli += more.max(PACE_MIN_MILLI);
                 self.status.raised += 1;
@@ -313,21 +314,21 @@ impl Governor {
     fn beside_reads(&mut self, seen: &Seen) -> u64 {
         let by_age = seen.dirty_milli / self.limits.age_s.max(1);
         let target = self.limits.target;
-        let holds_still = target == ReadTarget::Idle && self.holds_still(seen);
+        let is_pausing = target == ReadTarget::Idle && self.is_pausing(seen);
         match target {
             ReadTarget::Off => u64::MAX,
-            _ if holds_still => by_age,
+            _ if is_pausing => by_age,
             _ if self.pace_milli >= PACE_MAX_MILLI => u64::MAX,
             _ => self.pace_milli.max(by_age),
         }
     }
 
     /// Returns true while writeback pauses until an idle baseline has been measured.
-    fn holds_still(&mut self, seen: &Seen) -> bool {
+    fn is_pausing(&mut self, seen: &Seen) -> bool {
         if self.idle.total() >= IDLE_ENOUGH || seen.dirty_milli == 0 {
             return false;
         }
-        let until_ms = *self.silent_until_ms.get_or_insert(seen.now_ms + SILENCE_MS);
+        let until_ms = *self.paused_until_ms.get_or_insert(seen.now_ms + BASELINE_PAUSE_MS);
         seen.now_ms < until_ms
     }
 }

@@ -52,7 +52,7 @@ impl List {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -201,6 +201,6 @@ impl Links {
             visit(slot);
             (slot, fore, len) = (link.aft, slot, len + 1);
         }
-        assert_eq!((fore, len), (list.back, list.len), "a list ends elsewhere than it says");
+        assert_eq!((fore, len), (list.back, list.len), "a list ends in the wrong place");
     }
 }

@@ -92,13 +92,13 @@ mod tests {
             }
         }
         let all = (0..64).map(|at| pace.share(64, 9, 64, at * TURN_MS).in_flight).sum::<u32>();
-        assert_eq!(all, 4, "everybody has the same number of turns");
+        assert_eq!(all, 4, "each share has the same number of turns");
         let share = pace.share(4, 0, 0, 0);
         assert_eq!((share.ios_milli, share.bytes, share.in_flight), (2_500, u64::MAX, 4));
     }
 
     #[test]
-    fn a_burst_is_so_many_ios_or_so_many_bytes() {
+    fn a_burst_is_limited_by_ios_and_by_bytes() {
         assert_eq!(Pace::bursts_milli(8, 8 << 12), 1_000);
         assert_eq!(Pace::bursts_milli(1, 4 << 20) / 10, 400);
         assert_eq!(Pace::bursts_milli(0, 0), 0);

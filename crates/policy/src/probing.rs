@@ -17,7 +17,7 @@ pub const READ_BYTES_MAX: u64 = 1 << 20;
 pub const DISK_NS_MAX: u64 = 1_000_000_000;
 
 /// The cycle of sizes, as powers of two times 4 KiB: 4 KiB, 1 MiB, 64 KiB, ...
-const TURN: [u32; 9] = [0, 8, 4, 2, 6, 1, 7, 3, 5];
+const SIZE_CYCLE: [u32; 9] = [0, 8, 4, 2, 6, 1, 7, 3, 5];
 
 /// A measurement in progress or completed.
 #[derive(Clone, Debug)]
@@ -40,14 +40,14 @@ impl Probing {
     pub fn next_read(&mut self) -> Option<ByteRange> {
         let is_over = self.times.len() >= READS_MAX
             || self.spent_ns.saturating_add(self.longest_ns) > DISK_NS_MAX;
-        let sizes = TURN.into_iter().map(|step| LINE_BYTES << step);
+        let sizes = SIZE_CYCLE.into_iter().map(|step| LINE_BYTES << step);
         let sizes: Vec<u64> = sizes.filter(|&bytes| bytes <= self.disk_bytes).collect();
         if is_over || sizes.is_empty() {
             return None;
         }
         let bytes = sizes[self.times.len() % sizes.len()];
         let places = (self.disk_bytes - bytes) / LINE_BYTES + 1;
-        Some(ByteRange::new(self.below(places) * LINE_BYTES, bytes))
+        Some(ByteRange::new(self.random_below(places) * LINE_BYTES, bytes))
     }
 
     /// Records that a read of `bytes` took `ns` nanoseconds.
@@ -76,7 +76,7 @@ impl Probing {
     }
 
     /// A pseudo-random number below `limit`, which must not be zero (SplitMix64).
-    const fn below(&mut self, limit: u64) -> u64 {
+    const fn random_below(&mut self, limit: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -95,7 +95,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Runs a measurement on a disk that takes `ns` for each read.
-    fn all(disk_bytes: u64, seed: u64, ns: impl Fn(u64) -> u64) -> (Probing, Vec<ByteRange>) {
+    fn measure(disk_bytes: u64, seed: u64, ns: impl Fn(u64) -> u64) -> (Probing, Vec<ByteRange>) {
         let mut probing = Probing::new(disk_bytes, seed);
         let mut ranges = Vec::new();
         while let Some(range) = probing.next_read() {
@@ -106,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_disk_gets_seven_reads_of_each_size_all_over_it() {
-        let (probing, ranges) = all(1 << 40, 7, |bytes| 80_000 + bytes / 2);
+    fn a_fast_disk_gets_seven_reads_of_each_size_over_its_whole_range() {
+        let (probing, ranges) = measure(1 << 40, 7, |bytes| 80_000 + bytes / 2);
         assert_eq!((probing.reads(), ranges.len()), (READS_MAX, READS_MAX));
         let mut counts = BTreeMap::new();
         ranges.iter().for_each(|range| *counts.entry(range.len).or_insert(0) += 1);
-        assert_eq!(counts.len(), TURN.len());
+        assert_eq!(counts.len(), SIZE_CYCLE.len());
         assert!(counts.values().all(|count| (7..=8).contains(count)), "{counts:?}");
         for part in 0..8 {
             let part = (part << 37)..((part + 1) << 37);
@@ -119,17 +119,17 @@ mod tests {
         }
         let cost = probing.cost().unwrap();
         assert_eq!((cost.fixed_ns, cost.threshold_bytes), (80_000, 512 << 10));
-        assert_eq!(all(1 << 40, 7, |_| 1).1, ranges, "the same seed");
-        assert_ne!(all(1 << 40, 8, |_| 1).1, ranges, "another seed");
+        assert_eq!(measure(1 << 40, 7, |_| 1).1, ranges, "the same seed");
+        assert_ne!(measure(1 << 40, 8, |_| 1).1, ranges, "another seed");
     }
 
     #[test]
     fn a_slow_disk_gets_a_second_and_the_ends_first() {
-        let (probing, ranges) = all(1 << 40, 7, |_| 240_000_000);
+        let (probing, ranges) = measure(1 << 40, 7, |_| 240_000_000);
         assert_eq!((ranges.len(), probing.spent_ns()), (4, 960_000_000));
         assert_eq!(ranges.iter().map(|range| range.len).max(), Some(MIB));
         assert!(probing.cost().is_ok());
-        let (probing, ranges) = all(1 << 40, 7, |_| 400_000_000);
+        let (probing, ranges) = measure(1 << 40, 7, |_| 400_000_000);
         assert_eq!((ranges.len(), probing.cost()), (2, Err(Unclear::TooFew)));
     }
 
@@ -139,7 +139,7 @@ mod tests {
             sectors in 0..(1u64 << 55), shift in 0..55u32, seed: u64, ns in 0..(1u64 << 31)
         ) {
             let disk_bytes = (sectors >> shift) * 512;
-            let (probing, ranges) = all(disk_bytes, seed, |_| ns);
+            let (probing, ranges) = measure(disk_bytes, seed, |_| ns);
             prop_assert!(probing.reads() <= READS_MAX);
             prop_assert!(probing.spent_ns() <= DISK_NS_MAX.max(ns));
             for range in &ranges {

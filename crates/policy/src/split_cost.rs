@@ -86,9 +86,9 @@ impl SplitCost {
             return Err(Unclear::TooQuick);
         }
         let ns_per_byte = slope(times);
-        let apart_bytes = (sizes[sizes.len() - 1] - sizes[0]) as f64;
+        let span_bytes = (sizes[sizes.len() - 1] - sizes[0]) as f64;
         // A small negative slope is noise; a large one means the times are useless.
-        if ns_per_byte * apart_bytes < -0.5 * typical_ns {
+        if ns_per_byte * span_bytes < -0.5 * typical_ns {
             return Err(Unclear::LargerIsQuicker);
         }
         if ns_per_byte <= 0.0 {
@@ -99,8 +99,8 @@ impl SplitCost {
                 bytes_per_second: None,
             });
         }
-        let rest = |time: &ReadTime| time.ns as f64 - time.bytes as f64 * ns_per_byte;
-        let fixed_ns = median(times.iter().map(rest)).max(0.0);
+        let fixed = |time: &ReadTime| time.ns as f64 - time.bytes as f64 * ns_per_byte;
+        let fixed_ns = median(times.iter().map(fixed)).max(0.0);
         // At the threshold, the transfer takes `FIXED_SHARE - 1` times the fixed cost.
         let at_bytes = fixed_ns * (FIXED_SHARE - 1.0) / ns_per_byte;
         // The float-to-integer cast saturates.

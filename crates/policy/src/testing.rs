@@ -1,5 +1,5 @@
-//! Checks that every eviction policy must pass, and what they need: keys, and lines of which some
-//! may not go.
+//! The checks that every eviction policy must pass, and their helpers: keys, and a shard with
+//! unevictable lines.
 
 use crate::{Eviction, Hint, Lines, Slot};
 use proptest::prelude::*;
@@ -13,18 +13,18 @@ pub fn key(n: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The lines of a shard: for each slot the line's number, and whether it may go.
+/// A shard's lines: the line in each slot, and whether it is evictable.
 pub struct Shard {
-    /// Number of the line in each slot, `None` where the slot is free.
+    /// The number of the line in each slot; `None` if the slot is free.
     pub residents: Vec<Option<u64>>,
-    /// Whether the line is held back, as if dirty.
+    /// Whether the line is unevictable, as if dirty.
     pub held: Vec<bool>,
-    /// How often a policy asked whether a line may go.
+    /// How often the policy asked whether a line is evictable.
     pub asked: Cell<usize>,
 }
 
 impl Shard {
-    /// A shard with nothing in it.
+    /// An empty shard.
     pub fn new(capacity: usize) -> Self {
         Self { residents: vec![None; capacity], held: vec![false; capacity], asked: Cell::new(0) }
     }
@@ -52,22 +52,22 @@ impl Lines for Shard {
     }
 }
 
-/// What happens to a shard.
+/// An event in a shard.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// The line is read or written.
     Access(u64, Hint),
-    /// The line leaves for a reason that is not the policy's.
+    /// The line is removed for an external reason.
     Remove(u64),
-    /// The line may not go from now on, or may again.
+    /// The line becomes unevictable, or evictable again.
     Hold(u64, bool),
-    /// An eviction that no insertion follows.
+    /// An eviction without a subsequent insertion.
     Shrink(u64),
-    /// The line goes to another slot, where one is free.
+    /// The line moves to another slot, if one is free.
     Move(u64),
 }
 
-/// Steps in which lines are skewed, so that there are hits at every capacity.
+/// Random steps with skewed lines, so that every capacity has hits.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let line = (0u64..120, 0u64..120).prop_map(|(a, b)| a.min(b));
     let hint = prop_oneof![4 => Just(Hint::Normal), 1 => Just(Hint::Stream)];
@@ -81,20 +81,20 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..600)
 }
 
-/// Drives a policy as the engine does and checks its side of the contract.
+/// Drives a policy like the engine, and checks its side of the contract.
 pub struct Driver {
     policy: Box<dyn Eviction>,
-    /// The lines it decides on.
+    /// The shard.
     pub shard: Shard,
 }
 
 impl Driver {
-    /// A policy for `capacity` lines, with none yet.
+    /// A policy for `capacity` lines over an empty shard.
     pub fn new(policy: Box<dyn Eviction>, capacity: usize) -> Self {
         Self { policy, shard: Shard::new(capacity) }
     }
 
-    /// Evicts for `line`; the slot that became free.
+    /// Evicts a line in favour of `line`; returns the freed slot.
     fn evict(&mut self, line: u64) -> Option<Slot> {
         let slot = self.policy.evict(key(line), Hint::Normal, &self.shard)?;
         let resident = self.shard.residents[slot as usize].take();
@@ -145,10 +145,10 @@ impl Driver {
     }
 }
 
-/// Lets the steps happen to a policy for `capacity` lines.
+/// Applies the steps to a policy for `capacity` lines, then evicts every line.
 ///
 /// # Panics
-/// When it breaks its contract.
+/// Panics if the policy breaks its contract.
 pub fn check_contract(policy: Box<dyn Eviction>, capacity: usize, steps: &[Step]) {
     let mut driver = Driver::new(policy, capacity);
     for (i, step) in steps.iter().enumerate() {
@@ -158,21 +158,21 @@ pub fn check_contract(policy: Box<dyn Eviction>, capacity: usize, steps: &[Step]
         }
     }
     driver.policy.self_check();
-    // Whatever was held before, an empty shard can be reached.
+    // Once all lines are evictable, every one can be evicted.
     driver.shard.held.fill(false);
     let resident = driver.shard.residents.iter().flatten().count();
     for _ in 0..resident {
-        assert!(driver.evict(7777).is_some(), "{} keeps a line back", driver.policy.name());
+        assert!(driver.evict(7777).is_some(), "{} does not evict a line", driver.policy.name());
     }
     assert_eq!(driver.evict(7777), None);
     driver.policy.self_check();
 }
 
-/// Evicts where hardly any line may go, and where none may.
+/// Evicts from a shard in which one line, or none, is evictable.
 ///
 /// # Panics
-/// When a line that may go is not found in the end, or one eviction asks about more than a few
-/// batches of lines.
+/// Panics if the evictable line is not found, or one eviction asks about more than a few batches of
+/// lines.
 pub fn check_bounded_work(build: impl Fn(usize) -> Box<dyn Eviction>) {
     const CAPACITY: usize = 1024;
     for free in [0, 1, CAPACITY / 2, CAPACITY - 1] {

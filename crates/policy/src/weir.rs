@@ -103,8 +103,8 @@ impl Weir {
     /// boundary.
     fn recall(&mut self, key: u64) -> bool {
         match self.ghosts.take(key) {
-            Some((Origin::Small, wear)) => {
-                if f64::from(wear) * GHOST_SHARE < WATCH_SHARE {
+            Some((Origin::Small, age_share)) => {
+                if f64::from(age_share) * GHOST_SHARE < WATCH_SHARE {
                     self.small_len_target = (self.small_len_target + 1).min(self.small_len_max);
                 }
                 true
@@ -133,21 +133,21 @@ impl Weir {
     /// Promotes hit lines of the older part to main until it finds a line to evict.
     fn evict_from_small(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let mut slot = self.small.back();
-        let (mut passed, mut steps) = (0, 0);
-        while slot != NIL && passed < PASS_OVER_MAX && steps < STEPS_MAX {
+        let (mut skipped, mut steps) = (0, 0);
+        while slot != NIL && skipped < PASS_OVER_MAX && steps < STEPS_MAX {
             let next = self.links.fore(slot);
             if self.states[slot as usize].hits() > 0 {
                 self.take(slot);
                 self.put(slot, State::new(Place::Main, false));
                 steps += 1;
             } else if lines.may_go(slot) {
-                return Some(self.give_up(slot, lines));
+                return Some(self.remove_evicted(slot, lines));
             } else {
-                passed += 1;
+                skipped += 1;
             }
             slot = next;
         }
-        if passed == PASS_OVER_MAX {
+        if skipped == PASS_OVER_MAX {
             self.links.rotate_behind(&mut self.small, slot);
         }
         None
@@ -155,8 +155,8 @@ impl Weir {
 
     /// Advances the clock of main until it finds a line without saved hits, or runs out of steps.
     fn evict_from_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
-        let (mut passed, mut steps) = (0, 0);
-        while passed < PASS_OVER_MAX.min(self.main.len()) {
+        let (mut skipped, mut steps) = (0, 0);
+        while skipped < PASS_OVER_MAX.min(self.main.len()) {
             let slot = self.main.back();
             let state = &mut self.states[slot as usize];
             let spared = state.hits() > 0 && steps < STEPS_MAX;
@@ -164,23 +164,23 @@ impl Weir {
                 state.spend_hit();
                 steps += 1;
             } else if lines.may_go(slot) {
-                return Some(self.give_up(slot, lines));
+                return Some(self.remove_evicted(slot, lines));
             } else {
-                passed += 1;
+                skipped += 1;
             }
             self.links.move_to_front(&mut self.main, slot);
         }
         None
     }
 
-    /// Used when the older part has no line to evict, which is always so at the smallest
-    /// capacities.
+    /// Evicts from the window if the older part has no evictable line. At the smallest capacities,
+    /// it never has one.
     fn evict_from_window(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let slot = self.links.last_that_may_go(&mut self.window, lines)?;
-        Some(self.give_up(slot, lines))
+        Some(self.remove_evicted(slot, lines))
     }
 
-    fn give_up(&mut self, slot: Slot, lines: &dyn Lines) -> Slot {
+    fn remove_evicted(&mut self, slot: Slot, lines: &dyn Lines) -> Slot {
         let state = self.states[slot as usize];
         self.take(slot);
         if !state.is_stream() {
@@ -298,10 +298,10 @@ impl Eviction for Weir {
 impl State {
     const STREAM_BIT: u8 = 1 << 4;
     /// Set for a line of a stream until its predicted hit.
-    const FORETOLD_BIT: u8 = 1 << 5;
+    const PREDICTED_BIT: u8 = 1 << 5;
 
     const fn new(place: Place, is_stream: bool) -> Self {
-        Self(place as u8 | if is_stream { Self::STREAM_BIT | Self::FORETOLD_BIT } else { 0 })
+        Self(place as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
     }
 
     const fn place(self) -> Place {
@@ -321,8 +321,8 @@ impl State {
     }
 
     fn count_hit(&mut self) {
-        if self.0 & Self::FORETOLD_BIT != 0 {
-            self.0 &= !Self::FORETOLD_BIT;
+        if self.0 & Self::PREDICTED_BIT != 0 {
+            self.0 &= !Self::PREDICTED_BIT;
         } else if self.place() != Place::Window && self.hits() < HITS_MAX {
             self.0 += 1 << 2;
         }

@@ -1,8 +1,8 @@
-//! A set of slots as bits with a summary, so that a sparse set is walked quickly.
+//! A set of slots as a bitmap with a summary, so that sparse sets are scanned quickly.
 
 use crate::Slot;
 
-/// One bit per slot, and one bit per 64 of them. An eighth of a byte per line.
+/// One bit per slot, and a summary bit per 64 slots.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotSet {
     words: Box<[u64]>,
@@ -28,7 +28,7 @@ impl SlotSet {
         self.words[slot as usize / 64] >> (slot % 64) & 1 != 0
     }
 
-    /// Adds a slot; says whether it was absent.
+    /// Adds a slot. Returns whether it was absent.
     pub(crate) fn insert(&mut self, slot: Slot) -> bool {
         let word = slot as usize / 64;
         let bit = 1 << (slot % 64);
@@ -39,7 +39,7 @@ impl SlotSet {
         absent
     }
 
-    /// Removes a slot; says whether it was there.
+    /// Removes a slot. Returns whether it was present.
     pub(crate) fn remove(&mut self, slot: Slot) -> bool {
         let word = slot as usize / 64;
         let bit = 1 << (slot % 64);
@@ -86,7 +86,8 @@ impl SlotSet {
     }
 }
 
-fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+/// The positions of the bits that are set, in ascending order.
+pub(crate) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         (word != 0).then(|| {
             let at = word.trailing_zeros() as usize;
@@ -120,7 +121,7 @@ mod tests {
         }
 
         #[test]
-        fn the_next_common_slot_is_that_of_two_sets(
+        fn next_common_agrees_with_two_sets(
             ours in prop::collection::btree_set(0u32..9000, 0..300),
             theirs in prop::collection::btree_set(0u32..9000, 0..300), from in 0u32..9000,
         ) {

@@ -1,4 +1,4 @@
-//! The name of a line: volume and line number in one word.
+//! Line keys: volume and line number in one word.
 
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 
@@ -10,10 +10,10 @@ const LINE_BITS: u32 = 48;
 pub struct LineKey(pub(crate) u64);
 
 impl LineKey {
-    /// No line.
+    /// The key of a slot without a line.
     pub const NONE: Self = Self(u64::MAX);
 
-    /// No line either: the slot holds parity of dirty lines.
+    /// The key of a slot that holds parity.
     pub const PARITY: Self = Self(u64::MAX - 1);
 
     /// The line `line` of `volume`.
@@ -41,7 +41,7 @@ impl LineKey {
         Self(self.0 + count)
     }
 
-    /// All bits mixed into all bits (the finalizer of SplitMix64, Steele et al., OOPSLA 2014).
+    /// A hash of the key (the finalizer of SplitMix64, Steele et al., OOPSLA 2014).
     pub const fn hash(self) -> u64 {
         let x = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_cut_at_lines() {
+    fn a_range_is_split_at_lines() {
         let parts: Vec<LinePart> = line_parts(VolumeId(3), ByteRange::new(3584, 5120)).collect();
         assert_eq!(parts.len(), 3);
         assert_eq!((parts[0].offset, parts[0].len, parts[0].mask), (3584, 512, 0x80));

@@ -1,8 +1,9 @@
-//! From the name of a line to its slot: open addressing over four-byte entries.
+//! The index: maps a line's key to its slot, by open addressing over four-byte entries.
 //!
-//! An entry holds the slot (24 bits) and eight bits of the hash, so that a probe for an absent line
-//! touches the table of lines once in 256 entries passed. Four buckets for three slots keep the
-//! probes short: 5.3 bytes per line. Deletion moves later entries up, so there are no tombstones.
+//! An entry holds the slot (24 bits) and eight bits of the hash, so a probe for an absent line
+//! reads the line table only for one in 256 entries. Four buckets for three slots keep the probes
+//! short and take 5.3 bytes per line. A deletion moves later entries up, so there are no
+//! tombstones.
 
 use crate::{LineKey, LineMeta, Slot};
 use std::sync::Arc;
@@ -14,25 +15,25 @@ const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// Atomic for those who look without the shard's lock, see [`Hints`].
+    /// Atomic because [`Hints`] reads them without the shard's lock.
     buckets: Arc<[AtomicU32]>,
     len: usize,
 }
 
-/// A look into a shard's index without its lock, for those who want to have memory at hand before
-/// they need it. What it says may be wrong by the time it is said.
+/// A view of a shard's index for prefetching into the processor cache without the shard's lock. Its
+/// answers may be outdated.
 #[derive(Clone, Debug)]
 pub struct Hints {
     buckets: Arc<[AtomicU32]>,
 }
 
 impl Hints {
-    /// Where the search for a line begins: memory that will be looked at.
+    /// The address at which the lookup of a line starts.
     pub fn place(&self, key: LineKey) -> *const u8 {
         (&raw const self.buckets[home(key.hash(), self.buckets.len())]).cast()
     }
 
-    /// The slot that a line is probably in.
+    /// The slot that probably holds a line.
     pub fn slot(&self, key: LineKey) -> Option<Slot> {
         let hash = key.hash();
         let first = home(hash, self.buckets.len());
@@ -45,7 +46,7 @@ impl Hints {
     }
 }
 
-/// Entries that a guess looks at: they are mostly in one line of the processor's cache.
+/// Entries that a guess examines: mostly one line of the processor cache.
 const GUESSES_MAX: usize = 8;
 
 impl Index {
@@ -94,7 +95,7 @@ impl Index {
 
     /// Adds `key`, which must be absent.
     pub(crate) fn insert(&mut self, key: LineKey, slot: Slot) {
-        assert!(slot <= SLOT_MASK);
+        assert!(slot < SLOT_MASK, "slot {slot} cannot be indexed");
         let hash = key.hash();
         let mut at = self.home(hash);
         while self.entry(at) != EMPTY {
@@ -104,14 +105,14 @@ impl Index {
         self.len += 1;
     }
 
-    /// Makes the entry of `key`, which must be there as `old`, point to `new`.
+    /// Changes the entry of `key` from slot `old`, which it must have, to `new`.
     pub(crate) fn replace(&mut self, key: LineKey, old: Slot, new: Slot) {
         let at = self.position(key, old);
         self.set(at, tag(key.hash()) << SLOT_BITS | new);
     }
 
-    /// Removes the entry of `key`, which must be there as `slot`. The table of lines must still
-    /// hold the keys of all entries.
+    /// Removes the entry of `key`, which must have slot `slot`. `lines` must still hold the keys of
+    /// all entries.
     pub(crate) fn remove(&mut self, key: LineKey, slot: Slot, lines: &[LineMeta]) {
         let mut hole = self.position(key, slot);
         let mut at = hole;
@@ -121,7 +122,7 @@ impl Index {
             if entry == EMPTY {
                 break;
             }
-            // An entry may move up into the hole if its home does not lie behind the hole.
+            // An entry may move up into the hole if its home is not behind the hole.
             let home = self.home(lines[(entry & SLOT_MASK) as usize].key.hash());
             if self.distance(home, at) >= self.distance(hole, at) {
                 self.set(hole, entry);
@@ -161,7 +162,7 @@ const fn home(hash: u64, buckets: usize) -> usize {
 }
 
 const fn tag(hash: u64) -> u32 {
-    // The slot above 2^24 - 2 is never used, so no entry equals EMPTY whatever its tag.
+    // `Index::insert` rejects the last slot number, so no entry equals EMPTY, whatever its tag.
     (hash & 0xff) as u32
 }
 
@@ -206,8 +207,7 @@ mod tests {
                 for line in 0..40 {
                     let found = index.find(LineKey::new(VolumeId(1), line), &lines);
                     prop_assert_eq!(found, oracle.get(&line).copied());
-                    // A guess may name another line with the same tag, but misses only what lies
-                    // far from its home or beyond the end.
+                    // A guess may be another line with the same tag.
                     if let Some(slot) = index.hints().slot(LineKey::new(VolumeId(1), line)) {
                         prop_assert!((slot as usize) < slots);
                     }

@@ -1,75 +1,75 @@
-//! What is known of each line, kept beside the line's data so that it lives as long as the data.
+//! The line table: 16 bytes of metadata per line, in memory that lives as long as the data.
 
 use crate::LineKey;
 use forebay_types::VolumeId;
 use std::ops::DerefMut;
 
-/// A line's place in its shard: an index into the table of lines and into the shard's data.
+/// A slot number: an index into the line table and into the shard's data.
 pub type Slot = u32;
 
-/// Stands for "no slot".
+/// No slot.
 pub(crate) const NO_SLOT: Slot = Slot::MAX;
 
-/// More slots than this can't be indexed by one shard: 64 GiB of lines.
+/// The slots that one shard can index: 64 GiB of lines.
 pub const SLOTS_MAX: usize = (1 << 24) - 2;
 
-/// Sixteen bytes for each line of 4 KiB, 0.4 %. The layout is fixed because the table lies in
-/// shared memory that outlives the process.
+/// The metadata of a line: sixteen bytes for 4 KiB, 0.4 %. The layout is fixed, because the table
+/// is in shared memory that outlives the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineMeta {
-    /// Which line of which volume; [`LineKey::NONE`] when the slot is free, and then `pins` links
-    /// to the next free slot.
+    /// The line in this slot. [`LineKey::NONE`] if the slot is free; then `pins` links to the next
+    /// free slot.
     pub(crate) key: LineKey,
-    /// Operations and replies that use the data right now. A pinned slot keeps its place.
+    /// Operations and replies that use the data. A pinned slot keeps its place and its data.
     pub(crate) pins: u32,
-    /// Sectors whose content is the newest.
+    /// Sectors that hold the newest content.
     pub(crate) valid: u8,
-    /// Sectors whose content is newer than the disk's. Those that are not valid are lost. In a
-    /// detached slot these are the sectors whose newest content is still here and not yet where
-    /// the line is now.
+    /// Sectors that are newer than the disk. Those that are not valid are lost. In a detached slot:
+    /// sectors whose newest content may not have been copied to the line's new slot yet.
     pub(crate) dirty: u8,
-    /// See the constants below.
+    /// A combination of the flags below.
     pub(crate) flags: u8,
-    /// Sectors that the call at hand has marked, and whose bytes are not there yet. Zero between
-    /// calls; what is set when a process dies is not to be believed by the next one.
+    /// Sectors marked by the current call while their bytes are still being copied. Zero between
+    /// calls; recovery ignores these sectors.
     pub(crate) filling: u8,
 }
 
 const _: () = assert!(size_of::<LineMeta>() == 16);
 
-/// Fetched ahead and not asked for yet.
+/// Prefetched and not read yet.
 pub(crate) const PREFETCHED: u8 = 1;
-/// The first use of this line tells the stream table that it is time to fetch further.
+/// The first use of this line requests the stream's next window.
 pub(crate) const MARK: u8 = 2;
-/// The line is elsewhere or nowhere: a newer copy has taken its place, or this is a payload that
-/// has not been written yet. The slot is freed with its last pin.
+/// Not the place of its line: the line was relocated or dropped, or this is a payload that has not
+/// been written yet. The slot is freed with its last pin.
 pub(crate) const DETACHED: u8 = 4;
-/// The driver has a checksum of the valid sectors as they are. [`crate::index::Slots::change`]
-/// takes it away, and the patrol sets it.
+/// The driver has a checksum of the valid sectors. The patrol sets this flag;
+/// [`crate::index::Slots::change`] clears it.
 pub(crate) const SEALED: u8 = 8;
-/// An older version of a line, which goes to the disk before what is newer (`writeback::epochs`).
-/// Detached as well, and of no worth to a process that finds it.
+/// An older version of a line, which must be destaged before the newer one (`writeback::epochs`).
+/// Also detached. Recovery ignores it.
 pub(crate) const FROZEN: u8 = 16;
 
 impl LineMeta {
-    /// A slot that holds nothing.
+    /// An empty slot.
     pub const FREE: Self =
         Self { key: LineKey::NONE, pins: 0, valid: 0, dirty: 0, flags: 0, filling: 0 };
 
-    /// The volume whose line this is, if it is one.
+    /// The volume of the line, if the slot is not free.
     pub fn volume(&self) -> Option<VolumeId> {
         (self.key != LineKey::NONE).then(|| self.key.volume())
     }
 
-    /// The same as a line of another volume: for tests that mix them up.
+    /// The same line of another volume. For tests that mix up volumes.
     #[must_use]
     pub const fn of_volume(self, volume: VolumeId) -> Self {
         Self { key: LineKey::new(volume, self.key.line()), ..self }
     }
 
-    /// Lines with dirty sectors in a piece of a table as it lies in memory, whose length is a
-    /// multiple of a line's. Some that a killed process was about to write are counted as well.
+    /// Counts lines with dirty sectors in a piece of a table, as raw bytes. The length must be a
+    /// multiple of a line's metadata. Sectors that were filling when the process was killed count
+    /// as well.
     pub fn dirty_in(table: &[u8]) -> u64 {
         const DIRTY: usize = std::mem::offset_of!(LineMeta, dirty);
         let lines = table.chunks_exact(size_of::<Self>());
@@ -80,27 +80,27 @@ impl LineMeta {
         self.flags & flag != 0
     }
 
-    /// Dirty sectors whose content is known: those that can be destaged.
+    /// Dirty sectors that are valid, and so can be destaged.
     pub(crate) const fn destageable(&self) -> u8 {
         self.dirty & self.valid
     }
 
-    /// Dirty sectors whose content was damaged beyond repair. What the disk has of them is older
-    /// than what was acknowledged, so they fail until they are written again.
+    /// Dirty sectors damaged beyond repair. The disk's content is older than the acknowledged one,
+    /// so reads of them fail until they are rewritten.
     pub(crate) const fn lost(&self) -> u8 {
         self.dirty & !self.valid
     }
 }
 
-/// What is written before this is in the table before what is written after it, also when the
-/// process is killed in between. A killed thread has done its instructions up to one of them, and
-/// memory that others share shows them in that order; only the compiler has to be told.
+/// Orders the stores to the table before and after this call, as seen by a process that adopts the
+/// table. A killed thread has executed its instructions up to some point, and shared memory shows
+/// their effects in program order; so only the compiler must be kept from reordering.
 #[inline(always)]
 pub(crate) fn in_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Where a shard's table of lines lies: a plain vector in the lab, shared memory in the runtime.
+/// The storage of a line table: a vector in the lab, shared memory in the runtime.
 pub trait LineTable: DerefMut<Target = [LineMeta]> + Send {}
 
 impl<T: DerefMut<Target = [LineMeta]> + Send> LineTable for T {}

@@ -1,13 +1,15 @@
-//! The slots of a shard: which line is where, which are free, which may go.
+//! The slots of a shard: which line is in which slot, which slots are free, and which lines may be
+//! evicted.
 //!
-//! A slot is free, unused so far, resident (indexed and known to the policy) or detached: its line
-//! has moved to another slot, but somebody still uses the old data, or it holds data that nobody
-//! is to see yet. Only this module changes that; everybody else pins, unpins and asks.
+//! A slot is free, not yet used, resident (indexed and known to the policy) or detached. A detached
+//! slot holds the old data of a line that was relocated or dropped while pinned, or a payload that
+//! readers must not find yet. Only this module changes these states; other modules pin, unpin and
+//! query.
 //!
-//! The table outlives the process, which may be killed between any two instructions, so each change
-//! is made in an order in which every state on the way can be told apart (`recover.rs` has the
-//! list). A slot that takes a line over says which sectors are still on their way; the slot that is
-//! left keeps its dirty bits until [`Slots::settle`], when the bytes have been copied.
+//! The line table outlives the process, which may be killed between any two instructions. So each
+//! change is made in an order in which recovery can tell every intermediate state apart (listed in
+//! `recover.rs`). A slot that takes over a line marks the sectors still being copied as filling.
+//! The old slot keeps its dirty bits until [`Slots::settle`], after the copy.
 
 pub(crate) mod bits;
 pub(crate) mod key;
@@ -27,31 +29,31 @@ use forebay_types::VolumeId;
 pub(crate) struct Slots<M> {
     lines: M,
     index: Index,
-    /// Resident lines of each volume, by its number; none where it is shorter.
+    /// Resident lines of each volume, indexed by its number; zero beyond the end.
     residents: Vec<u32>,
     policy: Box<dyn Eviction>,
-    /// First free slot; the others are linked through `pins`.
+    /// The first free slot; the others are linked through `pins`.
     free: Slot,
-    /// Slots from here on were never used: their memory has never been touched.
+    /// Slots from here on were never used, and their memory is untouched.
     unused: Slot,
-    /// Where the search for a line that may go, where the policy has none, goes on.
+    /// The slot from which to search for a victim if the policy finds none.
     hand: Slot,
-    /// Slots with sectors on their way, and slots that were left for another one, each under a pin
-    /// more; empty between calls.
-    filled: Vec<Slot>,
-    left: Vec<Slot>,
-    /// Slots that were left and are kept as older versions; empty between calls.
+    /// Slots with filling sectors, and old slots of relocated lines, each under one more pin. Empty
+    /// between calls.
+    filling_slots: Vec<Slot>,
+    old_slots: Vec<Slot>,
+    /// Old slots that are kept as frozen ones. Empty between calls.
     freezing: Vec<Slot>,
-    /// Slots of a table that was found, each under a pin: the kernel may still write there.
-    in_doubt: Vec<Slot>,
-    /// Every resident line with valid sectors and without a seal; others as well.
+    /// Slots of an adopted table, each under a pin: the kernel may still write to them.
+    orphan_pins: Vec<Slot>,
+    /// A superset of the resident lines with valid sectors and without a seal.
     unsealed: SlotSet,
-    /// Every resident line with dirty sectors, of all volumes.
+    /// All resident lines with dirty sectors.
     dirty: SlotSet,
     evictions: u64,
 }
 
-/// What the policy may know of a line.
+/// The policy's view of the lines.
 struct View<'a>(&'a [LineMeta]);
 
 impl Lines for View<'_> {
@@ -67,25 +69,21 @@ impl Lines for View<'_> {
 
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
-        let index = Index::new(lines.len());
-        let (residents, filled, left, freezing, in_doubt) = Default::default();
-        let (unsealed, dirty) = (SlotSet::new(lines.len()), SlotSet::new(lines.len()));
-        let (free, unused, hand, evictions) = (NO_SLOT, 0, 0, 0);
         Self {
+            index: Index::new(lines.len()),
+            unsealed: SlotSet::new(lines.len()),
+            dirty: SlotSet::new(lines.len()),
             lines,
-            index,
-            residents,
+            residents: Vec::new(),
             policy,
-            free,
-            unused,
-            hand,
-            filled,
-            left,
-            freezing,
-            in_doubt,
-            unsealed,
-            dirty,
-            evictions,
+            free: NO_SLOT,
+            unused: 0,
+            hand: 0,
+            filling_slots: Vec::new(),
+            old_slots: Vec::new(),
+            freezing: Vec::new(),
+            orphan_pins: Vec::new(),
+            evictions: 0,
         }
     }
 
@@ -115,7 +113,7 @@ impl<M: LineTable> Slots<M> {
         &mut self.lines[slot as usize]
     }
 
-    /// The table, for all to see.
+    /// The whole table.
     pub(crate) fn table(&self) -> &[LineMeta] {
         &self.lines
     }
@@ -130,7 +128,7 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).flags |= flags;
     }
 
-    /// Takes these flags from a line, and says what it had.
+    /// Clears the flags of [`Slots::set_flags`] and returns the previous ones.
     pub(crate) fn take_flags(&mut self, slot: Slot) -> u8 {
         let line = self.get_mut(slot);
         let flags = line.flags & (PREFETCHED | MARK);
@@ -138,32 +136,31 @@ impl<M: LineTable> Slots<M> {
         flags
     }
 
-    /// The driver has a checksum of the line as it is.
+    /// Marks a line as sealed: the driver has stored its checksum.
     pub(crate) fn seal(&mut self, slot: Slot) {
-        // The driver's checksum is there before the word that it holds.
+        // Order the driver's checksum before the flag that makes it count.
         in_order();
         self.get_mut(slot).flags |= SEALED;
         self.unsealed.remove(slot);
     }
 
-    /// Leaves the seal on a line that has changed, which is a planted bug.
+    /// Keeps the seal on a line that has changed. For a planted bug only.
     pub(crate) fn keep_seal(&mut self, slot: Slot, before: u8) {
         self.get_mut(slot).flags |= before & SEALED;
     }
 
-    /// The next slot, from `from` on, that may be without a seal: one of those with dirty lines, or
-    /// any.
+    /// The next slot from `from` on that may lack a seal, among the dirty ones or among all.
     pub(crate) fn next_unsealed(&self, dirty: bool, from: Slot) -> Option<Slot> {
         let among = if dirty { &self.dirty } else { &self.unsealed };
         among.next_common(&self.unsealed, from)
     }
 
-    /// A slot needs no seal.
-    pub(crate) fn needs_no_seal(&mut self, slot: Slot) {
+    /// Removes a slot from the unsealed ones.
+    pub(crate) fn remove_unsealed(&mut self, slot: Slot) {
         self.unsealed.remove(slot);
     }
 
-    /// The slots of lines of a volume that are in the pool.
+    /// The slots of resident lines of a volume.
     pub(crate) fn slots_of<'a>(
         &'a self,
         volume: VolumeId,
@@ -173,7 +170,7 @@ impl<M: LineTable> Slots<M> {
         keys.map(|key| self.find(key).expect("a dirty line is in the pool"))
     }
 
-    /// The slots of all dirty lines, in order.
+    /// The slots of all dirty lines, in ascending order.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> {
         self.dirty.iter()
     }
@@ -182,8 +179,8 @@ impl<M: LineTable> Slots<M> {
         self.unsealed.len()
     }
 
-    /// Some dirty sectors are on the disk, or given up. Whether the line, which is resident, has
-    /// none any more now.
+    /// Marks dirty sectors of a resident line clean. Returns whether the line was dirty and is
+    /// clean now.
     pub(crate) fn clean(&mut self, slot: Slot, mask: u8) -> bool {
         let line = self.get_mut(slot);
         let was_dirty = line.dirty != 0;
@@ -195,21 +192,21 @@ impl<M: LineTable> Slots<M> {
         is_clean
     }
 
-    /// Which parts of a slot that holds parity are in use.
+    /// Sets which parts of a parity slot are in use.
     pub(crate) fn set_parity_parts(&mut self, slot: Slot, parts: u8) {
         let line = self.get_mut(slot);
         assert!(line.key == LineKey::PARITY, "slot {slot} holds no parity");
         line.valid = parts;
     }
 
-    /// Sectors of an older version of a line are lost.
-    pub(crate) fn lose_frozen(&mut self, slot: Slot, sectors: u8) {
+    /// Invalidates sectors of a frozen slot.
+    pub(crate) fn invalidate_frozen(&mut self, slot: Slot, sectors: u8) {
         let valid = self.get(slot).valid;
         self.change(slot, valid & !sectors);
         self.unsealed.remove(slot);
     }
 
-    /// An older version of a line is on the disk, or given up: the pin that kept it goes.
+    /// Releases the pin that kept a frozen slot. Its data is on the disk or lost.
     pub(crate) fn thaw(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
         assert!(line.has(FROZEN) && line.has(DETACHED), "slot {slot} is not frozen: {line:?}");
@@ -217,21 +214,21 @@ impl<M: LineTable> Slots<M> {
         self.unpin(slot);
     }
 
-    /// Takes the dirty bits from a slot that is left, which is a planted bug.
+    /// Clears the dirty bits of an old slot. For a planted bug only.
     pub(crate) fn forget_detached(&mut self, slot: Slot) {
         self.get_mut(slot).dirty = 0;
     }
 
-    /// The one way in which the valid sectors of a line, or their content, change: its checksum is
-    /// void from here on. `valid` is what is valid now.
+    /// Sets the valid sectors of a line and breaks its seal. All changes of the valid sectors or
+    /// their content go through here.
     pub(crate) fn change(&mut self, slot: Slot, valid: u8) {
         let line = &mut self.lines[slot as usize];
-        // A line that was valid without a seal is in the set already.
-        let is_news = line.has(SEALED) || line.valid == 0;
+        // A valid line without a seal is in the set already.
+        let needs_seal = line.has(SEALED) || line.valid == 0;
         line.flags &= !SEALED;
         in_order();
         line.valid = valid;
-        if is_news {
+        if needs_seal {
             self.unsealed.insert(slot);
         }
     }
@@ -248,8 +245,8 @@ impl<M: LineTable> Slots<M> {
         self.policy.on_hit(slot);
     }
 
-    /// Makes room for `key`, which must be absent, evicting another line if need be. The new line
-    /// has no valid sector. `None` when every line is dirty or in use.
+    /// Allocates a slot for `key`, which must be absent, with no valid sector. Evicts another line
+    /// if necessary. `None` if every line is dirty or pinned.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
         let slot = self.reserve(key, hint)?;
         self.place(slot, key, hint);
@@ -258,13 +255,13 @@ impl<M: LineTable> Slots<M> {
 
     /// Puts `key`, which must be absent, into a slot that was reserved for it.
     pub(crate) fn place(&mut self, slot: Slot, key: LineKey, hint: Hint) {
-        self.name(slot, key, 0, 0);
-        self.enter(key, slot);
+        self.set_key(slot, key, 0, 0);
+        self.add_to_index(key, slot);
         self.policy.on_insert(slot, key.hash(), hint);
     }
 
-    /// Gives a reserved slot, in which nothing is valid, its name.
-    fn name(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
+    /// Sets the key of a reserved slot.
+    fn set_key(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
         let line = self.get_mut(slot);
         assert!(line.key == LineKey::NONE && line.valid | line.dirty | line.filling == 0);
         line.pins = pins;
@@ -274,37 +271,37 @@ impl<M: LineTable> Slots<M> {
         in_order();
     }
 
-    /// Makes room for `key` and pins it, without giving the line to anybody: a detached slot. It is
-    /// adopted or relocated to later, or free with its last pin.
+    /// Reserves a detached slot for `key`, under one pin. Later it is adopted, becomes the target
+    /// of a relocation, or is freed with its last pin.
     pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
         let slot = self.reserve(key, Hint::Normal)?;
-        self.name(slot, key, 1, DETACHED);
+        self.set_key(slot, key, 1, DETACHED);
         Some(slot)
     }
 
-    /// Makes a detached slot the one of its line, which must be absent.
+    /// Makes a detached slot the place of its line, which must be absent.
     pub(crate) fn adopt(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
         assert!(line.has(DETACHED));
         line.flags = 0;
         let key = line.key;
-        self.index_line(key, slot);
+        self.insert_line(key, slot);
     }
 
-    /// Gives the line in `old` the slot `new`, reserved or detached, under one pin. The caller
-    /// copies the data, and the pin that it has on `old` goes with [`Slots::settle`], unless the
-    /// old slot is kept as an older version: then the pin does that.
+    /// Relocates a line from `old` to `new`, which is reserved or detached and gets one pin. The
+    /// caller copies the data. [`Slots::settle`] releases the caller's pin on `old`, unless
+    /// `freeze` is set: then this pin keeps the frozen slot.
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
         let line = *self.get(old);
         let key = line.key;
-        assert!(line.pins > 0, "the caller has the old slot pinned");
-        assert!(!line.has(DETACHED), "a line is moved from where it is");
-        assert!(old != new, "slot {old} is moved to itself");
-        // From here on the old slot says by its dirty bits what only it has.
+        assert!(line.pins > 0, "slot {old} is relocated without a pin");
+        assert!(!line.has(DETACHED), "slot {old} is not the place of a line");
+        assert!(old != new, "slot {old} is relocated to itself");
+        // From here on, the dirty bits of the old slot mark the data that is only there.
         self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();
         if self.get(new).key == LineKey::NONE {
-            self.name(new, key, 1, 0);
+            self.set_key(new, key, 1, 0);
         }
         self.get_mut(new).filling = line.valid;
         in_order();
@@ -319,26 +316,27 @@ impl<M: LineTable> Slots<M> {
         }
         self.index.replace(key, old, new);
         self.policy.on_move(old, new, key.hash());
-        self.filled.push(new);
+        self.filling_slots.push(new);
         if freeze {
             self.freezing.push(old);
         } else {
-            self.leave(old);
+            self.keep_until_settled(old);
         }
     }
 
-    /// Keeps what a detached slot holds until the call is settled, which then takes a pin away.
-    fn leave(&mut self, slot: Slot) {
-        self.left.push(slot);
+    /// Keeps a detached slot until the call is settled, which releases one pin.
+    fn keep_until_settled(&mut self, slot: Slot) {
+        self.old_slots.push(slot);
     }
 
-    /// Makes a slot findable as the place of a line, which must be absent.
-    fn index_line(&mut self, key: LineKey, slot: Slot) {
-        self.enter(key, slot);
+    /// Makes a slot the place of a line, which must be absent, in the index and the policy.
+    fn insert_line(&mut self, key: LineKey, slot: Slot) {
+        self.add_to_index(key, slot);
         self.policy.on_insert(slot, key.hash(), Hint::Normal);
     }
 
-    fn enter(&mut self, key: LineKey, slot: Slot) {
+    fn add_to_index(&mut self, key: LineKey, slot: Slot) {
+        debug_assert!(self.find(key).is_none(), "line {key:?} is indexed twice");
         self.index.insert(key, slot);
         let at = usize::from(key.volume().0);
         if self.residents.len() <= at {
@@ -347,19 +345,19 @@ impl<M: LineTable> Slots<M> {
         self.residents[at] += 1;
     }
 
-    fn exit(&mut self, key: LineKey, slot: Slot) {
+    fn remove_from_index(&mut self, key: LineKey, slot: Slot) {
         self.index.remove(key, slot, &self.lines);
         self.residents[usize::from(key.volume().0)] -= 1;
     }
 
-    /// Says how many slots of a table that was found were ever used.
+    /// Sets how many slots of an adopted table were ever used.
     const fn set_used(&mut self, used: Slot) {
         self.unused = used;
     }
 
-    /// Frees what is neither a line nor held, in a table that was found. Slots with lower numbers
-    /// are taken first.
-    fn free_the_rest(&mut self) {
+    /// Frees the slots of an adopted table that hold no line. In descending order, so that slots
+    /// with lower numbers are used first.
+    fn free_empty_slots(&mut self) {
         for slot in (0..self.unused).rev() {
             let line = *self.get(slot);
             if line.key == LineKey::NONE {
@@ -368,13 +366,12 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Marks sectors dirty whose bytes are on their way. Returns the line, and whether it was
-    /// clean.
+    /// Marks sectors dirty and filling. Returns the line's key, and whether the line was clean.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8) -> (LineKey, bool) {
         let line = self.get(slot);
         let (key, was_clean) = (line.key, line.dirty == 0);
         let valid = line.valid | mask;
-        self.doubt(slot, mask);
+        self.mark_filling(slot, mask);
         self.change(slot, valid);
         in_order();
         self.get_mut(slot).dirty |= mask;
@@ -384,20 +381,20 @@ impl<M: LineTable> Slots<M> {
         (key, was_clean)
     }
 
-    /// Says that what the table has of some sectors counts for nothing until the call is settled.
-    pub(crate) fn doubt(&mut self, slot: Slot, mask: u8) {
+    /// Marks sectors as filling: recovery ignores them until the call is settled.
+    pub(crate) fn mark_filling(&mut self, slot: Slot, mask: u8) {
         self.get_mut(slot).filling |= mask;
         in_order();
-        self.filled.push(slot);
+        self.filling_slots.push(slot);
     }
 
-    /// The bytes are where they belong: what was marked is true, and the slots that were left are
-    /// free, or with those who still use them.
+    /// Ends a call after its memory steps: filling sectors become valid, and the old slots of
+    /// relocated lines are freed or left to their other pins.
     pub(crate) fn settle(&mut self) {
         in_order();
-        self.believe();
+        self.clear_filling();
         in_order();
-        while let Some(slot) = self.left.pop() {
+        while let Some(slot) = self.old_slots.pop() {
             self.get_mut(slot).dirty = 0;
             self.unpin(slot);
         }
@@ -408,24 +405,24 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Whether the memory steps of every call have been carried out, and the shard told so.
+    /// Whether [`Slots::settle`] was called after the last change.
     pub(crate) const fn is_settled(&self) -> bool {
-        self.filled.is_empty() && self.left.is_empty() && self.freezing.is_empty()
+        self.filling_slots.is_empty() && self.old_slots.is_empty() && self.freezing.is_empty()
     }
 
-    /// The first half of it.
-    pub(crate) fn believe(&mut self) {
-        while let Some(slot) = self.filled.pop() {
+    /// Ends the filling state of all sectors.
+    pub(crate) fn clear_filling(&mut self) {
+        while let Some(slot) = self.filling_slots.pop() {
             self.get_mut(slot).filling = 0;
         }
     }
 
-    /// Takes a clean line out of the pool: at once, or with its last pin.
+    /// Removes a clean line from the pool. Its slot is freed now or with its last pin.
     pub(crate) fn drop_line(&mut self, slot: Slot) {
         let line = *self.get(slot);
-        assert!(line.dirty == 0, "a dirty line is never dropped");
+        assert!(line.dirty == 0, "a dirty line is dropped: {line:?}");
         assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
-        self.exit(line.key, slot);
+        self.remove_from_index(line.key, slot);
         self.policy.on_remove(slot);
         if line.pins == 0 {
             self.free_slot(slot);
@@ -435,22 +432,21 @@ impl<M: LineTable> Slots<M> {
     }
 
     pub(crate) fn pin(&mut self, slot: Slot) {
-        debug_assert!(self.get(slot).key != LineKey::NONE, "slot {slot} holds nothing to pin");
+        debug_assert!(self.get(slot).key != LineKey::NONE, "empty slot {slot} is pinned");
         self.get_mut(slot).pins += 1;
     }
 
     pub(crate) fn unpin(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
-        assert!(line.pins > 0, "slot {slot} was let go of more often than it was taken");
+        assert!(line.pins > 0, "slot {slot} is unpinned too often");
         line.pins -= 1;
         if line.pins == 0 && line.has(DETACHED) {
             self.free_slot(slot);
         }
     }
 
-    /// Makes room for `incoming`, evicting another line if need be: a slot that is neither free
-    /// nor resident until it is placed, relocated to or freed. `None` when every line is dirty or
-    /// in use.
+    /// Reserves a slot, evicting another line if necessary. The slot is neither free nor resident
+    /// until it is placed, relocated to or freed. `None` if every line is dirty or pinned.
     pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
         if self.free != NO_SLOT {
             let slot = self.free;
@@ -462,31 +458,31 @@ impl<M: LineTable> Slots<M> {
             return Some(self.unused - 1);
         }
         let victim = self.policy.evict(incoming.hash(), hint, &View(&self.lines));
-        let victim = victim.or_else(|| self.take_any())?;
+        let victim = victim.or_else(|| self.find_victim())?;
         let line = *self.get(victim);
-        assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");
-        self.exit(line.key, victim);
+        assert!(line.pins == 0 && line.dirty == 0, "the policy evicted a line in use: {line:?}");
+        self.remove_from_index(line.key, victim);
         self.clear(victim);
         self.evictions += 1;
         Some(victim)
     }
 
-    /// The next line by slot that may go. A policy looks at few lines, and all of those may be
-    /// dirty where many are; as a part of the slots is always clean, few are passed over here from
-    /// one search to the next, however many in this one.
-    fn take_any(&mut self) -> Option<Slot> {
+    /// The next line that may be evicted, in order of slots. A policy examines only a few lines,
+    /// and all of these may be dirty. Some slots are always clean, so the search is short on
+    /// average, although a single one may be long.
+    fn find_victim(&mut self) -> Option<Slot> {
         let mut slots = (self.hand..self.unused).chain(0..self.hand);
-        let may_go = |line: &LineMeta| {
+        let is_evictable = |line: &LineMeta| {
             line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
         };
-        let victim = slots.find(|&slot| may_go(self.get(slot)))?;
+        let victim = slots.find(|&slot| is_evictable(self.get(slot)))?;
         self.hand = victim + 1;
         self.policy.on_remove(victim);
         Some(victim)
     }
 
-    /// Makes a slot one that holds nothing. The first step makes its data worth nothing; the other
-    /// way round, what was detached would look like a line for a moment.
+    /// Empties a slot. The dirty bits are cleared first: in another order, a detached slot could
+    /// look like a line for a moment.
     fn clear(&mut self, slot: Slot) {
         self.get_mut(slot).dirty = 0;
         in_order();
@@ -497,11 +493,11 @@ impl<M: LineTable> Slots<M> {
         *self.get_mut(slot) = LineMeta::FREE;
     }
 
-    /// Gives back a slot that holds no line any more.
+    /// Adds a slot that holds no line to the free ones.
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         let next = self.free;
         let line = self.get(slot);
-        assert!(line.dirty == 0 && !self.dirty.contains(slot), "{line:?} is freed with data");
+        assert!(line.dirty == 0 && !self.dirty.contains(slot), "a dirty slot is freed: {line:?}");
         self.clear(slot);
         self.get_mut(slot).pins = next;
         self.free = slot;
@@ -516,14 +512,13 @@ impl<M: LineTable> Slots<M> {
             + self.policy.metadata_bytes()
     }
 
-    /// Panics where table, index, free list and policy contradict each other.
+    /// Panics if table, index, free list and policy are inconsistent.
     pub(crate) fn self_check(&self) {
-        let settled = [&self.filled, &self.left, &self.freezing].iter().all(|list| list.is_empty());
-        assert!(settled, "every call is settled");
+        assert!(self.is_settled(), "the last call was not settled");
         let mut free = 0;
         let mut at = self.free;
         while at != NO_SLOT {
-            assert!(self.get(at).key == LineKey::NONE, "a free slot names no line");
+            assert!(self.get(at).key == LineKey::NONE, "free slot {at} has a key");
             free += 1;
             at = self.get(at).pins;
         }
@@ -535,26 +530,26 @@ impl<M: LineTable> Slots<M> {
             if line.key == LineKey::NONE {
                 continue;
             }
-            assert!(line.filling == 0, "nothing is on its way between calls: {line:?}");
+            assert!(line.filling == 0, "sectors are filling between calls: {line:?}");
             if line.has(DETACHED) {
-                assert!(line.pins > 0, "a detached slot is in use: {line:?}");
-                assert!(line.dirty == 0 || line.has(FROZEN), "only a version stays: {line:?}");
+                assert!(line.pins > 0, "a detached slot without a pin was not freed: {line:?}");
+                assert!(line.dirty == 0 || line.has(FROZEN), "dirty but not frozen: {line:?}");
                 detached += 1;
             } else {
-                assert_eq!(self.find(line.key), Some(slot), "a resident line is found");
+                assert_eq!(self.find(line.key), Some(slot), "the index entry of {line:?}");
                 let known = line.has(SEALED) || line.valid == 0 || self.unsealed.contains(slot);
-                assert!(known, "a line without a seal waits for the patrol: {line:?}");
+                assert!(known, "the patrol misses an unsealed line: {line:?}");
                 let is_known = self.dirty.contains(slot) == (line.dirty != 0);
-                assert!(is_known, "the set of dirty slots is that of the table: {line:?}");
+                assert!(is_known, "the set of dirty slots is wrong for {line:?}");
                 resident += 1;
                 residents[usize::from(line.key.volume().0)] += 1;
             }
         }
-        assert_eq!(residents, self.residents, "each volume has the lines that are counted");
+        assert_eq!(residents, self.residents, "resident lines of each volume");
         let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
-        assert_eq!(dirty.count(), 0, "only resident lines are in the set of dirty slots");
-        assert_eq!(resident, self.index.len(), "the index holds the resident lines");
-        assert_eq!(resident + detached + free, self.unused as usize, "no slot is lost");
+        assert_eq!(dirty.count(), 0, "detached slots in the set of dirty slots");
+        assert_eq!(resident, self.index.len(), "resident lines in the table, and in the index");
+        assert_eq!(resident + detached + free, self.unused as usize, "slots in each state");
         self.policy.self_check();
     }
 }

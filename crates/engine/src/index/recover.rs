@@ -1,50 +1,50 @@
-//! A shard over a table that a killed process has left.
+//! Adopts the line table of a killed process.
 //!
 //! The process may have died between any two stores to the table, and in the middle of any copy
-//! into a slot. Each slot is judged by its own sixteen bytes:
+//! into a slot. Each slot is first judged by its own sixteen bytes:
 //!
-//! | slot | says | becomes |
+//! | slot | what counts | becomes |
 //! | --- | --- | --- |
-//! | without a name | nothing | free |
-//! | named, nothing valid or dirty but what was on its way | nothing | free |
-//! | named, with valid or dirty sectors | what was not on its way, or is lost | a line |
-//! | detached, nothing dirty | nothing: its line is elsewhere, or it was a payload | free |
-//! | frozen | nothing: its line has the same, or something newer | free |
-//! | detached, with dirty sectors | the line was moving, and these may not have arrived | *held* |
+//! | no key | nothing | free |
+//! | a key; no sector valid or dirty except filling ones | nothing | free |
+//! | a key; valid or dirty sectors | sectors that are not filling, or are lost | a line |
+//! | detached; no sector dirty | nothing: its line is elsewhere, or it was a payload | free |
+//! | frozen | nothing: its line has the same or newer data | free |
+//! | detached; dirty sectors | the dirty ones: the line was being relocated | *held* |
 //!
-//! and what is held is then brought together with the line of the same name:
+//! A held slot is then merged with the line of the same key:
 //!
-//! | the line has the sector | the held copy of it |
+//! | the sector in the line | the sector in the held slot |
 //! | --- | --- |
-//! | valid, and it was not on its way | is void: the line has the same, or something newer |
-//! | on its way, or not at all | is copied into the line; what is lost here is lost there |
-//! | there is no such line | the slot becomes the line |
+//! | valid and not filling | is void: the line has the same or newer data |
+//! | filling or not valid | is copied to the line; if lost here, it is lost there |
+//! | there is no line | the slot becomes the line |
 //!
-//! A sector on its way whose place was clean is dropped: the disk has what was there before, and
-//! the write was not acknowledged. One whose place was dirty never is on its way without a held
-//! copy, since dirty sectors are not overwritten where they are. What a call has done to the disk
-//! while the pool said otherwise is no trouble either: sectors under a write through the cache or
-//! under an erase are not valid, unless they are dirty, and what is dirty goes to the disk again.
+//! A filling sector that replaced clean data is dropped: the disk has the old data, and the write
+//! was not acknowledged. A filling sector that replaced dirty data always has a held copy, because
+//! dirty sectors are never overwritten in place. Changes to the disk that the table does not show
+//! do no harm: sectors under a write through the cache or an erase are valid only if they are
+//! dirty, and dirty sectors will be destaged again.
 //!
-//! The kernel may still be reading from a disk into slots that were pinned, after the process is
-//! gone. So they stay pinned, and nothing is written there, until the volume is added: whoever
-//! adds it has its disk locked, and the lock was held by what was under way.
+//! The kernel may still read from a disk into pinned slots after the process has died. So these
+//! stay pinned and unchanged until the volume is added. The driver must hold the lock of the
+//! volume's disk by then; I/O of the dead process holds that lock until it has ended.
 //!
-//! Recovery changes the table by the same steps as a move, so it may be killed like everything
-//! else. Two lines of one name, or a dirty line of no known volume, can't come from a kill: then
-//! the table is damaged, and nothing in it is believed.
+//! Recovery changes the table in the same steps as a relocation, so it may itself be killed at any
+//! point. A kill cannot produce two lines with one key, or a dirty line of an unknown volume: then
+//! the table is damaged, and none of it is used.
 
 use crate::index::Slots;
 use crate::index::meta::{DETACHED, FROZEN, LineTable, in_order};
 use crate::{LineKey, LineMeta, MemoryStep, Slot};
 use forebay_types::VolumeId;
 
-/// What a table is found to say that no killed process has written.
+/// A state of the table that no kill can produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableDamage {
-    /// Two slots claim to be the same line.
+    /// Two slots hold the same line.
     Twice(LineKey),
-    /// Something dirty is of a volume that nobody knows.
+    /// A dirty line belongs to an unknown volume.
     Stray(LineKey),
 }
 
@@ -52,41 +52,43 @@ impl std::fmt::Display for TableDamage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Twice(key) => {
-                write!(f, "line {} of {} is in two places", key.line(), key.volume())
+                write!(f, "line {} of {} is in two slots", key.line(), key.volume())
             }
-            Self::Stray(key) => write!(f, "there is dirty data of {}, unknown", key.volume()),
+            Self::Stray(key) => {
+                write!(f, "dirty line {} belongs to unknown {}", key.line(), key.volume())
+            }
         }
     }
 }
 
 impl std::error::Error for TableDamage {}
 
-/// What becomes of a volume's lines in a table that was found.
+/// What to do with a volume's lines in an adopted table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// They are kept.
+    /// Keep them.
     Kept,
-    /// The volume's disk is gone for good, and its lines with it.
+    /// Drop them, because the volume's disk is gone for good.
     Gone,
-    /// There is no such volume.
+    /// There is no such volume. Drop clean lines; dirty ones are damage.
     Unknown,
 }
 
-/// What was found in a table.
+/// What was found in an adopted table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Lines kept.
     pub lines: u64,
-    /// Those of them with dirty sectors.
+    /// Kept lines with dirty sectors.
     pub dirty_lines: u64,
-    /// Lines that were on their way to another slot, with something that had not arrived.
+    /// Lines with dirty sectors whose relocation was interrupted.
     pub moving_lines: u64,
-    /// Sectors that were being filled, and are dropped.
+    /// Sectors dropped because they were filling.
     pub torn_sectors: u64,
 }
 
 impl Recovery {
-    /// Adds what was found in another table.
+    /// Adds the counts of another table.
     pub const fn add(&mut self, other: &Self) {
         self.lines += other.lines;
         self.dirty_lines += other.dirty_lines;
@@ -95,45 +97,45 @@ impl Recovery {
     }
 }
 
-/// What a slot is worth by itself.
+/// The result for a slot by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum SlotContent {
     Free,
-    /// These sectors count.
+    /// A line with these sectors.
     Line {
         valid: u8,
         dirty: u8,
     },
-    /// These sectors count where the line has no newer ones. What else was valid counts if there is
-    /// no line at all.
+    /// An interrupted relocation. The dirty sectors count where the line has none; the valid ones
+    /// only if there is no line.
     Held {
         valid: u8,
         dirty: u8,
     },
 }
 
-/// The first table of the module's description.
-const fn judge(line: &LineMeta) -> Verdict {
+/// Judges a slot by the first table of the module's documentation.
+const fn judge(line: &LineMeta) -> SlotContent {
     let valid = line.valid & !line.filling;
     let dirty = line.dirty & !line.filling;
     match (line.key.0 == LineKey::NONE.0, line.has(DETACHED)) {
-        (true, _) => Verdict::Free,
-        (false, _) if line.has(FROZEN) => Verdict::Free,
-        (false, false) if valid | dirty == 0 => Verdict::Free,
-        (false, false) => Verdict::Line { valid, dirty },
-        (false, true) if dirty == 0 => Verdict::Free,
-        (false, true) => Verdict::Held { valid, dirty },
+        (true, _) => SlotContent::Free,
+        (false, _) if line.has(FROZEN) => SlotContent::Free,
+        (false, false) if valid | dirty == 0 => SlotContent::Free,
+        (false, false) => SlotContent::Line { valid, dirty },
+        (false, true) if dirty == 0 => SlotContent::Free,
+        (false, true) => SlotContent::Held { valid, dirty },
     }
 }
 
-/// The second: the sectors to be copied from what is held into the line.
+/// The held sectors to copy to the line, by the second table.
 const fn missing(held: u8, line_valid: u8) -> u8 {
     held & !line_valid
 }
 
 impl<M: LineTable> Slots<M> {
-    /// Believes what a table says, as far as it can be. The copies that are left to do are appended
-    /// to `steps`; nothing is settled before they are done.
+    /// Takes over the table. Appends the remaining copies to `steps`; nothing is settled before the
+    /// driver has made them.
     pub(crate) fn recover(
         &mut self,
         fate: &dyn Fn(VolumeId) -> Fate,
@@ -144,61 +146,58 @@ impl<M: LineTable> Slots<M> {
         let used = self.lines.iter().rposition(|line| line.key != LineKey::NONE);
         for slot in 0..used.map_or(0, |last| last as Slot + 1) {
             let line = *self.get(slot);
-            let verdict = judge(&line);
-            let fate = match verdict {
-                Verdict::Free => Fate::Kept,
+            let content = judge(&line);
+            let fate = match content {
+                SlotContent::Free => Fate::Kept,
                 _ => fate(line.key.volume()),
             };
-            match verdict {
-                Verdict::Line { dirty, .. } | Verdict::Held { dirty, .. }
+            match content {
+                SlotContent::Line { dirty, .. } | SlotContent::Held { dirty, .. }
                     if fate == Fate::Unknown && dirty != 0 =>
                 {
                     return Err(TableDamage::Stray(line.key));
                 }
-                Verdict::Line { .. } | Verdict::Held { .. } if fate != Fate::Kept => {
-                    self.set_aside(slot, fate != Fate::Gone);
+                SlotContent::Line { .. } | SlotContent::Held { .. } if fate != Fate::Kept => {
+                    self.empty_slot(slot, fate != Fate::Gone);
                 }
-                Verdict::Line { valid, dirty } => {
+                SlotContent::Line { valid, dirty } => {
                     if self.find(line.key).is_some() {
                         return Err(TableDamage::Twice(line.key));
                     }
                     found.torn_sectors += u64::from((line.filling & line.valid).count_ones());
-                    self.take_over(slot, valid, dirty);
+                    self.restore_line(slot, valid, dirty);
                 }
-                Verdict::Held { dirty, .. } => held.push((slot, dirty)),
-                Verdict::Free if line.key != LineKey::NONE => {
+                SlotContent::Held { dirty, .. } => held.push((slot, dirty)),
+                SlotContent::Free if line.key != LineKey::NONE => {
                     let torn = if line.has(DETACHED) { 0 } else { line.filling & line.valid };
                     found.torn_sectors += u64::from(torn.count_ones());
-                    self.set_aside(slot, line.key != LineKey::PARITY);
+                    self.empty_slot(slot, line.key != LineKey::PARITY);
                 }
-                Verdict::Free => {}
+                SlotContent::Free => {}
             }
         }
         self.set_used(used.map_or(0, |last| last as Slot + 1));
         for &(slot, dirty) in &held {
             found.moving_lines += 1;
-            self.take_held(slot, dirty, steps);
+            self.merge_held(slot, dirty, steps);
         }
-        self.free_the_rest();
+        self.free_empty_slots();
         Ok(found)
     }
 
-    /// A slot that is detached becomes the line it holds, or gives it what it lacks.
-    fn take_held(&mut self, slot: Slot, dirty: u8, steps: &mut Vec<MemoryStep>) {
+    /// Makes a held slot its line, or gives the line the sectors it lacks.
+    fn merge_held(&mut self, slot: Slot, dirty: u8, steps: &mut Vec<MemoryStep>) {
         let line = *self.get(slot);
         let Some(live) = self.find(line.key) else {
-            self.take_over(slot, line.valid & !line.filling, dirty);
+            self.restore_line(slot, line.valid & !line.filling, dirty);
             return;
         };
         let there = self.get(live).valid;
         let mask = missing(dirty & line.valid, there);
         let lost = missing(dirty & !line.valid, there);
-        let in_use = line.pins > 0;
-        self.get_mut(slot).pins = 1 + u32::from(in_use);
-        if in_use {
-            self.in_doubt.push(slot);
-        }
-        self.leave(slot);
+        self.keep_one_pin(slot);
+        self.get_mut(slot).pins += 1;
+        self.keep_until_settled(slot);
         if mask != 0 {
             steps.extend(MemoryStep::copies(slot, live, mask));
             self.mark_dirty(live, mask);
@@ -209,8 +208,9 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Makes a slot the one of its line, with these sectors and nobody who uses it.
-    fn take_over(&mut self, slot: Slot, valid: u8, dirty: u8) {
+    /// Makes a slot the place of its line, with these sectors and no pins except that for I/O of
+    /// the dead process.
+    fn restore_line(&mut self, slot: Slot, valid: u8, dirty: u8) {
         let key = self.get(slot).key;
         self.get_mut(slot).valid = valid;
         in_order();
@@ -219,16 +219,16 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).filling = 0;
         in_order();
         self.get_mut(slot).flags = 0;
-        self.keep_pin(slot);
+        self.keep_one_pin(slot);
         self.unsealed.insert(slot);
         if dirty != 0 {
             self.dirty.insert(slot);
         }
-        self.index_line(key, slot);
+        self.insert_line(key, slot);
     }
 
-    /// A slot holds nothing, and is free, if nobody may still be using it.
-    fn set_aside(&mut self, slot: Slot, may_be_used: bool) {
+    /// Empties a slot, and frees it unless I/O of the dead process may use it.
+    fn empty_slot(&mut self, slot: Slot, may_be_used: bool) {
         self.get_mut(slot).dirty = 0;
         in_order();
         self.get_mut(slot).valid = 0;
@@ -236,32 +236,32 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).filling = 0;
         if may_be_used && self.get(slot).pins > 0 {
             self.get_mut(slot).flags = DETACHED;
-            self.keep_pin(slot);
+            self.keep_one_pin(slot);
         } else {
             self.clear(slot);
         }
     }
 
-    /// One pin stands for all that there were.
-    fn keep_pin(&mut self, slot: Slot) {
+    /// Replaces all pins of the dead process by one.
+    fn keep_one_pin(&mut self, slot: Slot) {
         let in_use = self.get(slot).pins > 0;
         self.get_mut(slot).pins = u32::from(in_use);
         if in_use {
-            self.in_doubt.push(slot);
+            self.orphan_pins.push(slot);
         }
     }
 
-    /// Nothing of a volume is under way any more that was when the process before died.
-    pub(crate) fn trust(&mut self, volume: VolumeId) {
-        let mut in_doubt = std::mem::take(&mut self.in_doubt);
-        in_doubt.retain(|&slot| {
-            let is_theirs = self.get(slot).key.volume() == volume;
-            if is_theirs {
+    /// Releases the pins that stood for the dead process's I/O on a volume, which has ended.
+    pub(crate) fn release_orphan_pins(&mut self, volume: VolumeId) {
+        let mut orphan_pins = std::mem::take(&mut self.orphan_pins);
+        orphan_pins.retain(|&slot| {
+            let is_of_volume = self.get(slot).key.volume() == volume;
+            if is_of_volume {
                 self.unpin(slot);
             }
-            !is_theirs
+            !is_of_volume
         });
-        self.in_doubt = in_doubt;
+        self.orphan_pins = orphan_pins;
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
         LineMeta { key, valid, dirty, filling, flags, pins: 3 }
     }
 
-    /// Every combination of the first table, for one sector and what else there may be.
+    /// Every combination of the first table, for one sector and the flags.
     #[test]
     fn each_slot_is_judged_by_its_own_bytes() {
         for bits in 0..64u8 {
@@ -288,16 +288,16 @@ mod tests {
             }
             let counts = named && valid | dirty == 1 && filling == 0;
             let expected = match (counts, bit(3) != 0, dirty == 1) {
-                (false, _, _) | (true, true, false) => Verdict::Free,
-                (true, false, _) => Verdict::Line { valid, dirty },
-                (true, true, true) => Verdict::Held { valid, dirty },
+                (false, _, _) | (true, true, false) => SlotContent::Free,
+                (true, false, _) => SlotContent::Line { valid, dirty },
+                (true, true, true) => SlotContent::Held { valid, dirty },
             };
             assert_eq!(judge(&line), expected, "{line:?}");
         }
     }
 
     #[test]
-    fn what_is_held_counts_where_the_line_has_nothing() {
+    fn held_sectors_fill_the_gaps_of_the_line() {
         for held in [0, 1] {
             for valid in [0, 1] {
                 assert_eq!(missing(held, valid), held * (1 - valid));

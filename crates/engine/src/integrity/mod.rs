@@ -1,21 +1,21 @@
-//! The patrol: which line is looked at next, and what follows from what was found.
+//! Seals and the patrol: selects the next line to inspect, and keeps the seals.
 //!
 //! A line is *sealed* when the driver has a checksum of its valid sectors and, if it is dirty and
-//! the pool has room, their parity. Any change of the line breaks the seal ([`Slots::change`] is
-//! the one place), which is all that a write pays. The patrol seals lines soon after they changed,
-//! dirty ones first, and walks over the sealed ones for ever. The driver computes; it also looks
-//! at sealed lines whose dirty data goes to the disk ([`crate::IoAction::seals`]), and at those of
-//! which a change keeps a part ([`crate::MemoryStep::Verify`]): a new seal over old damage would
-//! vouch for it.
+//! the pool has a free slot, their parity. Any change of the line breaks the seal, in
+//! [`Slots::change`] alone; a write pays nothing else. The patrol seals lines soon after a change,
+//! dirty ones first, and verifies the sealed ones in endless walks. The driver computes. It also
+//! verifies sealed lines before their dirty data is destaged ([`crate::IoAction::seals`]), and
+//! before a change that keeps some of their sectors ([`crate::MemoryStep::Verify`]): otherwise a
+//! new seal would cover old damage.
 //!
-//! What a damaged line becomes:
+//! What happens to a damaged line:
 //! - clean: it leaves the pool, and the next read fetches it again;
-//! - dirty, and corrected from its parity: nothing;
-//! - dirty, and not to be corrected: its damaged sectors are *lost*. They are dirty and not valid,
-//!   are neither served nor destaged, and fail with `EIO` until they are written or erased. A flush
-//!   of the volume fails for as long, so a checkpoint does too, and the journal keeps its records.
+//! - dirty, and repaired from its parity: it stays as it is;
+//! - dirty, and beyond repair: its damaged sectors are *lost*. They are dirty and not valid, are
+//!   neither served nor destaged, and fail with `EIO` until they are rewritten or erased. Until
+//!   then a flush of the volume fails, and so does a checkpoint, so the journal keeps its records.
 //!
-//! Lines under a pin are passed over: data under a pin does not change, not even for the better.
+//! The patrol skips pinned lines: pinned data must not change, not even by a repair.
 
 pub(crate) mod parity;
 
@@ -26,65 +26,65 @@ use crate::sabotage::{Planted, PlantedBug};
 use crate::{MemoryStep, Outbox, Slot};
 use parity::{PARITIES_PER_SLOT, Parity, ParityPlace};
 
-/// Slots looked at for one that is worth it, per call.
-const GLANCES: u32 = 256;
+/// Slots that one call examines at most.
+const SLOTS_EXAMINED_MAX: u32 = 256;
 
-/// A line whose checksum the driver has, as it was when that was made.
+/// The seal of a line, as it was when the driver computed the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// Where it is, and where its checksum is.
+    /// The slot that holds the line and its checksum.
     pub slot: Slot,
-    /// Which line it is: its checksum is bound to that.
+    /// The line, to which the checksum is bound.
     pub key: LineKey,
-    /// The sectors that the checksum is of.
+    /// The sectors that the checksum covers.
     pub valid: u8,
-    /// Where its parity is, if it has any.
+    /// The place of its parity, if it has any.
     pub parity: Option<ParityPlace>,
 }
 
-/// What the driver is to do with a line.
+/// What the driver does with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Compute its checksum and keep it.
+    /// Compute its checksum and store it.
     Seal,
-    /// Compute it and compare.
+    /// Compute its checksum and compare it.
     Verify,
 }
 
-/// A line for the driver to look at before it lets go of the shard.
+/// A line for the driver to inspect before it unlocks the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The line.
     pub seal: Seal,
     /// What to do with it.
     pub work: Work,
-    /// Whether its parity is to be computed as well, which is not there yet. A line that is to be
-    /// verified gets it only if it is intact, and can't be corrected from it.
+    /// Whether to compute its parity, which does not exist yet. When verifying, the driver computes
+    /// it only if the line is intact; it cannot repair the line from it.
     pub encode: bool,
 }
 
-/// What the driver has found.
+/// The result of an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing wrong; what was to be computed has been.
+    /// No damage. The requested checksum and parity have been computed.
     Intact,
-    /// Damage, which is put right.
+    /// Damage that was repaired.
     Corrected,
-    /// Damage to some of these sectors, and no telling what was there.
+    /// Damage beyond repair.
     Lost {
-        /// The sectors; those of the line that are not among them are right.
+        /// Sectors that may be damaged; all others are intact.
         sectors: u8,
     },
 }
 
-/// What the patrol of a shard has done since the start.
+/// Counts of a shard's patrol since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatrolCounters {
     /// Lines sealed.
     pub sealed: u64,
-    /// Sealed lines looked at again.
+    /// Sealed lines verified.
     pub verified: u64,
-    /// Walks over all lines that have ended.
+    /// Completed walks.
     pub walks: u64,
 }
 
@@ -93,17 +93,17 @@ pub struct PatrolCounters {
 pub(crate) struct Integrity {
     parity: Parity,
     /// Whether dirty lines get parity.
-    gives_parity: bool,
+    has_parity: bool,
     /// The next slot to verify.
     hand: Slot,
-    /// Where the next dirty line, or any, without a seal is looked for.
+    /// The slots from which to search for the next unsealed line: dirty, or any.
     dirty_hand: Slot,
     any_hand: Slot,
     counters: PatrolCounters,
 }
 
 impl Verdict {
-    /// The verdict on some of the sectors only.
+    /// The verdict, restricted to some sectors.
     #[must_use]
     pub const fn within(self, sectors: u8) -> Self {
         match self {
@@ -121,8 +121,8 @@ impl Integrity {
         line.has(SEALED).then_some(Seal { slot, key: line.key, valid: line.valid, parity })
     }
 
-    /// Before a change that keeps some valid sectors as they are: if the line is sealed, they are
-    /// looked at once more, in its slot as it is, before any later step.
+    /// Before a change that keeps some valid sectors: requests a verification of these sectors, if
+    /// the line is sealed.
     pub(crate) fn verify_before<M: LineTable>(
         &self,
         index: &Slots<M>,
@@ -138,15 +138,15 @@ impl Integrity {
         }
     }
 
-    /// The parity of a line that is dirty no more, or somewhere else, is void.
-    pub(crate) fn give_back<M: LineTable>(&mut self, line: Slot, index: &mut Slots<M>) {
-        self.parity.give_back(line, index);
+    /// Frees the parity of a line that is no longer dirty or has moved.
+    pub(crate) fn free_parity<M: LineTable>(&mut self, line: Slot, index: &mut Slots<M>) {
+        self.parity.free(line, index);
     }
 
     /// The next line that changed and has no seal; see [`crate::Shard::next_unsealed`].
     pub(crate) fn next_unsealed<M: LineTable>(&mut self, index: &mut Slots<M>) -> Option<Slot> {
         for dirty in [true, false] {
-            for _ in 0..GLANCES {
+            for _ in 0..SLOTS_EXAMINED_MAX {
                 let hand = if dirty { &mut self.dirty_hand } else { &mut self.any_hand };
                 let found = index.next_unsealed(dirty, *hand);
                 *hand = found.map_or(0, |slot| slot + 1);
@@ -154,7 +154,7 @@ impl Integrity {
                 let line = index.get(slot);
                 let resident = line.key != LineKey::NONE && !line.has(DETACHED);
                 if !resident || line.valid == 0 || line.has(SEALED) {
-                    index.needs_no_seal(slot);
+                    index.remove_unsealed(slot);
                 } else if line.pins == 0 {
                     return Some(slot);
                 }
@@ -165,7 +165,7 @@ impl Integrity {
 
     /// The next sealed line of the walk; see [`crate::Shard::next_sealed`].
     pub(crate) fn next_sealed<M: LineTable>(&mut self, index: &Slots<M>) -> Option<Slot> {
-        for _ in 0..GLANCES {
+        for _ in 0..SLOTS_EXAMINED_MAX {
             if self.hand >= index.used() {
                 self.counters.walks += u64::from(self.hand > 0);
                 self.hand = 0;
@@ -190,37 +190,37 @@ impl Integrity {
         planted: Planted,
     ) -> Inspection {
         let line = *index.get(slot);
-        assert!(line.pins == 0 && line.valid != 0, "only idle lines are looked at: {line:?}");
-        let there = self.parity.of(slot);
-        let wants = self.gives_parity && line.destageable() != 0;
-        let parity = match there {
-            None if wants => self.parity.take(slot, index),
-            _ => there,
+        assert!(line.pins == 0 && line.valid != 0, "a pinned or empty line is inspected: {line:?}");
+        let existing = self.parity.of(slot);
+        let wants_parity = self.has_parity && line.destageable() != 0;
+        let parity = match existing {
+            None if wants_parity => self.parity.take(slot, index),
+            _ => existing,
         };
-        let wrong = work == Work::Verify && planted.is(PlantedBug::WrongParityPlace);
-        let parity = parity.map(|place| match wrong {
+        let is_sabotaged = work == Work::Verify && planted.is(PlantedBug::WrongParityPlace);
+        let parity = parity.map(|place| match is_sabotaged {
             true => ParityPlace { index: (place.index + 1) % PARITIES_PER_SLOT, ..place },
             false => place,
         });
-        let encode = parity.is_some() && (work == Work::Seal || there.is_none());
+        let encode = parity.is_some() && (work == Work::Seal || existing.is_none());
         Inspection { seal: Seal { slot, key: line.key, valid: line.valid, parity }, work, encode }
     }
 
-    /// A line was sealed as it is.
-    pub(crate) fn sealed<M: LineTable>(&mut self, index: &mut Slots<M>, seal: &Seal) {
+    /// Marks a line as sealed.
+    pub(crate) fn record_seal<M: LineTable>(&mut self, index: &mut Slots<M>, seal: &Seal) {
         let line = index.get(seal.slot);
         assert!(line.key == seal.key && line.valid == seal.valid, "{seal:?} is not of {line:?}");
         index.seal(seal.slot);
         self.counters.sealed += 1;
     }
 
-    /// A sealed line was looked at again.
-    pub(crate) const fn verified(&mut self) {
+    /// Counts a verified line.
+    pub(crate) const fn count_verified(&mut self) {
         self.counters.verified += 1;
     }
 
-    pub(crate) const fn set_parity(&mut self, gives_parity: bool) {
-        self.gives_parity = gives_parity;
+    pub(crate) const fn set_parity(&mut self, has_parity: bool) {
+        self.has_parity = has_parity;
     }
 
     pub(crate) const fn counters(&self) -> PatrolCounters {

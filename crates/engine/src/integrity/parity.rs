@@ -1,39 +1,40 @@
-//! Room for the parity of dirty lines, taken from the pool as it is needed.
+//! Allocates slots for the parity of dirty lines.
 //!
-//! Parity is a fifth of what it protects, and only dirty lines have any: what is clean is on the
-//! disk. So it lies in slots that are taken like those of lines, five lines to a slot, and given
-//! back when their lines are clean. The price: a pool with two thirds of its lines dirty keeps an
-//! eighth of its slots for this, and where every slot is dirty or in use a line goes without.
+//! Parity takes a fifth of the data that it protects. Only dirty lines have it, because the disk
+//! can replace clean ones. It is stored in slots of the pool, each with the parity of up to five
+//! lines. A slot is reserved when needed and freed with its last parity. The price: a pool with two
+//! thirds of its lines dirty uses an eighth of its slots for parity. If every slot is dirty or
+//! pinned, a line gets no parity.
 
 use crate::index::Slots;
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::{LineKey, Slot};
 use std::collections::BTreeSet;
 
-/// Lines whose parity fits one slot.
+/// Lines whose parity fits in one slot.
 pub const PARITIES_PER_SLOT: u8 = 5;
 
-/// Where the parity of a line lies: the `index`th part of a slot that holds nothing else.
+/// The place of a line's parity: part `index` of a slot that holds only parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ParityPlace {
-    /// The slot, which is in the same shard as the line.
+    /// The slot, in the same shard as the line.
     pub slot: Slot,
-    /// Which part of it, below [`PARITIES_PER_SLOT`].
+    /// The part of the slot, below [`PARITIES_PER_SLOT`].
     pub index: u8,
 }
 
-/// Bits of a packed place that say which part it is.
+/// Bits of a packed place that hold its part.
 const INDEX_BITS: u32 = 3;
 const _: () = assert!(crate::SLOTS_MAX < 1 << (32 - INDEX_BITS));
 
-/// The parity of a shard's lines. Which parts of a slot are in use is kept in the slot's own entry
-/// of the table, where a line has its valid sectors.
+/// The parity places of a shard. A slot's table entry records which of its parts are in use, in the
+/// field that holds the valid sectors of a line.
 #[derive(Debug, Default)]
 pub(crate) struct Parity {
-    /// Packed places by the slot of the line, [`NO_SLOT`] where there is none; empty before the
-    /// first one is wanted.
+    /// Packed places, indexed by the line's slot; [`NO_SLOT`] if the line has no parity. Empty
+    /// until the first use.
     places: Box<[u32]>,
-    /// Slots that have a part to give.
+    /// Slots with a free part.
     open: BTreeSet<Slot>,
     lines: usize,
     slots: usize,
@@ -47,7 +48,7 @@ impl Parity {
         (packed != NO_SLOT).then_some(ParityPlace { slot: packed >> INDEX_BITS, index })
     }
 
-    /// Finds a place for the parity of a line that has none; `None` if the pool has no room.
+    /// Finds a place for the parity of a line that has none. `None` if the pool has no free slot.
     pub(crate) fn take<M: LineTable>(
         &mut self,
         line: Slot,
@@ -56,7 +57,7 @@ impl Parity {
         if self.places.is_empty() {
             self.places = vec![NO_SLOT; slots.capacity()].into_boxed_slice();
         }
-        assert!(slots.get(line).dirty != 0, "only dirty lines get parity: slot {line}");
+        assert!(slots.get(line).dirty != 0, "parity is requested for clean slot {line}");
         let slot = match self.open.first() {
             Some(&slot) => slot,
             None => {
@@ -74,19 +75,19 @@ impl Parity {
             self.open.remove(&slot);
         }
         let place = &mut self.places[line as usize];
-        assert!(*place == NO_SLOT, "a line has one parity");
+        assert!(*place == NO_SLOT, "slot {line} has parity already");
         *place = slot << INDEX_BITS | u32::from(index);
         self.lines += 1;
         Some(ParityPlace { slot, index })
     }
 
-    /// Gives back what a line has, if it has anything.
-    pub(crate) fn give_back<M: LineTable>(&mut self, line: Slot, slots: &mut Slots<M>) {
+    /// Frees the parity of a line, if it has any.
+    pub(crate) fn free<M: LineTable>(&mut self, line: Slot, slots: &mut Slots<M>) {
         let Some(place) = self.of(line) else { return };
         self.places[line as usize] = NO_SLOT;
         self.lines -= 1;
         let used = slots.get(place.slot).valid;
-        assert!(used & 1 << place.index != 0, "the parity of slot {line} was given back already");
+        assert!(used & 1 << place.index != 0, "the parity of slot {line} is free already");
         let used = used & !(1 << place.index);
         slots.set_parity_parts(place.slot, used);
         if used == 0 {
@@ -103,7 +104,7 @@ impl Parity {
         self.lines
     }
 
-    /// Slots that hold it.
+    /// Slots that hold parity.
     pub(crate) const fn slots(&self) -> usize {
         self.slots
     }
@@ -112,23 +113,26 @@ impl Parity {
         self.places.len() * size_of::<u32>()
     }
 
-    /// Panics where places, slots and lines contradict each other.
+    /// Panics if places, slots and lines are inconsistent.
     pub(crate) fn self_check<M: LineTable>(&self, slots: &Slots<M>) {
         let mut used = std::collections::BTreeMap::new();
         for line in 0..self.places.len() as Slot {
             let Some(place) = self.of(line) else { continue };
             let meta = slots.get(line);
-            assert!(meta.dirty != 0, "only dirty lines have parity: {meta:?}");
+            assert!(meta.dirty != 0, "a clean line has parity: {meta:?}");
             assert!(place.index < PARITIES_PER_SLOT);
             let mask: &mut u8 = used.entry(place.slot).or_default();
-            assert!(*mask & 1 << place.index == 0, "no two lines share a place");
+            assert!(*mask & 1 << place.index == 0, "two lines share {place:?}");
             *mask |= 1 << place.index;
         }
         assert_eq!(used.len(), self.slots);
         for (slot, used) in used {
             let line = slots.get(slot);
-            assert!(line.key == LineKey::PARITY && line.pins == 1, "parity keeps its slot");
-            assert_eq!(line.valid, used, "a slot knows which of its parts are in use");
+            assert!(
+                line.key == LineKey::PARITY && line.pins == 1,
+                "slot {slot} is not kept for parity: {line:?}"
+            );
+            assert_eq!(line.valid, used, "parts in use of slot {slot}");
             let full = used.count_ones() == u32::from(PARITIES_PER_SLOT);
             assert_eq!(self.open.contains(&slot), !full);
         }

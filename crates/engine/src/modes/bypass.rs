@@ -1,4 +1,4 @@
-//! Bypass: nothing new is kept; what the pool still holds of the range is let go.
+//! Bypass: a write goes to the disk, and the pool keeps nothing of its range.
 
 use super::{Source, WriteOutcome, Writer};
 use crate::index::meta::LineTable;
@@ -14,24 +14,24 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
-        // Dirty lines remain for a while when the mode was changed from write-back.
-        if let Some(outcome) = self.destage_under(part, attempt, out) {
-            return outcome;
+        // Dirty lines remain for a while after a change of mode from write-back.
+        if self.destage_under(part, attempt, out) {
+            return WriteOutcome::Waiting;
         }
         self.forget_lines(part);
         self.start_write(part, fua, Source::Payload, now_ms, out);
-        // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
+        // NOT YET ACKNOWLEDGED: `complete` does that when the disk has the data.
         WriteOutcome::Started
     }
 
-    /// Takes the part's lines out of the pool; what the scratch list has of them after that is as
-    /// [`Shard::forget_sectors`] says.
+    /// Removes the lines of a part from the pool. The scratch list then holds the result of
+    /// [`Writer::forget_sectors`] for each line.
     pub(super) fn forget_lines(&mut self, part: &Part) {
         let touched = self.look_up_pinned(part);
         self.count_write(touched);

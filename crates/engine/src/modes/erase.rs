@@ -1,35 +1,35 @@
-//! Trim and write zeroes: the disk does it, and the pool forgets the sectors.
+//! Trim and write zeroes: the disk erases the range, and the pool invalidates its sectors.
 
 use super::Writer;
 use crate::index::key::line_parts;
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::ops::emit;
-use crate::ops::{Op, OpKind, OpLine, WaitFor};
+use crate::ops::{Op, OpKind, OpLine};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, modes::read::Run};
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EraseKind {
-    /// Their content is no longer of interest.
+    /// The content is discarded; reads may return anything.
     Discard,
     /// They read as zeroes afterwards.
     Zero {
-        /// Whether a hole is acceptable.
+        /// Whether the disk may deallocate the range.
         unmap: bool,
     },
 }
 
-/// What became of an erase.
+/// The result of an attempt to erase a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EraseOutcome {
-    /// The part is told when it is done.
+    /// The erase has started; the part is answered when it completes.
     Started,
-    /// The part is told to try again.
+    /// The part will be told to try again.
     Waiting,
-    /// As [`crate::WriteOutcome::Held`].
+    /// See [`crate::WriteOutcome::Held`].
     Held {
-        /// Something under it is dirty.
+        /// Sectors under the erase are dirty.
         dirty: bool,
     },
 }
@@ -43,13 +43,10 @@ impl<M: LineTable> Writer<'_, M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> EraseOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return EraseOutcome::Held { dirty };
         }
-        let busy =
-            line_parts(part.volume, part.range).find_map(|line| self.lines.ops.busy(line.key));
-        if let Some((op, _)) = busy {
-            self.lines.wait(op, part, WaitFor::End);
+        if self.wait_if_busy(part, |_| true) {
             return EraseOutcome::Waiting;
         }
         let lines: Vec<OpLine> = line_parts(part.volume, part.range)
@@ -57,7 +54,7 @@ impl<M: LineTable> Writer<'_, M> {
                 let slot = self.lines.index.find(line.key).unwrap_or(NO_SLOT);
                 if slot != NO_SLOT {
                     self.lines.index.pin(slot);
-                    // The disk holds one or the other until it says which.
+                    // Until the erase completes, the disk may have either content.
                     let keep = self.lines.planted.is(PlantedBug::KeepValidInErase);
                     let meta = *self.lines.index.get(slot);
                     let forgotten = if keep { 0 } else { line.mask & meta.valid & !meta.dirty };

@@ -1,4 +1,8 @@
-//! How writes are acknowledged: one file per mode, and the one function that says which applies.
+//! Writes and erases: one file per cache mode, and the function that decides the effective mode.
+//!
+//! A part waits while one of its lines is in a conflicting operation, and is then tried again. It
+//! is either acknowledged from the pool or becomes one operation on the disk. The place of each
+//! acknowledgement is marked with a comment.
 
 mod bypass;
 pub(crate) mod erase;
@@ -15,71 +19,71 @@ use crate::sabotage::PlantedBug;
 use crate::{Attempt, NoteKind, Outbox, Part, Slot, Touched};
 use forebay_types::{IoError, Mode};
 
-/// How often a part is throttled before it goes through to the disk.
+/// How often a part is throttled before it is written through to the disk.
 const THROTTLED_ATTEMPTS_MAX: u8 = 16;
 
-/// What became of a write.
+/// The result of an attempt to write a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// It is acknowledged; the payload is no longer needed.
+    /// The write is acknowledged; the payload is no longer needed.
     Done,
-    /// It is refused with this error; the payload is no longer needed.
+    /// The write failed; the payload is no longer needed.
     Failed(IoError),
-    /// The part is told to try again, and needs its payload then.
+    /// The part will be told to try again, and needs its payload then.
     Waiting,
-    /// It is on its way to the disk, and the part is told when it is there. Until then segments of
-    /// its I/O may mean the payload.
+    /// The write to the disk has started; the part is answered when it completes. Until then
+    /// segments of the I/O may refer to the payload.
     Started,
-    /// It is to go to the disk, and the volume is ordered: it is to be tried again, with
-    /// [`Attempt::in_order`], when everything of the epochs before this one is there. It needs its
-    /// payload then.
+    /// The write must go to the disk, and the volume is ordered. Try again with
+    /// [`Attempt::in_order`] when all earlier epochs are on the disk; the part needs its payload
+    /// then.
     Held {
-        /// Something under it is dirty, so this epoch has to be there as well.
+        /// Sectors under the write are dirty, so the current epoch must be on the disk as well.
         dirty: bool,
     },
 }
 
-/// What keeps dirty data besides the pool.
+/// What preserves dirty data besides the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protection {
-    /// Nothing: what must be on stable storage goes to the disk.
+    /// Nothing. Data that must be on stable storage is written to the disk.
     #[default]
     None,
-    /// A journal: it is told of every change, and stands in for the disk's stable storage.
+    /// A journal. It records every change, and counts as stable storage.
     Journal,
-    /// A supply that bridges a loss of power: the pool stands in for stable storage.
+    /// A UPS that bridges a power failure. The pool counts as stable storage.
     Power,
 }
 
-/// What is asked of a write.
+/// The conditions of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteTerms {
-    /// It is to be acknowledged from stable storage only.
+    /// The write must be acknowledged from stable storage.
     pub fua: bool,
-    /// It is to go to the disk before it is acknowledged, whatever the mode: what protects the
-    /// volume can't take it.
+    /// The write must be on the disk before it is acknowledged, whatever the mode: the volume's
+    /// protection does not cover it.
     pub through: bool,
-    /// The driver's epoch, if the volume is ordered.
+    /// The driver's epoch. Meaningless for a volume that is not ordered.
     pub epoch: u64,
-    /// The time, in milliseconds.
+    /// The current time, in milliseconds.
     pub now_ms: u64,
-    /// What the journal is to do with it if it is acknowledged from memory.
+    /// Whether the journal records the write if it is acknowledged from memory.
     pub record: Record,
 }
 
 /// Whether the journal records a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Record {
-    /// It does not.
+    /// It does not record the write.
     #[default]
     No,
-    /// It does, and the part is answered already.
+    /// It records the write; the part has been answered already.
     Answered,
-    /// It does, and answers the part when the record is durable.
+    /// It records the write, and answers the part when the record is durable.
     Answers,
 }
 
-/// Why a write in a write-back volume goes through to the disk.
+/// Why a write to a write-back volume is written through to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     Mode,
@@ -92,13 +96,13 @@ enum Through {
 /// Where the bytes of a write are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// In a payload, to be copied into the pool.
+    /// In the payload, to be copied into the pool.
     Payload,
     /// In the slots already.
     Slots,
 }
 
-/// The mode in force for one write.
+/// The effective mode of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effective {
     WriteBack,
@@ -106,12 +110,12 @@ enum Effective {
     Bypass,
 }
 
-/// The one place where the mode in force is decided.
+/// Decides the effective mode of a write. No other function does.
 const fn effective(
     mode: Mode,
     protection: Protection,
     terms: WriteTerms,
-    dirty_room: bool,
+    fits_quota: bool,
 ) -> Effective {
     let protected = !matches!(protection, Protection::None);
     match mode {
@@ -119,7 +123,7 @@ const fn effective(
         Mode::WriteThrough => Effective::WriteThrough(Through::Mode),
         Mode::WriteBack if terms.through => Effective::WriteThrough(Through::Protection),
         Mode::WriteBack if terms.fua && !protected => Effective::WriteThrough(Through::Fua),
-        Mode::WriteBack if !dirty_room => Effective::WriteThrough(Through::DirtyLimit),
+        Mode::WriteBack if !fits_quota => Effective::WriteThrough(Through::DirtyLimit),
         Mode::WriteBack => Effective::WriteBack,
     }
 }
@@ -130,7 +134,7 @@ pub(crate) struct Writer<'a, M> {
     scratch: &'a mut Scratch,
 }
 
-/// Lists that are kept for their capacity only, so that writes allocate nothing.
+/// Lists kept for their capacity, so that writes allocate nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// The lines of the current part, and their slots.
@@ -152,7 +156,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        self.lines.advance(terms.epoch);
+        self.lines.advance_epoch(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => {
@@ -171,7 +175,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         }
     }
 
-    /// Tells the journal of a write that was acknowledged from memory.
+    /// Adds a journal record for a write that was acknowledged from memory.
     fn record(
         &self,
         part: &Part,
@@ -192,15 +196,15 @@ impl<'a, M: LineTable> Writer<'a, M> {
         let state = &*self.lines.volume;
         let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         let terms = WriteTerms { fua, ..terms };
-        effective(state.mode(), state.protection(), terms, self.has_dirty_room(part))
+        effective(state.mode(), state.protection(), terms, self.fits_quota(part))
     }
 
-    /// Whether a write that goes to the disk is to be on stable storage there. What goes past a
-    /// journal must be: the journal's older record of the place is void from then on. So must what
-    /// a UPS does not cover: power may fail at any moment.
+    /// Whether a write to the disk must reach stable storage. A write past a journal must, because
+    /// it voids the journal's older record of the range. So must a write that the UPS does not
+    /// cover, because power may fail at any moment.
     fn disk_fua(&self, part: &Part, terms: WriteTerms) -> bool {
         let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
-        fua || self.lines.is_recorded(part) || self.promises_stable()
+        fua || self.lines.is_recorded(part) || self.lines.volume.promises_stable(self.lines.planted)
     }
 
     /// See [`crate::Shard::settle`].
@@ -210,22 +214,17 @@ impl<'a, M: LineTable> Writer<'a, M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if self.wait_if_busy(part, |_| true) {
+        if self.wait_if_busy(part, |_| true) || self.destage_under(part, attempt, out) {
             return WriteOutcome::Waiting;
         }
-        self.destage_under(part, attempt, out).unwrap_or(WriteOutcome::Done)
+        WriteOutcome::Done
     }
 
-    fn promises_stable(&self) -> bool {
-        let is_bad = self.lines.planted.is(PlantedBug::AcknowledgeFromDiskCache);
-        self.lines.volume.demands_stable() && !is_bad
-    }
-
-    /// Whether the lines of a part may become dirty.
-    fn has_dirty_room(&self, part: &Part) -> bool {
+    /// Whether the quota lets the lines of a part become dirty.
+    fn fits_quota(&self, part: &Part) -> bool {
         let lines = line_parts(part.volume, part.range);
         let room = self.lines.quota.free_lines();
-        // Far from the limit, nobody counts which of the lines are dirty already.
+        // Far from the limit, skip counting the lines that are dirty already.
         let (fewest, _) = lines.size_hint();
         if fewest <= room {
             return true;
@@ -239,9 +238,9 @@ impl<'a, M: LineTable> Writer<'a, M> {
         lines.filter(|line| !is_dirty(line.key)).count() <= room
     }
 
-    /// Throttles a part that finds too much dirty, or in use. Returns false if that would bring it
-    /// nothing: the part waited often, is too long for there ever to be room, or no destage can
-    /// make progress.
+    /// Throttles a part at the dirty limit or without a free slot. Returns false if waiting is of
+    /// no use: the part has waited often, is longer than the dirty limit, or no destage can make
+    /// progress.
     fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
         let (lines, _) = line_parts(part.volume, part.range).size_hint();
         let never = lines > self.lines.quota.config().dirty_lines_max;
@@ -250,14 +249,13 @@ impl<'a, M: LineTable> Writer<'a, M> {
             && self.lines.destager().throttle(part.id, lines, now_ms, out)
     }
 
-    /// Whether a part that goes to the disk has to wait for its turn, and if so, whether something
-    /// under it is dirty.
-    fn is_held(&self, part: &Part, attempt: Attempt) -> Option<bool> {
+    /// Whether a part is held because of its epoch, and if so, whether sectors under it are dirty.
+    fn held_by_epoch(&self, part: &Part, attempt: Attempt) -> Option<bool> {
         let epochs = self.lines.volume.writeback().epochs()?;
         if self.lines.planted.is(PlantedBug::PassEpochs) {
             return None;
         }
-        // An older version goes to the disk also where the newest one is lost.
+        // A frozen version is still destaged where the newest version is lost.
         let is_dirty = line_parts(part.volume, part.range).any(|line| {
             let newest = self.lines.index.find(line.key).into_iter();
             let mut slots = newest.chain(epochs.versions(line.key));
@@ -266,7 +264,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         (is_dirty || !attempt.in_order).then_some(is_dirty)
     }
 
-    /// Waits if one of the part's lines is busy in a way that `conflicts`.
+    /// Makes a part wait if an operation on one of its lines `conflicts`.
     fn wait_if_busy(&mut self, part: &Part, conflicts: impl Fn(OpKind) -> bool) -> bool {
         let busy = line_parts(part.volume, part.range).find_map(|line| {
             self.lines.ops.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
@@ -277,8 +275,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
         busy.is_some()
     }
 
-    /// Looks up the part's lines into the scratch list and pins those that are there, so that
-    /// making room for the others can't evict them. Returns how many are there and how many not.
+    /// Looks up the lines of a part into the scratch list and pins the resident ones, so that
+    /// allocating slots for the others cannot evict them.
     fn look_up_pinned(&mut self, part: &Part) -> Touched {
         self.scratch.lines.clear();
         for line in line_parts(part.volume, part.range) {
@@ -292,7 +290,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         Touched { hits, misses: self.scratch.lines.len() as u32 - hits }
     }
 
-    /// Counts the lines of a write that is being done: each once, however often it was tried.
+    /// Counts the lines of a write once, in the attempt that carries it out.
     fn count_write(&mut self, touched: Touched) {
         let counters = self.lines.volume.counters_mut();
         counters.write_hit_lines += u64::from(touched.hits);
@@ -316,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mode_in_force() {
+    fn effective_mode_of_each_combination() {
         use Effective::{Bypass, WriteBack, WriteThrough};
         let no = WriteTerms::default();
         let fua = WriteTerms { fua: true, ..no };

@@ -1,9 +1,9 @@
-//! Reads, and the reads ahead of them.
+//! Reads and prefetch.
 //!
-//! A read that finds all its sectors is answered at once, from the pool, under pins. Otherwise the
-//! missing lines are read into slots in one operation, everybody who needs one of them waits for
-//! it, and tries again. Where no slot can be had, and after a shared read has failed, the part is
-//! read past the cache into memory of its own: that needs nothing from anybody, so every read ends.
+//! A read that finds all its sectors valid is answered at once, from pinned slots. Otherwise one
+//! operation fills the missing sectors; all parts that need its lines wait for it and try again. If
+//! no slot can be freed, or after a shared read has failed, the part is read past the cache into
+//! private memory. A direct read waits for no other operation, so every read completes.
 
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED};
@@ -15,46 +15,47 @@ use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
 use forebay_types::{ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE};
 
-/// Tries after which a read takes the way past the cache. Its lines were evicted between arrival
-/// and use that many times, so the pool is too small for what is asked of it at once.
+/// Attempts after which a part is read past the cache. Its lines were evicted between fill and use
+/// that many times, so the pool is too small for the current load.
 const SHARED_ATTEMPTS: u8 = 4;
 
-/// Bytes between two missing pieces that are read and thrown away to make one I/O of two. Sixteen
-/// KiB take a disk a tenth of a millisecond; another I/O takes it several.
+/// The longest gap between two missing pieces that is read and discarded, to make one I/O of two.
+/// Reading 16 KiB takes a disk a tenth of a millisecond; another I/O takes several.
 const BRIDGE_BYTES_MAX: u64 = 16 << 10;
 
-/// What became of a read.
+/// The result of an attempt to read a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
-    /// The segments hold the answer, each slot in them under a pin that the driver releases.
+    /// The segments hold the data. The driver releases the pin of each slot in them.
     Ready,
-    /// The part is told to try again.
+    /// The part will be told to try again.
     Waiting,
-    /// The segments will hold the answer when the part is told that it is done.
+    /// A direct read has started. The segments hold the data when the part is answered.
     Started,
-    /// There is no answer but this error.
+    /// The read failed.
     Failed(IoError),
 }
 
-/// Lines found and not found, counted on the first attempt.
+/// Lines found valid and not, counted on the first attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Lines found valid.
     pub hits: u32,
-    /// Lines not, or not wholly, there.
+    /// Lines absent, or not valid in all requested sectors.
     pub misses: u32,
 }
 
-/// Consecutive bytes of one I/O, being put together.
+/// Consecutive bytes of one I/O under construction.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub range: ByteRange,
     pub segments: Vec<Segment>,
-    /// Lines to be looked at before they are written.
+    /// Sealed lines to verify before the write.
     pub seals: Vec<crate::Seal>,
 }
 
-/// Appends a piece to the last run, bridging a small gap, or opens another run.
+/// Appends a segment to the last run, bridging a gap of up to `bridge_max` bytes, or starts a new
+/// run.
 pub(crate) fn push_run(runs: &mut Vec<Run>, offset: u64, segment: Segment, bridge_max: u64) {
     if let Some(run) = runs.last_mut()
         && offset - run.range.end() <= bridge_max
@@ -89,7 +90,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
-        debug_assert!(segments.is_empty());
+        assert!(segments.is_empty(), "the segments of another part");
         let first_try = attempt == Attempt::default();
         let mut touched = Touched::default();
         for line in line_parts(part.volume, part.range) {
@@ -97,7 +98,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 Some(slot) if self.lines.index.get(slot).valid & line.mask == line.mask => {
                     self.lines.index.pin(slot);
                     if first_try {
-                        self.use_line(slot, out);
+                        self.record_use(slot, out);
                         touched.hits += 1;
                     }
                     let place = Place::Slot { slot, offset: line.offset };
@@ -115,14 +116,14 @@ impl<'a, M: LineTable> Reader<'a, M> {
         (ReadOutcome::Ready, touched)
     }
 
-    /// A line is asked for by a client and is there.
-    fn use_line(&mut self, slot: Slot, out: &mut Outbox) {
+    /// Records the use of a valid line by a client.
+    fn record_use(&mut self, slot: Slot, out: &mut Outbox) {
         if self.lines.index.get(slot).flags & (PREFETCHED | MARK) == 0 {
             self.lines.index.touch(slot);
             return;
         }
-        // The first use of a line that was read ahead counts as its arrival, not as a reuse: a
-        // stream that passes once must not look like lines that are wanted again.
+        // The first use of a prefetched line counts as its arrival, not as a reuse: lines of a
+        // stream that are read once must not look popular.
         let (flags, key) = (self.lines.index.take_flags(slot), self.lines.index.get(slot).key);
         if flags & MARK != 0 {
             out.marks.push(key);
@@ -142,7 +143,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
     }
 
-    /// Some line is missing: fetch what can be fetched, and wait or go past the cache.
+    /// Starts a fill of the missing lines, waits for operations on them, or reads past the cache.
     fn read_missing(
         &mut self,
         part: &Part,
@@ -169,7 +170,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
             if valid & line.mask == line.mask {
                 if first_try && at as u32 >= counted {
-                    self.use_line(found.expect("a valid line has a slot"), out);
+                    self.record_use(found.expect("a valid line has a slot"), out);
                     touched.hits += 1;
                 }
                 continue;
@@ -207,7 +208,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         (self.read_direct(part, segments, out), touched)
     }
 
-    /// Prepares the missing sectors of a line to be filled; `None` when it gets no slot.
+    /// Prepares a fill of the missing sectors of a line. `None` if it gets no slot.
     fn fill_line(
         &mut self,
         key: LineKey,
@@ -226,14 +227,14 @@ impl<'a, M: LineTable> Reader<'a, M> {
         let size = self.lines.volume.size_bytes();
         let sectors = ((size - key.offset()) / SECTOR_BYTES).min(u64::from(SECTORS_PER_LINE));
         let line = self.lines.index.get(slot);
-        // What is lost is not to be had from the disk.
+        // The disk does not have the newest data of lost sectors.
         let lost = if self.lines.planted.is(PlantedBug::FillLostSectors) { 0 } else { line.lost() };
         let mask = sector_mask(0, sectors) & !line.valid & !lost;
         Some(OpLine::new(key, slot, mask))
     }
 
-    /// Pins the slot of a line for filling. Sectors that were erased are missing, but replies may
-    /// still hold what they were: then the line moves, or is not filled where it can't.
+    /// Pins the slot of a line for a fill. Replies may still use the old data of erased sectors;
+    /// then the line is relocated, or `None` if that is impossible.
     fn slot_to_fill(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
         self.lines.index.pin(slot);
         if self.lines.index.get(slot).pins == 1 {
@@ -246,7 +247,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         moved
     }
 
-    /// Starts one operation that fills `lines`, which are in order.
+    /// Starts one operation that fills `lines`, which are in ascending order.
     fn start_fill(&mut self, lines: Vec<OpLine>, out: &mut Outbox) -> u32 {
         let volume = self.lines.id;
         let mut runs = Vec::new();
@@ -264,7 +265,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         id.op
     }
 
-    /// Reads what is not in the pool into the part's own memory.
+    /// Reads the sectors that are not in the pool into the part's private memory.
     fn read_direct(
         &mut self,
         part: &Part,

@@ -1,12 +1,13 @@
-//! Writes whose payload lies in the pool before they begin.
+//! Writes whose payload is in slots of the pool before they begin.
 //!
-//! A long payload is received into slots of the pool, so that it is not copied there afterwards.
-//! The slots are detached: no reader finds them and the policy does not know them, so a payload
-//! that comes slowly, or never whole, shows nowhere. The write then gives each line its new slot in
-//! the place of the old one, which stays with those who still use it. What the payload does not
-//! cover of a line is copied from the old slot.
+//! A long payload is received into slots of the pool, which saves a copy. The slots are detached:
+//! readers do not find them and the policy does not know them, so an incomplete payload is never
+//! visible. The write then makes each slot the place of its line. The old slot is detached, and
+//! stays allocated as long as it is pinned. Sectors that the payload does not cover are copied from
+//! the old slot.
 //!
-//! The price: while a payload comes, what it overwrites is in the pool twice.
+//! The price: while a payload is being received, the data it overwrites takes another slot per
+//! line.
 
 use super::{Effective, Source, Through, WriteOutcome, WriteTerms, Writer};
 use crate::index::key::{LinePart, line_parts};
@@ -23,7 +24,7 @@ impl<M: LineTable> Writer<'_, M> {
         for line in line_parts(self.lines.id, range) {
             let Some(slot) = self.lines.index.reserve_detached(line.key) else {
                 while staged.len() > before {
-                    let slot = staged.pop().expect("longer than before");
+                    let slot = staged.pop().expect("the list is longer than before");
                     self.lines.index.unpin(slot);
                 }
                 return false;
@@ -42,11 +43,11 @@ impl<M: LineTable> Writer<'_, M> {
         staged: &[Slot],
         out: &mut Outbox,
     ) -> WriteOutcome {
-        self.lines.advance(terms.epoch);
+        self.lines.advance_epoch(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => {
-                let outcome = self.staged_back(part, staged, terms.now_ms, out);
+                let outcome = self.write_back_staged(part, staged, terms.now_ms, out);
                 self.record(part, staged, terms.record, outcome, out)
             }
             Effective::WriteThrough(Through::DirtyLimit)
@@ -54,16 +55,21 @@ impl<M: LineTable> Writer<'_, M> {
             {
                 WriteOutcome::Waiting
             }
-            Effective::WriteThrough(why) => {
-                self.staged_through(part, (fua, Some(why)), attempt, staged, terms.now_ms, out)
-            }
+            Effective::WriteThrough(why) => self.write_through_staged(
+                part,
+                (fua, Some(why)),
+                attempt,
+                staged,
+                terms.now_ms,
+                out,
+            ),
             Effective::Bypass => {
-                self.staged_through(part, (fua, None), attempt, staged, terms.now_ms, out)
+                self.write_through_staged(part, (fua, None), attempt, staged, terms.now_ms, out)
             }
         }
     }
 
-    fn staged_back(
+    fn write_back_staged(
         &mut self,
         part: &Part,
         staged: &[Slot],
@@ -75,7 +81,7 @@ impl<M: LineTable> Writer<'_, M> {
             return WriteOutcome::Waiting;
         }
         let mut hits = 0;
-        // Backwards, so that slots that become free are taken in order the next time.
+        // In descending order, so that freed slots are reused in ascending order.
         for (line, slot) in self.staged_lines(part, staged) {
             hits += usize::from(self.install(&line, slot, out));
             self.lines.mark_dirty(slot, line.mask, now_ms);
@@ -83,13 +89,13 @@ impl<M: LineTable> Writer<'_, M> {
         }
         self.count_staged(hits, staged.len());
         self.boost(part);
-        self.written_back(part, now_ms, out);
-        // ACKNOWLEDGED: as in `write_back.rs`, the data is in the pool and nowhere else.
+        self.finish_write_back(part, now_ms, out);
+        // ACKNOWLEDGED: as in `write_back.rs`, the data is only in the pool.
         WriteOutcome::Done
     }
 
-    /// Through to the disk for a reason, or past the cache without one.
-    fn staged_through(
+    /// Writes the staged slots to the disk: through the cache for a reason, or past it without one.
+    fn write_through_staged(
         &mut self,
         part: &Part,
         (fua, why): (bool, Option<Through>),
@@ -98,19 +104,16 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
         if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)
-            && let Some(outcome) = self.destage_under(part, attempt, out)
+            && self.destage_under(part, attempt, out)
         {
-            if outcome != WriteOutcome::Waiting {
-                staged.iter().rev().for_each(|&slot| self.lines.index.unpin(slot));
-            }
-            return outcome;
+            return WriteOutcome::Waiting;
         }
         if let Some(why) = why {
             self.count_through(why);
@@ -124,7 +127,8 @@ impl<M: LineTable> Writer<'_, M> {
             self.count_staged(hits, staged.len());
         } else {
             self.forget_lines(part);
-            // What stays of a line because it is dirty elsewhere is not what is written from.
+            // A slot that is kept for dirty sectors elsewhere in its line is not the source of the
+            // write.
             for (at, line) in line_parts(part.volume, part.range).enumerate() {
                 if let Some(old) = self.scratch.lines[at].1 {
                     self.lines.index.unpin(old);
@@ -133,7 +137,7 @@ impl<M: LineTable> Writer<'_, M> {
             }
         }
         self.start_write(part, fua, Source::Slots, now_ms, out);
-        // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
+        // NOT YET ACKNOWLEDGED: `complete` does that when the disk has the data.
         WriteOutcome::Started
     }
 
@@ -142,7 +146,7 @@ impl<M: LineTable> Writer<'_, M> {
         self.count_write(Touched { hits, misses });
     }
 
-    /// The lines of a part with their slots, last one first.
+    /// The lines of a part with their slots, in descending order.
     fn staged_lines<'a>(
         &self,
         part: &Part,
@@ -153,8 +157,8 @@ impl<M: LineTable> Writer<'_, M> {
         lines.rev().zip(staged.iter().rev().copied())
     }
 
-    /// Gives a line the slot that its new data is in, and its old data to those who use it. The pin
-    /// of the slot is the caller's now. Returns whether the line was there.
+    /// Makes a staged slot the place of its line, and detaches the old slot. The caller releases
+    /// the pin of the staged slot. Returns whether the line was resident.
     fn install(&mut self, line: &LinePart, slot: Slot, out: &mut Outbox) -> bool {
         let payload = *self.lines.index.get(slot);
         assert!(payload.key == line.key && payload.has(DETACHED), "{payload:?} for {line:?}");

@@ -1,4 +1,4 @@
-//! Write-back: acknowledged from memory, destaged later.
+//! Write-back: a write is acknowledged from memory and destaged later.
 
 use super::{Through, WriteOutcome, Writer};
 use crate::index::key::line_parts;
@@ -21,15 +21,15 @@ impl<M: LineTable> Writer<'_, M> {
         if self.overwrite_line(part, now_ms, out) {
             return WriteOutcome::Done;
         }
-        // A line being destaged may be written: it moves to another slot first.
+        // A line being destaged may be written: it is relocated first.
         let heed = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
         if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
         let touched = self.look_up_pinned(part);
         if !self.claim_slots(out) {
-            // Destages hold what is missing: they are on their way, and the way through would be
-            // behind them all.
+            // Destages hold the missing slots. They are in flight already, and a write-through
+            // would queue behind them.
             if self.throttle(part, now_ms, attempt, out) {
                 return WriteOutcome::Waiting;
             }
@@ -38,7 +38,7 @@ impl<M: LineTable> Writer<'_, M> {
         let mut payload_offset = 0;
         for at in 0..self.scratch.lines.len() {
             let (line, slot) = self.scratch.lines[at];
-            let slot = slot.expect("every line of the part was given a slot");
+            let slot = slot.expect("`claim_slots` gave every line a slot");
             self.verify_before_write(slot, line.mask, out);
             out.memory.push(MemoryStep::Fill {
                 slot,
@@ -52,19 +52,20 @@ impl<M: LineTable> Writer<'_, M> {
         }
         self.count_write(touched);
         self.boost(part);
-        self.written_back(part, now_ms, out);
-        // ACKNOWLEDGED: the data is in the pool, and nowhere else. It outlives nothing but what
-        // the volume's protection covers; a FLUSH brings it to the disk.
+        self.finish_write_back(part, now_ms, out);
+        // ACKNOWLEDGED: the data is only in the pool. It survives only what the volume's protection
+        // covers; a FLUSH makes it durable on the disk.
         WriteOutcome::Done
     }
 
-    /// The common case by a short way: a write of one line that is there and that nobody uses.
-    /// Returns whether it was that, and could be done.
+    /// Fast path: overwrites one resident, unpinned line. Returns false if the write is of another
+    /// kind or finds no slot.
     fn overwrite_line(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) -> bool {
         let mut lines = line_parts(part.volume, part.range);
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
         let Some(slot) = self.lines.index.find(line.key) else { return false };
-        // Every operation pins the slots it uses, so a line without a pin is not busy.
+        // Operations pin their slots, so only a destage from an older slot can keep this line busy,
+        // and that does not conflict.
         let LineMeta { pins, dirty: was_dirty, .. } = *self.lines.index.get(slot);
         if pins > 0 {
             return false;
@@ -76,18 +77,18 @@ impl<M: LineTable> Writer<'_, M> {
         out.memory.push(fill);
         self.lines.mark_dirty(slot, line.mask, now_ms);
         self.count_write(Touched { hits: 1, misses: 0 });
-        // Where all writes are boosted, a line that was dirty has been boosted already.
+        // If every write is boosted, a line that was dirty has been boosted already.
         if was_dirty == 0 || self.lines.volume.gather_below() > 0 {
             self.boost(part);
         }
-        self.written_back(part, now_ms, out);
-        // ACKNOWLEDGED: as below.
+        self.finish_write_back(part, now_ms, out);
+        // ACKNOWLEDGED: as in `write_back`.
         true
     }
 
-    /// The slot for a write to a line that nobody uses: its own, or, where dirty sectors are
-    /// written over or are of an epoch that is over, another one. Half a sector of each would be
-    /// all that is left of something acknowledged if the process were killed meanwhile.
+    /// The slot for a write to an unpinned line: its own, or a new one if the write overwrites
+    /// dirty sectors or the line belongs to a closed epoch. If the process were killed during the
+    /// copy, dirty sectors overwritten in place would be neither old nor new.
     fn slot_to_change(&mut self, slot: Slot, mask: u8, out: &mut Outbox) -> Option<Slot> {
         let line = self.lines.index.get(slot);
         let free = line.dirty & mask == 0 || self.lines.planted.is(PlantedBug::OverwriteDirty);
@@ -101,9 +102,9 @@ impl<M: LineTable> Writer<'_, M> {
         Some(new)
     }
 
-    /// Gives every line in the scratch list a pinned slot that nobody else is using; or none of
-    /// them, and takes the pins away, when there are too few. A line that moved for nothing would
-    /// still be dirty after the destage that it was moved out of, and so be destaged for ever.
+    /// Gives every line in the scratch list a pinned slot that only this write uses. If there are
+    /// too few, relocates nothing, unpins all and returns false. A line relocated in vain would
+    /// still be dirty after the destage of its old slot, and would be destaged again and again.
     fn claim_slots(&mut self, out: &mut Outbox) -> bool {
         if !self.reserve_slots() {
             for at in 0..self.scratch.lines.len() {
@@ -113,7 +114,7 @@ impl<M: LineTable> Writer<'_, M> {
             }
             return false;
         }
-        // The last slot reserved is for the last line that needs one.
+        // Slots were reserved in ascending order of the lines.
         for at in (0..self.scratch.lines.len()).rev() {
             let (line, found) = self.scratch.lines[at];
             let slot = match found {
@@ -122,8 +123,7 @@ impl<M: LineTable> Writer<'_, M> {
                     slot
                 }
                 _ => {
-                    let new =
-                        self.scratch.reserved.pop().expect("a slot is reserved for each such line");
+                    let new = self.scratch.reserved.pop().expect("a slot is reserved per line");
                     match found {
                         None => {
                             self.lines.index.place(new, line.key, Hint::Normal);
@@ -140,9 +140,9 @@ impl<M: LineTable> Writer<'_, M> {
         true
     }
 
-    /// Reserves a slot for each line in the scratch list that is absent, in use by others, or dirty
-    /// where it is written. A sector that changed under a reply could be sent half old and half
-    /// new, so such a line moves.
+    /// Reserves a slot for each line in the scratch list that is absent, pinned by others, or dirty
+    /// where it is written. Changing a sector in place could send a reply half old and half new, so
+    /// such a line is relocated.
     fn reserve_slots(&mut self) -> bool {
         assert!(self.scratch.reserved.is_empty());
         for at in 0..self.scratch.lines.len() {
@@ -161,8 +161,8 @@ impl<M: LineTable> Writer<'_, M> {
         true
     }
 
-    /// Whether nobody but the write at hand, which has it pinned, uses a slot, nothing that is only
-    /// there is written over, and it is not of an epoch that is over.
+    /// Whether a slot that the current write has pinned can be overwritten in place: it has no
+    /// other pin, no dirty sector is overwritten, and it belongs to no closed epoch.
     fn may_overwrite(&self, slot: Slot, mask: u8) -> bool {
         let line = self.lines.index.get(slot);
         let unused = line.pins == 1 || self.lines.planted.is(PlantedBug::OverwritePinned);
@@ -176,7 +176,7 @@ impl<M: LineTable> Writer<'_, M> {
         }
     }
 
-    /// Has the lines of a write that is not worth holding back go soon.
+    /// Boosts the lines of a write that is too long to be worth gathering.
     pub(super) fn boost(&mut self, part: &Part) {
         let state = &mut *self.lines.volume;
         if part.range.len >= state.gather_below() {
@@ -185,8 +185,8 @@ impl<M: LineTable> Writer<'_, M> {
         }
     }
 
-    /// The lines of a part are dirty.
-    pub(super) fn written_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
+    /// Counts a part whose lines have been made dirty, and notifies the elevator.
+    pub(super) fn finish_write_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
         self.lines.volume.counters_mut().writes_back += 1;
         let line = part.range.offset / LINE_BYTES;
         self.lines.destager().notify_elevator(line, now_ms, out);

@@ -1,4 +1,4 @@
-//! Write-through: acknowledged when the disk has it, and kept in memory for reads.
+//! Write-through: a write is acknowledged when the disk has it, and is kept in memory for reads.
 
 use super::{Source, Through, WriteOutcome, Writer};
 use crate::index::key::{LinePart, line_parts, sector_mask};
@@ -22,16 +22,16 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
         if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)
-            && let Some(outcome) = self.destage_under(part, attempt, out)
+            && self.destage_under(part, attempt, out)
         {
-            return outcome;
+            return WriteOutcome::Waiting;
         }
         self.count_through(why);
         let touched = self.look_up_pinned(part);
@@ -46,13 +46,14 @@ impl<M: LineTable> Writer<'_, M> {
             };
         }
         self.start_write(part, fua, Source::Payload, now_ms, out);
-        // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data
-        // (on stable storage if `fua`). Until then the sectors are invalid, and reads of them wait.
+        // NOT YET ACKNOWLEDGED: `complete` does that when the disk has the data (on stable storage
+        // if `fua`). Until then the sectors are invalid, and reads of them wait.
         WriteOutcome::Started
     }
 
-    /// A line that is there and pinned by us, without dirty sectors under the write: the slot to
-    /// overwrite, or what [`Shard::forget_sectors`] leaves if others use it and there is no other.
+    /// The slot to overwrite for a line that the caller has pinned and in which no sector under the
+    /// write is dirty. If the slot is pinned by others and no other slot is free, the result of
+    /// [`Writer::forget_sectors`].
     fn slot_to_overwrite(&mut self, at: usize, slot: Slot, out: &mut Outbox) -> Option<Slot> {
         if self.lines.index.get(slot).pins == 1 {
             self.lines.index.touch(slot);
@@ -62,9 +63,9 @@ impl<M: LineTable> Writer<'_, M> {
         self.lines.move_away(slot, mask, out).or_else(|| self.forget_sectors(at, slot))
     }
 
-    /// Forgets what a slot, pinned, holds of the line at `at` of the scratch list: all of it, or,
-    /// where the rest is dirty, the sectors of the write. The slot then stays with the operation,
-    /// whose share of the line is no sector of it.
+    /// Invalidates the line at `at` of the scratch list in its pinned slot: drops a clean line, or
+    /// invalidates the written sectors of a dirty one. In the second case the operation keeps the
+    /// slot pinned, but with an empty sector mask.
     pub(super) fn forget_sectors(&mut self, at: usize, slot: Slot) -> Option<Slot> {
         let meta = *self.lines.index.get(slot);
         if meta.dirty == 0 {
@@ -78,17 +79,20 @@ impl<M: LineTable> Writer<'_, M> {
         Some(slot)
     }
 
-    /// Dirty sectors of the part must reach the disk first: what was acknowledged would be lost if
-    /// the write failed half-way. Waits for that, with their neighbours in one write; if that
-    /// fails, without them, so that a write is judged by its own sectors.
+    /// Destages the dirty sectors under a write before the write starts: if the write failed
+    /// half-way, acknowledged data would be lost. The first attempt destages them with their
+    /// neighbours in one operation. If that fails, the next attempt destages them alone, so that a
+    /// bad sector elsewhere does not fail the write. Returns whether the part waits.
     pub(super) fn destage_under(
         &mut self,
         part: &Part,
         attempt: Attempt,
         out: &mut Outbox,
-    ) -> Option<WriteOutcome> {
+    ) -> bool {
         let mut lines = line_parts(part.volume, part.range);
-        let dirty = lines.find(|line| self.dirty_under(line).is_some())?;
+        let Some(dirty) = lines.find(|line| self.dirty_under(line).is_some()) else {
+            return false;
+        };
         if attempt.error.is_none() {
             let op = self.lines.destager().start_destage(dirty.key, true, out);
             self.lines.wait(op, part, WaitFor::Result);
@@ -96,17 +100,17 @@ impl<M: LineTable> Writer<'_, M> {
             let op = self.start_destage_part(part, out);
             self.lines.wait(op, part, WaitFor::Verdict);
         }
-        Some(WriteOutcome::Waiting)
+        true
     }
 
-    /// The slot and the dirty sectors of a line that are about to be replaced.
+    /// The slot and the dirty sectors of a line under the write.
     fn dirty_under(&self, line: &LinePart) -> Option<(Slot, u8)> {
         let slot = self.lines.index.find(line.key)?;
         let mask = self.lines.index.get(slot).destageable() & line.mask;
         (mask != 0).then_some((slot, mask))
     }
 
-    /// Writes the dirty sectors of a part, none of whose lines is busy, and nothing else.
+    /// Destages only the dirty sectors of a part, none of whose lines is busy.
     fn start_destage_part(&mut self, part: &Part, out: &mut Outbox) -> u32 {
         let (mut lines, mut runs) = (Vec::new(), Vec::new());
         for line in line_parts(part.volume, part.range) {
@@ -124,7 +128,7 @@ impl<M: LineTable> Writer<'_, M> {
         id.op
     }
 
-    /// The lost sectors of a line that a write of the part brings to the disk.
+    /// The lost sectors of a line that the write makes valid on the disk.
     fn regained_by(&self, line: &LinePart) -> u8 {
         if self.lines.volume.lost_sectors() == 0 {
             return 0;
@@ -134,7 +138,7 @@ impl<M: LineTable> Writer<'_, M> {
         self.lines.lost_under(line.key, covered)
     }
 
-    /// Starts the write of the part whose lines and slots, pinned, are in the scratch list.
+    /// Starts the write of a part. The scratch list holds its lines and their pinned slots.
     pub(super) fn start_write(
         &mut self,
         part: &Part,
@@ -176,7 +180,7 @@ impl<M: LineTable> Writer<'_, M> {
         op.note = self.lines.note_for(part, NoteKind::Forget);
         op.gated = Gated::new(part, self.lines.volume, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
-        let held = self.lines.ops.is_held_back(part.range.len, &op, trial);
+        let held = self.lines.ops.must_hold_back(part.range.len, &op, trial);
         let id = self.lines.start(op);
         match held {
             true => {

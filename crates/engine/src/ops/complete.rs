@@ -1,4 +1,5 @@
-//! The end of an operation: what it brought becomes true, and whoever waited is told.
+//! Completion of operations: applies the result to the lines, answers the part, and wakes the
+//! waiting parts.
 
 use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::lines::{VolumeLines, drop_if_idle};
@@ -7,7 +8,7 @@ use crate::sabotage::PlantedBug;
 use crate::{Answer, IoId, Outbox, Outcome};
 use forebay_types::{IoResult, Mode};
 
-/// Ends operations of one volume.
+/// Completes operations of one volume.
 pub(crate) struct Completion<'a, M> {
     pub(super) lines: VolumeLines<'a, M>,
 }
@@ -22,48 +23,54 @@ impl<'a, M: LineTable> Completion<'a, M> {
         if self.lines.ops.is_gated(id) {
             self.complete_gated(id, result, now_ms, out);
         } else {
-            self.ended(id, result, now_ms, out);
+            self.complete_io(id, result, now_ms, out);
         }
     }
 
-    /// An I/O of one operation has ended.
-    pub(super) fn ended(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+    /// Completes one I/O of an operation, and with the last one the operation.
+    pub(super) fn complete_io(
+        &mut self,
+        id: IoId,
+        result: IoResult,
+        now_ms: u64,
+        out: &mut Outbox,
+    ) {
         let Some(op) = self.lines.ops.finish_io(id, result.err()) else { return };
         let ok = op.error.is_none();
         let state = &mut *self.lines.volume;
-        state.ended();
+        state.count_end();
         match op.kind {
             OpKind::Fill => {
                 state.counters_mut().fill_errors += u64::from(!ok);
-                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
+                self.for_each_slot(&op, |this, line| this.finish_fill(line, ok, out));
             }
             OpKind::WriteThrough => {
                 state.counters_mut().write_errors += u64::from(!ok);
-                self.regain(&op, ok);
-                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
+                self.clean_regained(&op, ok);
+                self.for_each_slot(&op, |this, line| this.finish_fill(line, ok, out));
                 self.drop_regained(&op);
             }
             OpKind::Destage => {
-                self.lines.destager().ended(&op, now_ms);
-                self.each_slot(&op, |shard, line| shard.destaged(line, &op));
+                self.lines.destager().count_end(&op, now_ms);
+                self.for_each_slot(&op, |this, line| this.finish_destage(line, &op));
             }
             OpKind::DestagePart => {
                 state.counters_mut().destage_errors += u64::from(!ok);
-                self.each_slot(&op, |shard, line| shard.destaged_part(line, ok));
+                self.for_each_slot(&op, |this, line| this.finish_destage_part(line, ok));
             }
-            OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok, out)),
+            OpKind::Erase => self.for_each_slot(&op, |this, line| this.finish_erase(line, ok, out)),
             OpKind::DirectRead => {}
         }
         if self.lines.volume.mode() == Mode::Bypass {
-            self.let_go(&op);
+            self.drop_clean_lines(&op);
         }
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
-            // NOT YET ACKNOWLEDGED: an older record of the place would undo the change after a
-            // crash. It is when the journal has this one.
+            // NOT YET ACKNOWLEDGED: after a crash, an older record of the range would undo the
+            // change. The driver acknowledges it when the journal has this record.
             self.lines.notify_journal(part, range, kind, out);
         } else if let Some(part) = op.part {
-            // ACKNOWLEDGED: a write through the cache is on the disk (on stable storage if it was
-            // FUA), an erase has been done, a direct read has its data.
+            // ACKNOWLEDGED: a write through the cache is on the disk (on stable storage if FUA), an
+            // erase is done, a direct read has its data.
             let outcome = Outcome::Done(op.error.map_or(Ok(()), Err));
             out.answers.push(Answer { part, outcome });
         }
@@ -83,7 +90,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    fn each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
+    fn for_each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
         for line in op.lines.iter().filter(|line| line.slot != NO_SLOT) {
             let there = self.lines.index.get(line.slot);
             assert!(there.key == line.key && there.pins > 0, "{line:?} is not in {there:?}");
@@ -92,47 +99,45 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    /// The sectors hold what the disk holds, or nothing.
-    fn filled(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
+    /// Marks the sectors valid after a successful fill or write; otherwise drops a line without any
+    /// valid or dirty sector.
+    fn finish_fill(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let too_much = self.lines.planted.is(PlantedBug::FillMarksTooMuch);
         let meta = *self.lines.index.get(line.slot);
         if meta.has(DETACHED) {
-            // A payload that was written from the pool and is not kept there.
+            // A payload that was written from the pool past the cache is not kept.
         } else if ok {
             let filled = if too_much { 0xff } else { line.mask };
             if line.mask != 0 {
                 self.lines.verify_before(line.slot, filled, out);
                 self.lines.index.change(line.slot, meta.valid | filled);
             }
-        } else if meta.valid == 0 && meta.dirty == 0 {
-            self.lines.index.drop_line(line.slot);
+        } else {
+            self.lines.drop_if_empty(line.slot);
         }
     }
 
-    /// The disk has been written where sectors were lost.
-    fn regain(&mut self, op: &Op, ok: bool) {
+    /// Cleans the lost sectors that a write has replaced on the disk.
+    fn clean_regained(&mut self, op: &Op, ok: bool) {
         for line in op.lines.iter().filter(|line| ok && line.regained != 0) {
             if let Some(slot) = self.lines.index.find(line.key) {
-                self.lines.settle_lost(slot, line.regained);
+                self.lines.clean_lost(slot, line.regained);
             }
         }
     }
 
-    /// Lines that were kept for what was lost of them, and hold nothing else.
+    /// Drops the lines that were kept only for their lost sectors.
     fn drop_regained(&mut self, op: &Op) {
         for line in op.lines.iter().filter(|line| line.regained != 0) {
             if let Some(slot) = self.lines.index.find(line.key) {
-                let meta = self.lines.index.get(slot);
-                if meta.valid == 0 && meta.dirty == 0 {
-                    self.lines.index.drop_line(slot);
-                }
+                self.lines.drop_if_empty(slot);
             }
         }
     }
 
-    /// Drops the clean lines of an operation on a volume that has no place in the pool any more:
-    /// who dropped the clean ones with the change of mode found these busy or dirty.
-    fn let_go(&mut self, op: &Op) {
+    /// Drops the clean lines of an operation on a bypass volume. They were busy or dirty when the
+    /// change of mode dropped the others.
+    fn drop_clean_lines(&mut self, op: &Op) {
         if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
             return;
         }
@@ -143,77 +148,77 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    fn destaged(&mut self, line: &OpLine, op: &Op) {
+    fn finish_destage(&mut self, line: &OpLine, op: &Op) {
         if line.mask == 0 {
             return;
         }
         if op.is_wide && op.error.is_some() {
-            // What is dirty is tried again, unless it was lost meanwhile.
+            // The line is retried alone, unless its dirty sectors were lost meanwhile.
             if self.lines.index.get(line.slot).destageable() == 0 {
-                self.tried(line, op);
+                self.record_attempt(line, op);
             }
-            return self.come_back(line);
+            return self.clear_away(line);
         }
         let ok = op.error.is_none() || self.lines.planted.is(PlantedBug::CleanAfterFailedDestage);
-        // A line that was written again meanwhile has moved, and is dirty where it is now.
+        // A line that was rewritten meanwhile has moved, and is dirty in its new slot.
         let stays = !self.lines.index.get(line.slot).has(DETACHED);
         if ok && stays && self.lines.index.clean(line.slot, line.mask) {
-            self.lines.cleaned(line.slot);
+            self.lines.remove_dirty(line.slot);
         }
-        self.tried(line, op);
-        self.come_back(line);
-        self.lines.destaged_in_order(line.key, line.slot, if ok { line.mask } else { 0 });
+        self.record_attempt(line, op);
+        self.clear_away(line);
+        self.lines.finish_ordered(line.key, line.slot, if ok { line.mask } else { 0 });
     }
 
-    /// A line was destaged, or could not be: flushes that were there before its content was
-    /// superseded do not wait for it any longer.
-    fn tried(&mut self, line: &OpLine, op: &Op) {
+    /// Records the attempt to destage a line for the flushes that wait for it. If the line was
+    /// rewritten meanwhile, flushes that came after that wait for the newer data.
+    fn record_attempt(&mut self, line: &OpLine, op: &Op) {
         let writeback = self.lines.volume.writeback_mut();
         if self.lines.index.get(line.slot).has(DETACHED) {
-            writeback.tried_superseded(line.key, line.slot, line.superseded, op.error);
+            writeback.record_superseded_attempt(line.key, line.slot, line.superseded, op.error);
         } else {
-            writeback.tried(line.key, line.slot, op.error);
+            writeback.record_attempt(line.key, line.slot, op.error);
         }
     }
 
-    /// A line is dirty after its destage: that has failed, or the line was written meanwhile.
-    fn come_back(&mut self, line: &OpLine) {
+    /// Returns a line that is still dirty after its destage to the waiting lines: the destage
+    /// failed, or the line was rewritten meanwhile.
+    fn clear_away(&mut self, line: &OpLine) {
         let there = self.lines.index.get(line.slot);
         if there.dirty == 0 && !there.has(DETACHED) {
             return;
         }
-        self.lines.volume.writeback_mut().come_back(line.key.line());
+        self.lines.volume.writeback_mut().clear_away(line.key.line());
     }
 
-    /// Some dirty sectors of a line are on the disk. What waits for the line waits for the rest.
-    fn destaged_part(&mut self, line: &OpLine, ok: bool) {
+    /// Cleans the destaged sectors. The waiters of the line also wait for the rest of it.
+    fn finish_destage_part(&mut self, line: &OpLine, ok: bool) {
         if ok && self.lines.index.clean(line.slot, line.mask) {
-            self.lines.cleaned(line.slot);
+            self.lines.remove_dirty(line.slot);
         }
     }
 
-    fn erased(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
+    fn finish_erase(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let keep = self.lines.planted.is(PlantedBug::KeepValidAfterErase);
         if ok {
-            // The disk has zeroes: a process that finds the sectors valid and clean is misled.
-            self.lines.index.doubt(line.slot, line.mask);
+            // The disk has zeroes: recovery must not believe sectors that the table still shows as
+            // valid and clean.
+            self.lines.index.mark_filling(line.slot, line.mask);
         }
         self.lines.verify_before(line.slot, line.mask, out);
         let meta = *self.lines.index.get(line.slot);
         if ok {
-            self.lines.found_again(line.slot, line.mask);
+            self.lines.count_recovered(line.slot, line.mask);
             self.lines.index.change(line.slot, meta.valid & if keep { 0xff } else { !line.mask });
             if self.lines.index.clean(line.slot, line.mask) {
-                self.lines.cleaned(line.slot);
+                self.lines.remove_dirty(line.slot);
             }
             self.lines.drop_if_empty(line.slot);
         } else {
-            // The disk may hold either content now; only dirty data is still known to be right.
+            // The disk may have either content now; only dirty sectors are known to be the newest.
             let valid = meta.valid & !(line.mask & !meta.dirty);
             self.lines.index.change(line.slot, valid);
-            if valid == 0 && meta.dirty == 0 {
-                self.lines.index.drop_line(line.slot);
-            }
+            self.lines.drop_if_empty(line.slot);
         }
     }
 }

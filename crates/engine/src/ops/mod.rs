@@ -1,10 +1,10 @@
-//! Operations in flight, and the rule that each line takes part in one at a time.
+//! Operations in flight, and the rule that a line takes part in one at a time.
 //!
-//! A line that is being filled, written through, destaged or erased is *busy*. Whoever needs it in
-//! a way that conflicts waits on the operation and tries again when it is over. That one rule
-//! orders all overlapping requests; there is no other lock on a line. Waiting can't form a circle:
-//! an operation waits for the disk only, never for a part; a write that is held back (`gather.rs`)
-//! waits for one other operation, which is on the disk already.
+//! A line that is being filled, written through, destaged or erased is *busy*. A part that
+//! conflicts with a busy line waits for the operation and tries again when it completes. This rule
+//! alone orders all overlapping requests; there is no other lock on a line. Waits cannot form a
+//! cycle: an operation waits only for the disk, never for a part, and a held-back write
+//! (`gather.rs`) waits for one other operation, whose I/O is in flight.
 
 pub(crate) mod complete;
 pub(crate) mod gather;
@@ -22,16 +22,16 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) enum OpKind {
     /// Reads sectors into slots.
     Fill,
-    /// Writes a client's data to disk before it is acknowledged.
+    /// Writes a client's data to the disk before it is acknowledged.
     WriteThrough,
-    /// Writes dirty sectors to disk.
+    /// Writes dirty sectors to the disk.
     Destage,
-    /// Writes those dirty sectors to disk that a write through the cache is about to replace. The
-    /// lines stay dirty elsewhere, and do not move meanwhile.
+    /// Writes only the dirty sectors under a write through the cache to the disk. The lines may
+    /// stay dirty in other sectors, and do not move meanwhile.
     DestagePart,
-    /// Discards or zeroes sectors on disk.
+    /// Discards or zeroes sectors on the disk.
     Erase,
-    /// Reads past the cache. Its lines are not busy: nothing it brings is kept.
+    /// Reads past the cache. Its lines are not busy, because it changes none of them.
     DirectRead,
 }
 
@@ -39,32 +39,32 @@ pub(crate) enum OpKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpLine {
     pub key: LineKey,
-    /// Pinned for the time of the operation; `NO_SLOT` where the line is not in the pool.
+    /// Pinned until the operation completes; `NO_SLOT` if the line is not in the pool.
     pub slot: Slot,
-    /// The sectors concerned.
+    /// The sectors that the operation reads, writes or erases.
     pub mask: u8,
-    /// Lost sectors that are lost no more if the operation goes well.
+    /// Lost sectors that the operation makes valid on the disk if it succeeds.
     pub regained: u8,
-    /// The volume's demand when the line was written again during its destage; see
-    /// [`crate::writeback::Writeback::superseded`]. Zero if it was not.
+    /// The volume's demand when the line was rewritten during its destage; see
+    /// [`crate::writeback::Writeback::supersede`]. Zero if it was not.
     pub superseded: u32,
 }
 
 impl OpLine {
-    /// The share of an operation that regains nothing.
+    /// A line without lost sectors.
     pub(crate) const fn new(key: LineKey, slot: Slot, mask: u8) -> Self {
         Self { key, slot, mask, regained: 0, superseded: 0 }
     }
 }
 
-/// What a part waits for.
+/// What a part waits for, and how a failure affects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitFor {
-    /// What the operation brings: its failure is the part's as well, which may try another way.
+    /// The result. If the operation fails, the part is tried again with the error.
     Result,
-    /// The same, and there is no other way: a failure answers the part.
+    /// The result. If the operation fails, the part fails.
     Verdict,
-    /// Only that it is over.
+    /// The completion, whatever the result.
     End,
 }
 
@@ -75,20 +75,21 @@ pub(crate) struct Op {
     pub lines: Vec<OpLine>,
     /// Answered when the operation ends.
     pub part: Option<PartId>,
-    /// Told to try again when the operation ends.
+    /// Parts to retry, or fail, when the operation completes.
     pub waiters: Vec<(PartId, WaitFor)>,
-    /// What the journal is told when the operation has gone well, before `part` is answered.
+    /// The journal record to make when the operation has succeeded, before `part` is answered.
     pub note: Option<(NoteKind, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
-    /// It destages clean sectors along with dirty ones, or runs that only share a stripe.
+    /// It writes clean sectors along with dirty ones, or several runs of one stripe, so a failure
+    /// does not show which line is at fault.
     pub is_wide: bool,
-    /// It is a write through the cache that may go with others.
+    /// Set for a write through the cache that may share its I/O with others.
     pub gated: Option<Gated>,
 }
 
 impl Op {
-    /// An operation over some lines in so many I/Os that answers `part`.
+    /// An operation over `lines` in `ios` I/Os.
     pub(crate) const fn new(
         kind: OpKind,
         volume: VolumeId,
@@ -124,14 +125,14 @@ pub(crate) struct Ops {
     free: Vec<u32>,
     busy: HashMap<LineKey, u32, BuildHasherDefault<KeyHasher>>,
     in_flight: usize,
-    /// The stripes to which writes through the cache are on their way.
+    /// Stripes with writes through the cache in flight.
     gates: Gates,
 }
 
 impl Ops {
     /// Starts an operation; its lines become busy.
     pub(crate) fn start(&mut self, op: Op) -> IoId {
-        assert!(op.ios_pending > 0, "an operation without I/O would never end");
+        assert!(op.ios_pending > 0, "an operation needs an I/O to complete");
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
@@ -149,14 +150,14 @@ impl Ops {
         IoId { op: index, generation: entry.generation }
     }
 
-    /// Notes that one of the operation's I/Os ended; returns the operation when it was the last.
+    /// Counts the completion of one I/O. Returns the operation if it was the last one.
     pub(crate) fn finish_io(&mut self, id: IoId, error: Option<IoError>) -> Option<Op> {
         let index = id.op;
         let entry = &mut self.entries[index as usize];
-        assert_eq!(entry.generation, id.generation, "an I/O was completed twice");
+        assert_eq!(entry.generation, id.generation, "an I/O of {id:?} was completed twice");
         let op = entry.op.as_mut().expect("an entry of this generation holds an operation");
         op.error = op.error.or(error);
-        assert!(op.ios_pending > 0, "more I/Os of an operation ended than began");
+        assert!(op.ios_pending > 0, "more I/Os of an operation completed than started");
         op.ios_pending -= 1;
         if op.ios_pending > 0 {
             return None;
@@ -170,7 +171,7 @@ impl Ops {
         {
             for line in &op.lines {
                 let was_busy = self.busy.remove(&line.key);
-                assert!(was_busy == Some(index), "line {:?} was in another operation", line.key);
+                assert!(was_busy == Some(index), "line {:?} is in another operation", line.key);
             }
         }
         op
@@ -189,37 +190,35 @@ impl Ops {
 
     /// Makes a part wait for an operation.
     pub(crate) fn wait(&mut self, index: u32, part: PartId, wait_for: WaitFor) {
-        let op = self.entries[index as usize].op.as_mut().expect("waited for while in flight");
-        op.waiters.push((part, wait_for));
+        self.op_mut(index).waiters.push((part, wait_for));
     }
 
-    /// The volume of the operation that an I/O is of.
+    /// The volume of an I/O's operation.
     pub(crate) fn volume_of(&self, id: IoId) -> VolumeId {
         self.op(id.op).volume
     }
 
-    /// Whether an I/O is of a write that may go with others.
+    /// Whether an I/O belongs to a write that may share it with others.
     pub(crate) fn is_gated(&self, id: IoId) -> bool {
         self.op(id.op).gated.is_some()
     }
 
-    /// An operation in flight.
     fn op_mut(&mut self, index: u32) -> &mut Op {
-        self.entries[index as usize].op.as_mut().expect("it is named while in flight")
+        self.entries[index as usize].op.as_mut().expect("the operation is in flight")
     }
 
-    /// An operation in flight, to look at.
+    /// An operation in flight.
     pub(crate) fn op(&self, index: u32) -> &Op {
-        self.entries[index as usize].op.as_ref().expect("it is named while in flight")
+        self.entries[index as usize].op.as_ref().expect("the operation is in flight")
     }
 
-    /// How the driver names an operation in flight.
+    /// The driver's name for an operation in flight.
     pub(crate) fn id(&self, index: u32) -> IoId {
         IoId { op: index, generation: self.entries[index as usize].generation }
     }
 
-    /// Whether data in `slot`, which holds `key`, is being written to the disk right now. The
-    /// line may be under destage from an older slot, too.
+    /// Whether a destage is writing the data in `slot`, which holds `key`. A destage from an older
+    /// slot of the line does not count.
     #[inline]
     pub(crate) fn is_destaging(&self, key: LineKey, slot: Slot) -> bool {
         let Some(&index) = self.busy.get(&key) else { return false };
@@ -229,12 +228,13 @@ impl Ops {
         })
     }
 
-    /// A line that is being destaged from `slot` was written again; see [`OpLine::superseded`].
+    /// Records that a line was rewritten while it is being destaged from `slot`; see
+    /// [`OpLine::superseded`].
     pub(crate) fn supersede(&mut self, key: LineKey, slot: Slot, demand: u32) {
         let Some(&index) = self.busy.get(&key) else { return };
         let lines = &mut self.op_mut(index).lines;
         let mut of_slot = lines.iter_mut().filter(|line| line.key == key && line.slot == slot);
-        let line = of_slot.next().expect("the caller has found it on its way");
+        let line = of_slot.next().expect("the slot is being destaged");
         line.superseded = demand;
     }
 
@@ -252,7 +252,7 @@ impl Ops {
             + self.gates.metadata_bytes()
     }
 
-    /// Panics where operations, busy lines and gates contradict each other.
+    /// Panics if operations, busy lines and gates are inconsistent.
     pub(crate) fn self_check(&self) {
         let in_flight = self.iter().inspect(|op| assert!(op.ios_pending > 0, "{op:?}")).count();
         assert_eq!(in_flight, self.in_flight);
@@ -262,7 +262,7 @@ impl Ops {
     }
 }
 
-/// Adds an I/O for each of an operation's prepared ranges to the outbox.
+/// Adds an I/O for each run to the outbox.
 pub(crate) fn emit(
     out: &mut Outbox,
     id: IoId,
@@ -282,7 +282,7 @@ pub(crate) fn emit(
     }));
 }
 
-/// Line keys are mixed already by [`LineKey::hash`]; nothing else is ever hashed here.
+/// Hashes line keys only, with [`LineKey::hash`].
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 

@@ -1,32 +1,35 @@
-//! Whether holding writes through the cache back pays: some go with it and some without.
+//! Measures whether holding back writes through the cache saves time on a volume's disk.
+//!
+//! A trial times some writes with holding back and as many without. Holding back stays on until the
+//! next trial if it saves an eighth of the time.
 
-/// Writes of a trial with holding back, and as many without.
+/// Writes timed with holding back, and again without.
 const TRIAL_WRITES: u32 = 256;
-/// Writes from one trial to the next, at first and at most: twice as many each time that nothing
-/// was gained.
+/// Writes between two trials, at first and at most. The pause doubles each time a trial finds no
+/// gain.
 const PAUSE_MIN: u32 = 4 << 10;
 const PAUSE_MAX: u32 = 64 << 10;
-/// Milliseconds of a trial that are chance: of each write, the clock may count one too many.
+/// The part of a trial's result, in milliseconds, that may be chance: the clock can be off by one
+/// for each write.
 const CHANCE_MS: u64 = 32;
 
-/// Whether writes of a volume are held back. That is tried, with some writes and without, and done
-/// where it saves an eighth of their time.
+/// The trial of a volume.
 #[derive(Debug)]
 pub(crate) struct Trial {
     stage: Stage,
-    /// Moves with the stage.
+    /// The number of the stage, so that a write that began in an earlier one is not counted.
     round: u32,
-    /// Writes of the stage that have ended, and how long they took in milliseconds.
+    /// Writes completed in this stage, and the sum of their times in milliseconds.
     writes: u32,
     took_ms: u64,
-    /// Writes until the next trial.
+    /// Writes between this trial and the next.
     pause: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     With,
-    /// How long writes took with it.
+    /// The sum of the times with holding back, in milliseconds.
     Without(u64),
     Settled {
         holds: bool,
@@ -40,7 +43,7 @@ impl Default for Trial {
 }
 
 impl Trial {
-    /// The round that a write is part of which begins now.
+    /// The round to record in a write that begins now.
     pub(crate) const fn round(&self) -> u32 {
         self.round
     }
@@ -53,8 +56,8 @@ impl Trial {
         }
     }
 
-    /// A write that began in a round has ended.
-    pub(crate) const fn ended(&mut self, round: u32, took_ms: u64) {
+    /// Counts a completed write of `round`.
+    pub(crate) const fn record(&mut self, round: u32, took_ms: u64) {
         if round != self.round {
             return;
         }
@@ -67,8 +70,10 @@ impl Trial {
                 let holds = with_ms + without_ms / 8 + CHANCE_MS < without_ms;
                 self.pause = if holds {
                     PAUSE_MIN
+                } else if self.pause < PAUSE_MAX {
+                    self.pause * 2
                 } else {
-                    if self.pause < PAUSE_MAX { self.pause * 2 } else { PAUSE_MAX }
+                    PAUSE_MAX
                 };
                 Stage::Settled { holds }
             }

@@ -1,5 +1,5 @@
-//! Seals, parity and patrol, as the driver sees them: it computes checksums, and the shard says of
-//! what and what follows.
+//! The shard's calls for seals, parity and the patrol. The driver computes checksums and parity;
+//! the shard selects the lines and applies the verdicts.
 
 use super::Shard;
 use crate::index::key::LineKey;
@@ -8,34 +8,34 @@ use crate::{Inspection, PatrolCounters, Seal, Slot, Verdict, Work};
 use forebay_types::VolumeId;
 
 impl<M: LineTable> Shard<M> {
-    /// Says whether dirty lines get parity from now on. Without it damage to them can be noticed
-    /// and not undone.
+    /// Sets whether dirty lines get parity from now on. Without parity, damage to a dirty line can
+    /// be detected but not repaired.
     pub const fn set_parity(&mut self, parity: bool) {
         self.integrity.set_parity(parity);
     }
 
-    /// A line that changed and has no checksum yet; dirty ones come first. The driver computes it,
-    /// and hands the line back to [`Shard::inspected`] before it lets go of the shard. `None` when
-    /// there is no such line, or only some that are in use.
+    /// The next line that changed since it was sealed, dirty lines first. The driver computes its
+    /// checksum and passes the line to [`Shard::inspected`] before it unlocks the shard. `None` if
+    /// there is no such line, or only pinned ones.
     pub fn next_unsealed(&mut self) -> Option<Inspection> {
         let slot = self.integrity.next_unsealed(&mut self.index)?;
         Some(self.integrity.inspection(&mut self.index, slot, Work::Seal, self.planted))
     }
 
-    /// The next sealed line of the walk over all of them, to be handled as by
-    /// [`Shard::next_unsealed`]. `None` at the end of a walk, and where the next lines are in use.
+    /// The next sealed line of the current walk, to be handled as by [`Shard::next_unsealed`].
+    /// `None` at the end of a walk, and if the next lines are pinned.
     pub fn next_sealed(&mut self) -> Option<Inspection> {
         let slot = self.integrity.next_sealed(&self.index)?;
         Some(self.integrity.inspection(&mut self.index, slot, Work::Verify, self.planted))
     }
 
-    /// The driver has looked at a line.
+    /// Records the result of an inspection.
     pub fn inspected(&mut self, inspection: &Inspection, verdict: Verdict) {
         match inspection.work {
-            Work::Seal => self.integrity.sealed(&mut self.index, &inspection.seal),
+            Work::Seal => self.integrity.record_seal(&mut self.index, &inspection.seal),
             Work::Verify => {
-                self.integrity.verified();
-                self.take_verdict(&inspection.seal, verdict);
+                self.integrity.count_verified();
+                self.apply_verdict(&inspection.seal, verdict);
             }
         }
     }
@@ -45,47 +45,47 @@ impl<M: LineTable> Shard<M> {
         self.integrity.seal_of(&self.index, slot)
     }
 
-    /// A seal of [`crate::IoAction::seals`] was looked at, and this is what came of it. If the line
-    /// has moved meanwhile, it holds nothing of what was not looked at then.
+    /// Records the verdict on a seal in [`crate::IoAction::seals`]. A line that has moved since
+    /// holds only data that was verified when it moved.
     pub fn damaged(&mut self, seal: &Seal, verdict: Verdict) {
         let line = self.index.get(seal.slot);
         if line.key == seal.key && line.has(FROZEN) {
             if let Verdict::Lost { sectors } = verdict {
-                self.on(seal.key.volume()).lose_frozen(seal.key, seal.slot, sectors);
+                self.on(seal.key.volume()).invalidate_frozen(seal.key, seal.slot, sectors);
             }
             return;
         }
         let stays = self.index.find(seal.key) == Some(seal.slot);
-        self.take_verdict(seal, verdict.within(if stays { 0xff } else { 0 }));
+        self.apply_verdict(seal, verdict.within(if stays { 0xff } else { 0 }));
     }
 
-    /// The same for a seal of [`crate::MemoryStep::Verify`]. What is known of the old data holds
-    /// for what was taken over from it.
+    /// Records the verdict on a seal in [`crate::MemoryStep::Verify`], for the sectors that the
+    /// change kept.
     pub fn damaged_before(&mut self, seal: &Seal, kept: u8, verdict: Verdict) {
-        self.take_verdict(seal, verdict.within(kept));
+        self.apply_verdict(seal, verdict.within(kept));
     }
 
-    fn take_verdict(&mut self, seal: &Seal, verdict: Verdict) {
+    fn apply_verdict(&mut self, seal: &Seal, verdict: Verdict) {
         let volume = seal.key.volume();
         if verdict != Verdict::Intact && self.has_volume(volume) {
-            self.on(volume).take_verdict(seal.key, verdict);
+            self.on(volume).apply_verdict(seal.key, verdict);
         }
     }
 
-    /// The slot of a line that nothing uses just now. A write past the pool uses no slot, and what
-    /// was lost under it is on its way to the disk in a newer form.
+    /// The slot of a line, if it is neither pinned nor busy. A write past the pool pins no slot,
+    /// but keeps its lines busy until the disk has newer data for lost sectors.
     pub fn idle_slot_of(&self, key: LineKey) -> Option<Slot> {
         let found = self.index.find(key).filter(|&slot| self.index.get(slot).pins == 0);
         found.filter(|_| self.ops.busy(key).is_none())
     }
 
-    /// The driver has put what was lost of a line, or some sectors of it, back into its slot, which
-    /// nothing used; from here on it counts.
+    /// Marks lost sectors valid again. The driver has restored them into the line's slot, which it
+    /// found with [`Shard::idle_slot_of`].
     pub fn regained(&mut self, key: LineKey, sectors: u8) {
-        self.on(key.volume()).regained(key, sectors);
+        self.on(key.volume()).restore_lost(key, sectors);
     }
 
-    /// What the patrol has done.
+    /// The counters of the patrol.
     pub const fn patrol_counters(&self) -> PatrolCounters {
         self.integrity.counters()
     }
@@ -95,12 +95,12 @@ impl<M: LineTable> Shard<M> {
         self.index.find(key).map_or(0, |slot| self.index.get(slot).lost())
     }
 
-    /// Sectors of the volume that are lost: they fail until they are written or erased.
+    /// Lost sectors of the volume. Reads of them fail until they are rewritten or erased.
     pub fn lost_sectors(&self, volume: VolumeId) -> u64 {
         self.volumes.get(volume).lost_sectors()
     }
 
-    /// Gives up what is lost of a volume: from now on it reads as the disk has it.
+    /// Abandons the lost sectors of a volume: reads return what the disk has.
     pub fn forget_lost(&mut self, volume: VolumeId) {
         if self.lost_sectors(volume) > 0 {
             self.on(volume).forget_lost();

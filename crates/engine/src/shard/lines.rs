@@ -1,5 +1,5 @@
-//! A shard over a table that a killed process has left, and what the driver asks of the lines that
-//! it finds there, or would save.
+//! The shard's calls that adopt the table of a killed process, and that list lines for journals,
+//! vaults and tests.
 
 use super::Shard;
 use crate::index::key::LineKey;
@@ -10,14 +10,14 @@ use forebay_policy::Eviction;
 use forebay_types::VolumeId;
 
 impl<M: LineTable> Shard<M> {
-    /// A shard over a table that a process has left that is gone, in whatever state. `fate` says
-    /// what becomes of each volume's lines. What is kept is kept whether the volume is served or
-    /// not: clean lines until their place is needed, dirty ones until the volume is added and has
-    /// them destaged. The driver carries out `steps` and then calls [`Shard::settle_steps`], before
-    /// anything else.
+    /// A shard over the table of a process that has ended, in whatever state it left the table.
+    /// `fate` determines what happens to each volume's lines. Lines are kept whether their volume
+    /// is served or not: clean ones until they are evicted, dirty ones until the volume is added
+    /// and destages them. The driver carries out `steps` and calls [`Shard::settle_steps`] before
+    /// any other call.
     ///
     /// # Errors
-    /// The table says what no killed process has written. Nothing dirty in it was touched.
+    /// If the table cannot come from a killed process. No dirty data in it has been changed.
     ///
     /// # Panics
     /// If the table is longer than [`SLOTS_MAX`].
@@ -37,21 +37,21 @@ impl<M: LineTable> Shard<M> {
                 shard.unclaimed.resize(volume + 1, 0);
             }
             shard.unclaimed[volume] += 1;
-            shard.quota.found_dirty(1);
+            shard.quota.add_dirty(1);
         }
         found.lines = shard.index.resident() as u64;
         found.dirty_lines = shard.quota.dirty_lines() as u64;
         Ok((shard, found))
     }
 
-    /// Dirty lines of a volume that were found in the table and whose volume has not been added.
+    /// Dirty lines found in the table for a volume that has not been added yet.
     pub fn unclaimed(&self, volume: VolumeId) -> u64 {
         self.unclaimed.get(usize::from(volume.0)).copied().unwrap_or_default()
     }
 
-    /// Gives a volume that is being added the dirty lines that were found of it.
+    /// Assigns the dirty lines found in the table to a volume that is being added.
     pub(super) fn claim(&mut self, volume: VolumeId) {
-        self.index.trust(volume);
+        self.index.release_orphan_pins(volume);
         let expected = std::mem::take(match self.unclaimed.get_mut(usize::from(volume.0)) {
             Some(lines) if *lines > 0 => lines,
             _ => return,
@@ -60,24 +60,24 @@ impl<M: LineTable> Shard<M> {
         let state = volumes.get_mut(volume);
         for line in index.dirty_slots().map(|slot| index.get(slot)) {
             if line.key.volume() == volume {
-                state.writeback_mut().dirtied(line.key.line());
-                state.lost(u64::from(line.lost().count_ones()));
+                state.writeback_mut().insert(line.key.line());
+                state.add_lost_sectors(u64::from(line.lost().count_ones()));
             }
         }
         let claimed = state.writeback().dirty().len() as u64;
-        assert_eq!(claimed, expected, "{volume} is given what was found of it");
+        assert_eq!(claimed, expected, "dirty lines found for {volume}");
     }
 
-    /// The places of a volume's dirty sectors that are not lost, in order: lines, each with a mask
-    /// of its sectors.
+    /// The dirty sectors of a volume that are not lost, as lines in ascending order with a mask
+    /// each.
     pub fn dirty_sectors(&self, volume: VolumeId) -> Vec<(LineKey, u8)> {
         let dirty = self.dirty_slots(volume).map(|slot| self.index.get(slot));
         let places = dirty.map(|line| (line.key, line.destageable()));
         places.filter(|(_, mask)| *mask != 0).collect()
     }
 
-    /// Up to `count` lines of a volume in which nothing is dirty, spread over all there are, each
-    /// with a mask of its valid sectors. Where nothing is under way the disk has the same.
+    /// Up to `count` clean lines of a volume, spread over all of its clean lines, each with the
+    /// mask of its valid sectors. While no operation is in flight, the disk has the same data.
     pub fn clean_lines(&self, volume: VolumeId, count: usize) -> Vec<(LineKey, Slot, u8)> {
         let is_clean = |slot: &Slot| {
             let line = self.index.get(*slot);
@@ -92,8 +92,7 @@ impl<M: LineTable> Shard<M> {
         chosen.map(|slot| (self.index.get(slot).key, slot, self.index.get(slot).valid)).collect()
     }
 
-    /// Forgets all of a volume that is not dirty: another disk has taken the place of the one that
-    /// it was read from.
+    /// Drops all clean data of a volume, because its disk has been replaced by another one.
     pub fn forget_clean(&mut self, volume: VolumeId) {
         self.drop_all_clean(volume);
         for slot in 0..self.index.used() {
@@ -104,8 +103,8 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// The dirty lines of a volume in order, each with its dirty sectors and with those that are
-    /// lost.
+    /// The dirty lines of a volume in ascending order, each with the masks of its dirty and of its
+    /// lost sectors.
     pub fn dirty_lines_of(&self, volume: VolumeId) -> Vec<(LineKey, u8, u8)> {
         let dirty = self.dirty_slots(volume).map(|slot| self.index.get(slot));
         dirty.map(|line| (line.key, line.destageable(), line.lost())).collect()
@@ -121,25 +120,25 @@ impl<M: LineTable> Shard<M> {
         self.index.table()
     }
 
-    /// The slot of a line in which all of these sectors are valid.
+    /// The slot of a line, if all sectors in `mask` are valid.
     pub fn slot_of(&self, key: LineKey, mask: u8) -> Option<Slot> {
         self.index.find(key).filter(|&slot| self.index.get(slot).valid & mask == mask)
     }
 
-    /// Appends the dirty lines of a volume, in order. Lines and not slots: a line may move as soon
-    /// as the shard is let go.
+    /// Appends the dirty lines of a volume in ascending order. Keys instead of slots, because a
+    /// line may be relocated once the shard is unlocked.
     pub fn dirty_keys(&self, volume: VolumeId, keys: &mut Vec<LineKey>) {
         let lines = self.volumes.get(volume).writeback().dirty().iter();
         keys.extend(lines.map(|line| LineKey::new(volume, line)));
     }
 
-    /// The slots of the dirty lines of a volume, in order of their places.
+    /// The slots of a volume's dirty lines, in ascending order of the lines.
     pub(super) fn dirty_slots(&self, volume: VolumeId) -> impl Iterator<Item = Slot> + '_ {
         let lines = self.volumes.get(volume).writeback().dirty().iter();
         self.index.slots_of(volume, lines)
     }
 
-    /// A line, if it is dirty. Sectors of it that are lost are left out.
+    /// A line's slot and its dirty sectors that are not lost, if it has any.
     pub fn dirty_line(&self, key: LineKey) -> Option<DirtyLine> {
         let slot = self.index.find(key)?;
         let mask = self.index.get(slot).destageable();

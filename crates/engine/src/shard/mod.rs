@@ -1,4 +1,4 @@
-//! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
+//! The shard: its components, and the calls that manage volumes and report usage.
 
 mod integrity;
 mod lines;
@@ -12,7 +12,7 @@ use crate::integrity::Integrity;
 use crate::lines::{VolumeLines, drop_if_idle};
 use crate::modes::Scratch;
 use crate::ops::{OpKind, Ops};
-use crate::sabotage::{Planted, PlantedBug};
+use crate::sabotage::Planted;
 use crate::volume::Volumes;
 use crate::writeback::elevator::Elevator;
 use crate::writeback::quota::Quota;
@@ -30,34 +30,33 @@ pub struct ShardUsage {
     pub resident_lines: u64,
     /// Lines with dirty sectors.
     pub dirty_lines: u64,
-    /// Lines evicted so far.
+    /// Lines evicted since the start.
     pub evicted_lines: u64,
     /// Operations in flight.
     pub operations: u64,
-    /// Memory for everything but the data, in bytes.
+    /// Memory for everything except the data, in bytes.
     pub metadata_bytes: u64,
     /// Dirty lines that have parity.
     pub parity_lines: u64,
-    /// Slots that hold it instead of lines.
+    /// Slots that hold parity instead of a line.
     pub parity_slots: u64,
-    /// Slots without a seal that the patrol has yet to look at. Some hold no line by now.
+    /// Slots that the patrol has yet to seal. Some may hold no line any more.
     pub unsealed_slots: u64,
-    /// What the patrol has done.
+    /// The counters of the patrol.
     pub patrol: crate::PatrolCounters,
 }
 
 /// One shard of the cache: its components, each of which owns its state.
 pub struct Shard<M> {
-    /// Which line is in which slot, and what is known of it.
+    /// The line table, the slots and the eviction policy.
     index: Slots<M>,
-    /// What is in flight.
+    /// Operations in flight.
     ops: Ops,
     volumes: Volumes,
-    /// Seals and parity.
     integrity: Integrity,
-    /// How much is dirty, and may be.
+    /// The amount of dirty data, and its limits.
     quota: Quota,
-    /// Dirty lines found in the table, by volume, until the volume is added.
+    /// For each volume not yet added, the number of its dirty lines found in an adopted table.
     unclaimed: Vec<u64>,
     scratch: Scratch,
     planted: Planted,
@@ -67,7 +66,7 @@ impl<M: LineTable> Shard<M> {
     /// An empty shard over a table of free lines, one for each slot of data.
     ///
     /// # Panics
-    /// If the table is longer than [`SLOTS_MAX`] or a line in it is not free.
+    /// If the table is longer than [`SLOTS_MAX`] or, in debug builds, a line in it is not free.
     pub fn new(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
         debug_assert!(lines.iter().all(|line| *line == LineMeta::FREE));
@@ -87,23 +86,25 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Begins to serve a volume. Lines that were found of it are its own.
+    /// Starts to serve a volume. It takes over its lines found in an adopted table.
     ///
     /// # Panics
-    /// If the number is in use.
+    /// If the volume is already served.
     pub fn add_volume(&mut self, volume: VolumeId, size_bytes: u64, mode: Mode) {
         self.volumes.add(volume, size_bytes, mode);
         self.claim(volume);
     }
 
-    /// Says how a volume is divided. To be said when it has been added.
+    /// Sets the stripes of a volume. Call it after adding the volume.
     pub fn set_stripes(&mut self, volume: VolumeId, stripes: Stripes) {
         self.volumes.get_mut(volume).writeback_mut().set_stripes(stripes);
     }
 
-    /// Has the volume written back in one order with the other shards that it is in, of which this
-    /// is number `shard`, from 0 on. To be said when it has been added, before anything of it is on
-    /// its way.
+    /// Makes the volume's shards share one elevator, in which this shard has number `shard`. Call
+    /// it after adding the volume.
+    ///
+    /// # Panics
+    /// If a destage of the volume is in flight.
     pub fn set_elevator(&mut self, volume: VolumeId, elevator: Arc<Elevator>, shard: usize) {
         self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_elevator(elevator, shard);
     }
@@ -111,15 +112,16 @@ impl<M: LineTable> Shard<M> {
     /// Forgets a volume and its lines.
     ///
     /// # Panics
-    /// If a line of it is dirty or an operation in flight: flush it and wait first.
+    /// If the volume has dirty or lost sectors or operations in flight: flush it and wait first.
     pub fn remove_volume(&mut self, volume: VolumeId) {
         let state = self.volumes.get(volume);
         assert!(state.writeback().dirty().is_empty(), "{volume} is removed with dirty lines");
         assert_eq!(state.operations(), 0, "{volume} is removed with operations in flight");
+        assert_eq!(state.lost_sectors(), 0, "{volume} is removed with lost sectors");
         let scheduler = state.writeback().scheduler();
         scheduler.leave_elevator();
         let throttled = scheduler.throttled();
-        self.quota.admitted(throttled);
+        self.quota.count_admitted(throttled);
         self.drop_all_clean(volume);
         self.volumes.remove(volume);
     }
@@ -145,36 +147,35 @@ impl<M: LineTable> Shard<M> {
         self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_pace(pace);
     }
 
-    /// Says from which size on, in bytes, writes of a volume are not held back, as gathering them
-    /// with others brings next to nothing. A part that is as long as parts can be is never held.
+    /// Sets the size in bytes from which writes of a volume are not held back and are boosted,
+    /// because gathering them saves next to nothing. A write of a whole region is never held back.
     pub fn set_gather_below(&mut self, volume: VolumeId, bytes: u64) {
         self.volumes.get_mut(volume).set_gather_below(bytes.min(REGION_BYTES));
     }
 
-    /// What [`Shard::set_gather_below`] has set, in bytes.
+    /// The size set by [`Shard::set_gather_below`], in bytes.
     pub fn gather_below(&self, volume: VolumeId) -> u64 {
         self.volumes.get(volume).gather_below()
     }
 
-    /// Sets what keeps the volume's dirty data besides the pool, from the next request on.
+    /// Sets what preserves the volume's dirty data besides the pool, from the next request on.
     ///
     /// # Panics
-    /// When dirty data would lose the protection under which it was acknowledged.
+    /// If dirty data would lose the protection under which it was acknowledged.
     pub fn set_protection(&mut self, volume: VolumeId, protection: Protection) {
         self.volumes.get_mut(volume).set_protection(protection);
     }
 
-    /// Chooses what a write that a UPS does not cover is acknowledged from, from the next one on.
+    /// Sets how writes that the UPS does not cover are acknowledged, from the next request on.
     pub fn set_unsafe_supply(&mut self, volume: VolumeId, choice: UnsafeSupply) {
         self.volumes.get_mut(volume).set_unsafe_supply(choice);
     }
 
-    /// Whether a UPS alone protects the volume's writes, and those that it does not cover are to be
-    /// on the disk's stable storage before they are acknowledged. A volume that is not write-back
-    /// promises no more than its disk does.
+    /// Whether a UPS alone protects the volume, and writes that it does not cover are acknowledged
+    /// only from the disk's stable storage. A volume that is not write-back promises no more than
+    /// its disk.
     pub fn promises_stable(&self, volume: VolumeId) -> bool {
-        let is_bad = self.planted.is(PlantedBug::AcknowledgeFromDiskCache);
-        self.volumes.get(volume).demands_stable() && !is_bad
+        self.volumes.get(volume).promises_stable(self.planted)
     }
 
     /// The mode of a volume.
@@ -182,9 +183,9 @@ impl<M: LineTable> Shard<M> {
         self.volumes.get(volume).mode()
     }
 
-    /// Takes the lines of a volume that are clean and idle out of the pool, among `count` slots
-    /// from `first` on. Returns the slot to go on from, or `None` when it has seen all. Large pools
-    /// take long to look through, so others are let at the shard in between.
+    /// Drops the clean and idle lines of a volume in `count` slots from `first` on. Returns the
+    /// next slot, or `None` at the end. The driver unlocks the shard between calls, because a large
+    /// pool takes long to scan.
     pub fn drop_clean(&mut self, volume: VolumeId, first: Slot, count: Slot) -> Option<Slot> {
         let end = self.index.used();
         let next = first.saturating_add(count).min(end);
@@ -203,7 +204,7 @@ impl<M: LineTable> Shard<M> {
 
     fn drop_all_clean(&mut self, volume: VolumeId) {
         let done = self.drop_clean(volume, 0, Slot::MAX);
-        assert!(done.is_none(), "no slot is behind the last one");
+        assert!(done.is_none(), "the scan ends at the last slot");
     }
 
     /// Lines of the volume with dirty sectors.
@@ -211,17 +212,17 @@ impl<M: LineTable> Shard<M> {
         self.volumes.get(volume).writeback().dirty().len()
     }
 
-    /// Operations of the volume in flight.
+    /// Operations in flight on the volume.
     pub fn operations(&self, volume: VolumeId) -> u32 {
         self.volumes.get(volume).operations()
     }
 
-    /// Operations of the volume in flight that write back.
+    /// Destages in flight on the volume.
     pub fn destaging(&self, volume: VolumeId) -> u32 {
         self.volumes.get(volume).writeback().scheduler().destaging()
     }
 
-    /// What happened to the volume here.
+    /// The counters of the volume in this shard.
     pub fn counters(&self, volume: VolumeId) -> &VolumeCounters {
         self.volumes.get(volume).counters()
     }
@@ -236,24 +237,24 @@ impl<M: LineTable> Shard<M> {
         self.index.residents(volume).into()
     }
 
-    /// Pins held by operations and replies, all lines together. Looks at every line.
+    /// Pins held by operations and replies, over all lines. Scans the whole table.
     pub fn pins(&self) -> u64 {
         let held = self.index.table().iter().filter(|line| line.key != LineKey::NONE);
         held.map(|line| u64::from(line.pins)).sum()
     }
 
-    /// Slots that were ever used. They are used in ascending order, so the data of the others has
-    /// never been touched.
+    /// Slots that were ever used. Slots are first used in ascending order, so the memory of all
+    /// others is untouched.
     pub const fn used_slots(&self) -> Slot {
         self.index.used()
     }
 
-    /// Looks into its index that need no lock.
+    /// A view of the index for lookups without the lock.
     pub fn hints(&self) -> crate::Hints {
         self.index.hints()
     }
 
-    /// How full the shard is.
+    /// The usage of the shard.
     pub fn usage(&self) -> ShardUsage {
         let parity = self.integrity.parity();
         let metadata_bytes = self.index.metadata_bytes()
@@ -274,14 +275,19 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// The lines of a volume and the components that know of them.
+    /// The lines of a volume, with the components that describe them.
     fn on(&mut self, volume: VolumeId) -> VolumeLines<'_, M> {
-        let Self { volumes, quota, index, ops, integrity, planted, .. } = self;
-        let state = volumes.get_mut(volume);
-        VolumeLines { id: volume, volume: state, quota, index, ops, integrity, planted: *planted }
+        self.on_with_scratch(volume).0
     }
 
-    /// Panics where the shard contradicts itself. For tests and the lab: it looks at every line.
+    fn on_with_scratch(&mut self, id: VolumeId) -> (VolumeLines<'_, M>, &mut Scratch) {
+        let Self { volumes, quota, index, ops, integrity, scratch, planted, .. } = self;
+        let (volume, planted) = (volumes.get_mut(id), *planted);
+        (VolumeLines { id, volume, quota, index, ops, integrity, planted }, scratch)
+    }
+
+    /// Panics if the components of the shard are inconsistent. For tests and the lab: it scans
+    /// every line.
     pub fn self_check(&self) {
         self.index.self_check();
         self.ops.self_check();
@@ -291,27 +297,28 @@ impl<M: LineTable> Shard<M> {
             let writeback = state.writeback();
             writeback.self_check(&self.index);
             for slot in self.dirty_slots(id) {
-                assert!(self.index.get(slot).dirty != 0, "the dirty set holds dirty lines only");
+                let is_dirty = self.index.get(slot).dirty != 0;
+                assert!(is_dirty, "clean slot {slot} in the dirty set of {id}");
             }
             self.check_away(id);
             dirty += writeback.dirty().len() + writeback.frozen_lines();
             throttled += writeback.scheduler().throttled();
         }
         let dirty_in_table = self.index.table().iter().filter(|line| line.dirty != 0).count();
-        assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
+        assert_eq!(dirty, dirty_in_table, "dirty lines in the sets of volumes, and in the table");
         assert_eq!(dirty, self.quota.dirty_lines());
         assert_eq!(throttled, self.quota.throttled());
         self.check_integrity();
         for op in self.ops.iter() {
             for line in &op.lines {
                 let pinned = line.slot == NO_SLOT || self.index.get(line.slot).pins > 0;
-                assert!(pinned, "an operation pins its slots");
+                assert!(pinned, "{line:?} of an operation is not pinned");
             }
         }
     }
 
-    /// Panics unless the lines that are away are in destages. A line that was clean when it went
-    /// along with its stripe may be dirty again, and waits.
+    /// Panics unless each line marked as in a destage is in one. A line that was clean when it went
+    /// along with its stripe may have become dirty since; it waits.
     fn check_away(&self, volume: VolumeId) {
         let dirty = self.volumes.get(volume).writeback().dirty();
         for line in dirty.iter().filter(|&line| !dirty.is_waiting(line)) {
@@ -320,20 +327,20 @@ impl<M: LineTable> Shard<M> {
         }
         let destages = self.ops.iter().filter(|op| op.kind == OpKind::Destage);
         let count = destages.filter(|op| op.volume == volume).count();
-        assert_eq!(count, self.destaging(volume) as usize, "destages of {volume}");
+        assert_eq!(count, self.destaging(volume) as usize, "destages in flight on {volume}");
     }
 }
 
 #[cfg(feature = "sabotage")]
 impl<M> Shard<M> {
-    /// Makes this mistake from now on.
-    pub const fn plant(&mut self, bug: PlantedBug) {
+    /// Plants a bug, from now on.
+    pub const fn plant(&mut self, bug: crate::PlantedBug) {
         self.planted = Planted::of(bug);
     }
 }
 
 impl Attempt {
-    /// The attempt that follows when this one's wait has ended like that.
+    /// The next attempt, after a wait that ended with `error`.
     #[must_use]
     pub const fn after(self, error: Option<forebay_types::IoError>) -> Self {
         Self { count: self.count.saturating_add(1), error, ..self }

@@ -1,8 +1,7 @@
-//! Requests of clients, part by part, and the ends of I/Os.
+//! The shard's calls for client requests, part by part, and for I/O completions.
 
 use super::Shard;
 use crate::index::meta::LineTable;
-use crate::lines::VolumeLines;
 use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
@@ -13,7 +12,7 @@ use crate::{
 use forebay_types::{ByteRange, IoResult, VolumeId};
 
 impl<M: LineTable> Shard<M> {
-    /// Reads a part. Its bytes are described in `segments`, which must come empty.
+    /// Reads a part. Appends the location of its bytes to `segments`, which must be empty.
     pub fn read(
         &mut self,
         part: &Part,
@@ -25,9 +24,9 @@ impl<M: LineTable> Shard<M> {
         Reader::new(self.on(part.volume)).read(part, attempt, segments, out)
     }
 
-    /// Reads ahead: fills the absent lines of `range`, which lies in one region, without anybody
-    /// waiting for them. `mark` is the line whose first use asks for more. Returns the number of
-    /// lines being fetched.
+    /// Prefetches the absent lines of `range`, which lies in one region. No part waits for them.
+    /// The first use of the line `mark` requests the next window. Returns the number of lines being
+    /// fetched.
     pub fn prefetch(
         &mut self,
         volume: VolumeId,
@@ -50,16 +49,16 @@ impl<M: LineTable> Shard<M> {
         self.writer(part.volume).write(part, terms, attempt, out)
     }
 
-    /// Takes a slot for each line of `range` and appends them to `staged`. Returns whether there
-    /// was room; if not, `staged` is as it was. The driver fills the slots, the first from the
-    /// range's offset within its line on, and then writes from them with [`Shard::write_staged`],
-    /// or lets go of each with [`Shard::release`].
+    /// Reserves a slot for each line of `range` and appends them to `staged`. Returns whether there
+    /// were enough; if not, `staged` is unchanged. The driver receives the payload into the slots,
+    /// starting at the range's offset within its first line. It then calls [`Shard::write_staged`],
+    /// or [`Shard::release`] for each slot.
     pub fn stage(&mut self, volume: VolumeId, range: ByteRange, staged: &mut Vec<Slot>) -> bool {
         self.writer(volume).stage(range, staged)
     }
 
-    /// Writes a part whose payload is in slots of [`Shard::stage`]. If the part has to wait, the
-    /// slots stay with the driver; otherwise they are the shard's from here on.
+    /// Writes a part whose payload is in slots of [`Shard::stage`]. The shard takes over the slots,
+    /// unless the part has to wait or is held.
     pub fn write_staged(
         &mut self,
         part: &Part,
@@ -74,8 +73,8 @@ impl<M: LineTable> Shard<M> {
 
     /// Erases a part.
     ///
-    /// Dirty data in the range stays dirty until the disk has done its part, so that nothing is
-    /// lost if it fails. Clean sectors are forgotten at once.
+    /// Dirty sectors in the range stay dirty until the disk has erased them, so that no data is
+    /// lost if it fails. Clean sectors are invalidated at once.
     pub fn erase(
         &mut self,
         part: &Part,
@@ -87,49 +86,42 @@ impl<M: LineTable> Shard<M> {
         self.writer(part.volume).erase(part, kind, attempt, out)
     }
 
-    /// Brings what the pool holds of a part to the disk: what protects the volume has failed to
-    /// keep it. Done means that the disk has it, in its own cache at least.
+    /// Destages the dirty sectors of a part, because the volume's protection failed to preserve
+    /// them. `Done` means that the disk has them, at least in its own cache.
     pub fn settle(&mut self, part: &Part, attempt: Attempt, out: &mut Outbox) -> WriteOutcome {
         self.writer(part.volume).settle(part, attempt, out)
     }
 
-    /// The memory steps of the call have been carried out: what it has marked is true from here
-    /// on. To be called after each call to the shard, before it is let go of.
+    /// Makes the changes of a call final. The driver calls it after it has carried out the memory
+    /// steps of each call, before it unlocks the shard.
     pub fn settle_steps(&mut self) {
         self.index.settle();
     }
 
-    /// One I/O has ended. To be called once for each [`crate::IoAction`].
+    /// Completes one I/O. Called once for each [`crate::IoAction`].
     pub fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
         let volume = self.ops.volume_of(id);
         Completion::new(self.on(volume)).complete(id, result, now_ms, out);
     }
 
-    /// Lets go of a slot that a segment handed out by [`Shard::read`] named.
+    /// Releases the pin of a slot that [`Shard::read`] or [`Shard::stage`] handed out.
     pub fn release(&mut self, slot: Slot) {
         self.index.unpin(slot);
     }
 
     fn writer(&mut self, volume: VolumeId) -> Writer<'_, M> {
-        let Self { volumes, quota, index, ops, integrity, planted, scratch, .. } = self;
-        let volume_state = volumes.get_mut(volume);
-        let lines = VolumeLines {
-            id: volume,
-            volume: volume_state,
-            quota,
-            index,
-            ops,
-            integrity,
-            planted: *planted,
-        };
+        let (lines, scratch) = self.on_with_scratch(volume);
         Writer::new(lines, scratch)
     }
 
     fn assert_part(&self, part: &Part) {
         let range = part.range;
-        assert!(range.len > 0 && range.is_sector_aligned(), "a part of {range}");
+        assert!(
+            range.len > 0 && range.is_sector_aligned(),
+            "{range} is empty or not sector-aligned"
+        );
         let size_bytes = self.volumes.get(part.volume).size_bytes();
-        assert!(range.fits(size_bytes), "{range} outside of the volume");
-        assert!(self.index.is_settled(), "the memory steps of the last call were not settled");
+        assert!(range.fits(size_bytes), "{range} is outside of the volume");
+        assert!(self.index.is_settled(), "the last call was not settled");
     }
 }

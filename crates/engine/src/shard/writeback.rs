@@ -1,4 +1,4 @@
-//! Writing back, as the driver sees it: ticks, flushes and epochs.
+//! The shard's calls for writeback: ticks, flushes and epochs.
 
 use super::Shard;
 use crate::index::meta::LineTable;
@@ -6,12 +6,12 @@ use crate::{Outbox, PartId};
 use forebay_types::{IoResult, VolumeId};
 
 impl<M: LineTable> Shard<M> {
-    /// Starts what background write-back is due. Call it every 50 ms or so.
+    /// Starts the background destages that are due. Call it about every 50 ms.
     pub fn tick(&mut self, now_ms: u64, out: &mut Outbox) {
         if !self.needs_tick() {
             return;
         }
-        let passed_ms = self.quota.passed_ms(now_ms);
+        let passed_ms = self.quota.take_passed_ms(now_ms);
         for at in 0..self.volumes.end() {
             let volume = VolumeId(at as u16);
             if self.volumes.has(volume) {
@@ -34,7 +34,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Destages all dirty lines of a volume. `None` if destages are in flight: the part is answered
-    /// when they have ended. The caller flushes the disk's cache afterwards.
+    /// when they have completed. The driver then flushes the disk's cache.
     pub fn flush(
         &mut self,
         volume: VolumeId,
@@ -55,7 +55,7 @@ impl<M: LineTable> Shard<M> {
     /// it or to a later one.
     pub fn oldest_epoch(&mut self, volume: VolumeId, current: u64) -> Option<u64> {
         let mut lines = self.on(volume);
-        lines.advance(current);
+        lines.advance_epoch(current);
         lines.volume.writeback().epochs()?.oldest()
     }
 
@@ -66,7 +66,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Destages the epochs up to `last`, all of them closed. `None` if destages are in flight: the
-    /// part is answered when they have ended. Lines that fail stay dirty for a later call.
+    /// part is answered when they have completed. Lines that fail stay dirty for a later call.
     pub fn destage_epoch(
         &mut self,
         volume: VolumeId,

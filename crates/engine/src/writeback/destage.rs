@@ -1,4 +1,4 @@
-//! Starting destages: what the scheduler allows, in the order of sweep, elevator or epochs.
+//! Starts the destages that the scheduler allows, in the order of sweep, elevator or epochs.
 
 use super::Writeback;
 use super::dirty_lines::DirtyLines;
@@ -60,7 +60,7 @@ impl<M: LineTable> Destager<'_, M> {
         let has_lost = self.lines.volume.lost_sectors() > 0;
         let writeback = self.lines.volume.writeback_mut();
         if writeback.begin_sweep(self.lines.id, inputs, may_age, has_lost, self.lines.index) {
-            writeback.scheduler.aged(now_ms, self.lines.quota);
+            writeback.scheduler.schedule_aging(now_ms, self.lines.quota);
         }
         self.pump(now_ms, out);
         self.bypass_elevator(now_ms, out);
@@ -80,10 +80,10 @@ impl<M: LineTable> Destager<'_, M> {
         else {
             return false;
         };
-        let open =
+        let close_current =
             self.lines.quota.is_over_background() || self.lines.volume.mode() != Mode::WriteBack;
         let age_ms = self.lines.quota.config().dirty_age_ms;
-        epochs.is_due(now_ms, age_ms, open) && !scheduler.is_backing_off(now_ms)
+        epochs.is_due(now_ms, age_ms, close_current) && !scheduler.is_backing_off(now_ms)
     }
 
     /// See [`crate::Shard::destage_epoch`].
@@ -95,8 +95,8 @@ impl<M: LineTable> Destager<'_, M> {
         out: &mut Outbox,
     ) -> Option<IoResult> {
         let last = last + u64::from(self.lines.planted.is(PlantedBug::MergeEpochs));
-        self.lines.advance(last + 1);
-        self.give_up_lost(last);
+        self.lines.advance_epoch(last + 1);
+        self.exempt_lost(last);
         if !self.lines.volume.writeback_mut().epochs.as_mut()?.start_run(last, part) {
             return Some(Ok(()));
         }
@@ -104,9 +104,9 @@ impl<M: LineTable> Destager<'_, M> {
         None
     }
 
-    /// What is lost of the epochs up to `last` can't be destaged: lines of which nothing else is
-    /// dirty count as written now.
-    fn give_up_lost(&mut self, last: u64) {
+    /// Moves lines of the epochs up to `last` that have only lost dirty sectors to the current
+    /// epoch: they cannot be destaged.
+    fn exempt_lost(&mut self, last: u64) {
         let Some(epochs) = &self.lines.volume.writeback().epochs else { return };
         let slots = epochs.slots_up_to(last);
         let lost = slots.filter(|&(_, slot)| self.lines.index.get(slot).destageable() == 0);
@@ -115,8 +115,8 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// Starts destages, as many as may be in flight, and answers the flushes that have nothing
-    /// left to wait for.
+    /// Starts as many destages as may be in flight, and answers the flushes whose lines have all
+    /// been tried.
     pub(crate) fn pump(&mut self, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(out);
         if self.lines.volume.writeback().epochs.is_some() {
@@ -141,7 +141,7 @@ impl<M: LineTable> Destager<'_, M> {
         );
     }
 
-    /// Starts destages of what is owed.
+    /// Starts destages of owed lines.
     fn pump_sweep(&mut self, now_ms: u64, out: &mut Outbox) {
         let inputs = self.inputs(now_ms);
         let urgent = inputs.flushing || inputs.draining;
@@ -154,15 +154,15 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// Whether a line has something to destage, and no operation has it.
+    /// Whether a line has a destageable sector and is not busy.
     fn may_destage(&self, key: LineKey) -> bool {
         let found = self.lines.index.find(key);
         found.is_some_and(|slot| self.lines.index.get(slot).destageable() != 0)
             && self.lines.ops.busy(key).is_none()
     }
 
-    /// Destages from here while the next stop of the elevator is this shard's, and wakes the shard
-    /// whose it is then.
+    /// Destages from this shard while it has the elevator's next stop, then wakes the shard that
+    /// has it.
     fn dispatch_next(&mut self, now_ms: u64, out: &mut Outbox) {
         if !self.scheduler().wants_elevator(self.lines.quota) {
             return;
@@ -171,16 +171,17 @@ impl<M: LineTable> Destager<'_, M> {
         let dirty_lines_max = self.lines.quota.config().dirty_lines_max;
         loop {
             let stop = self.next_stop(now_ms);
-            if elevator.call(shard, stop) && elevator.shards() > 1 {
-                // The last one is told first: this one goes on when all have said where they stop.
+            if elevator.publish(shard, stop) && elevator.shards() > 1 {
+                // The driver wakes the last one first: this shard continues when all others have
+                // published a stop.
                 let others = (0..elevator.shards()).filter(|&other| other != shard);
                 let all = iter::once(shard).chain(others);
                 return out.wakes.extend(all.map(|shard| (shard, self.lines.id)));
             }
-            let next = elevator.next().filter(|_| elevator.has_room(dirty_lines_max));
+            let next = elevator.next().filter(|_| elevator.may_add_lines(dirty_lines_max));
             match (next, stop) {
                 (Some(next), Some(stop)) if next == shard => {
-                    elevator.stopped(&stop);
+                    elevator.move_to(&stop);
                     self.start_destage(stop.key, self.scheduler().is_throttling(), out);
                 }
                 (Some(next), _) if next != shard => return out.wakes.push((next, self.lines.id)),
@@ -189,7 +190,7 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// Where the elevator is to stop here next, if anything may go now.
+    /// The elevator's next stop in this shard, if it may start a destage now.
     fn next_stop(&self, now_ms: u64) -> Option<Stop> {
         let (scheduler, dirty) = (self.scheduler(), self.dirty());
         if !scheduler.may_use_elevator(self.inputs(now_ms)) {
@@ -197,29 +198,29 @@ impl<M: LineTable> Destager<'_, M> {
         }
         let operations = scheduler.elevator_operations(self.lines.quota);
         let key = |line| LineKey::new(self.lines.id, line);
-        let may_go = |&key: &LineKey| self.may_destage(key);
+        let may_destage = |&key: &LineKey| self.may_destage(key);
         let line = scheduler.elevator_line(true);
         let behind = dirty.whole_from(0).take_while(|&before| before < line);
-        if let Some(key) = dirty.whole_from(line).chain(behind).map(key).find(may_go) {
+        if let Some(key) = dirty.whole_from(line).chain(behind).map(key).find(may_destage) {
             return Some(Stop { key, whole: true, operations });
         }
         let line = scheduler.elevator_line(false);
         let behind = dirty.waiting_from(0).take_while(|&before| before < line);
-        let key = dirty.waiting_from(line).chain(behind).map(key).find(may_go)?;
+        let key = dirty.waiting_from(line).chain(behind).map(key).find(may_destage)?;
         Some(Stop { key, whole: false, operations })
     }
 
-    /// Throttled writers do not wait for long where the elevator is far away: something goes from
-    /// here out of order, or they go through to the disk.
+    /// If throttled writers have waited too long for a distant elevator, destages a line of this
+    /// shard out of order, or else admits the writers, which then write through to the disk.
     fn bypass_elevator(&mut self, now_ms: u64, out: &mut Outbox) {
         if !self.scheduler().is_starving(now_ms) {
             return;
         }
-        self.scheduler_mut().restart_patience(now_ms);
+        self.scheduler_mut().restart_wait(now_ms);
         match self.next_stop(now_ms) {
             Some(stop) => {
                 self.start_destage(stop.key, true, out);
-                self.scheduler().hold_elevator();
+                self.scheduler().pause_elevator();
             }
             None => self.admit(now_ms, out),
         }
@@ -240,21 +241,21 @@ impl<M: LineTable> Destager<'_, M> {
         None
     }
 
-    /// A part has become dirty: if the elevator, which runs, is not known to come by here, the
-    /// driver wakes the shard, once what was written is in the pool.
+    /// Has the driver wake this shard if a newly dirty line precedes its published stop and the
+    /// elevator runs. The driver does that after it has copied the data into the pool.
     pub(crate) fn notify_elevator(&self, line: u64, now_ms: u64, out: &mut Outbox) {
         let (scheduler, inputs) = (self.scheduler(), self.inputs(now_ms));
         if !scheduler.is_elevator_running() || !scheduler.may_use_elevator(inputs) {
             return;
         }
         let whole = self.dirty().whole_stripe_of(line);
-        let missed = scheduler.elevator_misses(whole.unwrap_or(line), whole.is_some());
-        out.wakes.extend(missed.map(|shard| (shard, self.lines.id)));
+        let woken = scheduler.shard_to_wake(whole.unwrap_or(line), whole.is_some());
+        out.wakes.extend(woken.map(|shard| (shard, self.lines.id)));
     }
 
-    /// Throttles a part that finds too much dirty, or in use, until destages of its volume end. So
-    /// writers come down to what the disk takes gathered and in order: no less than what it takes
-    /// one by one. Returns false if no destage can make progress.
+    /// Throttles a part until destages of its volume complete. This slows writers down to the rate
+    /// at which the disk takes gathered, ordered writes, which is never below the rate of single
+    /// writes. Returns false if no destage can make progress.
     pub(crate) fn throttle(
         &mut self,
         part: PartId,
@@ -271,27 +272,28 @@ impl<M: LineTable> Destager<'_, M> {
             return false;
         }
         self.scheduler_mut().throttle(part, lines, now_ms);
-        self.lines.quota.throttle();
+        self.lines.quota.count_throttled();
         let counters = self.lines.volume.counters_mut();
         counters.waits += 1;
         counters.room_waits += 1;
         true
     }
 
-    /// Admits throttled parts after a destage has ended: the longest waiting first, as many as
+    /// Admits throttled parts after a destage has completed: the longest waiting first, as many as
     /// there are free lines. A part does not wait for one particular destage, which may take long,
-    /// as a disk serves nearby requests first.
+    /// because a disk serves nearby requests first.
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
         let free = self.lines.quota.free_lines();
         let scheduler = self.scheduler_mut();
-        scheduler.restart_patience(now_ms);
+        scheduler.restart_wait(now_ms);
         let before = out.answers.len();
         let outcome = Outcome::Retry(None);
         out.answers.extend(scheduler.admit(free).map(|part| Answer { part, outcome }));
-        self.lines.quota.admitted(out.answers.len() - before);
+        self.lines.quota.count_admitted(out.answers.len() - before);
     }
 
-    /// After an operation has ended: lines that a flush found busy can be destaged now.
+    /// Continues after an operation has completed: lines that a flush found busy may be destaged
+    /// now.
     pub(crate) fn resume(&mut self, now_ms: u64, out: &mut Outbox) {
         let writeback = self.lines.volume.writeback_mut();
         if writeback.is_stalled() {
@@ -304,19 +306,19 @@ impl<M: LineTable> Destager<'_, M> {
         if out.memory.is_empty() {
             self.pump(now_ms, out);
         } else {
-            // A seal was broken just now and is looked at after this call. What comes of that must
-            // be known before the line is destaged: with the next tick.
+            // The driver verifies a seal after this call. The verdict must be known before the line
+            // is destaged, so the next tick starts the destages.
             self.answer_flushes(out);
         }
     }
 
-    /// A destage is over; what came of its lines is handled after that.
-    pub(crate) fn ended(&mut self, op: &Op, now_ms: u64) {
+    /// Counts a completed destage. The caller handles its lines afterwards.
+    pub(crate) fn count_end(&mut self, op: &Op, now_ms: u64) {
         let failed = op.error.is_some();
-        self.lines.quota.destage_ended(op.lines.len());
+        self.lines.quota.count_destage_end(op.lines.len());
         let has_recovered = self.lines.quota.has_recovered();
         let scheduler = self.scheduler_mut();
-        scheduler.ended(op.lines.len(), failed, op.is_wide, now_ms);
+        scheduler.count_end(op.lines.len(), failed, op.is_wide, now_ms);
         scheduler.end_throttling(has_recovered);
         self.lines.volume.counters_mut().destage_errors += u64::from(failed);
     }
@@ -332,24 +334,24 @@ impl<M: LineTable> Destager<'_, M> {
         )
     }
 
-    /// Starts to destage a dirty line that is not busy, together with what goes with it. Every
-    /// dirty line in the operation is destaged wholly.
+    /// Starts to destage a dirty line that is not busy, together with its span. The operation
+    /// covers all destageable sectors of each of its dirty lines.
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let span = self.planner().span_of(key);
         let (ios, bytes) = (span.runs.len() as u64, span.bytes());
         let writeback = self.lines.volume.writeback_mut();
         if writeback.epochs.is_none() {
             let dirty = span.lines.iter().filter(|line| line.mask != 0);
-            dirty.for_each(|line| writeback.dirty.depart(line.key.line()));
+            dirty.for_each(|line| writeback.dirty.mark_away(line.key.line()));
         }
-        writeback.scheduler.began(ios, bytes, urgent);
+        writeback.scheduler.take_tokens(ios, bytes, urgent);
         let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);
         counters.destaged_stripes += span.stripes;
         self.start(span, urgent, out)
     }
 
-    /// Starts the operation of a span.
+    /// Starts the operation for a span.
     fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
         let bytes = span.bytes();
         let Span { lines, runs, is_wide, .. } = span;
@@ -373,26 +375,25 @@ impl<M: LineTable> Destager<'_, M> {
         id.op
     }
 
-    /// Starts destages of the epochs that a part waits for, as many as may be in flight.
+    /// Starts as many destages of the epochs that parts wait for as may be in flight.
     fn pump_epochs(&mut self, out: &mut Outbox) {
         let operations_max = self.lines.quota.config().destage_operations_max;
         while self.scheduler().destaging() < operations_max {
-            let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
-            let Some((key, slot)) = epochs.and_then(|epochs| epochs.next()) else { return };
-            let waits =
-                self.lines.volume.writeback().epochs.as_ref().is_some_and(|e| e.waits(slot));
-            if waits && self.may_go(key, slot) {
+            let Some(epochs) = self.lines.volume.writeback_mut().epochs_mut() else { return };
+            let Some((key, slot)) = epochs.next() else { return };
+            if epochs.is_waiting_for(slot) && self.may_destage_slot(key, slot) {
                 self.start_ordered(key, slot, out);
             }
         }
     }
 
-    /// Whether a slot has something to destage, and no operation has its line.
-    fn may_go(&self, key: LineKey, slot: Slot) -> bool {
+    /// Whether a slot has a destageable sector and its line is not busy.
+    fn may_destage_slot(&self, key: LineKey, slot: Slot) -> bool {
         self.lines.index.get(slot).destageable() != 0 && self.lines.ops.busy(key).is_none()
     }
 
-    /// Destages a line together with those that follow it in the queue, as far as they join up.
+    /// Destages a slot together with those that follow it in the queue, as long as their dirty
+    /// sectors are contiguous.
     fn start_ordered(&mut self, key: LineKey, slot: Slot, out: &mut Outbox) {
         let mut lines = Vec::new();
         let mut runs: Vec<Run> = Vec::with_capacity(1);
@@ -406,7 +407,7 @@ impl<M: LineTable> Destager<'_, M> {
                 mask & 0x80 != 0
                     && after == key.plus(1)
                     && !after.line().is_multiple_of(LINES_PER_REGION)
-                    && self.may_go(after, slot)
+                    && self.may_destage_slot(after, slot)
                     && next_mask & 1 != 0
                     && crate::index::key::mask_runs(next_mask).count() == 1
             };

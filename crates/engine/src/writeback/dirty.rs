@@ -1,4 +1,4 @@
-//! What is dirty, for those who save it elsewhere than on its disk.
+//! A dirty line, as journals and vaults see it.
 
 use crate::Slot;
 use crate::index::key::mask_runs;
@@ -7,7 +7,7 @@ use forebay_types::SECTOR_BYTES;
 /// A line with dirty sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirtyLine {
-    /// Where its data is, until the next call of the shard.
+    /// The slot of its data, until the next call to the shard.
     pub slot: Slot,
     mask: u8,
 }
@@ -17,13 +17,13 @@ impl DirtyLine {
         Self { slot, mask }
     }
 
-    /// Its dirty sectors in runs: first byte within the line, and bytes.
+    /// Runs of dirty sectors: first byte within the line, and length in bytes.
     pub fn runs(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let sector = SECTOR_BYTES as u32;
         mask_runs(self.mask).map(move |(first, count)| (first * sector, count * sector))
     }
 
-    /// Whether all sectors of a part of the line are dirty, given in bytes.
+    /// Whether all sectors in a byte range of the line are dirty.
     pub fn covers(&self, offset: u32, len: u32) -> bool {
         let inside = |(start, count): (u32, u32)| start <= offset && offset + len <= start + count;
         self.runs().any(inside)

@@ -1,21 +1,23 @@
-//! The dirty lines of a volume, in order of place: the one set that write-back works from.
+//! The set of a volume's dirty lines in ascending order, with the marks that writeback works from.
 //!
-//! Each dirty line has three marks beside it. It is *away* while a destage of the scheduler has
-//! it, *old* when it was dirty at the last aging already, and *owed* while a flush, a change of
-//! mode or its age demands that it is destaged. A *sweep* goes through the owed lines once, whole
-//! stripes first and then by place; the elevator goes through all lines that wait, owed or not.
+//! Each dirty line has three marks. It is *away* while a destage of the scheduler has it, and
+//! otherwise it *waits*. It is *old* if it was dirty at the last pass by age. It is *owed* while a
+//! flush, a change of mode or its age demands its destage. A *sweep* passes once over the owed
+//! lines, whole stripes first, then others in ascending order. The elevator passes over all waiting
+//! lines, owed or not.
 //!
-//! The set is a tree of chunks of sixteen lines, so it takes memory for what is dirty and for
-//! nothing else: two bytes a line among neighbours, thirty-two for a line far from any other.
+//! The set is a tree of chunks of sixteen lines, so it takes memory only for dirty lines: two bytes
+//! for a line among adjacent ones, thirty-two for an isolated line.
 
 use super::line_set::LineSet;
+use crate::index::bits::ones;
 use forebay_types::{LINE_BYTES, Stripes};
 use std::collections::BTreeMap;
 
-/// Lines of a chunk.
+/// Lines per chunk.
 const CHUNK: u64 = u16::BITS as u64;
 
-/// Sixteen lines that follow each other, a bit each. Every mark is a subset of `dirty`.
+/// Sixteen consecutive lines, a bit each. Every mark is a subset of `dirty`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Chunk {
     dirty: u16,
@@ -24,31 +26,31 @@ struct Chunk {
     owed: u16,
 }
 
-const _: () = assert!(size_of::<(u64, Chunk)>() == 16, "the memory plan counts on it");
+const _: () = assert!(size_of::<(u64, Chunk)>() == 16, "the memory plan assumes this size");
 
 impl Chunk {
-    /// Lines that no destage has.
+    /// Dirty lines that are in no destage.
     const fn waiting(self) -> u16 {
         self.dirty & !self.away
     }
 }
 
-/// How far a sweep has come: stripes before the one place and other lines before the other have
-/// had their turn.
+/// The progress of a sweep. Stripes before `whole` and other lines before `rest` have had their
+/// turn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sweep {
     whole: u64,
     rest: u64,
 }
 
-/// See the module's description.
+/// The dirty lines of a volume in one shard.
 #[derive(Debug)]
 pub(crate) struct DirtyLines {
     chunks: BTreeMap<u64, Chunk>,
     lines: usize,
     owed_lines: usize,
-    /// First lines of stripes all of whose lines wait. Found with each change of a line, since
-    /// the elevator asks for the next one before each operation.
+    /// First lines of stripes whose lines all wait. Updated with each change of a line, because the
+    /// elevator needs the next one before each operation.
     whole: LineSet,
     stripes: Stripes,
     size_bytes: u64,
@@ -60,7 +62,7 @@ const fn bit(line: u64) -> u16 {
 }
 
 impl DirtyLines {
-    /// No dirty line of a volume of that size, which has no stripes.
+    /// An empty set for a volume of `size_bytes`, without stripes.
     pub(crate) fn new(size_bytes: u64) -> Self {
         Self {
             chunks: BTreeMap::new(),
@@ -90,27 +92,27 @@ impl DirtyLines {
         self.chunk(line).dirty & bit(line) != 0
     }
 
-    /// Whether a line is dirty and no destage has it.
+    /// Whether a line is dirty and in no destage.
     pub(crate) fn is_waiting(&self, line: u64) -> bool {
         self.chunk(line).waiting() & bit(line) != 0
     }
 
-    /// Whether a line is still to be destaged for those that demanded it.
+    /// Whether the destage of a line is demanded.
     pub(crate) fn is_owed(&self, line: u64) -> bool {
         self.owed_lines > 0 && self.chunk(line).owed & bit(line) != 0
     }
 
-    /// Lines that are.
+    /// The number of owed lines.
     pub(crate) const fn owed_lines(&self) -> usize {
         self.owed_lines
     }
 
-    /// All lines, in order.
+    /// All lines, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
         self.chunks.iter().flat_map(|(&at, chunk)| lines_of(at, chunk.dirty))
     }
 
-    /// The lines from `line` on that wait, in order.
+    /// The waiting lines from `line` on, in ascending order.
     pub(crate) fn waiting_from(&self, line: u64) -> impl Iterator<Item = u64> {
         self.chunks.range(line / CHUNK..).flat_map(move |(&at, chunk)| {
             let from = if at == line / CHUNK { u16::MAX << (line % CHUNK) } else { u16::MAX };
@@ -118,33 +120,33 @@ impl DirtyLines {
         })
     }
 
-    /// The first lines, from `line` on, of stripes all of whose lines wait.
+    /// The first lines, from `line` on, of stripes whose lines all wait.
     pub(crate) fn whole_from(&self, line: u64) -> impl Iterator<Item = u64> {
         self.whole.from(line)
     }
 
-    /// The first line of the stripe that a line is in, if all of that waits.
+    /// The first line of the stripe that contains a line, if all lines of the stripe wait.
     pub(crate) fn whole_stripe_of(&self, line: u64) -> Option<u64> {
         if self.whole.is_empty() {
             return None;
         }
         let (first, _) = self.stripe_lines(line)?;
-        self.whole.holds(first, 1).then_some(first)
+        self.whole.contains_range(first, 1).then_some(first)
     }
 
-    /// A line that was clean has become dirty.
+    /// Adds a line that has become dirty.
     pub(crate) fn insert(&mut self, line: u64) {
         let chunk = self.chunks.entry(line / CHUNK).or_default();
-        assert!(chunk.dirty & bit(line) == 0, "line {line} was dirty already");
+        assert!(chunk.dirty & bit(line) == 0, "line {line} is dirty already");
         chunk.dirty |= bit(line);
         self.lines += 1;
-        self.find_whole(line);
+        self.update_whole(line);
     }
 
-    /// A line is clean.
+    /// Removes a line that has become clean.
     pub(crate) fn remove(&mut self, line: u64) {
-        let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("a line that gets clean is dirty");
-        assert!(chunk.dirty & bit(line) != 0, "line {line} was clean already");
+        let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are removed");
+        assert!(chunk.dirty & bit(line) != 0, "line {line} is clean already");
         self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
         let keep = !bit(line);
         *chunk = Chunk {
@@ -160,37 +162,37 @@ impl DirtyLines {
         self.break_whole(line);
     }
 
-    /// A destage takes a line.
-    pub(crate) fn depart(&mut self, line: u64) {
+    /// Marks a line as in a destage.
+    pub(crate) fn mark_away(&mut self, line: u64) {
         let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are destaged");
         assert!(chunk.waiting() & bit(line) != 0, "line {line} is in a destage already");
         chunk.away |= bit(line);
         self.break_whole(line);
     }
 
-    /// The destage of a line that is dirty still, or again, is over.
-    pub(crate) fn come_back(&mut self, line: u64) {
+    /// Returns a line that is still dirty after its destage to the waiting lines.
+    pub(crate) fn clear_away(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
             chunk.away &= !bit(line);
-            self.find_whole(line);
+            self.update_whole(line);
         }
     }
 
-    /// A line is to go with the next aging.
+    /// Makes a line owed at the next pass by age.
     pub(crate) fn make_old(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
             chunk.old |= bit(line) & chunk.dirty;
         }
     }
 
-    /// A line was written while its older content is on its way to the disk.
+    /// Restarts the age of a line that was rewritten during its destage.
     pub(crate) fn make_young(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
             chunk.old &= !bit(line);
         }
     }
 
-    /// Every line is owed but those that `is_lost` names. A sweep begins.
+    /// Makes every line owed for which `is_lost` is false, and begins a sweep.
     pub(crate) fn owe_all(&mut self, is_lost: impl Fn(u64) -> bool) {
         self.owed_lines = 0;
         for (&at, chunk) in &mut self.chunks {
@@ -201,7 +203,7 @@ impl DirtyLines {
         self.begin_sweep();
     }
 
-    /// Old lines are owed, and all others are old from here on. A sweep begins.
+    /// Makes old lines owed and all others old, and begins a sweep.
     pub(crate) fn owe_old(&mut self) {
         self.owed_lines = 0;
         for chunk in self.chunks.values_mut() {
@@ -212,25 +214,25 @@ impl DirtyLines {
         self.begin_sweep();
     }
 
-    /// A line is owed no more: it was destaged, or can't be.
-    pub(crate) fn settle(&mut self, line: u64) {
+    /// Makes a line no longer owed.
+    pub(crate) fn clear_owed(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)).filter(|_| self.owed_lines > 0) {
             self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
             chunk.owed &= !bit(line);
         }
     }
 
-    /// What is owed gets another turn.
+    /// Begins a sweep over the owed lines, if there are any.
     pub(crate) fn begin_sweep(&mut self) {
         self.sweep = (self.owed_lines > 0).then(Sweep::default);
     }
 
-    /// Whether a sweep has lines to come.
+    /// Whether a sweep is in progress.
     pub(crate) const fn is_sweeping(&self) -> bool {
         self.sweep.is_some()
     }
 
-    /// The next owed line that waits. Each has one turn in a sweep.
+    /// The next owed line that waits. Each has one turn per sweep.
     pub(crate) fn next_owed(&mut self) -> Option<u64> {
         let sweep = self.sweep?;
         if let Some(first) = self.whole.from(sweep.whole).find(|&first| self.owes_stripe(first)) {
@@ -243,7 +245,8 @@ impl DirtyLines {
         next
     }
 
-    /// Whether all of a stripe that waits is owed. Otherwise its owed lines go by place.
+    /// Whether all lines of a waiting stripe are owed. Otherwise its owed lines are taken one by
+    /// one.
     fn owes_stripe(&self, first: u64) -> bool {
         let count = self.stripe_lines(first).map_or(1, |(_, count)| count);
         (first..first + count).all(|line| self.chunk(line).owed & bit(line) != 0)
@@ -256,27 +259,28 @@ impl DirtyLines {
         })
     }
 
-    /// Says how the volume is divided.
+    /// Sets the stripes of the volume.
     pub(crate) fn set_stripes(&mut self, stripes: Stripes) {
         self.stripes = stripes;
         self.whole.clear();
         let lines: Vec<u64> = self.waiting_from(0).collect();
-        lines.into_iter().for_each(|line| self.find_whole(line));
+        lines.into_iter().for_each(|line| self.update_whole(line));
     }
 
     pub(crate) const fn stripes(&self) -> Stripes {
         self.stripes
     }
 
-    /// The whole stripe that a line is in, if there is one: its first line, and how many it has.
+    /// The first line and the number of lines of the stripe that contains a line, if the stripe has
+    /// several lines and is inside the volume.
     fn stripe_lines(&self, line: u64) -> Option<(u64, u64)> {
         let stripe = self.stripes.stripe_at(line * LINE_BYTES)?;
         let fits = stripe.len > LINE_BYTES && stripe.fits(self.size_bytes);
         fits.then_some((stripe.offset / LINE_BYTES, stripe.len / LINE_BYTES))
     }
 
-    /// A line waits: maybe all of its stripe does now.
-    fn find_whole(&mut self, line: u64) {
+    /// Adds the stripe of a line that now waits to the whole ones, if all of its lines wait.
+    fn update_whole(&mut self, line: u64) {
         if let Some((first, count)) = self.stripe_lines(line)
             && self.all_wait(first, count)
         {
@@ -295,7 +299,7 @@ impl DirtyLines {
     /// Whether all of `count` lines from `first` on wait.
     fn all_wait(&self, first: u64, count: u64) -> bool {
         let mut end = first + count;
-        // From the end: a sequential writer fills that last.
+        // From the end, because a sequential writer fills the end last.
         while end > first {
             let start = first.max((end - 1) / CHUNK * CHUNK);
             let mask = (u16::MAX >> (CHUNK - (end - start))) << (start % CHUNK);
@@ -307,16 +311,16 @@ impl DirtyLines {
         true
     }
 
-    /// What it takes, in bytes. A node of the tree is half full where lines came in order.
+    /// An estimate in bytes: tree nodes filled in ascending order are half full.
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.chunks.len() * 2 * size_of::<(u64, Chunk)>() + self.whole.metadata_bytes()
     }
 
-    /// Panics where marks, counts and stripes contradict each other.
+    /// Panics if marks, counts and stripes are inconsistent.
     pub(crate) fn self_check(&self) {
         let (mut lines, mut owed) = (0, 0);
         for (at, chunk) in &self.chunks {
-            assert!(chunk.dirty != 0, "chunk {at} holds nothing");
+            assert!(chunk.dirty != 0, "chunk {at} is empty");
             let marks = chunk.away | chunk.old | chunk.owed;
             assert!(marks & !chunk.dirty == 0, "only dirty lines have marks: {chunk:?}");
             lines += chunk.dirty.count_ones() as usize;
@@ -327,26 +331,20 @@ impl DirtyLines {
             let (start, count) = self.stripe_lines(first).expect("a whole stripe is a stripe");
             assert!(
                 start == first && self.all_wait(first, count),
-                "stripe at {first} waits wholly"
+                "not all lines of the stripe at {first} wait"
             );
         }
         for line in self.waiting_from(0) {
             let Some((first, count)) = self.stripe_lines(line) else { continue };
-            let is_known = self.whole.holds(first, 1);
-            assert_eq!(is_known, self.all_wait(first, count), "whole stripes are known");
+            let is_known = self.whole.contains_range(first, 1);
+            assert_eq!(is_known, self.all_wait(first, count), "stripe at {first}");
         }
     }
 }
 
-/// The lines of a chunk that have a bit.
-fn lines_of(chunk: u64, mut bits: u16) -> impl Iterator<Item = u64> {
-    std::iter::from_fn(move || {
-        (bits != 0).then(|| {
-            let next = u64::from(bits.trailing_zeros());
-            bits &= bits - 1;
-            chunk * CHUNK + next
-        })
-    })
+/// The lines whose bits are set.
+fn lines_of(chunk: u64, bits: u16) -> impl Iterator<Item = u64> {
+    ones(bits.into()).map(move |offset| chunk * CHUNK + offset as u64)
 }
 
 #[cfg(test)]
@@ -355,7 +353,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// What is known of a dirty line: away, old, owed.
+    /// The marks of each dirty line: away, old, owed.
     type Plain = BTreeMap<u64, [bool; 3]>;
 
     fn plain_owed(oracle: &Plain) -> impl Iterator<Item = u64> {
@@ -386,11 +384,11 @@ mod tests {
                         oracle.remove(&line);
                     }
                     (2, Some([false, old, owed])) => {
-                        set.depart(line);
+                        set.mark_away(line);
                         oracle.insert(line, [true, old, owed]);
                     }
                     (3, Some([_, old, owed])) => {
-                        set.come_back(line);
+                        set.clear_away(line);
                         oracle.insert(line, [false, old, owed]);
                     }
                     (4, _) => {
@@ -404,7 +402,7 @@ mod tests {
                         }
                     }
                     (6, _) => {
-                        set.settle(line);
+                        set.clear_owed(line);
                         oracle.entry(line).and_modify(|marks| marks[2] = false);
                     }
                     (7, Some([away, _, owed])) => {
@@ -420,7 +418,8 @@ mod tests {
             prop_assert!(set.iter().eq(oracle.keys().copied()));
             let waiting = oracle.range(from..).filter(|(_, marks)| !marks[0]);
             prop_assert!(set.waiting_from(from).eq(waiting.map(|(&line, _)| line)));
-            // A sweep gives each owed line that waits one turn, whole stripes by their first line.
+            // A sweep gives each owed line that waits one turn, and whole stripes one turn by their
+            // first line.
             set.begin_sweep();
             let mut swept: Vec<u64> = std::iter::from_fn(|| set.next_owed()).collect();
             swept.sort_unstable();

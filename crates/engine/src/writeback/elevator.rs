@@ -1,72 +1,72 @@
-//! In which order the dirty lines of a volume go to its disk.
+//! The order in which the shards of a volume destage its dirty lines.
 //!
-//! A disk is written fastest in order of place, and an array makes few I/Os of many writes only
-//! where neighbours come together. Each shard knows the dirty lines of its own regions. So the
-//! shards of a volume share an elevator, which goes up through all of the volume and then begins
-//! again at its start (C-LOOK). It runs while too much is dirty in any of them. Each then says
-//! where its next stop is; who is the next on the way goes, and says where the one after that is.
-//! What gets dirty ahead of the elevator goes in the same round.
+//! A disk is written fastest in ascending order, and an array coalesces writes only if adjacent
+//! ones arrive together. Each shard knows only the dirty lines of its own regions. So the shards of
+//! a volume share an elevator, which ascends through the volume and then starts again at the
+//! beginning (C-LOOK). It runs while too much is dirty in any of them. Each shard publishes its
+//! next stop; the shard with the nearest stop destages there and publishes its next one. Lines that
+//! become dirty ahead of the elevator are destaged in the same round.
 //!
-//! Whole stripes go before the rest, and every sixteenth operation is one of the rest, which
-//! otherwise might never go.
+//! Whole stripes precede other lines. Every sixteenth operation is for other lines, so that they do
+//! not starve.
 
 use crate::LineKey;
 use forebay_types::LINE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// One operation in so many is for what is not a whole stripe.
+/// One in this many operations is for lines outside of whole stripes.
 const REST_EVERY: u32 = 16;
-/// Shards whose stops fit into one word.
+/// Shards that fit into one word of bits.
 const SHARDS_MAX: usize = 64;
 
-/// Where a shard would have the elevator stop.
+/// The next stop of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stop {
-    /// A dirty line that is not on its way to the disk.
+    /// A dirty line that waits for its destage.
     pub key: LineKey,
-    /// It is the first one of a stripe all of which is dirty.
+    /// Whether it is the first line of a stripe whose lines all wait.
     pub whole: bool,
-    /// As many operations of all shards as may be in flight because too much is dirty in this one;
-    /// none where it is not.
+    /// Operations of all shards that may be in flight because of this shard; zero if not too much
+    /// is dirty in it.
     pub operations: u32,
 }
 
-/// The stop of one shard, without meaning where its bits are not set.
+/// The stop of one shard. Meaningless if its bit in `stops` is not set.
 #[derive(Debug, Default)]
 struct Place {
     place: AtomicU64,
     operations: AtomicU32,
 }
 
-/// See the module's description. What is in it is advice: where two shards change it at once, the
-/// order suffers for a moment, and nothing else.
+/// The elevator of a volume. Its content is advisory: if two shards change it at once, only the
+/// order of destages suffers, briefly.
 #[derive(Debug)]
 pub struct Elevator {
-    /// The lines from which on it goes: for whole stripes, and for the rest.
+    /// The current positions: for whole stripes, and for other lines.
     lines: [AtomicU64; 2],
-    /// Operations of all shards that are in flight, their lines, and how many it has let go.
+    /// Operations in flight over all shards, their lines, and the number of operations dispatched.
     in_flight: AtomicU32,
     lines_in_flight: AtomicUsize,
     started: AtomicU32,
-    /// Lines that the disk is given at once, where that is known.
+    /// The number of lines given to the disk at once, if its array's cache size is known.
     lines_max: Option<usize>,
-    /// It was given as many, and gets the next when it has done half of them.
+    /// `lines_max` was reached, and more than half of these lines are still in flight.
     full: AtomicBool,
-    /// A bit for each shard with a stop, and for each in which too much is dirty.
+    /// A bit for each shard with a stop, and for each shard with too much dirty data.
     stops: AtomicU64,
-    calls: AtomicU64,
-    /// A bit for each shard for whose sake it stands still.
-    holds: AtomicU64,
+    over_limit: AtomicU64,
+    /// A bit for each shard that has paused the elevator.
+    pauses: AtomicU64,
     by_shard: Box<[Place]>,
 }
 
 impl Elevator {
-    /// One for a volume in so many shards, from 1 to 64, on a disk that holds so many bytes of
-    /// writes before it has done them, as [`forebay_types::DiskGeometry::held_bytes`] says.
+    /// The elevator of a volume in `shards` shards, on a disk that collects `held_bytes` of writes
+    /// before it destages them; see [`forebay_types::DiskGeometry::held_bytes`].
     ///
     /// # Panics
-    /// If there are more shards.
+    /// Unless there are 1 to 64 shards.
     pub fn new(shards: usize, held_bytes: u64) -> Arc<Self> {
         assert!((1..=SHARDS_MAX).contains(&shards), "1 to {SHARDS_MAX} shards share an elevator");
         Arc::new(Self {
@@ -77,30 +77,30 @@ impl Elevator {
             lines_max: (held_bytes > 0).then_some((held_bytes / LINE_BYTES * 5 / 4) as usize),
             full: AtomicBool::new(false),
             stops: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-            holds: AtomicU64::new(0),
+            over_limit: AtomicU64::new(0),
+            pauses: AtomicU64::new(0),
             by_shard: (0..shards).map(|_| Place::default()).collect(),
         })
     }
 
-    /// Whether it runs.
-    pub(crate) fn is_called(&self) -> bool {
-        self.calls.load(Relaxed) != 0
+    /// Whether the elevator runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.over_limit.load(Relaxed) != 0
     }
 
-    /// Whether this shard has one.
+    /// Whether a shard has published a stop.
     pub(crate) fn has_stop(&self, shard: usize) -> bool {
         self.stops.load(Relaxed) >> shard & 1 != 0
     }
 
-    /// The line from which on it goes, to whole stripes or to the rest.
+    /// The current position, for whole stripes or for other lines.
     pub(crate) fn line(&self, whole: bool) -> u64 {
         self.lines[usize::from(!whole)].load(Relaxed)
     }
 
-    /// Says where the next stop of a shard is. Whether it begins to run with that: the others have
-    /// not said where they have one, or that was long ago.
-    pub(crate) fn call(&self, shard: usize, stop: Option<Stop>) -> bool {
+    /// Publishes the next stop of a shard. Returns whether the elevator starts to run: the other
+    /// shards then have no stop, or an outdated one.
+    pub(crate) fn publish(&self, shard: usize, stop: Option<Stop>) -> bool {
         let set = |bits: &AtomicU64, on: bool| {
             let is_on = bits.load(Relaxed) >> shard & 1 != 0;
             match on {
@@ -118,92 +118,91 @@ impl Elevator {
             place.operations.store(operations, Relaxed);
         }
         set(&self.stops, stop.is_some());
-        set(&self.calls, stop.is_some_and(|stop| stop.operations > 0))
+        set(&self.over_limit, stop.is_some_and(|stop| stop.operations > 0))
     }
 
-    /// Whether a shard has not said that it would have the elevator stop at a line, or at a place
-    /// before that one.
-    pub(crate) fn is_news(&self, shard: usize, line: u64, whole: bool) -> bool {
+    /// Whether a line precedes the published stop of its shard.
+    pub(crate) fn precedes_stop(&self, shard: usize, line: u64, whole: bool) -> bool {
         if !self.has_stop(shard) {
             return true;
         }
         let place = self.by_shard[shard].place.load(Relaxed);
         let is_whole = place & 1 == 0;
-        let way = |line| way(self.line(whole), line);
-        if whole == is_whole { way(line) < way(place >> 1) } else { whole }
+        let distance = |line| distance(self.line(whole), line);
+        if whole == is_whole { distance(line) < distance(place >> 1) } else { whole }
     }
 
-    /// It stands still until something has ended that this shard has in flight: what goes out of
-    /// order is far from all else, and a disk that takes what is near first would never come to it.
-    pub(crate) fn hold(&self, shard: usize) {
-        self.holds.fetch_or(1 << shard, Relaxed);
+    /// Pauses the elevator until an operation of this shard completes. An out-of-order destage is
+    /// far from the others, and a disk that serves nearby writes first would never reach it.
+    pub(crate) fn pause(&self, shard: usize) {
+        self.pauses.fetch_or(1 << shard, Relaxed);
     }
 
-    /// That has ended.
-    pub(crate) fn release(&self, shard: usize) {
-        if self.holds.load(Relaxed) >> shard & 1 != 0 {
-            self.holds.fetch_and(!(1 << shard), Relaxed);
+    /// Lets the elevator continue after [`Elevator::pause`].
+    pub(crate) fn unpause(&self, shard: usize) {
+        if self.pauses.load(Relaxed) >> shard & 1 != 0 {
+            self.pauses.fetch_and(!(1 << shard), Relaxed);
         }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.by_shard.len()
     }
 
-    /// The shard with the next stop. `None` where nobody has one, where as many operations are in
-    /// flight as may be, and while it stands still.
+    /// The shard with the next stop. `None` if no shard has one, if the maximum number of
+    /// operations is in flight, or while the elevator is paused.
     pub(crate) fn next(&self) -> Option<usize> {
         let lines = [self.line(true), self.line(false)];
-        // Now and then the rest comes first.
+        // One in `REST_EVERY` times, other lines precede whole stripes.
         let favoured = u64::from(self.started.load(Relaxed) % REST_EVERY == REST_EVERY - 1);
-        let (mut stops, calls) = (self.stops.load(Relaxed), self.calls.load(Relaxed));
+        let (mut stops, over_limit) = (self.stops.load(Relaxed), self.over_limit.load(Relaxed));
         let (mut operations, mut next) = (0, None);
         while stops != 0 {
             let shard = stops.trailing_zeros() as usize;
             stops &= stops - 1;
             let place = &self.by_shard[shard];
-            if calls >> shard & 1 != 0 {
+            if over_limit >> shard & 1 != 0 {
                 operations = operations.max(place.operations.load(Relaxed));
             }
             let place = place.place.load(Relaxed);
             let (place, rest) = (place >> 1, place & 1);
-            let way = way(lines[rest as usize], place) | (rest ^ favoured) << 63;
-            if next.is_none_or(|(least, _)| way < least) {
-                next = Some((way, shard));
+            let distance = distance(lines[rest as usize], place) | (rest ^ favoured) << 63;
+            if next.is_none_or(|(least, _)| distance < least) {
+                next = Some((distance, shard));
             }
         }
-        let (_, shard) = next.filter(|_| self.holds.load(Relaxed) == 0)?;
+        let (_, shard) = next.filter(|_| self.pauses.load(Relaxed) == 0)?;
         (self.in_flight.load(Relaxed) < operations).then_some(shard)
     }
 
-    /// It has stopped there.
-    pub(crate) fn stopped(&self, stop: &Stop) {
+    /// Moves the current position to a stop.
+    pub(crate) fn move_to(&self, stop: &Stop) {
         self.lines[usize::from(!stop.whole)].store(stop.key.line(), Relaxed);
         self.started.fetch_add(1, Relaxed);
     }
 
-    /// An operation that writes back so many lines has started.
-    pub(crate) fn began(&self, lines: usize) {
+    /// Counts an operation over `lines` lines as started.
+    pub(crate) fn count_start(&self, lines: usize) {
         self.in_flight.fetch_add(1, Relaxed);
         self.lines_in_flight.fetch_add(lines, Relaxed);
     }
 
-    /// One has ended.
-    pub(crate) fn ended(&self, lines: usize) {
+    /// Counts an operation over `lines` lines as completed.
+    pub(crate) fn count_end(&self, lines: usize) {
         let before = self.in_flight.fetch_sub(1, Relaxed);
         let lines_before = self.lines_in_flight.fetch_sub(lines, Relaxed);
-        assert!(before > 0 && lines_before >= lines, "more operations ended than began");
+        assert!(before > 0 && lines_before >= lines, "more operations completed than started");
     }
 
-    /// Whether more may be in flight of the volume, where so many lines of each shard may be dirty.
+    /// Whether more lines of the volume may be in flight, if each shard may have `dirty_lines_max`
+    /// dirty lines.
     ///
-    /// Half of them stay: who writes in order would otherwise have the elevator at his heels, and
-    /// what he writes taken to the disk in small pieces. An array that holds writes itself, while
-    /// it makes whole stripes of them, gets a quarter more than it holds, and then nothing until
-    /// half of that is done: with more it would take pieces of all of them, and with one at a time
-    /// its disks would get small ones.
-    pub(crate) fn has_room(&self, dirty_lines_max: usize) -> bool {
+    /// At most half of them are in flight. Otherwise destage catches up with a sequential writer
+    /// and issues small I/Os. An array that collects writes into whole stripes gets a quarter more
+    /// than it holds, and then nothing until half of that is done: with more, it would destage
+    /// incomplete stripes; with one at a time, its disks would get small I/Os.
+    pub(crate) fn may_add_lines(&self, dirty_lines_max: usize) -> bool {
         let lines = self.lines_in_flight.load(Relaxed);
         let half = dirty_lines_max * self.shards() / 2;
         let Some(lines_max) = self.lines_max else { return lines == 0 || lines < half };
@@ -217,9 +216,9 @@ impl Elevator {
     }
 }
 
-/// How far it is from where the elevator is to a line. Lines have 48 bits: those behind it are
-/// beyond all that are ahead of it. The highest bit is not set.
-const fn way(from: u64, to: u64) -> u64 {
+/// The distance from the elevator to a line. Lines have 48 bits, so lines behind the elevator are
+/// farther than all lines ahead of it. The highest bit is clear.
+const fn distance(from: u64, to: u64) -> u64 {
     to.wrapping_sub(from) & (u64::MAX >> 1)
 }
 
@@ -232,45 +231,45 @@ mod tests {
         Some(Stop { key: LineKey::new(VolumeId(3), line), whole, operations: 4 })
     }
 
-    fn went(elevator: &Elevator, stop: Option<Stop>) {
-        elevator.began(1);
-        elevator.stopped(&stop.unwrap());
+    fn dispatch(elevator: &Elevator, stop: Option<Stop>) {
+        elevator.count_start(1);
+        elevator.move_to(&stop.unwrap());
     }
 
     #[test]
     fn it_goes_up_and_begins_again() {
         let elevator = Elevator::new(3, 0);
         assert_eq!(elevator.next(), None);
-        elevator.call(0, stop(50, false));
-        elevator.call(1, stop(40, false));
+        elevator.publish(0, stop(50, false));
+        elevator.publish(1, stop(40, false));
         assert_eq!(elevator.next(), Some(1));
-        went(&elevator, stop(40, false));
-        elevator.call(1, stop(41, false));
-        elevator.call(2, stop(39, false));
-        assert_eq!(elevator.next(), Some(1), "what is behind it waits");
-        went(&elevator, stop(41, false));
-        elevator.call(1, None);
+        dispatch(&elevator, stop(40, false));
+        elevator.publish(1, stop(41, false));
+        elevator.publish(2, stop(39, false));
+        assert_eq!(elevator.next(), Some(1), "a line behind the elevator waits");
+        dispatch(&elevator, stop(41, false));
+        elevator.publish(1, None);
         assert!(!elevator.has_stop(1));
         assert_eq!(elevator.next(), Some(0));
-        went(&elevator, stop(50, false));
-        elevator.call(0, None);
+        dispatch(&elevator, stop(50, false));
+        elevator.publish(0, None);
         assert_eq!(elevator.next(), Some(2));
-        elevator.call(2, None);
-        assert!(!elevator.is_called());
+        elevator.publish(2, None);
+        assert!(!elevator.is_running());
     }
 
     #[test]
-    fn no_more_are_in_flight_than_somebody_asks_for() {
+    fn operations_in_flight_are_limited_by_the_highest_demand() {
         let elevator = Elevator::new(2, 0);
-        elevator.call(0, stop(1, false));
-        (0..4).for_each(|_| elevator.began(1));
+        elevator.publish(0, stop(1, false));
+        (0..4).for_each(|_| elevator.count_start(1));
         assert_eq!(elevator.next(), None);
-        let hurried = Stop { operations: 5, ..stop(2, false).unwrap() };
-        elevator.call(1, Some(hurried));
-        assert_eq!(elevator.next(), Some(0), "it is all one disk");
-        elevator.began(1);
+        let demanding = Stop { operations: 5, ..stop(2, false).unwrap() };
+        elevator.publish(1, Some(demanding));
+        assert_eq!(elevator.next(), Some(0), "the limit applies to all shards together");
+        elevator.count_start(1);
         assert_eq!(elevator.next(), None);
-        elevator.ended(1);
+        elevator.count_end(1);
         assert_eq!(elevator.next(), Some(0));
     }
 
@@ -278,13 +277,13 @@ mod tests {
     fn whole_stripes_go_first_and_the_rest_goes_too() {
         let elevator = Elevator::new(2, 0);
         let stops = [stop(1, false), stop(100, true)];
-        elevator.call(0, stops[0]);
-        elevator.call(1, stops[1]);
+        elevator.publish(0, stops[0]);
+        elevator.publish(1, stops[1]);
         let shards: Vec<_> = (0..32)
             .map(|_| {
                 let next = elevator.next().unwrap();
-                went(&elevator, stops[next]);
-                elevator.ended(1);
+                dispatch(&elevator, stops[next]);
+                elevator.count_end(1);
                 next
             })
             .collect();
@@ -295,25 +294,25 @@ mod tests {
     #[test]
     fn half_of_what_may_be_dirty_stays() {
         let elevator = Elevator::new(2, 0);
-        assert!(elevator.has_room(0), "one operation may always be in flight");
-        elevator.began(7);
-        assert!(elevator.has_room(8));
-        elevator.began(1);
-        assert!(!elevator.has_room(8));
+        assert!(elevator.may_add_lines(0), "one operation may always be in flight");
+        elevator.count_start(7);
+        assert!(elevator.may_add_lines(8));
+        elevator.count_start(1);
+        assert!(!elevator.may_add_lines(8));
     }
 
     #[test]
     fn an_array_is_given_a_quarter_more_than_it_holds_and_then_half_of_that() {
         let elevator = Elevator::new(2, 16 * LINE_BYTES);
         (0..20).for_each(|_| {
-            assert!(elevator.has_room(1_000));
-            elevator.began(1);
+            assert!(elevator.may_add_lines(1_000));
+            elevator.count_start(1);
         });
         for lines in (10..20).rev() {
-            assert!(!elevator.has_room(1_000), "{lines} more");
-            elevator.ended(1);
+            assert!(!elevator.may_add_lines(1_000), "{lines} more");
+            elevator.count_end(1);
         }
-        assert!(elevator.has_room(1_000));
+        assert!(elevator.may_add_lines(1_000));
         assert_eq!(elevator.in_flight.load(Relaxed), 10);
     }
 }

@@ -3,19 +3,18 @@
 //! An *epoch* is the time between two flushes; the driver numbers epochs. A write belongs to the
 //! epoch in which it was made, and is destaged only when all earlier epochs are on the disk's
 //! stable storage. Within an epoch there is no order, as between two flushes of any disk. So the
-//! disk without pool and journal has what a disk with a volatile cache could have after a power
-//! failure, only older.
+//! disk without pool and journal has a state that a disk with a volatile cache could have after a
+//! power failure, only older.
 //!
-//! A dirty line of an epoch that is over is not changed any more. A write to it moves the line to
-//! another slot, and the old one is *frozen*: detached, under a pin of its own, with its dirty
-//! bits, until it is on the disk. The new slot is dirty wherever the old one is, too. So all that
-//! is dirty is found without the frozen slots, which are nothing but older versions, and no
-//! recovery or dump has to know of them; some sectors are written twice.
+//! A dirty line of a closed epoch must not change. A write to it relocates the line, and the old
+//! slot becomes *frozen*: detached, with a pin of its own and its dirty bits, until it is on the
+//! disk. The new slot is dirty in at least the same sectors. So frozen slots hold only older
+//! versions; recovery and dumps ignore them. The price: some sectors are written twice.
 //!
-//! Whatever goes to the disk past the pool (a write through the cache, an erase) waits until all
-//! earlier epochs are there and nothing under it is dirty: it is *held*.
+//! A write or an erase past the pool waits until all earlier epochs are on the disk and no sector
+//! under it is dirty: it is *held*.
 //!
-//! Sectors that are lost (`integrity`) hold up no epoch: they are counted among the newest.
+//! Lost sectors (`integrity`) delay no epoch: they count as part of the current one.
 
 use super::line_set::LineSet;
 use crate::index::Slots;
@@ -26,18 +25,18 @@ use crate::{Answer, Outbox, Outcome, PartId, Slot};
 use forebay_types::{IoError, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// An epoch that is over, and its lines that are not on the disk.
+/// A closed epoch with dirty lines.
 #[derive(Debug)]
 struct Epoch {
     number: u64,
     slots: BTreeMap<LineKey, Slot>,
 }
 
-/// The destaging of some epochs for a part.
+/// The destaging of some epochs on behalf of a part.
 #[derive(Debug)]
 struct Run {
     part: PartId,
-    /// Slots that have not had their try.
+    /// Slots that have not been tried yet.
     remaining: BTreeSet<Slot>,
     error: Option<IoError>,
 }
@@ -45,36 +44,36 @@ struct Run {
 /// The dirty lines of a volume by epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    /// The epoch of new writes, or an earlier one.
+    /// The epoch of new writes. The driver's may be newer.
     current: u64,
-    /// Dirty lines of it.
+    /// The dirty lines of the current epoch.
     open: LineSet,
-    /// When a tick found something dirty of it first, in milliseconds.
+    /// The time of the first tick that found a dirty line in the current epoch, in milliseconds.
     open_since_ms: Option<u64>,
-    /// Earlier epochs of which something is dirty, oldest first.
+    /// Closed epochs with dirty lines, oldest first.
     closed: VecDeque<Epoch>,
-    /// Frozen slots.
+    /// The number of frozen slots.
     frozen: usize,
-    /// What is to be destaged next, last one first.
+    /// The slots to destage next, the last one first.
     queue: Vec<(LineKey, Slot)>,
-    /// The parts that wait for that.
+    /// The runs in progress.
     runs: Vec<Run>,
 }
 
 impl Epochs {
-    /// All lines that are dirty count as written now.
+    /// Epochs that count all dirty lines as part of the current one.
     pub(crate) fn of(dirty: &DirtyLines) -> Self {
         let mut epochs = Self::default();
-        dirty.iter().for_each(|line| epochs.touch(line));
+        dirty.iter().for_each(|line| epochs.insert(line));
         epochs
     }
 
-    /// Another epoch has begun, if this one is newer.
+    /// Closes the current epoch and starts `epoch`, if it is newer.
     pub(crate) fn advance<M: LineTable>(&mut self, volume: VolumeId, epoch: u64, index: &Slots<M>) {
         if epoch <= self.current {
             return;
         }
-        // What is lost of a line can't be destaged, and stays among the newest.
+        // Lines with only lost dirty sectors cannot be destaged, and stay in the current epoch.
         let keys = self.open.from(0).map(|line| LineKey::new(volume, line));
         let found = keys.map(|key| (key, index.find(key).expect("a dirty line is in the pool")));
         let due: BTreeMap<_, _> =
@@ -82,7 +81,7 @@ impl Epochs {
         if !due.is_empty() {
             due.keys().for_each(|key| self.open.remove(key.line()));
             let last = self.closed.back();
-            assert!(last.is_none_or(|last| last.number < self.current), "epochs end in order");
+            assert!(last.is_none_or(|last| last.number < self.current), "epochs are out of order");
             self.closed.push_back(Epoch { number: self.current, slots: due });
         }
         self.current = epoch;
@@ -90,28 +89,28 @@ impl Epochs {
     }
 
     /// Adds a dirty line to the current epoch.
-    pub(crate) fn touch(&mut self, line: u64) {
+    pub(crate) fn insert(&mut self, line: u64) {
         self.open.insert(line);
     }
 
-    /// Whether a dirty line is of an epoch that is over.
+    /// Whether a dirty line belongs to a closed epoch.
     pub(crate) fn is_closed(&self, line: u64) -> bool {
-        !self.open.holds(line, 1)
+        !self.open.contains_range(line, 1)
     }
 
-    /// A line, which is in a slot, is clean.
-    pub(crate) fn cleaned(&mut self, key: LineKey, slot: Slot) {
-        if self.open.holds(key.line(), 1) {
+    /// Removes a resident line that has become clean.
+    pub(crate) fn remove(&mut self, key: LineKey, slot: Slot) {
+        if self.open.contains_range(key.line(), 1) {
             self.open.remove(key.line());
         } else {
-            self.leave(key, slot);
+            self.remove_closed(key, slot);
         }
     }
 
-    /// A slot has nothing to destage any more of an epoch that is over.
-    fn leave(&mut self, key: LineKey, slot: Slot) {
-        let holds = |epoch: &Epoch| epoch.slots.get(&key) == Some(&slot);
-        if let Some(at) = self.closed.iter().position(holds) {
+    /// Removes a slot from its closed epoch.
+    fn remove_closed(&mut self, key: LineKey, slot: Slot) {
+        let has_slot = |epoch: &Epoch| epoch.slots.get(&key) == Some(&slot);
+        if let Some(at) = self.closed.iter().position(has_slot) {
             self.closed[at].slots.remove(&key);
             if self.closed[at].slots.is_empty() {
                 self.closed.remove(at);
@@ -119,37 +118,36 @@ impl Epochs {
         }
     }
 
-    /// Slots with an older version of a line.
+    /// The number of frozen slots.
     pub(crate) const fn frozen(&self) -> usize {
         self.frozen
     }
 
-    /// A line of an epoch that is over was written: its old slot stays behind, frozen, and the
-    /// line is of the epoch at hand.
-    pub(crate) fn froze(&mut self, line: u64) {
-        assert!(self.is_closed(line), "only lines of epochs that are over are kept");
+    /// Records that a write has relocated a line of a closed epoch: the old slot is frozen, and the
+    /// line now belongs to the current epoch.
+    pub(crate) fn freeze(&mut self, line: u64) {
+        assert!(self.is_closed(line), "only lines of closed epochs are frozen");
         self.frozen += 1;
         self.open.insert(line);
     }
 
-    /// A frozen slot has nothing to destage any more.
-    pub(crate) fn thawed(&mut self, key: LineKey, slot: Slot) {
-        assert!(self.frozen > 0, "a slot that is thawed was frozen");
-        self.leave(key, slot);
+    /// Removes a frozen slot that has nothing left to destage.
+    pub(crate) fn thaw(&mut self, key: LineKey, slot: Slot) {
+        assert!(self.frozen > 0, "more slots were thawed than frozen");
+        self.remove_closed(key, slot);
         self.frozen -= 1;
     }
 
-    /// A line in a slot of an epoch that is over has nothing to destage. What is lost of it is
-    /// dirty still, and counts as written now.
+    /// Moves a resident line of a closed epoch with only lost dirty sectors to the current epoch.
     pub(crate) fn reopen(&mut self, key: LineKey, slot: Slot) {
-        if !self.open.holds(key.line(), 1) {
-            self.leave(key, slot);
+        if !self.open.contains_range(key.line(), 1) {
+            self.remove_closed(key, slot);
             self.open.insert(key.line());
         }
     }
 
-    /// A line of an epoch that is over has moved, which it must not: only a planted bug does it.
-    pub(crate) fn moved_closed(&mut self, key: LineKey, old: Slot, new: Slot) {
+    /// Follows a line of a closed epoch to its new slot. For a planted bug only.
+    pub(crate) fn move_closed(&mut self, key: LineKey, old: Slot, new: Slot) {
         let mut places = self.closed.iter_mut().filter_map(|epoch| epoch.slots.get_mut(&key));
         places.find(|slot| **slot == old).into_iter().for_each(|slot| *slot = new);
         for run in self.runs.iter_mut() {
@@ -159,33 +157,33 @@ impl Epochs {
         }
     }
 
-    /// The oldest epoch of which anything is dirty.
+    /// The oldest epoch with dirty lines.
     pub(crate) fn oldest(&self) -> Option<u64> {
         let open = (!self.open.is_empty()).then_some(self.current);
         self.closed.front().map(|epoch| epoch.number).or(open)
     }
 
-    /// The time of a tick.
+    /// Records the time of a tick.
     pub(crate) fn tick(&mut self, now_ms: u64) {
         if !self.open.is_empty() {
             self.open_since_ms.get_or_insert(now_ms);
         }
     }
 
-    /// Whether something should be on its way to the disk: epochs that are over, or the one at
-    /// hand because of its age or of `open`.
-    pub(crate) fn is_due(&self, now_ms: u64, age_ms: u64, open: bool) -> bool {
+    /// Whether a destage is due: an epoch is closed, or the current one is dirty and must be closed
+    /// because of its age or of `close_current`.
+    pub(crate) fn is_due(&self, now_ms: u64, age_ms: u64, close_current: bool) -> bool {
         let is_old = self.open_since_ms.is_some_and(|since_ms| now_ms >= since_ms + age_ms);
-        !self.closed.is_empty() || (!self.open.is_empty() && (open || is_old))
+        !self.closed.is_empty() || (!self.open.is_empty() && (close_current || is_old))
     }
 
-    /// Slots of the epochs up to `last`, which are over.
+    /// The slots of the closed epochs up to `last`.
     pub(crate) fn slots_up_to(&self, last: u64) -> impl Iterator<Item = (LineKey, Slot)> {
         let due = self.closed.iter().take_while(move |epoch| epoch.number <= last);
         due.flat_map(|epoch| epoch.slots.iter().map(|(&key, &slot)| (key, slot)))
     }
 
-    /// Starts a run over the epochs up to `last`, which are over. Whether it has anything to do.
+    /// Starts a run over the closed epochs up to `last`. Returns false if they hold no slot.
     pub(crate) fn start_run(&mut self, last: u64, part: PartId) -> bool {
         let mut queue: Vec<_> = self.slots_up_to(last).collect();
         if queue.is_empty() {
@@ -198,28 +196,28 @@ impl Epochs {
         true
     }
 
-    /// Whether a run is under way.
+    /// Whether a run is in progress.
     pub(crate) const fn is_running(&self) -> bool {
         !self.runs.is_empty()
     }
 
-    /// The next slot in the queue of the runs.
+    /// Takes the next slot from the queue.
     pub(crate) fn next(&mut self) -> Option<(LineKey, Slot)> {
         if self.runs.is_empty() { None } else { self.queue.pop() }
     }
 
-    /// Whether the next slot in the queue goes along with the one before it.
+    /// Whether the next slot in the queue can be destaged together with the previous one.
     pub(crate) fn joins_next(&self, joins: impl FnOnce(LineKey, Slot) -> bool) -> bool {
-        self.queue.last().is_some_and(|&(key, slot)| joins(key, slot) && self.waits(slot))
+        self.queue.last().is_some_and(|&(key, slot)| joins(key, slot) && self.is_waiting_for(slot))
     }
 
     /// Whether a run waits for a slot.
-    pub(crate) fn waits(&self, slot: Slot) -> bool {
+    pub(crate) fn is_waiting_for(&self, slot: Slot) -> bool {
         self.runs.iter().any(|run| run.remaining.contains(&slot))
     }
 
-    /// A slot had its try.
-    pub(crate) fn tried(&mut self, slot: Slot, error: Option<IoError>) {
+    /// Records an attempt to destage a slot.
+    pub(crate) fn record_attempt(&mut self, slot: Slot, error: Option<IoError>) {
         for run in &mut self.runs {
             if run.remaining.remove(&slot) {
                 run.error = run.error.or(error);
@@ -227,8 +225,9 @@ impl Epochs {
         }
     }
 
-    /// Something of a slot was lost. It may still be on its way.
-    pub(crate) fn lost(&mut self, slot: Slot, gives_up: bool) {
+    /// Records that sectors of a slot were lost. Without `gives_up`, the runs still wait for the
+    /// rest.
+    pub(crate) fn record_loss(&mut self, slot: Slot, gives_up: bool) {
         for run in &mut self.runs {
             if run.remaining.contains(&slot) {
                 run.error = run.error.or(Some(IoError::Io));
@@ -239,7 +238,7 @@ impl Epochs {
         }
     }
 
-    /// Puts what the runs still wait for into the queue.
+    /// Puts the remaining slots of all runs into the queue.
     pub(crate) fn refill<M: LineTable>(&mut self, index: &Slots<M>) {
         let slots = self.runs.iter().flat_map(|run| run.remaining.iter().copied());
         let mut queue: Vec<_> = slots.map(|slot| (index.get(slot).key, slot)).collect();
@@ -247,7 +246,7 @@ impl Epochs {
         self.queue = queue;
     }
 
-    /// Answers the runs that have nothing left to wait for.
+    /// Answers the runs whose slots have all been tried.
     pub(crate) fn answer(&mut self, out: &mut Outbox) {
         self.runs.retain(|run| {
             let done = run.remaining.is_empty();
@@ -259,7 +258,7 @@ impl Epochs {
         });
     }
 
-    /// Older versions of a line.
+    /// The slots of a line in closed epochs.
     pub(crate) fn versions(&self, key: LineKey) -> impl Iterator<Item = Slot> + '_ {
         self.closed.iter().filter_map(move |epoch| epoch.slots.get(&key).copied())
     }
@@ -272,19 +271,19 @@ impl Epochs {
         self.open.metadata_bytes() + runs + (2 * closed + self.queue.capacity()) * entry
     }
 
-    /// Panics unless every dirty line is in one epoch, and every frozen slot in one that is over.
+    /// Panics unless every dirty line is in one epoch, and every frozen slot in a closed one.
     pub(crate) fn self_check<M: LineTable>(&self, dirty: &DirtyLines, index: &Slots<M>) {
         let mut resident = self.open.from(0).count();
-        assert!(self.open.from(0).all(|line| dirty.contains(line)), "what is open is dirty");
+        assert!(self.open.from(0).all(|line| dirty.contains(line)), "an open line is clean");
         let mut frozen = 0;
         let mut before = 0;
         for epoch in &self.closed {
-            assert!(before <= epoch.number && epoch.number < self.current, "epochs are in order");
-            assert!(!epoch.slots.is_empty(), "an epoch that is on the disk is forgotten");
+            assert!(before <= epoch.number && epoch.number < self.current, "epochs out of order");
+            assert!(!epoch.slots.is_empty(), "an empty epoch was kept");
             before = epoch.number + 1;
             for (&key, &slot) in &epoch.slots {
                 let line = index.get(slot);
-                assert_eq!(line.key, key, "an epoch knows its lines");
+                assert_eq!(line.key, key, "slot {slot} of an epoch holds another line");
                 if line.has(FROZEN) {
                     assert!(line.has(DETACHED) && line.dirty != 0 && line.pins > 0, "{line:?}");
                     frozen += 1;
@@ -294,6 +293,6 @@ impl Epochs {
                 }
             }
         }
-        assert_eq!((resident, frozen), (dirty.len(), self.frozen), "no dirty line is forgotten");
+        assert_eq!((resident, frozen), (dirty.len(), self.frozen), "dirty lines and frozen slots");
     }
 }

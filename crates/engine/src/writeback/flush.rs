@@ -1,12 +1,12 @@
-//! FLUSH: brings to the disk what was dirty when it came.
+//! The flushes of a volume, one group at a time.
 //!
-//! One flush at a time makes every dirty line owed, and is done when none is owed any more. A line
-//! that clients write again meanwhile does not hold it up: data of an operation never changes, so
-//! a destage that was current when the flush came, or began later, carries all that was
-//! acknowledged before. Flushes that come while one is under way form the next group, as in the
-//! commit of a file system's journal: they could not end before it anyway.
+//! A flush makes every dirty line owed, and completes when none is owed any more. Rewriting a line
+//! meanwhile does not delay it: pinned data never changes, so a destage that was in flight when the
+//! flush came, or starts later, writes everything acknowledged before. Flushes that come while a
+//! group is running form the next group, like the commits of a file system's journal; they could
+//! not complete earlier anyway.
 //!
-//! The marks lie in the set of dirty lines, so a flush takes no memory for each line.
+//! The owed marks are in the set of dirty lines, so a flush takes no memory per line.
 
 use crate::{Answer, Outbox, Outcome, PartId};
 use forebay_types::IoError;
@@ -14,32 +14,32 @@ use forebay_types::IoError;
 /// The flushes of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
-    /// Those that wait for what is owed.
+    /// The running group, which waits for the owed lines.
     running: Vec<PartId>,
-    /// Those that came since.
+    /// The next group.
     next: Vec<PartId>,
-    /// What went wrong for those that run.
+    /// The first error of the running group.
     error: Option<IoError>,
 }
 
 impl Flushes {
-    /// Whether anything waits for what is owed.
+    /// Whether a group is running.
     pub(crate) const fn is_running(&self) -> bool {
         !self.running.is_empty()
     }
 
-    /// Whether any wait for those that run.
+    /// Whether flushes wait for the running group.
     pub(crate) const fn has_next(&self) -> bool {
         !self.next.is_empty()
     }
 
-    /// Takes a flush in. It starts with the next call of [`Flushes::start_next`].
+    /// Adds a flush to the next group.
     pub(crate) fn push(&mut self, part: PartId) {
         self.next.push(part);
     }
 
-    /// Starts those that wait for others, when those are done. Whether there are any: then all
-    /// that is dirty is owed.
+    /// Starts the next group, unless one is running. Returns whether it did; the caller then makes
+    /// all dirty lines owed.
     pub(crate) fn start_next(&mut self) -> bool {
         if self.is_running() || self.next.is_empty() {
             return false;
@@ -49,16 +49,16 @@ impl Flushes {
         true
     }
 
-    /// A line that they wait for can't be brought to the disk.
+    /// Records an error for the running group, if there is one. The first error counts.
     pub(crate) const fn fail(&mut self, error: IoError) {
         if self.is_running() && self.error.is_none() {
             self.error = Some(error);
         }
     }
 
-    /// Nothing is owed any more: answers those that waited for that.
+    /// Answers the running group. No line is owed any more.
     pub(crate) fn answer(&mut self, out: &mut Outbox) {
-        assert!(self.is_running(), "flushes are answered that do not run");
+        assert!(self.is_running(), "no flush is running");
         let outcome = Outcome::Done(self.error.take().map_or(Ok(()), Err));
         out.answers.extend(self.running.drain(..).map(|part| Answer { part, outcome }));
     }

@@ -1,12 +1,13 @@
-//! Lines of a volume in order of place.
+//! A set of line numbers in ascending order.
 
+use crate::index::bits::ones;
 use std::collections::BTreeMap;
 
-/// Lines that share a word.
+/// Lines per word.
 const CHUNK: u64 = 64;
 
-/// A set of lines, by their numbers in the volume, as words in a tree: neighbours cost a bit each,
-/// and a line far from any other some thirty bytes.
+/// A set of a volume's line numbers, as words in a tree: adjacent lines take a bit each, an
+/// isolated line some thirty bytes.
 #[derive(Debug, Default)]
 pub(crate) struct LineSet {
     chunks: BTreeMap<u64, u64>,
@@ -34,10 +35,10 @@ impl LineSet {
         }
     }
 
-    /// Whether all of `count` lines from `first` on are in it.
-    pub(crate) fn holds(&self, first: u64, count: u64) -> bool {
+    /// Whether all of `count` lines from `first` on are in the set.
+    pub(crate) fn contains_range(&self, first: u64, count: u64) -> bool {
         let mut end = first + count;
-        // From the end: who writes in order fills that last.
+        // From the end, because a sequential writer fills the end last.
         while end > first {
             let start = first.max((end - 1) / CHUNK * CHUNK);
             let bits = self.chunks.get(&(start / CHUNK)).copied().unwrap_or(0);
@@ -50,22 +51,16 @@ impl LineSet {
         true
     }
 
-    /// The lines from `line` on, in order.
+    /// The lines from `line` on, in ascending order.
     pub(crate) fn from(&self, line: u64) -> impl Iterator<Item = u64> {
         let (chunk, bit) = (line / CHUNK, line % CHUNK);
         self.chunks.range(chunk..).flat_map(move |(&at, &bits)| {
-            let mut bits = if at == chunk { bits & (u64::MAX << bit) } else { bits };
-            std::iter::from_fn(move || {
-                (bits != 0).then(|| {
-                    let next = u64::from(bits.trailing_zeros());
-                    bits &= bits - 1;
-                    at * CHUNK + next
-                })
-            })
+            let bits = if at == chunk { bits & (u64::MAX << bit) } else { bits };
+            ones(bits).map(move |offset| at * CHUNK + offset as u64)
         })
     }
 
-    /// What it takes, in bytes: nodes of a tree that grew at random are two thirds full.
+    /// An estimate in bytes: tree nodes filled in random order are two thirds full.
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.chunks.len() * 2 * size_of::<(u64, u64)>()
     }
@@ -79,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_in_order(
+        fn agrees_with_an_ordered_set(
             steps in prop::collection::vec((any::<bool>(), 0_u64..300), 0..400),
             first in 0_u64..300,
             count in 1_u64..200,
@@ -93,13 +88,13 @@ mod tests {
                     set.remove(line);
                     oracle.remove(&line);
                 }
-                prop_assert_eq!(set.holds(line, 1), adds);
+                prop_assert_eq!(set.contains_range(line, 1), adds);
             }
             prop_assert!(set.from(first).eq(oracle.range(first..).copied()));
             let all = (first..first + count).all(|line| oracle.contains(&line));
-            prop_assert_eq!(set.holds(first, count), all);
+            prop_assert_eq!(set.contains_range(first, count), all);
             (first..first + count).for_each(|line| set.insert(line));
-            prop_assert!(set.holds(first, count));
+            prop_assert!(set.contains_range(first, count));
             oracle.into_iter().chain(first..first + count).for_each(|line| set.remove(line));
             prop_assert!(set.is_empty());
         }

@@ -1,18 +1,22 @@
-//! Writing dirty lines back: what goes together, and when.
+//! Writeback of a volume's dirty lines: which lines go to the disk together, and when.
 //!
-//! Lines go out in ascending order of place, whole stripes first and neighbours in one write. A
-//! flush, or a mode that has no place for dirty data, takes all; otherwise a line goes when it has
-//! been dirty for a while, or when so much is dirty that the limit is near. What fails stays dirty
-//! and is tried again.
+//! Lines are destaged in ascending order, whole stripes first, adjacent lines in one write. A
+//! flush, or a mode without dirty data, destages all lines. Otherwise a line is destaged when it
+//! has been dirty for a while, or when the dirty limit is near. A line whose destage fails stays
+//! dirty and is retried.
 //!
-//! Background write-back steps aside while clients wait for reads of the same disk: a hard disk
-//! that writes back between them seeks twice for each. It goes at the pace it was given, the faster
-//! the nearer the dirty limit is, so reads put it off and never stop it.
+//! Background writeback slows down while clients wait for reads of the same disk: a hard disk that
+//! destages between reads seeks twice for each. Its rate is set from outside and rises as the dirty
+//! limit nears, so reads delay it but never stop it.
 //!
-//! The parts: [`dirty_lines`] is the one set of what is dirty, in order of place; [`scheduler`]
-//! says when a destage may start; [`elevator`] is the order that the shards of a volume share;
-//! [`span`] says what goes with a line; [`destage`] carries all of that out. [`epochs`] replaces
-//! order and schedule in an ordered volume. [`quota`] counts what is dirty in the whole shard.
+//! The components:
+//! - [`dirty_lines`] is the set of dirty lines, in ascending order;
+//! - [`scheduler`] decides when a destage may start;
+//! - [`elevator`] is the order shared by the shards of a volume;
+//! - [`span`] decides which lines are destaged together;
+//! - [`destage`] starts the destages;
+//! - [`epochs`] replaces elevator and schedule in an ordered volume;
+//! - [`quota`] counts the dirty lines of the whole shard.
 
 pub(crate) mod destage;
 pub(crate) mod dirty;
@@ -36,15 +40,15 @@ use flush::Flushes;
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use scheduler::{Inputs, Scheduler};
 
-/// The dirty lines of a volume in one shard, and their way to the disk.
+/// The dirty lines of a volume in one shard, and the state of their destages.
 #[derive(Debug)]
 pub(crate) struct Writeback {
     dirty: DirtyLines,
-    /// How often lines were made owed: tells what a destage in flight is worth to a flush.
+    /// Incremented each time lines become owed. Shows which flushes a destage in flight satisfies.
     demand: u32,
     flushes: Flushes,
     scheduler: Scheduler,
-    /// The order of destages, if the volume is ordered.
+    /// Set if the volume is ordered.
     epochs: Option<Epochs>,
 }
 
@@ -84,35 +88,35 @@ impl Writeback {
     }
 
     pub(crate) fn set_ordered(&mut self) {
-        assert!(self.epochs.is_none(), "a volume is made ordered once");
+        assert!(self.epochs.is_none(), "the volume is ordered already");
         self.epochs = Some(Epochs::of(&self.dirty));
     }
 
-    /// Older versions of lines.
+    /// Frozen slots of the volume.
     pub(crate) fn frozen_lines(&self) -> usize {
         self.epochs.as_ref().map_or(0, Epochs::frozen)
     }
 
-    /// A line that was clean has become dirty.
+    /// Adds a line that has become dirty.
     #[inline]
-    pub(crate) fn dirtied(&mut self, line: u64) {
+    pub(crate) fn insert(&mut self, line: u64) {
         self.dirty.insert(line);
         if let Some(epochs) = &mut self.epochs {
-            epochs.touch(line);
+            epochs.insert(line);
         }
     }
 
-    /// A line has no dirty sector any more, so nothing waits for it.
-    pub(crate) fn cleaned(&mut self, key: LineKey, slot: Slot) {
+    /// Removes a line that has become clean. Nothing waits for it any longer.
+    pub(crate) fn remove(&mut self, key: LineKey, slot: Slot) {
         self.dirty.remove(key.line());
         if let Some(epochs) = &mut self.epochs {
-            epochs.cleaned(key, slot);
-            epochs.tried(slot, None);
+            epochs.remove(key, slot);
+            epochs.record_attempt(slot, None);
         }
     }
 
-    /// A line of a write that is not worth holding back goes as if it were old, or with the
-    /// elevator if that runs.
+    /// Marks a line old, so that the next pass by age destages it. While the elevator runs, the
+    /// elevator does that instead.
     #[inline]
     pub(crate) fn boost(&mut self, line: u64) {
         if !self.scheduler.is_elevator_running() {
@@ -120,32 +124,32 @@ impl Writeback {
         }
     }
 
-    /// A dirty line was written while its older content is on its way to the disk. Returns the
-    /// demand that this content still meets.
+    /// Records that a line was rewritten while its older data is being destaged. Returns the demand
+    /// that the older data still satisfies.
     #[inline]
-    pub(crate) fn superseded(&mut self, line: u64) -> u32 {
+    pub(crate) fn supersede(&mut self, line: u64) -> u32 {
         self.dirty.make_young(line);
         self.demand
     }
 
-    /// No flush waits for a line any more, which is a planted bug.
-    pub(crate) fn forget(&mut self, line: u64) {
-        self.dirty.settle(line);
+    /// Makes flushes no longer wait for a line. For a planted bug only.
+    pub(crate) fn clear_owed(&mut self, line: u64) {
+        self.dirty.clear_owed(line);
     }
 
-    /// A slot was destaged, or could not be.
-    pub(crate) fn tried(&mut self, key: LineKey, slot: Slot, error: Option<IoError>) {
+    /// Records an attempt to destage a slot.
+    pub(crate) fn record_attempt(&mut self, key: LineKey, slot: Slot, error: Option<IoError>) {
         if let Some(epochs) = &mut self.epochs {
-            return epochs.tried(slot, error);
+            return epochs.record_attempt(slot, error);
         }
         if self.dirty.is_owed(key.line()) {
-            self.dirty.settle(key.line());
+            self.dirty.clear_owed(key.line());
             error.into_iter().for_each(|error| self.flushes.fail(error));
         }
     }
 
-    /// The same of content that a newer write superseded while `demand` was in force.
-    pub(crate) fn tried_superseded(
+    /// Records an attempt to destage data that was superseded at `demand`.
+    pub(crate) fn record_superseded_attempt(
         &mut self,
         key: LineKey,
         slot: Slot,
@@ -153,42 +157,42 @@ impl Writeback {
         error: Option<IoError>,
     ) {
         if self.epochs.is_some() || demand == self.demand {
-            self.tried(key, slot, error);
+            self.record_attempt(key, slot, error);
         }
     }
 
-    /// Something of a dirty line was lost. Unless the rest of it can be destaged, or is on its way,
-    /// nothing waits for the line any longer.
-    pub(crate) fn lost(&mut self, key: LineKey, slot: Slot, gives_up: bool) {
+    /// Records that sectors of a dirty line were lost. With `gives_up`, nothing waits for the line
+    /// any longer: it has no sector to destage, and no destage of it is in flight.
+    pub(crate) fn record_loss(&mut self, key: LineKey, slot: Slot, gives_up: bool) {
         if let Some(epochs) = &mut self.epochs {
-            return epochs.lost(slot, gives_up);
+            return epochs.record_loss(slot, gives_up);
         }
         if self.dirty.is_owed(key.line()) {
             self.flushes.fail(IoError::Io);
             if gives_up {
-                self.dirty.settle(key.line());
+                self.dirty.clear_owed(key.line());
             }
         }
     }
 
-    /// A destage is over, and the line is dirty: it failed, or the line was written meanwhile.
-    pub(crate) fn come_back(&mut self, line: u64) {
-        self.dirty.come_back(line);
+    /// Returns a line that is still dirty after its destage to the waiting lines.
+    pub(crate) fn clear_away(&mut self, line: u64) {
+        self.dirty.clear_away(line);
     }
 
-    /// What the scheduler is to know.
+    /// The scheduler's inputs.
     fn inputs(&self, mode: Mode, now_ms: u64) -> Inputs {
         let draining = mode != Mode::WriteBack;
         Inputs { flushing: self.flushes.is_running(), draining, now_ms }
     }
 
-    /// Whether a part waits for lines to be destaged, and no destage is in flight.
+    /// Whether a part waits for destages while none is in flight.
     fn is_stalled(&self) -> bool {
         let is_running = self.epochs.as_ref().map_or(self.flushes.is_running(), Epochs::is_running);
         is_running && self.scheduler.destaging() == 0
     }
 
-    /// All lines are owed but those that are lost.
+    /// Makes every line owed that has a destageable sector.
     fn owe_all<M: LineTable>(&mut self, volume: VolumeId, has_lost: bool, index: &Slots<M>) {
         self.demand = self.demand.wrapping_add(1);
         self.dirty.owe_all(|line| {
@@ -197,7 +201,8 @@ impl Writeback {
         });
     }
 
-    /// Begins a sweep of what is owed, or of what is due by mode or age.
+    /// Begins a sweep of the owed lines, or of lines due because of the mode or their age. Returns
+    /// whether lines have aged.
     fn begin_sweep<M: LineTable>(
         &mut self,
         volume: VolumeId,
@@ -225,8 +230,8 @@ impl Writeback {
         false
     }
 
-    /// Answers the flushes that have nothing left to wait for, and starts those behind them.
-    /// `error` is that of all that start while something is lost.
+    /// Answers the flushes whose lines have all been tried, and starts the next ones. If `error` is
+    /// set because sectors are lost, the next ones fail with it.
     fn answer_flushes<M: LineTable>(
         &mut self,
         volume: VolumeId,
@@ -250,12 +255,12 @@ impl Writeback {
         }
     }
 
-    /// Takes a flush in.
+    /// Adds a flush.
     ///
     /// # Panics
     /// If the volume is ordered: its epochs are destaged instead.
     fn push_flush(&mut self, part: PartId) {
-        assert!(self.epochs.is_none(), "an ordered volume is not flushed but destaged in order");
+        assert!(self.epochs.is_none(), "an ordered volume destages epochs instead");
         self.flushes.push(part);
     }
 
@@ -265,7 +270,7 @@ impl Writeback {
             + self.epochs.as_ref().map_or(0, Epochs::metadata_bytes)
     }
 
-    /// Panics where the parts contradict each other.
+    /// Panics if the components are inconsistent.
     pub(crate) fn self_check<M: LineTable>(&self, index: &Slots<M>) {
         self.dirty.self_check();
         if let Some(epochs) = &self.epochs {
@@ -273,6 +278,6 @@ impl Writeback {
             assert!(!self.flushes.is_running(), "an ordered volume has no flushes");
         }
         let owes = self.flushes.is_running() || !self.flushes.has_next();
-        assert!(owes, "a flush waits for no other one");
+        assert!(owes, "flushes wait although none is running");
     }
 }

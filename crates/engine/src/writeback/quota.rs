@@ -1,28 +1,30 @@
-//! How much may be dirty in a shard, and how much is.
+//! The dirty quota of a shard: how many lines are dirty, and how many may be.
 
-/// Where nothing became dirty for so long, in milliseconds, the dirty limit counts as far away.
-const WRITERS_GONE_MS: u64 = 500;
-/// Time between two ticks that counts at most, in milliseconds: without dirty lines there are none.
+/// With no recent writers for this time, in milliseconds, treat the dirty limit as far away.
+const WRITERS_IDLE_MS: u64 = 500;
+/// The longest time between two ticks that is counted, in milliseconds: without dirty lines there
+/// are no ticks.
 const TICK_MS_MAX: u64 = 1_000;
 
-/// As many destage operations as an array of some disks can do at once. More of them would only
-/// have each other, and reads, wait.
+/// Destage operations that an array of a few disks can do at once. More would only delay each
+/// other, and reads.
 const OPERATIONS_MAX: u32 = 32;
 
-/// How much may be dirty, and for how long.
+/// The limits of dirty data in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
-    /// Lines that may be dirty at once; beyond it, writes wait for the disk.
+    /// The dirty limit in lines. At the limit, writers are throttled.
     pub dirty_lines_max: usize,
-    /// Lines above which dirty ones are written back without waiting for their age.
+    /// The background limit in lines. Above it, dirty lines are destaged before they reach their
+    /// age.
     pub dirty_lines_background: usize,
-    /// Dirty lines are written back between one and two times this age, in milliseconds, and up to
-    /// 40 s later while the elevator runs and does not come by.
+    /// Dirty lines are destaged between one and two times this age, in milliseconds, and up to 40 s
+    /// later while the elevator runs without reaching them.
     pub dirty_age_ms: u64,
-    /// Destage operations in flight per volume while a flush or a change of mode waits for them.
+    /// Destage operations in flight per volume for a flush or a change of mode.
     pub destage_operations_max: u32,
-    /// Destage operations in flight per volume, from all shards, while a writer waits for them.
-    /// Otherwise there are the more of them, the nearer the limit is.
+    /// Destage operations in flight per volume, over all shards, while writers are throttled.
+    /// Otherwise their number rises as the dirty limit nears.
     pub destage_operations_all: u32,
 }
 
@@ -30,36 +32,36 @@ impl ShardConfig {
     /// The default of [`ShardConfig::dirty_age_ms`].
     pub const DIRTY_AGE_MS: u64 = 5_000;
 
-    /// Destage operations in flight that nobody waits for, from all shards, where so many lines are
-    /// dirty in this one, and so many operations are due while there are few. As they rise and fall
-    /// with what is dirty, that settles where the disk takes as much as is written.
-    fn operations_for(&self, dirty_lines: usize, at_leisure: u32) -> u32 {
+    /// Background destage operations in flight, over all shards: from `at_background` at the
+    /// background limit up to the maximum at the dirty limit. The number rises and falls with the
+    /// dirty lines, so it settles where the disk keeps up with the writers.
+    fn operations_for(&self, dirty_lines: usize, at_background: u32) -> u32 {
         let range = self.dirty_lines_max.saturating_sub(self.dirty_lines_background).max(1) as u64;
         let over = dirty_lines.saturating_sub(self.dirty_lines_background) as u64;
         let most = self.destage_operations_all.max(1);
-        let more = u64::from(most.saturating_sub(at_leisure)) * over.min(range) / range;
-        at_leisure.min(most) + more as u32
+        let more = u64::from(most.saturating_sub(at_background)) * over.min(range) / range;
+        at_background.min(most) + more as u32
     }
 
-    /// Lines that may still get dirty where so many are, and all those between the background limit
-    /// and the dirty limit.
+    /// Lines between `dirty_lines` and the dirty limit, and between the background limit and the
+    /// dirty limit.
     fn distance(&self, dirty_lines: usize) -> (u64, u64) {
         let all = self.dirty_lines_max.saturating_sub(self.dirty_lines_background);
         let left = self.dirty_lines_max.saturating_sub(dirty_lines).min(all);
         (left as u64, all as u64)
     }
 
-    /// Dirty lines below which writers are not throttled any more: some less than may be dirty, so
-    /// that the disk is given more than one thing to do.
-    const fn dirty_lines_enough(&self) -> usize {
+    /// Dirty lines at which throttling ends: somewhat below the dirty limit, so that the disk has
+    /// more than one operation queued.
+    const fn dirty_lines_recovered(&self) -> usize {
         self.dirty_lines_max.saturating_sub(self.dirty_lines_max / 16 + 1)
     }
 
     /// The defaults for a shard of `slots` lines.
     pub const fn for_slots(slots: usize) -> Self {
         Self {
-            // A third of the pool stays clean, so that reads are served and a write always finds
-            // a line to take the place of.
+            // A third of the pool stays clean, so that reads find lines and a write always finds a
+            // line to evict.
             dirty_lines_max: slots - slots / 3,
             dirty_lines_background: slots / 2,
             dirty_age_ms: Self::DIRTY_AGE_MS,
@@ -68,7 +70,7 @@ impl ShardConfig {
         }
     }
 
-    /// The same for one of `shards` such shards of one cache, as it is one disk that is written.
+    /// The configuration of one of `shards` such shards, which share the disks.
     #[must_use]
     pub fn among(self, shards: usize) -> Self {
         let each = OPERATIONS_MAX / u32::try_from(shards).unwrap_or(u32::MAX).max(1);
@@ -77,19 +79,19 @@ impl ShardConfig {
     }
 }
 
-/// The dirty lines of all volumes of a shard against its limits.
+/// The dirty lines of all volumes of a shard, and its limits.
 #[derive(Debug)]
 pub(crate) struct Quota {
     config: ShardConfig,
-    /// Dirty lines, and older versions of lines that are dirty.
+    /// Dirty lines, including frozen slots.
     dirty_lines: usize,
-    /// Lines of destages in flight, clean ones that go along among them.
+    /// Lines of destages in flight, including clean ones in whole stripes.
     destaging_lines: usize,
-    /// When a line became dirty last, in milliseconds.
-    dirtied_ms: u64,
-    /// Parts that are throttled.
+    /// When a line last became dirty, in milliseconds.
+    last_dirtied_ms: u64,
+    /// Throttled parts.
     throttled: usize,
-    /// Up to when the age of dirty lines is in the counters, in milliseconds.
+    /// The time up to which the dirty time of lines has been counted, in milliseconds.
     counted_ms: u64,
 }
 
@@ -99,7 +101,7 @@ impl Quota {
             config,
             dirty_lines: 0,
             destaging_lines: 0,
-            dirtied_ms: 0,
+            last_dirtied_ms: 0,
             throttled: 0,
             counted_ms: 0,
         }
@@ -117,78 +119,77 @@ impl Quota {
         self.throttled
     }
 
-    /// Lines that may still get dirty.
+    /// Lines that may still become dirty.
     #[inline]
     pub(crate) const fn free_lines(&self) -> usize {
         self.config.dirty_lines_max.saturating_sub(self.dirty_lines)
     }
 
-    /// Whether more is dirty than may wait for its age.
+    /// Whether the dirty lines exceed the background limit.
     pub(crate) const fn is_over_background(&self) -> bool {
         self.dirty_lines > self.config.dirty_lines_background
     }
 
-    /// The same, leaving out what is on its way to the disk.
+    /// Whether the dirty lines that are not in flight exceed the background limit.
     pub(crate) const fn has_backlog(&self) -> bool {
         self.dirty_lines.saturating_sub(self.destaging_lines) > self.config.dirty_lines_background
     }
 
-    /// Whether throttled parts may go on: a bit less than the limit is dirty, so that the disk is
-    /// given more than one thing to do.
+    /// Whether throttling may end; see [`ShardConfig::dirty_lines_recovered`].
     pub(crate) const fn has_recovered(&self) -> bool {
-        self.dirty_lines <= self.config.dirty_lines_enough()
+        self.dirty_lines <= self.config.dirty_lines_recovered()
     }
 
-    /// How far the dirty limit is; see [`super::token_bucket::TokenBucket::fill`].
+    /// The distance to the dirty limit; see [`super::token_bucket::TokenBucket::fill`].
     pub(crate) fn distance(&self, now_ms: u64) -> (u64, u64) {
-        let are_gone = now_ms > self.dirtied_ms + WRITERS_GONE_MS;
-        self.config.distance(if are_gone { 0 } else { self.dirty_lines })
+        let are_idle = now_ms > self.last_dirtied_ms + WRITERS_IDLE_MS;
+        self.config.distance(if are_idle { 0 } else { self.dirty_lines })
     }
 
-    /// Operations that the elevator may have in flight because of what is dirty here.
-    pub(crate) fn operations_for(&self, at_leisure: u32) -> u32 {
-        self.config.operations_for(self.dirty_lines, at_leisure)
+    /// Operations that the elevator may have in flight because of this shard.
+    pub(crate) fn operations_for(&self, at_background: u32) -> u32 {
+        self.config.operations_for(self.dirty_lines, at_background)
     }
 
-    /// A clean line has become dirty.
+    /// Counts a line that has become dirty.
     #[inline]
-    pub(crate) const fn dirtied(&mut self, now_ms: u64) {
+    pub(crate) const fn count_dirtied(&mut self, now_ms: u64) {
         self.dirty_lines += 1;
-        self.dirtied_ms = now_ms;
+        self.last_dirtied_ms = now_ms;
     }
 
-    /// Dirty lines were found at a start, or an older version is kept of a dirty line.
-    pub(crate) const fn found_dirty(&mut self, lines: usize) {
+    /// Counts dirty lines of an adopted table, or a frozen slot.
+    pub(crate) const fn add_dirty(&mut self, lines: usize) {
         self.dirty_lines += lines;
     }
 
-    /// A line is clean, or an older version on the disk.
+    /// Counts a line that has become clean, or a frozen slot that was freed.
     #[inline]
-    pub(crate) const fn cleaned(&mut self) {
-        assert!(self.dirty_lines > 0, "more lines became clean than were dirty");
+    pub(crate) const fn count_cleaned(&mut self) {
+        assert!(self.dirty_lines > 0, "more lines were cleaned than were dirty");
         self.dirty_lines -= 1;
     }
 
-    pub(crate) const fn destage_began(&mut self, lines: usize) {
+    pub(crate) const fn count_destage_start(&mut self, lines: usize) {
         self.destaging_lines += lines;
     }
 
-    pub(crate) const fn destage_ended(&mut self, lines: usize) {
-        assert!(self.destaging_lines >= lines, "more destages ended than began");
+    pub(crate) const fn count_destage_end(&mut self, lines: usize) {
+        assert!(self.destaging_lines >= lines, "more lines left destages than entered them");
         self.destaging_lines -= lines;
     }
 
-    pub(crate) const fn throttle(&mut self) {
+    pub(crate) const fn count_throttled(&mut self) {
         self.throttled += 1;
     }
 
-    pub(crate) const fn admitted(&mut self, parts: usize) {
-        assert!(self.throttled >= parts, "more parts were let go on than were throttled");
+    pub(crate) const fn count_admitted(&mut self, parts: usize) {
+        assert!(self.throttled >= parts, "more parts were admitted than throttled");
         self.throttled -= parts;
     }
 
     /// The milliseconds since the last call, for the counters of dirty time.
-    pub(crate) fn passed_ms(&mut self, now_ms: u64) -> u64 {
+    pub(crate) fn take_passed_ms(&mut self, now_ms: u64) -> u64 {
         let passed_ms = now_ms.saturating_sub(self.counted_ms).min(TICK_MS_MAX);
         self.counted_ms = now_ms;
         passed_ms

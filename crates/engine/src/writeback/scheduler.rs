@@ -1,17 +1,17 @@
-//! When the next destage of a volume may start, and how many may be in flight.
+//! Decides when the next destage of a volume may start, and how many may be in flight.
 //!
-//! There are two ways for a line to go. The *sweep* takes what is owed: to a flush, to a mode that
-//! has no place for dirty data, or to age. The *elevator* takes whatever is next on its way
-//! through the volume, while too much is dirty in any of the volume's shards. [`Inputs`] names all
-//! that a decision depends on beside what this module keeps:
+//! A line is destaged in one of two ways. The *sweep* takes owed lines: for a flush, a mode without
+//! dirty data, or age. The *elevator* takes the next line in ascending order, while too much is
+//! dirty in any of the volume's shards. A decision depends on the state of this module and on
+//! [`Inputs`], quota and backlog:
 //!
 //! | input | sweep | elevator |
 //! | --- | --- | --- |
-//! | a flush, or draining | operations of the configuration, whatever the limits | as without |
-//! | the last destage failed | waits, unless a flush runs | waits |
-//! | clients read from the disk | waits for tokens of a burst | the same, if nothing is throttled |
-//! | the operator's rates | wait for tokens, unless urgent | wait for tokens |
-//! | the backlog | - | more operations, the nearer the dirty limit |
+//! | a flush, or draining | operations as configured, no rate limits | no effect |
+//! | the last destage failed | backs off, unless a flush runs | backs off |
+//! | clients read from the disk | waits for burst tokens | waits for burst tokens, unless writers are throttled |
+//! | the operator's rates | waits for tokens, unless urgent | waits for tokens |
+//! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
 
 use super::elevator::{Elevator, Stop};
@@ -22,22 +22,22 @@ use forebay_policy::Pace;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Waits after the first failed destage and at most, in milliseconds.
+/// The delay after the first failed destage, and the longest, in milliseconds.
 const BACKOFF_FIRST_MS: u64 = 250;
 const BACKOFF_MAX_MS: u64 = 10_000;
 /// How long throttled writers wait for the elevator, in milliseconds.
-const THROTTLE_PATIENCE_MS: u64 = 250;
-/// Aging is put off by so much, in milliseconds, while the elevator runs.
+const THROTTLE_WAIT_MAX_MS: u64 = 250;
+/// How long aging is deferred while the elevator runs, in milliseconds.
 const ELEVATOR_AGE_MS: u64 = 20_000;
 
-/// What a decision depends on, from outside of the scheduler.
+/// External inputs of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inputs {
-    /// A flush waits for what is owed.
+    /// A flush waits for owed lines.
     pub flushing: bool,
-    /// The mode has no place for dirty data.
+    /// The mode keeps no dirty data.
     pub draining: bool,
-    /// The time, in milliseconds.
+    /// The current time, in milliseconds.
     pub now_ms: u64,
 }
 
@@ -47,29 +47,29 @@ impl Inputs {
     }
 }
 
-/// The scheduler of a volume's destages in one shard.
+/// The destage scheduler of a volume in one shard.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     bucket: TokenBucket,
     /// Clients wait for reads of the disk.
     reading: bool,
-    /// The order that all shards of the volume share, and which of them this one is.
+    /// The elevator that the volume's shards share, and the number of this shard in it.
     elevator: Arc<Elevator>,
     shard: usize,
     /// Destages in flight.
     destaging: u32,
-    /// When lines get old next, in milliseconds.
+    /// The time of the next pass by age, in milliseconds.
     next_aging_ms: u64,
-    /// No destage before this time but for a flush, as the last one failed, in milliseconds.
+    /// After a failed destage: no destage before this time except for a flush, in milliseconds.
     backoff_until_ms: u64,
     backoff_ms: u64,
-    /// A destage with clean sectors, or of several runs, failed: the next goes without.
+    /// A wide destage failed: the next one takes a single run without clean sectors.
     is_narrow: bool,
-    /// Writers are throttled until less is dirty.
+    /// Writers are throttled until enough dirty lines are clean.
     is_throttling: bool,
-    /// Throttled parts, in the order in which they came, and the lines that each needs.
+    /// Throttled parts in order of arrival, each with the number of lines it needs.
     throttled: VecDeque<(PartId, usize)>,
-    /// Since when the first of them waits, in milliseconds.
+    /// The time since which the first of them waits, in milliseconds.
     throttled_since_ms: u64,
 }
 
@@ -92,10 +92,10 @@ impl Scheduler {
     }
 
     /// # Panics
-    /// If a destage is in flight: the old elevator would miss its end.
+    /// If a destage is in flight: its completion would be counted in the new elevator.
     pub(crate) fn set_elevator(&mut self, elevator: Arc<Elevator>, shard: usize) {
-        assert_eq!(self.destaging, 0, "the elevator of a volume changes while it writes back");
-        assert!(shard < elevator.shards(), "shard {shard} has no place in the elevator");
+        assert_eq!(self.destaging, 0, "the elevator changes with destages in flight");
+        assert!(shard < elevator.shards(), "the elevator has no shard {shard}");
         (self.elevator, self.shard) = (elevator, shard);
     }
 
@@ -107,7 +107,7 @@ impl Scheduler {
         self.bucket.set_pace(pace);
     }
 
-    /// Time has passed.
+    /// Adds the rate limit's tokens for the time passed.
     pub(crate) fn refill(&mut self, now_ms: u64, quota: &Quota) {
         self.bucket.fill(now_ms, quota.distance(now_ms));
     }
@@ -139,84 +139,85 @@ impl Scheduler {
             && self.destaging < self.bucket.in_flight(self.reading)
     }
 
-    /// Whether anything may go with the elevator. What fails there is not tried again at once, as
-    /// no flush ends by it.
+    /// Whether the elevator may start a destage. During a flush, the retry of a failed wide destage
+    /// is left to the sweep.
     pub(crate) const fn may_use_elevator(&self, inputs: Inputs) -> bool {
         let is_retried = self.is_narrow && inputs.flushing;
-        let may_start = self.bucket.may_start(self.elevator_heeds_reads());
+        let may_start = self.bucket.may_start(self.is_elevator_limited_by_reads());
         !self.is_backing_off(inputs.now_ms) && !is_retried && may_start
     }
 
-    const fn elevator_heeds_reads(&self) -> bool {
+    const fn is_elevator_limited_by_reads(&self) -> bool {
         self.reading && !self.is_throttling
     }
 
-    /// Whether the elevator is to run, or runs.
+    /// Whether the elevator runs or should start.
     pub(crate) fn wants_elevator(&self, quota: &Quota) -> bool {
-        self.is_throttling || quota.has_backlog() || self.elevator.is_called()
+        self.is_throttling || quota.has_backlog() || self.elevator.is_running()
     }
 
-    /// Operations of all shards that may be in flight because of what is dirty here.
+    /// Operations of all shards that may be in flight because of this shard.
     pub(crate) fn elevator_operations(&self, quota: &Quota) -> u32 {
         if self.is_throttling {
             quota.config().destage_operations_all
         } else if quota.has_backlog() {
-            quota.operations_for(self.bucket.burst(self.elevator_heeds_reads()))
+            quota.operations_for(self.bucket.burst(self.is_elevator_limited_by_reads()))
         } else {
             0
         }
     }
 
-    /// Where the elevator is: the line from which on it takes whole stripes, or the rest.
+    /// The elevator's position, for whole stripes or for other lines.
     pub(crate) fn elevator_line(&self, whole: bool) -> u64 {
         self.elevator.line(whole)
     }
 
     #[inline]
     pub(crate) fn is_elevator_running(&self) -> bool {
-        self.elevator.is_called()
+        self.elevator.is_running()
     }
 
-    /// The elevator that the volume's shards share, and which of them this one is.
+    /// The elevator and the number of this shard in it.
     pub(crate) fn elevator(&self) -> (Arc<Elevator>, usize) {
         (Arc::clone(&self.elevator), self.shard)
     }
 
-    /// The shard that has to hear that a line is dirty, or the first line of a stripe all of which
-    /// is: if the elevator runs and does not know that it has something to take there.
-    pub(crate) fn elevator_misses(&self, line: u64, whole: bool) -> Option<usize> {
-        self.elevator.is_news(self.shard, line, whole).then_some(self.shard)
+    /// This shard, if the elevator must be told about a newly dirty line: the line, or the first
+    /// line of its whole stripe, precedes the published stop.
+    pub(crate) fn shard_to_wake(&self, line: u64, whole: bool) -> Option<usize> {
+        self.elevator.precedes_stop(self.shard, line, whole).then_some(self.shard)
     }
 
-    /// The elevator took a line that was not next on its way, and stands still until that is done.
-    pub(crate) fn hold_elevator(&self) {
-        self.elevator.hold(self.shard);
+    /// Pauses the elevator until the current out-of-order destage completes.
+    pub(crate) fn pause_elevator(&self) {
+        self.elevator.pause(self.shard);
     }
 
-    /// Nothing of the volume is dirty here, and it goes.
+    /// Withdraws this shard from the elevator, before the volume is removed.
     pub(crate) fn leave_elevator(&self) {
-        self.elevator.call(self.shard, None::<Stop>);
-        self.elevator.release(self.shard);
+        self.elevator.publish(self.shard, None::<Stop>);
+        self.elevator.unpause(self.shard);
     }
 
-    /// A destage of so many lines has begun, in I/Os of so many bytes together.
-    pub(crate) fn began(&mut self, ios: u64, bytes: u64, urgent: bool) {
+    /// Takes the tokens for a destage.
+    pub(crate) fn take_tokens(&mut self, ios: u64, bytes: u64, urgent: bool) {
         self.bucket.take(ios, bytes, self.reading && !urgent);
     }
 
-    /// An operation that writes back so many lines is in flight.
+    /// Counts an operation over `lines` lines as started.
     pub(crate) fn count_start(&mut self, lines: usize) {
         self.destaging += 1;
-        self.elevator.began(lines);
+        self.elevator.count_start(lines);
     }
 
-    /// A destage of so many lines is over. A wide one held what need not go together.
-    pub(crate) fn ended(&mut self, lines: usize, failed: bool, is_wide: bool, now_ms: u64) {
-        assert!(self.destaging > 0, "more destages ended than began");
+    /// Counts a destage as completed, and sets the back-off after a failure.
+    pub(crate) fn count_end(&mut self, lines: usize, failed: bool, is_wide: bool, now_ms: u64) {
+        assert!(self.destaging > 0, "more destages completed than started");
         self.destaging -= 1;
-        self.elevator.ended(lines);
-        self.elevator.release(self.shard);
-        // The next one goes by itself, to find out whether it was for the clean sectors.
+        self.elevator.count_end(lines);
+        self.elevator.unpause(self.shard);
+        // The next one takes a single run, to find out whether a clean sector or another run was at
+        // fault.
         self.is_narrow = failed && is_wide;
         if self.is_narrow {
             return;
@@ -230,34 +231,34 @@ impl Scheduler {
         }
     }
 
-    /// Whether lines are to get old. The elevator comes by most of what is old, and a sweep would
-    /// only disturb its order; where it follows a sequential writer, it never comes by some.
+    /// Whether a pass by age is due. The elevator destages most old lines, and a sweep would
+    /// disturb its order; but while it follows a sequential writer, it does not reach some lines.
     pub(crate) fn is_aging_due(&self, now_ms: u64) -> bool {
-        let put_off_ms = if self.elevator.is_called() { ELEVATOR_AGE_MS } else { 0 };
-        now_ms >= self.next_aging_ms + put_off_ms
+        let deferral_ms = if self.elevator.is_running() { ELEVATOR_AGE_MS } else { 0 };
+        now_ms >= self.next_aging_ms + deferral_ms
     }
 
-    /// Lines have got old.
-    pub(crate) fn aged(&mut self, now_ms: u64, quota: &Quota) {
+    /// Schedules the next pass by age.
+    pub(crate) fn schedule_aging(&mut self, now_ms: u64, quota: &Quota) {
         self.next_aging_ms = now_ms + quota.config().dirty_age_ms;
     }
 
-    /// Writers are to be throttled.
+    /// Starts to throttle writers.
     pub(crate) const fn start_throttling(&mut self) {
         self.is_throttling = true;
     }
 
-    /// Less is dirty: writers need not be throttled any more, but for those that are.
+    /// Stops throttling if enough lines are clean and no part is throttled.
     pub(crate) fn end_throttling(&mut self, has_recovered: bool) {
         self.is_throttling &= !has_recovered || !self.throttled.is_empty();
     }
 
-    /// Whether a destage of the volume will end that throttled parts could wait for.
+    /// Whether a destage will complete for which throttled parts can wait.
     pub(crate) fn has_progress(&self) -> bool {
         self.destaging > 0 || self.elevator.has_stop(self.shard)
     }
 
-    /// A part waits until there is room for so many lines.
+    /// Throttles a part that needs `lines` free lines.
     pub(crate) fn throttle(&mut self, part: PartId, lines: usize, now_ms: u64) {
         if self.throttled.is_empty() {
             self.throttled_since_ms = now_ms;
@@ -269,20 +270,19 @@ impl Scheduler {
         self.throttled.len()
     }
 
-    /// Whether throttled parts have waited for the elevator for too long: then a line goes from
-    /// here out of order, or they go through to the disk.
+    /// Whether throttled parts have waited too long without a destage of this shard.
     pub(crate) fn is_starving(&self, now_ms: u64) -> bool {
-        let until_ms = self.throttled_since_ms + THROTTLE_PATIENCE_MS;
+        let until_ms = self.throttled_since_ms + THROTTLE_WAIT_MAX_MS;
         !self.throttled.is_empty() && now_ms >= until_ms && self.destaging == 0
     }
 
-    /// Throttled parts wait from now on.
-    pub(crate) const fn restart_patience(&mut self, now_ms: u64) {
+    /// Restarts the waiting time of throttled parts.
+    pub(crate) const fn restart_wait(&mut self, now_ms: u64) {
         self.throttled_since_ms = now_ms;
     }
 
-    /// The parts that go on where `free` lines may get dirty: first those that came first. All of
-    /// them where no destage will end.
+    /// Takes the throttled parts that fit into `free` lines, in order of arrival; all of them if no
+    /// destage will complete.
     pub(crate) fn admit(&mut self, mut free: usize) -> impl Iterator<Item = PartId> + '_ {
         let all = !self.has_progress();
         std::iter::from_fn(move || {

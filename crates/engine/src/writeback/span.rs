@@ -1,20 +1,21 @@
-//! What goes to the disk together: whole stripes where there are any, runs of neighbours otherwise.
+//! Selects the lines that are destaged together: whole stripes if possible, otherwise runs of
+//! adjacent lines.
 //!
-//! An array of disks with parity writes a whole stripe as it comes. For anything less it reads
-//! first, what it replaces or what it does not, and so does two to four times the work. So a stripe
-//! that is wholly in the pool, and at least half of it dirty, is written wholly, and what of it is
-//! clean is written once more with the rest: the disk has the same there, before and after, however
-//! the write ends. Of n data disks and one for parity a whole stripe keeps all busy once, and less
-//! than one two for each that is touched, so half is where it begins to pay.
+//! An array with parity writes a whole stripe without reading. For anything less it must first read
+//! old data, and does two to four times the work. So a stripe that is completely in the pool, with
+//! at least half of its lines dirty, is written as a whole. Its clean sectors are written again;
+//! the disk has the same data in them before and after, even if the write fails. A whole stripe
+//! keeps each of the n data disks and the parity disk busy once; less than a stripe costs two I/Os
+//! for each disk touched. So half is where a whole stripe begins to save time.
 //!
-//! What is dirty of a stripe here and there goes in one operation with an I/O for each run, all at
-//! once: the array then reads and writes what the stripe takes once for all of them, and not once
-//! for each. Reading the holes first would save it little more, and cost more on flash
+//! Separate dirty runs of one stripe go into one operation, with an I/O for each run, started
+//! together: the array then reads and writes the stripe's blocks once for all runs, instead of once
+//! for each. Reading the holes first would save little more, and cost more on flash
 //! (`lab/src/experiment/gathering.rs`).
 //!
-//! A write of a whole stripe touches sectors that nobody has changed. Where it fails, one of those
-//! may be the reason; so nobody is told, and what is dirty is tried again by itself. The same is
-//! done where runs went together.
+//! A write of a whole stripe covers sectors that no client has changed. If it fails, one of these
+//! may be the cause, so the error is not reported, and the dirty lines are retried alone. The same
+//! applies to several runs in one operation.
 
 use crate::index::Slots;
 use crate::index::key::{LineKey, mask_runs};
@@ -26,39 +27,40 @@ use crate::volume::VolumeState;
 use crate::{Place, Segment, Slot};
 use forebay_types::{LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, Stripes};
 
-/// Lines that one operation destages.
+/// The lines of one destage operation.
 pub(crate) struct Span {
-    /// Their dirty sectors, which are those that the operation answers for.
+    /// The lines, each with its dirty sectors.
     pub lines: Vec<OpLine>,
-    /// What is written.
+    /// The ranges to write.
     pub runs: Vec<Run>,
-    /// How many whole stripes it is, if it is made of such.
+    /// The number of whole stripes, or zero.
     pub stripes: u64,
-    /// It is several runs of one stripe.
+    /// It consists of several runs of one stripe.
     pub is_scattered: bool,
-    /// Whether it holds what need not go together, so that a failure says nothing of each line.
+    /// A failure does not show which line is at fault: it has clean sectors, several stripes or
+    /// several runs.
     pub is_wide: bool,
 }
 
 impl Span {
-    /// Runs that fail or not for each of the lines.
+    /// A span in which a failure applies to every line.
     pub(crate) const fn of_runs(lines: Vec<OpLine>, runs: Vec<Run>) -> Self {
         Self { lines, runs, stripes: 0, is_scattered: false, is_wide: false }
     }
 
-    /// What is written, in bytes.
+    /// The bytes to write.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.range.len).sum()
     }
 }
 
-/// Says what goes with a line of a volume. Changes nothing.
+/// Selects the lines to destage together with a given one. Changes nothing.
 pub(crate) struct Planner<'a, M> {
     volume: &'a VolumeState,
     index: &'a Slots<M>,
     ops: &'a Ops,
     integrity: &'a Integrity,
-    /// Nothing is looked at before it is written, which is a planted bug.
+    /// Omits the seals. For a planted bug only.
     unverified: bool,
 }
 
@@ -81,11 +83,11 @@ impl<'a, M: LineTable> Planner<'a, M> {
         self.volume.writeback().scheduler().is_narrow()
     }
 
-    /// What goes with a dirty line that is not busy.
+    /// The span of a dirty line that is not busy.
     pub(crate) fn span_of(&self, key: LineKey) -> Span {
         let whole = self.whole_stripes(key);
         if whole.is_none()
-            && let Some(span) = self.scattered(key)
+            && let Some(span) = self.scattered_span(key)
         {
             return span;
         }
@@ -96,11 +98,11 @@ impl<'a, M: LineTable> Planner<'a, M> {
         let is_stripe = stripes > 0;
         let mut lines = Vec::with_capacity(count as usize);
         let mut runs = Vec::with_capacity(1);
-        // The run of the I/O at hand; a stripe may be longer than one I/O is to be.
+        // The run of the current I/O: a stripe may be longer than the largest I/O.
         let mut piece = Vec::with_capacity(1);
         for at in 0..count {
             let key = first.plus(at);
-            let slot = self.index.find(key).expect("the span holds lines of the pool");
+            let slot = self.index.find(key).expect("the lines of a span are in the pool");
             let mask = self.index.get(slot).destageable();
             self.push_sectors(key, slot, if is_stripe { 0xff } else { mask }, &mut piece);
             lines.push(OpLine::new(key, slot, mask));
@@ -112,7 +114,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
         Span { stripes, is_wide, ..Span::of_runs(lines, runs) }
     }
 
-    /// Appends sectors of a line to what is to be written.
+    /// Appends sectors of a line to the runs of a write.
     pub(crate) fn push_sectors(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
         let seal = self.integrity.seal_of(self.index, slot).filter(|_| !self.unverified);
         for (sector, sectors) in mask_runs(mask) {
@@ -127,9 +129,9 @@ impl<'a, M: LineTable> Planner<'a, M> {
         }
     }
 
-    /// All that is dirty and not busy in the stripe of a line, or in the piece of it that makes
-    /// one I/O; `None` where that is one run.
-    fn scattered(&self, key: LineKey) -> Option<Span> {
+    /// All dirty lines that are not busy in the stripe of a line, or in the part of the stripe that
+    /// fits one I/O. `None` if they form a single run.
+    fn scattered_span(&self, key: LineKey) -> Option<Span> {
         if self.is_narrow() {
             return None;
         }
@@ -151,9 +153,9 @@ impl<'a, M: LineTable> Planner<'a, M> {
         is_scattered.then_some(span)
     }
 
-    /// The stripe that a dirty line is in, if it goes wholly, and those that do so next to it, as
-    /// far as they make one I/O: its first line, the lines of all, and how many they are. An array
-    /// takes neighbours at once, and none of its disks has to wait for the next stripe.
+    /// The whole stripes to destage with a dirty line, as far as they fit one I/O: the first line,
+    /// the number of lines, and the number of stripes. An array takes adjacent stripes at once, so
+    /// none of its disks waits for the next stripe.
     fn whole_stripes(&self, key: LineKey) -> Option<(LineKey, u64, u64)> {
         let (mut first, width) = self.whole_stripe(key)?;
         let stripes = self.stripes();
@@ -177,8 +179,8 @@ impl<'a, M: LineTable> Planner<'a, M> {
         Some((first, count * width, count))
     }
 
-    /// The lines of the stripe that a dirty line is in, if all of it is in the pool, half of them
-    /// are dirty, and none is busy.
+    /// The first line and the number of lines of the stripe that contains a line, if the stripe is
+    /// completely in the pool, at least half of its lines are dirty, and none is busy.
     fn whole_stripe(&self, key: LineKey) -> Option<(LineKey, u64)> {
         if self.is_narrow() {
             return None;
@@ -189,7 +191,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
         let mut dirty = 0;
         for key in (0..count).map(|at| first.plus(at)) {
             let line = self.index.get(self.index.find(key)?);
-            // Sectors that are lost are not valid.
+            // Lost sectors are not valid.
             if line.valid != 0xff || self.ops.busy(key).is_some() {
                 return None;
             }
@@ -198,9 +200,8 @@ impl<'a, M: LineTable> Planner<'a, M> {
         (2 * dirty >= count).then_some((first, count))
     }
 
-    /// The neighbours of a dirty line that go with it: as far as dirty sectors follow each other
-    /// without a gap, inside the region, and no further than where a stripe begins or ends that
-    /// goes by itself.
+    /// The first line and the number of lines of the run around a dirty line: dirty sectors without
+    /// a gap, within the limits of `run_limits`.
     fn run_around(&self, key: LineKey) -> (LineKey, u64) {
         let dirty = |key: LineKey| {
             let found = self.index.find(key);
@@ -208,7 +209,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
             if mask == 0 || self.ops.busy(key).is_some() { 0 } else { mask }
         };
         let is_one_run = |mask: u8| mask_runs(mask).count() == 1;
-        let (before_max, after_max) = self.room_around(key);
+        let (before_max, after_max) = self.run_limits(key);
         let mut before = 0;
         let mut mask = dirty(key);
         while mask & 1 != 0 && before < before_max {
@@ -231,11 +232,11 @@ impl<'a, M: LineTable> Planner<'a, M> {
         (LineKey(key.0 - before), before + after)
     }
 
-    /// How many lines before a line, and from it on, may go in one run: those of its stripe, or of
-    /// its region where there are none, and no more than make one I/O. Stripes are not mixed, as
-    /// the array would have to take the run apart, and a part of the next stripe may still become
-    /// a whole one.
-    fn room_around(&self, key: LineKey) -> (u64, u64) {
+    /// The number of lines before a line, and from it on, that may go in one run: within its
+    /// stripe, or else its region, and no more than fit one I/O. A run does not cross into another
+    /// stripe: the array would have to split it, and the rest of that stripe may still become
+    /// dirty.
+    fn run_limits(&self, key: LineKey) -> (u64, u64) {
         let stripes = self.stripes();
         let offset = key.offset();
         let around = stripes.stripe_at(offset).unwrap_or_else(|| stripes.region_at(offset));

@@ -1,55 +1,57 @@
-//! What write-back of a volume may do just now: its [`Pace`] as three buckets.
+//! Rate limits of a volume's writeback: its [`Pace`] as three token buckets.
 //!
-//! A bucket fills with time and holds little, so that what was not used while there was nothing to
-//! do is not made up for at once. An operation may start while there is anything in it, and takes
-//! all it needs: the bucket then owes the rest.
+//! A bucket fills with time up to a small capacity, so that rate unused while idle does not become
+//! a large burst. An operation may start if the bucket is not empty, and takes all the tokens it
+//! needs; the bucket may become negative.
 
 use forebay_policy::Pace;
 
-/// What a bucket holds is what comes in this time, in milliseconds, and one I/O or burst in any
-/// case: two ticks, so that a tick that comes late costs nothing.
-const HOLDS_MS: u64 = 100;
-/// The longest a bucket owes, in milliseconds: what went because somebody waited for it does not
-/// stop the rest for good.
-const OWES_MS: u64 = 2_000;
-/// A whole burst, in thousandths.
+/// The capacity of a bucket as a time at its rate, in milliseconds; at least one I/O or burst. It
+/// covers two ticks, so that a late tick loses no tokens.
+const CAPACITY_MS: u64 = 100;
+/// The most negative level of a bucket as a time at its rate, in milliseconds: operations that
+/// ignore the limits must not stop background writeback for long.
+const DEBT_MAX_MS: u64 = 2_000;
+/// One burst, in thousandths.
 const BURST_MILLI: u64 = 1_000;
 
-/// Thousandths of what it is a rate of, or less than nothing where it is owed.
+/// Tokens in thousandths. Negative after an operation that took more than there were.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket(i64);
 
 impl Bucket {
-    /// `rate` in thousandths a second; `least` is what it holds in any case.
-    fn fill(&mut self, rate: u64, passed_ms: u64, least: u64) {
+    /// Fills at `rate` thousandths per second. `capacity_min` is the minimum capacity.
+    fn fill(&mut self, rate: u64, passed_ms: u64, capacity_min: u64) {
         if rate == u64::MAX {
             self.0 = i64::MAX;
             return;
         }
         let in_ms = |ms: u64| i64::try_from(u128::from(rate) * u128::from(ms) / 1_000);
-        let (come, holds, owes) = (in_ms(passed_ms), in_ms(HOLDS_MS), in_ms(OWES_MS));
+        let (added, capacity, debt_max) =
+            (in_ms(passed_ms), in_ms(CAPACITY_MS), in_ms(DEBT_MAX_MS));
         let max = i64::MAX / 4;
-        let holds = holds.unwrap_or(max).clamp(least as i64, max);
-        let filled = self.0.max(-owes.unwrap_or(max).min(max)).saturating_add(come.unwrap_or(max));
-        self.0 = filled.min(holds);
+        let capacity = capacity.unwrap_or(max).clamp(capacity_min as i64, max);
+        let filled =
+            self.0.max(-debt_max.unwrap_or(max).min(max)).saturating_add(added.unwrap_or(max));
+        self.0 = filled.min(capacity);
     }
 
     fn take(&mut self, thousandths: u64) {
         self.0 = self.0.saturating_sub_unsigned(thousandths);
     }
 
-    const fn has_some(self) -> bool {
+    const fn has_tokens(self) -> bool {
         self.0 > 0
     }
 }
 
-/// See the module's description.
+/// The rate limits of a volume in one shard.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     pace: Pace,
     filled_ms: u64,
-    /// A burst has begun, and goes on while there is anything left for it.
-    bursts: bool,
+    /// A burst has begun; further operations may start until its tokens are used up.
+    in_burst: bool,
     beside_reads: Bucket,
     ios: Bucket,
     bytes: Bucket,
@@ -61,7 +63,7 @@ impl Default for TokenBucket {
         Self {
             pace: Pace::DEFAULT,
             filled_ms: 0,
-            bursts: false,
+            in_burst: false,
             beside_reads: full,
             ios: full,
             bytes: full,
@@ -74,8 +76,8 @@ impl TokenBucket {
         self.pace = pace;
     }
 
-    /// Operations in flight at a time without urgency: those of one burst where bursts are
-    /// limited.
+    /// Operations of this shard in flight at once without urgency. While bursts are limited, those
+    /// of one burst.
     pub(crate) const fn in_flight(&self, beside_reads: bool) -> u32 {
         match beside_reads && self.pace.beside_reads_milli < u64::MAX {
             true => Pace::BURST_IOS as u32,
@@ -83,7 +85,7 @@ impl TokenBucket {
         }
     }
 
-    /// The same for all shards together.
+    /// Operations of all shards in flight at once without urgency.
     pub(crate) const fn burst(&self, beside_reads: bool) -> u32 {
         match beside_reads && self.pace.beside_reads_milli < u64::MAX {
             true => Pace::BURST_IOS as u32,
@@ -91,17 +93,18 @@ impl TokenBucket {
         }
     }
 
-    /// Time has passed. `room` is how far the dirty limit is: lines that may get dirty until then,
-    /// of so many between the background limit and the dirty limit. The nearer it is, the faster
-    /// write-back goes beside reads, without bound, and without a step in which reads and writes
-    /// would swing.
-    pub(crate) fn fill(&mut self, now_ms: u64, room: (u64, u64)) {
-        let passed_ms = now_ms.saturating_sub(self.filled_ms).min(OWES_MS);
+    /// Adds the tokens for the time passed. `distance` is the distance to the dirty limit and its
+    /// maximum, in lines; see [`super::quota::Quota::distance`]. The shorter the distance, the
+    /// faster writeback goes beside reads, without bound, and without a step that would let reads
+    /// and writes oscillate.
+    pub(crate) fn fill(&mut self, now_ms: u64, distance: (u64, u64)) {
+        let passed_ms = now_ms.saturating_sub(self.filled_ms).min(DEBT_MAX_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
-        let (left, all) = room;
+        let (left, all) = distance;
         let beside_reads = match left * 16 <= all {
             true => u64::MAX,
-            // With the third power of how near it is: 8 times halfway, 1,000 times at nine tenths.
+            // The rate rises with the third power of the nearness: 8 times at half the distance,
+            // 1,000 times at a tenth of it.
             false => {
                 let boost = (u128::from(all) * 1_000 / u128::from(left)).pow(3);
                 let rate = u128::from(self.pace.beside_reads_milli) * boost / 1_000_000_000;
@@ -109,24 +112,23 @@ impl TokenBucket {
             }
         };
         self.beside_reads.fill(beside_reads, passed_ms, BURST_MILLI);
-        // All of it at once: one read waits for it then, and not one for each I/O.
-        self.bursts |= self.beside_reads.0 >= BURST_MILLI as i64;
+        // A whole burst at once, so that it delays one read instead of one per I/O.
+        self.in_burst |= self.beside_reads.0 >= BURST_MILLI as i64;
         self.ios.fill(self.pace.ios_milli, passed_ms, 1_000);
         self.bytes.fill(self.pace.bytes.saturating_mul(1_000), passed_ms, 1_000);
     }
 
-    /// Whether an operation that no flush waits for may start, beside reads or while there are
-    /// none.
+    /// Whether a background operation may start.
     pub(crate) const fn may_start(&self, beside_reads: bool) -> bool {
-        let reads = !beside_reads || self.bursts;
-        reads && self.ios.has_some() && self.bytes.has_some()
+        let reads = !beside_reads || self.in_burst;
+        reads && self.ios.has_tokens() && self.bytes.has_tokens()
     }
 
-    /// One has started.
+    /// Takes the tokens for an operation.
     pub(crate) fn take(&mut self, ios: u64, bytes: u64, beside_reads: bool) {
         if beside_reads {
             self.beside_reads.take(Pace::bursts_milli(ios, bytes));
-            self.bursts = self.beside_reads.has_some();
+            self.in_burst = self.beside_reads.has_tokens();
         }
         self.ios.take(ios * 1_000);
         self.bytes.take(bytes * 1_000);

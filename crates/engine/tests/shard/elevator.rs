@@ -1,12 +1,11 @@
-//! Two shards that write a volume back in one order.
+//! Two shards of one volume that share an elevator.
 
 use crate::rig::{LINE, Rig, VOLUME};
 use forebay_engine::{Elevator, Outcome, ShardConfig, WriteOutcome};
 use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use std::sync::Arc;
 
-/// Two shards of one volume, each of which may have 8 lines dirty, and begins to write back with
-/// the fifth.
+/// Two shards of one volume. Each may have 8 dirty lines, and has a backlog from the fifth on.
 fn pair() -> [Rig; 2] {
     let elevator = Elevator::new(2, 0);
     [0, 1].map(|number| {
@@ -22,33 +21,33 @@ fn pair() -> [Rig; 2] {
     })
 }
 
-/// Dirties every other line from a place on, so that each is an I/O.
+/// Makes lines dirty. The tests take every other line, so that each is an I/O of its own.
 fn dirty(rig: &mut Rig, lines: impl IntoIterator<Item = u64>) {
     for line in lines {
         assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done);
     }
 }
 
-/// Gives wakes as a driver does, until there are none, and says how many it were.
+/// Delivers wakes like a driver until there are none. Returns their number.
 fn wake_shards(rigs: &mut [Rig; 2]) -> usize {
-    let mut given = 0;
+    let mut count = 0;
     while let Some(next) = rigs.iter_mut().find_map(|rig| rig.wakes.pop()) {
         rigs[next].wake();
-        given += 1;
-        assert!(given < 100, "they pass it on for ever");
+        count += 1;
+        assert!(count < 100, "wakes never end");
     }
-    given
+    count
 }
 
-/// Has the elevator run for the first of them, which has all dirty that may be, until that changes.
-fn run(rigs: &mut [Rig; 2]) {
+/// Starts the elevator, by throttling a writer of the first shard.
+fn run_elevator(rigs: &mut [Rig; 2]) {
     assert_eq!(rigs[0].write(900, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
     wake_shards(rigs);
-    assert_eq!(on_their_way(rigs)[0].len(), 4);
+    assert_eq!(lines_in_flight(rigs)[0].len(), 4);
 }
 
-/// The lines that are on their way from each.
-fn on_their_way(rigs: &[Rig; 2]) -> [Vec<u64>; 2] {
+/// The lines that each shard is destaging.
+fn lines_in_flight(rigs: &[Rig; 2]) -> [Vec<u64>; 2] {
     [0, 1].map(|at: usize| rigs[at].ios.iter().map(|io| io.range.offset / LINE).collect())
 }
 
@@ -59,32 +58,37 @@ fn shards_write_back_in_one_order() {
     dirty(&mut rigs[1], [20, 22, 24, 26, 60, 62]);
     rigs[0].tick(50);
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs), [vec![10, 12, 14], vec![20]], "four operations of all shards");
-    // What gets dirty ahead goes in the same round, and what is behind in the next one.
+    assert_eq!(
+        lines_in_flight(&rigs),
+        [vec![10, 12, 14], vec![20]],
+        "four operations of all shards"
+    );
+    // Lines that become dirty ahead of the elevator are destaged in this round, those behind it in
+    // the next.
     dirty(&mut rigs[1], [2, 28]);
     rigs[1].tick(100);
     for at in [0, 0] {
-        rigs[0].end(at, Ok(()));
+        rigs[0].complete(at, Ok(()));
         wake_shards(&mut rigs);
     }
-    assert_eq!(on_their_way(&rigs), [vec![14], vec![20, 22, 24]]);
-    rigs[0].end(0, Ok(()));
+    assert_eq!(lines_in_flight(&rigs), [vec![14], vec![20, 22, 24]]);
+    rigs[0].complete(0, Ok(()));
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs), [vec![], vec![20, 22, 24, 26]]);
+    assert_eq!(lines_in_flight(&rigs), [vec![], vec![20, 22, 24, 26]]);
 }
 
 #[test]
-fn a_shard_with_little_that_is_dirty_goes_along_while_another_has_too_much() {
+fn the_elevator_serves_shards_below_the_limit_while_another_is_above() {
     let mut rigs = pair();
     dirty(&mut rigs[0], [100]);
     dirty(&mut rigs[1], [90, 102, 104, 106, 108]);
     rigs[1].tick(50);
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs), [vec![], vec![90]], "that is enough");
+    assert_eq!(lines_in_flight(&rigs), [vec![], vec![90]], "the backlog is in flight");
     dirty(&mut rigs[1], [110, 112, 114]);
     rigs[1].tick(100);
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs), [vec![100], vec![90, 102, 104]]);
+    assert_eq!(lines_in_flight(&rigs), [vec![100], vec![90, 102, 104]]);
 }
 
 #[test]
@@ -94,45 +98,45 @@ fn who_waits_for_room_far_from_the_elevator_waits_a_quarter_of_a_second() {
     dirty(&mut rigs[1], (50..58).map(|line| 2 * line));
     rigs[0].tick(50);
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs), [vec![0, 2, 4, 6], vec![]]);
+    assert_eq!(lines_in_flight(&rigs), [vec![0, 2, 4, 6], vec![]]);
     rigs[1].now_ms = 60;
     assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
     wake_shards(&mut rigs);
     rigs[1].tick(300);
-    assert_eq!(on_their_way(&rigs)[1], []);
+    assert_eq!(lines_in_flight(&rigs)[1], []);
     rigs[1].tick(350);
-    assert_eq!(on_their_way(&rigs)[1].len(), 1, "out of order");
-    // Nothing else goes before that is done.
+    assert_eq!(lines_in_flight(&rigs)[1].len(), 1, "out of order");
+    // The elevator is paused until that destage completes.
     for left in (0..4).rev() {
-        rigs[0].end(0, Ok(()));
+        rigs[0].complete(0, Ok(()));
         wake_shards(&mut rigs);
-        assert_eq!(on_their_way(&rigs)[0].len(), left);
+        assert_eq!(lines_in_flight(&rigs)[0].len(), left);
     }
     rigs[1].now_ms = 360;
-    rigs[1].end(0, Ok(()));
-    assert_eq!(rigs[1].learnt(1), Some(Outcome::Retry(None)));
+    rigs[1].complete(0, Ok(()));
+    assert_eq!(rigs[1].take_outcome(1), Some(Outcome::Retry(None)));
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs).iter().map(Vec::len).sum::<usize>(), 4);
+    assert_eq!(lines_in_flight(&rigs).iter().map(Vec::len).sum::<usize>(), 4);
 }
 
 #[test]
 fn the_elevator_is_told_of_what_gets_dirty_before_the_stop_it_knows() {
     let mut rigs = pair();
     dirty(&mut rigs[0], (0..8).map(|line| 40 + 2 * line));
-    run(&mut rigs);
+    run_elevator(&mut rigs);
     dirty(&mut rigs[1], [80]);
-    assert_eq!(rigs[1].wakes, [1], "it had no stop");
+    assert_eq!(rigs[1].wakes, [1], "the shard had no stop");
     wake_shards(&mut rigs);
     dirty(&mut rigs[1], [90, 30]);
-    assert_eq!(rigs[1].wakes, [], "one is beyond what it knows, and one behind");
+    assert_eq!(rigs[1].wakes, [], "one line is beyond the published stop, one behind the elevator");
     dirty(&mut rigs[1], [50]);
     assert_eq!(rigs[1].wakes, [1]);
     wake_shards(&mut rigs);
     dirty(&mut rigs[1], [47]);
     wake_shards(&mut rigs);
-    rigs[0].end(0, Ok(()));
+    rigs[0].complete(0, Ok(()));
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs), [vec![42, 44, 46], vec![47]]);
+    assert_eq!(lines_in_flight(&rigs), [vec![42, 44, 46], vec![47]]);
 }
 
 #[test]
@@ -140,18 +144,18 @@ fn what_is_old_does_not_disturb_the_elevator_but_for_so_long() {
     let mut rigs = pair();
     dirty(&mut rigs[1], [80, 90]);
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
-    run(&mut rigs);
+    run_elevator(&mut rigs);
     for now_ms in [5_000, 10_000, 15_000, 20_000, 40_000] {
         rigs[1].tick(now_ms);
-        assert_eq!(on_their_way(&rigs)[1], [], "at {now_ms} ms");
+        assert_eq!(lines_in_flight(&rigs)[1], [], "at {now_ms} ms");
     }
     rigs[1].tick(45_000);
-    assert_eq!(on_their_way(&rigs)[1], [80, 90]);
+    assert_eq!(lines_in_flight(&rigs)[1], [80, 90]);
 }
 
-/// Whether a flush is answered, with the error, where a volume of so many dirty stripes, so many
-/// operations of the elevator and so many of flushes has all of them fail, in one of some orders.
-fn ends_where_all_fails(stripes: u64, ops: u32, ops_flush: u32, order: usize) -> bool {
+/// Whether a flush is answered with the error if every I/O fails, for a number of dirty stripes,
+/// the limits of operations of the elevator and of flushes, and an order of completions.
+fn flush_fails_with_all_ios(stripes: u64, ops: u32, ops_flush: u32, order: usize) -> bool {
     let config = ShardConfig {
         dirty_lines_max: 4 * stripes as usize,
         dirty_lines_background: 1,
@@ -172,9 +176,9 @@ fn ends_where_all_fails(stripes: u64, ops: u32, ops_flush: u32, order: usize) ->
             rig.tick(step);
         }
         if let Some(left) = rig.ios.len().checked_sub(1) {
-            rig.end([0, left, left / 2, step as usize % (left + 1)][order], Err(IoError::Io));
+            rig.complete([0, left, left / 2, step as usize % (left + 1)][order], Err(IoError::Io));
         }
-        if let Some(outcome) = rig.learnt(91) {
+        if let Some(outcome) = rig.take_outcome(91) {
             return outcome == Outcome::Done(Err(IoError::Io));
         }
     }
@@ -186,7 +190,7 @@ fn a_flush_ends_beside_the_elevator_where_all_fails() {
     for case in 0..7 * 4 * 4 * 4 {
         let (stripes, ops) = (2 + case % 7, 1 + case / 7 % 4);
         let (ops_flush, order) = (1 + case / 28 % 4, case / 112);
-        let ends = ends_where_all_fails(stripes, ops as u32, ops_flush as u32, order as usize);
+        let ends = flush_fails_with_all_ios(stripes, ops as u32, ops_flush as u32, order as usize);
         assert!(ends, "{stripes} stripes, {ops} and {ops_flush} operations, order {order}");
     }
 }
@@ -202,8 +206,8 @@ fn who_waits_for_room_goes_through_where_the_disk_fails() {
     assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
     rigs[1].tick(350);
     rigs[1].now_ms = 360;
-    rigs[1].end(0, Err(IoError::Io));
-    assert_eq!(rigs[1].learnt(1), Some(Outcome::Retry(None)), "nothing of it can go for a while");
+    rigs[1].complete(0, Err(IoError::Io));
+    assert_eq!(rigs[1].take_outcome(1), Some(Outcome::Retry(None)), "the volume backs off");
 }
 
 #[test]
@@ -216,19 +220,19 @@ fn who_waits_for_room_is_let_in_where_what_was_dirty_went_another_way() {
     rigs[1].now_ms = 60;
     assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
     wake_shards(&mut rigs);
-    assert_eq!(on_their_way(&rigs)[1], []);
-    // The disk has zeroes where it was dirty.
+    assert_eq!(lines_in_flight(&rigs)[1], []);
+    // The erase cleans the dirty lines.
     rigs[1].zero(2, 100 * LINE, 8 * LINE);
-    rigs[1].end(0, Ok(()));
+    rigs[1].complete(0, Ok(()));
     assert_eq!(rigs[1].shard.dirty_lines(VOLUME), 0);
     assert!(rigs[1].shard.needs_tick());
     rigs[1].tick(350);
-    assert_eq!(rigs[1].learnt(1), Some(Outcome::Retry(None)));
+    assert_eq!(rigs[1].take_outcome(1), Some(Outcome::Retry(None)));
     assert!(!rigs[1].shard.needs_tick());
 }
 
 #[test]
-fn nobody_wakes_for_a_volume_that_is_gone() {
+fn a_wake_for_a_removed_volume_is_ignored() {
     let [mut rig, _] = pair();
     rig.shard.wake(VolumeId(7), 0, &mut forebay_engine::Outbox::default());
     rig.shard.remove_volume(VOLUME);

@@ -1,8 +1,8 @@
-//! Killed between any two stores to the table and in the middle of any copy: the next process finds
-//! everything that was acknowledged, and nothing torn.
+//! A process killed between any two stores to the line table, or in the middle of any copy: the
+//! next process finds everything that was acknowledged, and no torn sector.
 
 use crate::lru::Lru;
-use crate::rig::{LINE, Moment, Rig, TORN, Table, VOLUME, after, carry_out, index};
+use crate::rig::{LINE, Rig, Snapshot, TORN, Table, VOLUME, attempt_after, index, run_steps};
 use forebay_engine::{
     Fate, IoAction, IoVerb, LineKey, Outcome, ReadOutcome, Segment, Shard, ShardConfig,
     TableDamage, WriteOutcome,
@@ -14,16 +14,16 @@ use proptest::prelude::*;
 const LINES: u64 = 6;
 const SECTORS: u64 = LINES * 8;
 
-/// A request that is not answered yet, and what it gives its sectors.
+/// A request that has not been answered yet, and the value it writes.
 struct Pending {
     id: u64,
     first: u64,
     count: u64,
     value: u64,
-    again: bool,
+    is_retried: bool,
 }
 
-/// What each sector may hold: one of these, or what is under way.
+/// The values that each sector may hold: one of `settled`, or that of a pending request.
 struct Oracle {
     settled: Vec<Vec<u64>>,
     pending: Vec<Pending>,
@@ -56,28 +56,28 @@ impl Oracle {
     }
 }
 
-/// What a process that finds this makes of it: its content, and its dirty sectors. Killed once more
-/// at any moment of that, it comes to the same.
-fn recovered(moment: &Moment, disk: &[u64], deep: bool) -> (Vec<u64>, Vec<(LineKey, u8)>) {
-    let slots = moment.lines.len();
-    let table = Table::new(moment.lines.clone());
+/// The content and the dirty sectors that recovery finds in a snapshot. With `deep`, also kills
+/// recovery at every point and expects the same result.
+fn recover_from(snapshot: &Snapshot, disk: &[u64], deep: bool) -> (Vec<u64>, Vec<(LineKey, u8)>) {
+    let slots = snapshot.lines.len();
+    let table = Table::new(snapshot.lines.clone());
     let trace = std::sync::Arc::clone(&table.trace);
     *trace.lock().unwrap() = deep.then(Vec::new);
     let (policy, config) = (Box::new(Weir::new(slots)), ShardConfig::for_slots(slots));
     let mut steps = Vec::new();
     let (mut shard, found) =
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
-    let mut pool = moment.pool.clone();
-    let mut moments: Vec<Moment> = Vec::new();
+    let mut pool = snapshot.pool.clone();
+    let mut snapshots: Vec<Snapshot> = Vec::new();
     let before = trace.lock().unwrap().as_mut().map(std::mem::take).unwrap_or_default();
-    moments.extend(before.into_iter().map(|lines| Moment { lines, pool: pool.clone() }));
+    snapshots.extend(before.into_iter().map(|lines| Snapshot { lines, pool: pool.clone() }));
     let lines = shard.table().to_vec();
-    carry_out(steps, &mut pool, 0, |pool| {
-        moments.push(Moment { lines: lines.clone(), pool: pool.to_vec() });
+    run_steps(steps, &mut pool, 0, |pool| {
+        snapshots.push(Snapshot { lines: lines.clone(), pool: pool.to_vec() });
     });
     shard.settle_steps();
     let after = trace.lock().unwrap().take().unwrap_or_default();
-    moments.extend(after.into_iter().map(|lines| Moment { lines, pool: pool.clone() }));
+    snapshots.extend(after.into_iter().map(|lines| Snapshot { lines, pool: pool.clone() }));
     assert_eq!(shard.unclaimed(VOLUME), found.dirty_lines);
     shard.self_check();
     shard.add_volume(VOLUME, LINES * LINE, Mode::WriteBack);
@@ -90,24 +90,24 @@ fn recovered(moment: &Moment, disk: &[u64], deep: bool) -> (Vec<u64>, Vec<(LineK
     };
     let content: Vec<u64> = (0..SECTORS).map(content).collect();
     if deep {
-        for moment in moments {
-            let again = recovered(&moment, disk, false);
+        for snapshot in snapshots {
+            let again = recover_from(&snapshot, disk, false);
             assert_eq!(again, (content.clone(), shard.dirty_sectors(VOLUME)));
         }
     }
     (content, shard.dirty_sectors(VOLUME))
 }
 
-/// One shard, killed in thought at every moment of all it does.
+/// One shard, checked as if it were killed at every point of each call.
 struct Killed {
     rig: Rig,
     oracle: Oracle,
     held: Vec<Vec<Segment>>,
-    /// I/Os that were under way when the call at hand began, and what there was then.
-    under_way: Vec<IoAction>,
-    last: Option<Moment>,
+    /// I/Os in flight when the current call began.
+    in_flight: Vec<IoAction>,
+    last: Option<Snapshot>,
     ids: u64,
-    moments: usize,
+    snapshots: usize,
 }
 
 impl Killed {
@@ -117,42 +117,47 @@ impl Killed {
             rig.shard.set_ordered(VOLUME);
             rig.epoch = 1;
         }
-        rig.remember();
+        rig.record_snapshots();
         Self {
             rig,
             oracle: Oracle::new(),
             held: Vec::new(),
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
             last: None,
             ids: 0,
-            moments: 0,
+            snapshots: 0,
         }
     }
 
-    /// Every moment of a call: whatever the I/Os under way have done to the disk by then.
-    fn look(&mut self) {
+    /// Checks every snapshot of a call, with each state that the I/Os in flight may have left on
+    /// the disk.
+    fn check_snapshots(&mut self) {
         let disk = self.rig.disk.clone();
         let pool = self.rig.pool.clone();
-        let mut under_way = std::mem::replace(&mut self.under_way, self.rig.ios.clone());
-        under_way.retain(|io| io.verb != IoVerb::Read && self.rig.ios.contains(io));
-        for io in &under_way {
-            self.rig.carry_to_disk(io, Ok(()));
+        let mut in_flight = std::mem::replace(&mut self.in_flight, self.rig.ios.clone());
+        in_flight.retain(|io| io.verb != IoVerb::Read && self.rig.ios.contains(io));
+        for io in &in_flight {
+            self.rig.apply_io(io, Ok(()));
         }
         let cut = std::mem::replace(&mut self.rig.disk, disk);
         self.rig.pool = pool;
-        let moments = std::mem::take(self.rig.moments.as_mut().unwrap());
-        let last = moments.last().cloned().or(self.last.clone());
-        for moment in std::mem::replace(&mut self.last, last).into_iter().chain(moments) {
-            self.moments += 1;
+        let snapshots = std::mem::take(self.rig.snapshots.as_mut().unwrap());
+        let last = snapshots.last().cloned().or(self.last.clone());
+        for snapshot in std::mem::replace(&mut self.last, last).into_iter().chain(snapshots) {
+            self.snapshots += 1;
             for disk in [&self.rig.disk, &cut] {
-                let (content, dirty) = recovered(&moment, disk, self.moments.is_multiple_of(16));
+                let (content, dirty) =
+                    recover_from(&snapshot, disk, self.snapshots.is_multiple_of(16));
                 for (sector, &found) in (0..).zip(&content) {
                     assert!(found != TORN, "sector {sector} is torn");
                     assert!(self.oracle.allows(sector, found), "sector {sector} holds {found}");
                     let key = LineKey::new(VOLUME, sector / 8);
                     let is_dirty =
                         dirty.iter().any(|(k, m)| *k == key && m >> (sector % 8) & 1 != 0);
-                    assert!(is_dirty || found == disk[sector as usize], "clean is as on the disk");
+                    assert!(
+                        is_dirty || found == disk[sector as usize],
+                        "a clean sector differs from the disk"
+                    );
                 }
             }
         }
@@ -162,14 +167,14 @@ impl Killed {
         self.ids += 1;
         let (id, value) = (self.ids, self.ids);
         let slots = staged.then(|| self.rig.stage(first * 512, count * 512, value)).flatten();
-        self.oracle.pending.push(Pending { id, first, count, value, again: slots.is_none() });
+        self.oracle.pending.push(Pending { id, first, count, value, is_retried: slots.is_none() });
         let outcome = match slots {
             None => self.rig.write(id, first * 512, count * 512, value),
             Some(slots) => {
                 let (offset, len) = (first * 512, count * 512);
-                let outcome = self.rig.write_staged(id, offset, len, &slots, after(None));
+                let outcome = self.rig.write_staged(id, offset, len, &slots, attempt_after(None));
                 if matches!(outcome, WriteOutcome::Waiting | WriteOutcome::Held { .. }) {
-                    // As if the client had left: it has no effect.
+                    // As if the client had disconnected: the write has no effect.
                     self.rig.unstage(&slots);
                     let at = self.oracle.pending.iter().position(|p| p.id == id).unwrap();
                     self.oracle.pending.remove(at);
@@ -177,13 +182,13 @@ impl Killed {
                 outcome
             }
         };
-        // The moments of the call itself belong to a write under way.
-        self.look();
-        self.written(id, outcome);
+        // During the call itself, the write is still pending.
+        self.check_snapshots();
+        self.record_outcome(id, outcome);
     }
 
-    /// A write has been tried. One that is held may never come to it.
-    fn written(&mut self, id: u64, outcome: WriteOutcome) {
+    /// Records the outcome of a write. A held write may never be tried again.
+    fn record_outcome(&mut self, id: u64, outcome: WriteOutcome) {
         match outcome {
             WriteOutcome::Done => self.oracle.end(id, true),
             WriteOutcome::Held { .. } => self.oracle.pending.retain(|p| p.id != id),
@@ -191,7 +196,7 @@ impl Killed {
         }
     }
 
-    /// What a flush does, or in an ordered shard the destaging of an epoch.
+    /// Flushes, or in an ordered shard destages an epoch.
     fn flush(&mut self) {
         if self.rig.epoch == 0 {
             self.rig.flush(1 << 41);
@@ -205,24 +210,24 @@ impl Killed {
         self.ids += 1;
         let id = self.ids;
         if self.rig.zero(id, first * 512, count * 512) {
-            self.oracle.pending.push(Pending { id, first, count, value: 0, again: false });
+            self.oracle.pending.push(Pending { id, first, count, value: 0, is_retried: false });
         }
     }
 
-    fn learn(&mut self) {
+    fn handle_answers(&mut self) {
         for answer in std::mem::take(&mut self.rig.answers) {
             let id = answer.part.0;
             let Some(at) = self.oracle.pending.iter().position(|p| p.id == id) else { continue };
             match answer.outcome {
                 Outcome::Done(result) => self.oracle.end(id, result.is_ok()),
                 Outcome::Retry(error) => {
-                    let &Pending { first, count, value, again, .. } = &self.oracle.pending[at];
-                    assert!(again);
-                    let attempt = after(error);
+                    let &Pending { first, count, value, is_retried, .. } = &self.oracle.pending[at];
+                    assert!(is_retried);
+                    let attempt = attempt_after(error);
                     let (offset, len) = (first * 512, count * 512);
                     let outcome = self.rig.write_again(id, offset, len, value, false, attempt);
-                    self.look();
-                    self.written(id, outcome);
+                    self.check_snapshots();
+                    self.record_outcome(id, outcome);
                 }
                 Outcome::Unlogged => unreachable!("there is no journal"),
                 Outcome::InOrder => unreachable!("there is no dispatcher"),
@@ -254,12 +259,12 @@ impl Killed {
             _ if !self.rig.ios.is_empty() => {
                 let at = first as usize % self.rig.ios.len();
                 let fails = kind == 15 && count > 6;
-                self.rig.end(at, if fails { Err(IoError::Io) } else { Ok(()) });
+                self.rig.complete(at, if fails { Err(IoError::Io) } else { Ok(()) });
             }
             _ => {}
         }
-        self.look();
-        self.learn();
+        self.check_snapshots();
+        self.handle_answers();
     }
 }
 
@@ -280,9 +285,9 @@ proptest! {
 }
 
 #[test]
-fn lines_stay_where_they_were_and_the_rest_is_free() {
+fn recovered_lines_keep_their_slots_and_the_others_are_free() {
     let mut rig = Rig::new(8, 6, Mode::WriteBack);
-    rig.read_now(0, 2 * LINE);
+    rig.read_to_end(0, 2 * LINE);
     assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
     let (policy, config) = (Box::new(Weir::new(8)), ShardConfig::for_slots(8));
     let table = Table::new(rig.shard.table().to_vec());
@@ -291,12 +296,12 @@ fn lines_stay_where_they_were_and_the_rest_is_free() {
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
     assert_eq!((found.lines, found.dirty_lines, steps.len()), (3, 1, 0));
     shard.self_check();
-    // Nobody serves the volume: its dirty line stays, whatever else needs room.
+    // The volume is not served: its dirty line stays, whatever else needs slots.
     let other = VolumeId(3);
     shard.add_volume(other, 64 * LINE, Mode::WriteBack);
     let mut slots = Vec::new();
     let range = forebay_types::ByteRange::new(0, 7 * LINE);
-    assert!(shard.stage(other, range, &mut slots), "five are free, two are clean");
+    assert!(shard.stage(other, range, &mut slots), "five slots are free and two clean");
     assert!(!shard.stage(other, forebay_types::ByteRange::new(0, 512), &mut slots));
     assert_eq!((shard.unclaimed(VOLUME), shard.usage().dirty_lines), (1, 1));
     slots.iter().for_each(|&slot| shard.release(slot));
@@ -306,9 +311,9 @@ fn lines_stay_where_they_were_and_the_rest_is_free() {
 }
 
 #[test]
-fn clean_lines_of_a_volume_that_is_not_served_are_dropped() {
+fn clean_lines_of_an_unserved_volume_can_be_dropped() {
     let mut rig = Rig::new(8, 6, Mode::WriteBack);
-    rig.read_now(0, 2 * LINE);
+    rig.read_to_end(0, 2 * LINE);
     assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
     let (policy, config) = (Box::new(Weir::new(8)), ShardConfig::for_slots(8));
     let table = Table::new(rig.shard.table().to_vec());
@@ -320,13 +325,13 @@ fn clean_lines_of_a_volume_that_is_not_served_are_dropped() {
     shard.self_check();
 }
 
-/// What the kernel was doing when the process died may go on until the disk is locked anew.
+/// I/O of the dead process may continue until the disk is locked again.
 #[test]
 fn nothing_is_written_where_an_io_of_the_dead_process_may_end() {
     let mut rig = Rig::new(4, 4, Mode::WriteBack);
     assert_eq!(rig.write(1, 512, 512, 7), WriteOutcome::Done);
     let (outcome, _) = rig.read(2, 0, 2 * LINE);
-    assert_eq!((outcome, rig.ios.len()), (ReadOutcome::Waiting, 1), "it fills two lines");
+    assert_eq!((outcome, rig.ios.len()), (ReadOutcome::Waiting, 1), "one I/O fills two lines");
     let (policy, config) = (Box::new(Lru::new(4)), ShardConfig::for_slots(4));
     let table = Table::new(rig.shard.table().to_vec());
     let mut steps = Vec::new();
@@ -337,7 +342,7 @@ fn nothing_is_written_where_an_io_of_the_dead_process_may_end() {
     let (other, mut slots) = (VolumeId(3), Vec::new());
     shard.add_volume(other, 64 * LINE, Mode::WriteBack);
     let range = forebay_types::ByteRange::new(0, 2 * LINE);
-    assert!(shard.stage(other, range, &mut slots), "two were never used");
+    assert!(shard.stage(other, range, &mut slots), "two slots were never used");
     assert!(!shard.stage(other, forebay_types::ByteRange::new(0, 512), &mut slots));
     shard.add_volume(VOLUME, 4 * LINE, Mode::WriteBack);
     assert!(shard.stage(other, forebay_types::ByteRange::new(0, 512), &mut slots));
@@ -347,7 +352,7 @@ fn nothing_is_written_where_an_io_of_the_dead_process_may_end() {
 }
 
 #[test]
-fn a_table_that_no_kill_explains_is_refused() {
+fn a_damaged_table_is_refused() {
     let mut rig = Rig::new(4, 4, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, LINE, 7), WriteOutcome::Done);
     let lines = rig.shard.table().to_vec();
@@ -363,10 +368,10 @@ fn a_table_that_no_kill_explains_is_refused() {
     let twice = vec![lines[0], lines[0], lines[1], lines[2]];
     assert_eq!(recover(twice, Fate::Kept), Some(TableDamage::Twice(key)));
 }
-/// The tests above can fail: with each of these mistakes they do.
+/// The tests above fail with each of these planted bugs.
 #[cfg(feature = "sabotage")]
 #[test]
-fn every_planted_bug_of_a_kill_is_found() {
+fn every_planted_recovery_bug_is_found() {
     use forebay_engine::PlantedBug;
     use proptest::strategy::ValueTree;
     use proptest::test_runner::{Config, TestRunner};

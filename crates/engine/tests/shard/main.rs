@@ -1,5 +1,5 @@
-//! Tests of one shard, driven by hand (`rig.rs`): its rules one by one, its sector masks
-//! against an oracle, and what is left of it when it is killed at any moment.
+//! Tests of one shard with a hand-driven disk (`rig.rs`): single rules, sector masks against an
+//! oracle, and recovery after a kill at any point.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 

@@ -1,6 +1,5 @@
-//! What the engine keeps for each line beside its data, as the documents say it: ARCHITECTURE
-//! (Memory), SPECIFICATION (Memory) and the table of docs/manual/memory.md. With parity there is
-//! a place of four bytes more for each line.
+//! The metadata per line, as documented in ARCHITECTURE (Memory), SPECIFICATION (Memory) and the
+//! table of docs/manual/memory.md. With parity, each line takes four more bytes.
 
 use forebay_engine::{
     Attempt, LineMeta, Outbox, Part, PartId, Shard, ShardConfig, WriteOutcome, WriteTerms,
@@ -8,10 +7,10 @@ use forebay_engine::{
 use forebay_policy::Weir;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 
-/// Bytes of a checksum, which the runtime keeps for each line beside what the engine does.
+/// The size of a checksum, which the runtime keeps for each line.
 const CHECKSUM_BYTES: f64 = 4.0;
 
-/// Metadata of a shard in bytes for each line that it can hold, after writes to these lines.
+/// The metadata of a shard in bytes per line of capacity, after writes to `lines`.
 fn bytes_per_line(slots: usize, lines: impl Iterator<Item = u64>) -> f64 {
     let volume = VolumeId(0);
     let config = ShardConfig { dirty_lines_max: slots, ..ShardConfig::for_slots(slots) };
@@ -46,8 +45,8 @@ fn the_metadata_of_a_line_is_what_the_documents_say() {
     }
 }
 
-/// Metadata of a shard in bytes beside what it has for its lines, with so many write-back volumes,
-/// ordered ones among them, in which nothing is dirty.
+/// The metadata that `volumes` write-back volumes without dirty lines add to a shard, in bytes.
+/// Half of the volumes are ordered.
 fn bytes_of_clean_volumes(slots: usize, volumes: u16) -> u64 {
     let policy = Box::new(Weir::new(slots));
     let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, ShardConfig::for_slots(slots));

@@ -1,7 +1,7 @@
-//! Destaging in order: whatever the disk has, it has had at some moment.
+//! Ordered destaging: the disk always has a state that the volume had at some time.
 
 use crate::patrol::seal_all;
-use crate::rig::{LINE, Rig, VOLUME, after};
+use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{Attempt, EraseOutcome, LineKey, Outcome, Verdict, WriteOutcome};
 use forebay_types::{IoError, Mode};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn ordered(slots: usize, lines: u64) -> Rig {
 const IN_ORDER: Attempt = Attempt { count: 0, error: None, in_order: true };
 
 #[test]
-fn an_epoch_goes_to_the_disk_as_it_was_when_it_ended() {
+fn an_epoch_is_destaged_as_it_was_when_it_was_closed() {
     let mut rig = ordered(32, 8);
     assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
     assert_eq!(rig.write(2, LINE, LINE, 11), WriteOutcome::Done);
@@ -24,21 +24,21 @@ fn an_epoch_goes_to_the_disk_as_it_was_when_it_ended() {
     assert_eq!(rig.write(3, 0, LINE, 20), WriteOutcome::Done);
     assert_eq!(rig.shard.oldest_epoch(VOLUME, 2), Some(1));
     assert_eq!(rig.destage_epoch(100, 1), None);
-    assert_eq!(rig.ios.len(), 1, "neighbours go together");
-    // Written while it is being destaged, and again.
+    assert_eq!(rig.ios.len(), 1, "adjacent lines share an I/O");
+    // Rewritten while it is being destaged.
     rig.epoch = 3;
     assert_eq!(rig.write(4, LINE, 512, 30), WriteOutcome::Done);
-    rig.end_all();
-    assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
     assert_eq!((rig.disk[0], rig.disk[8]), (10, 11));
-    assert_eq!(rig.read_now(0, LINE), [20; 8]);
-    assert_eq!(rig.read_now(LINE, LINE), [30, 11, 11, 11, 11, 11, 11, 11]);
+    assert_eq!(rig.read_to_end(0, LINE), [20; 8]);
+    assert_eq!(rig.read_to_end(LINE, LINE), [30, 11, 11, 11, 11, 11, 11, 11]);
     assert_eq!(rig.shard.oldest_epoch(VOLUME, 3), Some(2));
     assert_eq!(rig.destage_epoch(101, 2), None);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!((rig.disk[0], rig.disk[8]), (20, 11));
     assert_eq!(rig.destage_epoch(102, 3), None);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!((rig.disk[0], rig.disk[8], rig.disk[9]), (20, 30, 11));
     assert_eq!(rig.shard.usage().dirty_lines, 0);
     assert_eq!(rig.shard.oldest_epoch(VOLUME, 4), None);
@@ -46,27 +46,27 @@ fn an_epoch_goes_to_the_disk_as_it_was_when_it_ended() {
 }
 
 #[test]
-fn a_failed_destage_keeps_the_older_version_for_the_next_try() {
+fn a_failed_destage_keeps_the_frozen_version_for_a_retry() {
     let mut rig = ordered(32, 8);
     assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
     rig.epoch = 2;
     assert_eq!(rig.destage_epoch(100, 1), None);
     assert_eq!(rig.write(2, 0, LINE, 20), WriteOutcome::Done);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(100), Some(Outcome::Done(Err(IoError::Io))));
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Err(IoError::Io))));
     assert_eq!(rig.destage_epoch(101, 1), None);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.disk[0], 10);
-    assert_eq!(rig.read_now(0, LINE), [20; 8]);
+    assert_eq!(rig.read_to_end(0, LINE), [20; 8]);
     assert_eq!(rig.shard.usage().dirty_lines, 1);
 }
 
 #[test]
-fn what_goes_past_the_pool_waits_for_its_turn() {
+fn writes_past_the_pool_wait_for_earlier_epochs() {
     let mut rig = ordered(32, 8);
     assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
     rig.epoch = 2;
-    // Without a protection, FUA goes to the disk.
+    // Without protection, a FUA write goes to the disk.
     let past =
         |rig: &mut Rig, id, offset, attempt| rig.write_again(id, offset, LINE, 20, true, attempt);
     let held = |dirty| WriteOutcome::Held { dirty };
@@ -76,19 +76,19 @@ fn what_goes_past_the_pool_waits_for_its_turn() {
     assert_eq!(zero, EraseOutcome::Held { dirty: false });
     assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), EraseOutcome::Held { dirty: true });
     assert_eq!(rig.destage_epoch(100, 1), None);
-    rig.end_all();
-    let in_order = Attempt { in_order: true, ..after(None) };
+    rig.complete_all();
+    let in_order = Attempt { in_order: true, ..attempt_after(None) };
     assert_eq!(past(&mut rig, 2, 0, in_order), WriteOutcome::Started);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.zero_again(3, LINE, LINE, in_order), EraseOutcome::Started);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!((rig.disk[0], rig.disk[8]), (20, 0));
 }
 
-/// The newest version was lost, so nothing seemed to be dirty, and the older one went to the disk
-/// after what had gone past it.
+/// Regression: with the newest version lost, the line did not count as dirty, and its frozen
+/// version was destaged after the later erase.
 #[test]
-fn what_goes_past_the_pool_waits_for_an_older_version_of_what_is_lost() {
+fn writes_past_the_pool_wait_for_a_frozen_version_of_a_lost_line() {
     let mut rig = ordered(32, 8);
     assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
     rig.epoch = 2;
@@ -101,12 +101,12 @@ fn what_goes_past_the_pool_waits_for_an_older_version_of_what_is_lost() {
     let held = EraseOutcome::Held { dirty: true };
     assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), held);
     assert_eq!(rig.destage_epoch(100, 1), None);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.disk[0], 10);
     assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), EraseOutcome::Started);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.disk[0], 0);
-    assert_eq!(rig.read_now(0, LINE), [0; 8]);
+    assert_eq!(rig.read_to_end(0, LINE), [0; 8]);
 }
 
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Writes in the order in which they were made: epoch, sector, value.
+/// Writes in order: epoch, sector, value.
 #[derive(Default)]
 struct History(Vec<(u64, usize, u64)>);
 
@@ -143,10 +143,10 @@ impl History {
         self.0.iter().filter(move |write| write.1 == sector)
     }
 
-    /// The disk has everything of the epochs before the newest of which it has anything.
+    /// Fails if the disk has data of one epoch but misses data of an earlier one.
     fn check(&self, disk: &[u64]) {
         let found = |sector: usize| {
-            // Zeroes are written again and again; who finds some may take them for the last ones.
+            // Zeroes are written repeatedly; take zeroes on the disk for the last ones.
             let values: Vec<u64> = self.of(sector).map(|write| write.2).collect();
             values.iter().rposition(|&value| value == disk[sector]).map_or(0, |at| at + 1)
         };
@@ -158,7 +158,7 @@ impl History {
         let newest = epochs.max().unwrap_or(0);
         for sector in sectors {
             let missed = self.of(sector).skip(found(sector)).find(|write| write.0 < newest);
-            assert!(missed.is_none(), "{missed:?} is not there, and something of {newest} is");
+            assert!(missed.is_none(), "the disk has data of epoch {newest} but not {missed:?}");
         }
     }
 }
@@ -166,7 +166,7 @@ impl History {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A driver that does what the dispatcher does, one request at a time.
+    /// Drives the shard like the dispatcher, with one request at a time.
     #[test]
     fn the_disk_is_never_newer_in_one_place_than_in_another(
         steps in prop::collection::vec(step(), 1..120),
@@ -192,14 +192,14 @@ proptest! {
                 Step::Past { line } => {
                     let outcome = rig.write_again(id, line * LINE, LINE, value, true, attempt);
                     if outcome == WriteOutcome::Started {
-                        rig.end(rig.ios.len() - 1, Ok(()));
+                        rig.complete(rig.ios.len() - 1, Ok(()));
                         let first = line as usize * 8;
                         history.0.extend((first..first + 8).map(|s| (rig.epoch, s, value)));
                     }
                 }
                 Step::Zero { line } => {
                     if rig.zero_again(id, line * LINE, LINE, attempt) == EraseOutcome::Started {
-                        rig.end(rig.ios.len() - 1, Ok(()));
+                        rig.complete(rig.ios.len() - 1, Ok(()));
                         let first = line as usize * 8;
                         history.0.extend((first..first + 8).map(|s| (rig.epoch, s, 0)));
                     }
@@ -207,7 +207,7 @@ proptest! {
                 Step::Read { line } => {
                     let (outcome, segments) = rig.read(id, line * LINE, LINE);
                     if outcome == forebay_engine::ReadOutcome::Ready {
-                        for (at, value) in rig.bytes(&segments).into_iter().enumerate() {
+                        for (at, value) in rig.values(&segments).into_iter().enumerate() {
                             let sector = line as usize * 8 + at;
                             let expected = history.of(sector).last().map(|write| write.2);
                             prop_assert_eq!(value, expected.unwrap_or(Rig::on_disk(sector as u64)));
@@ -224,20 +224,20 @@ proptest! {
                 }
                 Step::End { at, fails } => {
                     if at < rig.ios.len() {
-                        rig.end(at, if fails { Err(IoError::Io) } else { Ok(()) });
+                        rig.complete(at, if fails { Err(IoError::Io) } else { Ok(()) });
                     }
                 }
             }
-            if let Some(id) = running && rig.learnt(id).is_some() {
+            if let Some(id) = running && rig.take_outcome(id).is_some() {
                 running = None;
             }
             history.check(&rig.disk);
         }
-        rig.end_all();
+        rig.complete_all();
         while let Some(oldest) = rig.shard.oldest_epoch(VOLUME, rig.epoch + 1) {
             rig.epoch += 1;
             rig.destage_epoch(9_999, oldest);
-            rig.end_all();
+            rig.complete_all();
             history.check(&rig.disk);
         }
         prop_assert_eq!(rig.shard.usage().dirty_lines, 0);

@@ -1,4 +1,4 @@
-//! What the patrol is shown, and what becomes of damaged lines.
+//! The lines that the patrol inspects, and the handling of damaged ones.
 
 use crate::rig::{LINE, Rig, VOLUME};
 use forebay_engine::{
@@ -6,7 +6,7 @@ use forebay_engine::{
 };
 use forebay_types::{IoError, Mode};
 
-/// Seals everything that is not, and says how many lines that were.
+/// Seals all unsealed lines. Returns their number.
 pub fn seal_all(rig: &mut Rig) -> usize {
     let mut count = 0;
     while let Some(found) = rig.shard.next_unsealed() {
@@ -18,7 +18,7 @@ pub fn seal_all(rig: &mut Rig) -> usize {
     count
 }
 
-/// The lines of one walk, with this verdict on each.
+/// Passes one walk with the same verdict on each line. Returns the inspections.
 fn walk(rig: &mut Rig, verdict: Verdict) -> Vec<Inspection> {
     let mut seen = Vec::new();
     while let Some(found) = rig.shard.next_sealed() {
@@ -32,18 +32,18 @@ fn walk(rig: &mut Rig, verdict: Verdict) -> Vec<Inspection> {
 #[test]
 fn every_change_breaks_the_seal_and_nothing_else_does() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
-    rig.read_now(0, 4 * LINE);
+    rig.read_to_end(0, 4 * LINE);
     assert_eq!((seal_all(&mut rig), seal_all(&mut rig)), (4, 0));
-    rig.read_now(0, 4 * LINE);
+    rig.read_to_end(0, 4 * LINE);
     assert_eq!(seal_all(&mut rig), 0, "reads change nothing");
     assert_eq!(rig.write(1, 0, LINE, 5), WriteOutcome::Done);
     assert_eq!(rig.write(2, LINE, 512, 6), WriteOutcome::Done);
     assert_eq!(seal_all(&mut rig), 2);
     assert_eq!(rig.flush(3), None);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(seal_all(&mut rig), 0, "a destage changes nothing");
     assert!(rig.zero(4, 0, 512));
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(seal_all(&mut rig), 1);
     assert_eq!(walk(&mut rig, Verdict::Intact).len(), 4);
 }
@@ -56,20 +56,20 @@ fn what_a_change_keeps_of_a_sealed_line_is_looked_at_first() {
     assert!(rig.verify.is_empty(), "the line was not sealed");
     seal_all(&mut rig);
     rig.write(3, 0, LINE, 7);
-    assert!(rig.verify.is_empty(), "nothing of it is kept");
+    assert!(rig.verify.is_empty(), "no sector is kept");
     seal_all(&mut rig);
     rig.write(4, 512, 1024, 8);
     let (seal, kept) = rig.verify.pop().expect("six sectors are kept");
     assert_eq!((seal.valid, kept), (0xff, 0b1111_1001));
-    // Two sectors are damaged, one of which has been written over.
+    // Two sectors are damaged; one of them has been overwritten.
     rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b0000_0110 | 0x80 });
     assert_eq!(rig.shard.lost_sectors(VOLUME), 1);
-    assert_eq!(rig.read_now(512, 1024), [8, 8]);
+    assert_eq!(rig.read_to_end(512, 1024), [8, 8]);
     assert_eq!(rig.read(5, 3584, 512).0, ReadOutcome::Failed(IoError::Io));
 }
 
 #[test]
-fn dirty_data_that_is_sealed_is_looked_at_before_it_is_destaged() {
+fn a_destage_carries_the_seals_of_its_lines() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     rig.write(1, 0, 2 * LINE, 5);
     seal_all(&mut rig);
@@ -78,15 +78,15 @@ fn dirty_data_that_is_sealed_is_looked_at_before_it_is_destaged() {
     let seals = rig.ios[0].seals.clone();
     assert_eq!(seals.iter().map(|seal| seal.key.line()).collect::<Vec<_>>(), [0]);
     rig.shard.damaged(&seals[0], Verdict::Lost { sectors: 1 });
-    // The driver refuses the write; the flush fails, and the rest goes with the next one.
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(3), Some(Outcome::Done(Err(IoError::Io))));
+    // The driver refuses the write, so the flush fails. The next flush destages the rest.
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Err(IoError::Io))));
     assert_eq!(rig.flush(4), None);
-    rig.end_all();
-    assert_eq!(rig.learnt(4), Some(Outcome::Done(Err(IoError::Io))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(4), Some(Outcome::Done(Err(IoError::Io))));
     let mut expected = vec![5; 8];
     expected[0] = Rig::on_disk(0);
-    assert_eq!(rig.disk[..8], expected, "what is lost stays away from the disk");
+    assert_eq!(rig.disk[..8], expected, "lost sectors are not destaged");
     assert_eq!(rig.disk[8..16], [6; 8]);
     assert_eq!(rig.shard.dirty_lines(VOLUME), 1);
 }
@@ -94,12 +94,12 @@ fn dirty_data_that_is_sealed_is_looked_at_before_it_is_destaged() {
 #[test]
 fn a_damaged_clean_line_leaves_the_pool() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
-    rig.read_now(0, 2 * LINE);
+    rig.read_to_end(0, 2 * LINE);
     seal_all(&mut rig);
     assert_eq!(walk(&mut rig, Verdict::Lost { sectors: 0xff }).len(), 2);
     assert_eq!(rig.shard.usage().resident_lines, 0);
     assert_eq!(rig.shard.counters(VOLUME).refetched_lines, 2);
-    assert_eq!(rig.read_now(0, LINE), (0..8).map(Rig::on_disk).collect::<Vec<_>>());
+    assert_eq!(rig.read_to_end(0, LINE), (0..8).map(Rig::on_disk).collect::<Vec<_>>());
 }
 
 #[test]
@@ -111,12 +111,12 @@ fn lost_sectors_fail_until_they_are_written_erased_or_given_up() {
         walk(&mut rig, Verdict::Lost { sectors: 0b11 });
         assert_eq!(rig.shard.lost_sectors(VOLUME), 2);
         assert_eq!(rig.read(2, 0, 1024).0, ReadOutcome::Failed(IoError::Io));
-        assert_eq!(rig.read_now(1024, 3072), [5; 6]);
-        // A fill of what is missing is no way to get them.
+        assert_eq!(rig.read_to_end(1024, 3072), [5; 6]);
+        // A fill must not read lost sectors from the disk.
         assert_eq!(rig.prefetch(0, LINE), 0);
         assert_eq!(rig.flush(3), None);
-        rig.end_all();
-        assert_eq!(rig.learnt(3), Some(Outcome::Done(Err(IoError::Io))));
+        rig.complete_all();
+        assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Err(IoError::Io))));
         assert_eq!(rig.disk[..2], [Rig::on_disk(0), Rig::on_disk(1)]);
         let expected = match way {
             0 => {
@@ -126,12 +126,12 @@ fn lost_sectors_fail_until_they_are_written_erased_or_given_up() {
             1 => {
                 rig.shard.set_mode(VOLUME, Mode::Bypass);
                 assert_eq!(rig.write(4, 0, 1024, 0), WriteOutcome::Started);
-                rig.end_all();
+                rig.complete_all();
                 0
             }
             2 => {
                 assert!(rig.zero(4, 0, 1024));
-                rig.end_all();
+                rig.complete_all();
                 0
             }
             _ => {
@@ -141,10 +141,10 @@ fn lost_sectors_fail_until_they_are_written_erased_or_given_up() {
         };
         assert_eq!(rig.shard.lost_sectors(VOLUME), 0, "way {way}");
         rig.shard.set_mode(VOLUME, Mode::WriteBack);
-        assert_eq!(rig.read_now(0, 512), [expected], "way {way}");
+        assert_eq!(rig.read_to_end(0, 512), [expected], "way {way}");
         if rig.flush(5).is_none() {
-            rig.end_all();
-            assert_eq!(rig.learnt(5), Some(Outcome::Done(Ok(()))), "way {way}");
+            rig.complete_all();
+            assert_eq!(rig.take_outcome(5), Some(Outcome::Done(Ok(()))), "way {way}");
         }
         assert_eq!(rig.shard.dirty_lines(VOLUME), 0, "way {way}");
     }
@@ -155,7 +155,7 @@ fn parity_takes_slots_while_lines_are_dirty_and_gives_them_back() {
     let mut rig = Rig::new(32, 16, Mode::WriteBack);
     rig.shard.set_parity(true);
     rig.write(1, 0, 12 * LINE, 5);
-    rig.read_now(13 * LINE, LINE);
+    rig.read_to_end(13 * LINE, LINE);
     seal_all(&mut rig);
     let usage = rig.shard.usage();
     let slots = 12u64.div_ceil(u64::from(PARITIES_PER_SLOT));
@@ -166,13 +166,13 @@ fn parity_takes_slots_while_lines_are_dirty_and_gives_them_back() {
     places.dedup();
     assert_eq!(places.len(), 12, "each line has a place of its own");
     assert_eq!(rig.flush(2), None);
-    rig.end_all();
+    rig.complete_all();
     let usage = rig.shard.usage();
     assert_eq!((usage.parity_lines, usage.parity_slots, rig.shard.pins()), (0, 0, 0));
 }
 
 #[test]
-fn without_room_a_dirty_line_is_sealed_without_parity() {
+fn a_dirty_line_is_sealed_without_parity_if_no_slot_is_free() {
     let mut config = forebay_engine::ShardConfig::for_slots(8);
     config.dirty_lines_max = 8;
     let mut rig = Rig::with(8, 8, Mode::WriteBack, config);

@@ -1,6 +1,6 @@
-//! One shard, its pool and a disk, driven by hand: each I/O ends when the test says so.
+//! One shard with a pool and a disk, driven by hand: each I/O completes when the test says so.
 //!
-//! A sector is told by one number. The disk holds [`Rig::on_disk`] at first.
+//! One number stands for the content of a sector. The disk initially holds [`Rig::on_disk`].
 
 use crate::lru::Lru;
 use forebay_engine::{
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 pub const VOLUME: VolumeId = VolumeId(0);
 pub const LINE: u64 = 4096;
 
-/// A table that remembers, while it is asked to, what it was like before each change.
+/// A line table that can record its state before each change.
 #[derive(Default)]
 pub struct Table {
     lines: Vec<LineMeta>,
@@ -46,18 +46,18 @@ impl DerefMut for Table {
     }
 }
 
-/// What a process leaves that is killed at some moment.
+/// The memory that a killed process leaves behind.
 #[derive(Clone)]
-pub struct Moment {
+pub struct Snapshot {
     pub lines: Vec<LineMeta>,
     pub pool: Vec<u64>,
 }
 
-/// A sector that was half written.
+/// The content of a sector that was half copied.
 pub const TORN: u64 = 0xdead_0000_dead;
 
-/// Carries out memory steps, with a stop in the middle of each sector and after it.
-pub fn carry_out(
+/// Carries out memory steps, and calls `stop` in the middle of each sector and after it.
+pub fn run_steps(
     steps: impl IntoIterator<Item = MemoryStep>,
     pool: &mut [u64],
     value: u64,
@@ -74,7 +74,7 @@ pub fn carry_out(
             let content = match step {
                 MemoryStep::Fill { .. } => value,
                 MemoryStep::Copy { from, .. } => pool[index(from, offset + sector * 512)],
-                MemoryStep::Verify { .. } => unreachable!("it has no bytes"),
+                MemoryStep::Verify { .. } => unreachable!("a verify step copies nothing"),
             };
             pool[at] = TORN;
             stop(pool);
@@ -87,22 +87,22 @@ pub fn carry_out(
 pub struct Rig {
     pub shard: Shard<Table>,
     trace: Arc<Mutex<Option<Vec<Vec<LineMeta>>>>>,
-    /// Each moment since it was emptied, if it is wanted.
-    pub moments: Option<Vec<Moment>>,
-    /// What writes bring, by their parts.
+    /// Snapshots since the list was last emptied, if they are recorded.
+    pub snapshots: Option<Vec<Snapshot>>,
+    /// The values of writes, by part.
     values: HashMap<u64, u64>,
     pub pool: Vec<u64>,
     pub disk: Vec<u64>,
-    /// I/Os under way, oldest first.
+    /// I/Os in flight, oldest first.
     pub ios: Vec<IoAction>,
     pub answers: Vec<Answer>,
-    /// Shards that are to be woken, the last one first.
+    /// Shards to wake, starting with the last one.
     pub wakes: Vec<usize>,
-    /// Sealed lines that were to be looked at before they changed, with the sectors kept.
+    /// Sealed lines to verify before a change, with the sectors that the change keeps.
     pub verify: Vec<(Seal, u8)>,
-    /// The epoch that writes belong to.
+    /// The current epoch.
     pub epoch: u64,
-    /// The time of writes and of ends.
+    /// The current time.
     pub now_ms: u64,
     out: Outbox,
 }
@@ -120,7 +120,7 @@ impl Rig {
         Self {
             shard,
             trace,
-            moments: None,
+            snapshots: None,
             values: HashMap::new(),
             pool: vec![u64::MAX; slots * 8],
             disk: (0..lines * 8).map(Self::on_disk).collect(),
@@ -134,7 +134,7 @@ impl Rig {
         }
     }
 
-    /// What a sector holds before anybody writes it.
+    /// The initial content of a sector on the disk.
     pub const fn on_disk(sector: u64) -> u64 {
         1_000_000 + sector
     }
@@ -143,18 +143,18 @@ impl Rig {
         Part { id: PartId(id), volume: VOLUME, range: ByteRange::new(offset, len), restores: false }
     }
 
-    /// Begins to remember what the table and the pool are like at each moment.
-    pub fn remember(&mut self) {
+    /// Starts to record a snapshot at each change of the table or the pool.
+    pub fn record_snapshots(&mut self) {
         *self.trace.lock().unwrap() = Some(Vec::new());
-        self.moments = Some(Vec::new());
+        self.snapshots = Some(Vec::new());
     }
 
     fn take_trace(&mut self) {
         let lines = self.trace.lock().unwrap().as_mut().map(std::mem::take);
-        if let Some(moments) = &mut self.moments {
+        if let Some(snapshots) = &mut self.snapshots {
             let pool = &self.pool;
-            let moment = |lines| Moment { lines, pool: pool.clone() };
-            moments.extend(lines.unwrap_or_default().into_iter().map(moment));
+            let snapshot = |lines| Snapshot { lines, pool: pool.clone() };
+            snapshots.extend(lines.unwrap_or_default().into_iter().map(snapshot));
         }
     }
 
@@ -165,17 +165,18 @@ impl Rig {
             MemoryStep::Verify { seal, kept } => Some((*seal, *kept)),
             _ => None,
         }));
-        let Self { shard, moments, pool, .. } = self;
-        let lines = moments.is_some().then(|| shard.table().to_vec());
-        carry_out(steps, pool, value, |pool| {
-            if let (Some(moments), Some(lines)) = (moments.as_mut(), &lines) {
-                moments.push(Moment { lines: lines.clone(), pool: pool.to_vec() });
+        let Self { shard, snapshots, pool, .. } = self;
+        let lines = snapshots.is_some().then(|| shard.table().to_vec());
+        run_steps(steps, pool, value, |pool| {
+            if let (Some(snapshots), Some(lines)) = (snapshots.as_mut(), &lines) {
+                snapshots.push(Snapshot { lines: lines.clone(), pool: pool.to_vec() });
             }
         });
         self.shard.settle_steps();
         self.take_trace();
-        if let Some(moments) = &mut self.moments {
-            moments.push(Moment { lines: self.shard.table().to_vec(), pool: self.pool.clone() });
+        if let Some(snapshots) = &mut self.snapshots {
+            snapshots
+                .push(Snapshot { lines: self.shard.table().to_vec(), pool: self.pool.clone() });
         }
         self.ios.append(&mut self.out.ios);
         self.answers.append(&mut self.out.answers);
@@ -206,12 +207,12 @@ impl Rig {
         outcome
     }
 
-    /// Begins a turn, in which what starts is joined later.
+    /// Begins a turn, whose I/Os start together later.
     pub fn turn(&mut self, turn: u64) {
         self.out.turn = turn;
     }
 
-    /// Takes slots for a payload and fills them with `value`.
+    /// Stages slots for a payload and fills them with `value`.
     pub fn stage(&mut self, offset: u64, len: u64, value: u64) -> Option<Vec<Slot>> {
         let mut slots = Vec::new();
         let range = ByteRange::new(offset, len);
@@ -283,7 +284,7 @@ impl Rig {
         outcome
     }
 
-    /// Destages what is over of the epochs up to one.
+    /// Destages the epochs up to `last`.
     pub fn destage_epoch(&mut self, id: u64, last: u64) -> Option<IoResult> {
         let result = self.shard.destage_epoch(VOLUME, last, PartId(id), 0, &mut self.out);
         self.settle(0);
@@ -301,23 +302,23 @@ impl Rig {
         self.settle(0);
     }
 
-    /// Wakes the shard, to go on with writing back.
+    /// Wakes the shard to resume the elevator.
     pub fn wake(&mut self) {
         self.shard.wake(VOLUME, self.now_ms, &mut self.out);
         self.settle(0);
     }
 
-    /// Ends the I/O at `at` of [`Rig::ios`].
-    pub fn end(&mut self, at: usize, result: IoResult) {
+    /// Completes the I/O at index `at` of [`Rig::ios`].
+    pub fn complete(&mut self, at: usize, result: IoResult) {
         let io = self.ios.remove(at);
         self.take_trace();
-        self.carry_to_disk(&io, result);
+        self.apply_io(&io, result);
         self.shard.complete(io.id, result, self.now_ms, &mut self.out);
         self.settle(0);
     }
 
-    /// What an I/O does to disk and pool.
-    pub fn carry_to_disk(&mut self, io: &IoAction, result: IoResult) {
+    /// Applies an I/O to disk and pool.
+    pub fn apply_io(&mut self, io: &IoAction, result: IoResult) {
         let value = io.part.and_then(|part| self.values.get(&part.0)).copied().unwrap_or(0);
         let mut sector = (io.range.offset / SECTOR_BYTES) as usize;
         let last = (io.range.end() / SECTOR_BYTES) as usize;
@@ -344,15 +345,15 @@ impl Rig {
         }
     }
 
-    /// Ends all I/Os well, and those that follow from them, until there are none.
-    pub fn end_all(&mut self) {
+    /// Completes all I/Os with success, including those that start meanwhile.
+    pub fn complete_all(&mut self) {
         while !self.ios.is_empty() {
-            self.end(0, Ok(()));
+            self.complete(0, Ok(()));
         }
     }
 
-    /// What the segments of an answer hold in the pool.
-    pub fn bytes(&self, segments: &[Segment]) -> Vec<u64> {
+    /// The values in the slots of the segments.
+    pub fn values(&self, segments: &[Segment]) -> Vec<u64> {
         let mut values = Vec::new();
         for segment in segments {
             let Place::Slot { slot, offset } = segment.place else { continue };
@@ -371,30 +372,30 @@ impl Rig {
         self.shard.self_check();
     }
 
-    /// Reads a range to its end and lets go of it.
-    pub fn read_now(&mut self, offset: u64, len: u64) -> Vec<u64> {
+    /// Reads a range until it is answered, and releases its pins.
+    pub fn read_to_end(&mut self, offset: u64, len: u64) -> Vec<u64> {
         for count in 0..3 {
             let attempt = Attempt { count, ..Attempt::default() };
             let (outcome, segments) = self.read_again(900, offset, len, attempt);
             if outcome == ReadOutcome::Ready {
-                let values = self.bytes(&segments);
+                let values = self.values(&segments);
                 self.release(&segments);
                 return values;
             }
-            self.end_all();
+            self.complete_all();
         }
-        panic!("the pool of this test has room for what it reads");
+        panic!("the pool is too small for this read");
     }
 
-    /// The outcome that a part has learnt, once.
-    pub fn learnt(&mut self, id: u64) -> Option<Outcome> {
+    /// Takes the answer of a part, if there is one.
+    pub fn take_outcome(&mut self, id: u64) -> Option<Outcome> {
         let at = self.answers.iter().position(|answer| answer.part == PartId(id))?;
         Some(self.answers.remove(at).outcome)
     }
 }
 
-/// The next attempt after a wait that ended like that.
-pub fn after(error: Option<IoError>) -> Attempt {
+/// The next attempt, after a wait that ended with `error`.
+pub fn attempt_after(error: Option<IoError>) -> Attempt {
     Attempt::default().after(error)
 }
 

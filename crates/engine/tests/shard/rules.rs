@@ -1,6 +1,6 @@
-//! The engine's rules, one by one, with each I/O under the test's thumb.
+//! The engine's rules, one by one, with control over each I/O.
 
-use crate::rig::{LINE, Rig, VOLUME, after};
+use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{IoVerb, Outcome, Place, Protection, ReadOutcome, ShardConfig, WriteOutcome};
 use forebay_policy::Pace;
 use forebay_types::{IoError, Mode, UnsafeSupply};
@@ -10,18 +10,18 @@ fn a_read_fetches_only_the_sectors_that_are_missing() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     assert_eq!(rig.write(1, 1024, 512, 7), WriteOutcome::Done);
     assert!(rig.ios.is_empty(), "a small write needs no read");
-    assert_eq!(rig.read_now(1024, 512), [7]);
+    assert_eq!(rig.read_to_end(1024, 512), [7]);
     let (outcome, _) = rig.read(2, 0, LINE);
     assert_eq!(outcome, ReadOutcome::Waiting);
     let missing = |segment: &&forebay_engine::Segment| segment.place != Place::Discard;
     let fetched: u32 =
         rig.ios.iter().flat_map(|io| &io.segments).filter(missing).map(|s| s.len).sum();
     assert_eq!(fetched, 3584);
-    rig.end_all();
-    assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
     let mut expected: Vec<u64> = (0..8).map(Rig::on_disk).collect();
     expected[2] = 7;
-    assert_eq!(rig.read_now(0, LINE), expected);
+    assert_eq!(rig.read_to_end(0, LINE), expected);
 }
 
 #[test]
@@ -29,10 +29,10 @@ fn a_write_to_a_line_that_is_being_filled_waits_and_wins() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     assert_eq!(rig.read(1, 0, LINE).0, ReadOutcome::Waiting);
     assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Waiting);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(2, 0, LINE, 7, false, after(None)), WriteOutcome::Done);
-    assert_eq!(rig.read_now(0, LINE), [7; 8]);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
+    assert_eq!(rig.write_again(2, 0, LINE, 7, false, attempt_after(None)), WriteOutcome::Done);
+    assert_eq!(rig.read_to_end(0, LINE), [7; 8]);
 }
 
 #[test]
@@ -42,10 +42,10 @@ fn readers_of_one_cold_line_share_one_io() {
         assert_eq!(rig.read(id, id % 8 * 512, 512).0, ReadOutcome::Waiting);
     }
     assert_eq!(rig.ios.len(), 1);
-    rig.end(0, Ok(()));
+    rig.complete(0, Ok(()));
     for id in 0..32 {
-        assert_eq!(rig.learnt(id), Some(Outcome::Retry(None)));
-        assert_eq!(rig.read_again(id, 0, LINE, after(None)).0, ReadOutcome::Ready);
+        assert_eq!(rig.take_outcome(id), Some(Outcome::Retry(None)));
+        assert_eq!(rig.read_again(id, 0, LINE, attempt_after(None)).0, ReadOutcome::Ready);
     }
     assert!(rig.ios.is_empty());
 }
@@ -61,8 +61,8 @@ fn a_burst_of_overwrites_reaches_the_disk_once_per_line() {
     }
     assert!(rig.ios.is_empty());
     assert_eq!(rig.flush(1), None);
-    rig.end_all();
-    assert_eq!(rig.learnt(1), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Ok(()))));
     let counters = rig.shard.counters(VOLUME);
     assert_eq!((counters.destaged_lines, counters.destage_writes), (4, 4));
     assert_eq!([rig.disk[0], rig.disk[16], rig.disk[32], rig.disk[48]], [990, 991, 992, 993]);
@@ -74,37 +74,37 @@ fn a_write_during_destage_moves_the_line_and_stays_dirty() {
     rig.write(1, 0, LINE, 1);
     assert_eq!(rig.flush(2), None);
     assert_eq!(rig.write(3, 0, 512, 2), WriteOutcome::Done);
-    rig.end(0, Ok(()));
-    // The flush is about what was acknowledged before it came, and that is on the disk.
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
+    rig.complete(0, Ok(()));
+    // The flush covers only what was acknowledged before it, and that is on the disk.
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.disk[..8], [1; 8]);
     assert_eq!(rig.shard.dirty_lines(VOLUME), 1);
     assert_eq!(rig.flush(4), None);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.disk[..8], [2, 1, 1, 1, 1, 1, 1, 1]);
     assert_eq!(rig.shard.pins(), 0);
 }
 
-/// Flushes that come while one is under way share the next try, which is judged by itself.
+/// Flushes that come while another one is running form one group, which gets its own result.
 #[test]
-fn flushes_that_come_during_another_one_bring_what_was_written_before_them() {
+fn flushes_during_another_one_cover_the_writes_before_them() {
     let mut rig = Rig::new(16, 16, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     assert_eq!(rig.flush(2), None);
     rig.write(3, 4 * LINE, LINE, 2);
     assert_eq!(rig.flush(4), None);
     assert_eq!(rig.flush(5), None);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Err(IoError::Io))));
-    assert_eq!((rig.learnt(4), rig.learnt(5)), (None, None));
-    rig.end_all();
-    assert_eq!(rig.learnt(4), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.learnt(5), Some(Outcome::Done(Ok(()))));
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Err(IoError::Io))));
+    assert_eq!((rig.take_outcome(4), rig.take_outcome(5)), (None, None));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(4), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.take_outcome(5), Some(Outcome::Done(Ok(()))));
     assert_eq!((rig.disk[0], rig.disk[32]), (1, 2));
 }
 
-/// A line that is destaged from an older slot, and moves once more because a reply holds the
-/// newer one: what the flush waits for is in the newest slot, not under way.
+/// A line that is destaged from an older slot is relocated again, because a reply has pinned the
+/// newer slot. The second flush must wait for the newest slot, not for the destage in flight.
 #[test]
 fn a_flush_follows_a_line_that_moves_twice_during_a_destage() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
@@ -115,12 +115,12 @@ fn a_flush_follows_a_line_that_moves_twice_during_a_destage() {
     let (outcome, held) = rig.read(5, 0, LINE);
     assert_eq!(outcome, ReadOutcome::Ready);
     assert_eq!(rig.write(6, 0, LINE, 3), WriteOutcome::Done);
-    assert_eq!(rig.bytes(&held), [2; 8]);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.learnt(4), None, "what was acknowledged before this flush is not on the disk");
-    rig.end_all();
-    assert_eq!(rig.learnt(4), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.values(&held), [2; 8]);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.take_outcome(4), None, "data acknowledged before this flush is not on the disk");
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(4), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.disk[..8], [3; 8]);
     rig.release(&held);
     assert_eq!(rig.shard.pins(), 0);
@@ -129,17 +129,17 @@ fn a_flush_follows_a_line_that_moves_twice_during_a_destage() {
 #[test]
 fn without_room_a_write_goes_through_and_keeps_what_replies_hold() {
     let mut rig = Rig::new(2, 4, Mode::WriteBack);
-    assert_eq!(rig.read_now(0, 2 * LINE).len(), 16);
+    assert_eq!(rig.read_to_end(0, 2 * LINE).len(), 16);
     let (_, held) = rig.read(1, 0, 2 * LINE);
     assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Started);
-    assert_eq!(rig.bytes(&held)[0], Rig::on_disk(0), "a pinned line is never overwritten");
+    assert_eq!(rig.values(&held)[0], Rig::on_disk(0), "a pinned line is never overwritten");
     assert_eq!(rig.ios[0].verb, IoVerb::Write { fua: false });
     assert!(matches!(rig.ios[0].segments[0].place, Place::Private { .. }));
-    rig.end_all();
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.shard.counters(VOLUME).writes_through_no_room, 1);
     rig.release(&held);
-    assert_eq!(rig.read_now(0, 512), [7]);
+    assert_eq!(rig.read_to_end(0, 512), [7]);
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn a_write_through_that_a_ups_does_not_cover_is_on_stable_storage_before_it_is_a
         (Mode::WriteThrough, Protection::Power, stable, false),
         (Mode::Bypass, Protection::Power, stable, false),
     ] {
-        // Nothing may be dirty, so a write in write-back goes through as well.
+        // With a dirty limit of zero, a write-back write goes through as well.
         let config = ShardConfig { dirty_lines_max: 0, ..ShardConfig::for_slots(8) };
         let mut rig = Rig::with(8, 4, mode, config);
         rig.shard.set_protection(VOLUME, protection);
         rig.shard.set_unsafe_supply(VOLUME, choice);
         assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Started);
         assert_eq!(rig.ios[0].verb, IoVerb::Write { fua }, "{mode} {protection:?} {choice}");
-        rig.end_all();
+        rig.complete_all();
     }
 }
 
@@ -169,32 +169,32 @@ fn a_clean_line_goes_however_many_dirty_ones_the_policy_sees() {
     for line in 0..100 {
         assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done);
     }
-    rig.read_now(100 * LINE, 156 * LINE);
+    rig.read_to_end(100 * LINE, 156 * LINE);
     for line in 256..300 {
         assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done, "line {line}");
     }
     assert_eq!(rig.shard.counters(VOLUME).room_waits, 0);
     let lines: Vec<u64> = (0..100).chain(256..300).collect();
     for line in lines {
-        assert_eq!(rig.read_now(line * LINE, LINE), [line; 8]);
+        assert_eq!(rig.read_to_end(line * LINE, LINE), [line; 8]);
     }
-    assert_eq!(rig.ios.len(), 0, "nothing dirty was given up");
+    assert_eq!(rig.ios.len(), 0, "no dirty line was evicted or destaged");
 }
 
 #[test]
-fn a_write_without_room_moves_no_line_in_vain() {
+fn a_write_without_enough_slots_relocates_no_line() {
     let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(4) };
     let mut rig = Rig::with(4, 16, Mode::WriteBack, config);
     rig.write(1, 0, 2 * LINE, 1);
     assert_eq!(rig.flush(2), None);
-    // Two lines under destage would have to move, and four more need slots: two are free.
+    // Two lines being destaged would need new slots, and so does an absent one; two slots are free.
     let outcome = rig.write(3, 0, 3 * LINE, 2);
     assert_eq!(outcome, WriteOutcome::Waiting);
     assert_eq!(rig.shard.counters(VOLUME).relocated_lines, 0);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 0, "the destage was not in vain");
-    assert_eq!(rig.learnt(3), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(3, 0, 3 * LINE, 2, false, after(None)), WriteOutcome::Done);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 0, "the destaged lines were not relocated");
+    assert_eq!(rig.take_outcome(3), Some(Outcome::Retry(None)));
+    assert_eq!(rig.write_again(3, 0, 3 * LINE, 2, false, attempt_after(None)), WriteOutcome::Done);
 }
 
 #[test]
@@ -202,45 +202,48 @@ fn a_bad_sector_met_by_reading_ahead_fails_no_neighbour() {
     let mut rig = Rig::new(16, 8, Mode::WriteThrough);
     assert_eq!(rig.prefetch(0, 8 * LINE), 8);
     assert_eq!(rig.read(1, 0, LINE).0, ReadOutcome::Waiting);
-    rig.end(0, Err(IoError::Io));
-    let Some(Outcome::Retry(error)) = rig.learnt(1) else { panic!("told to try again") };
-    // Now it reads its own sectors only, past the cache.
-    assert_eq!(rig.read_again(1, 0, LINE, after(error)).0, ReadOutcome::Started);
+    rig.complete(0, Err(IoError::Io));
+    let Some(Outcome::Retry(error)) = rig.take_outcome(1) else { panic!("told to try again") };
+    // The retry reads only its own sectors, past the cache.
+    assert_eq!(rig.read_again(1, 0, LINE, attempt_after(error)).0, ReadOutcome::Started);
     assert_eq!(rig.ios[0].range.len, LINE);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(1), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.shard.usage().resident_lines, 0, "nothing that failed is kept");
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.shard.usage().resident_lines, 0, "no line of the failed fill is kept");
 }
 
-/// Sectors that were erased are missing, while a reply may still hold what they were.
+/// Erased sectors are missing, but a reply may still have their old data pinned.
 #[test]
-fn a_fill_after_an_erase_leaves_what_replies_hold() {
+fn a_fill_after_an_erase_keeps_pinned_data() {
     let mut rig = Rig::new(8, 4, Mode::WriteThrough);
-    rig.read_now(0, LINE);
+    rig.read_to_end(0, LINE);
     let (_, held) = rig.read(1, 0, LINE);
     assert!(rig.zero(2, 2048, 2048));
-    rig.end(0, Ok(()));
+    rig.complete(0, Ok(()));
     assert_eq!(rig.read(3, 0, LINE).0, ReadOutcome::Waiting);
-    rig.end_all();
+    rig.complete_all();
     let before: Vec<u64> = (0..8).map(Rig::on_disk).collect();
-    assert_eq!(rig.bytes(&held), before);
+    assert_eq!(rig.values(&held), before);
     rig.release(&held);
-    assert_eq!(rig.read_now(2048, 2048), [0; 4]);
+    assert_eq!(rig.read_to_end(2048, 2048), [0; 4]);
 }
 
 #[test]
-fn a_write_does_not_fail_for_a_read_that_it_waited_for() {
+fn a_write_ignores_the_failure_of_a_read_it_waited_for() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     assert_eq!(rig.read(2, LINE, LINE).0, ReadOutcome::Waiting);
-    assert_eq!(rig.write_again(3, 0, 2 * LINE, 2, true, after(None)), WriteOutcome::Waiting);
-    rig.end(0, Err(IoError::Io));
-    let Some(Outcome::Retry(error)) = rig.learnt(3) else { panic!("told to try again") };
-    let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, after(error));
-    assert_eq!(outcome, WriteOutcome::Waiting, "for the destage of the dirty line under it");
-    rig.end(0, Ok(()));
-    let Some(Outcome::Retry(error)) = rig.learnt(3) else { panic!("told to try again") };
-    let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, after(error));
+    assert_eq!(
+        rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(None)),
+        WriteOutcome::Waiting
+    );
+    rig.complete(0, Err(IoError::Io));
+    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("told to try again") };
+    let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
+    assert_eq!(outcome, WriteOutcome::Waiting, "the dirty line under it is destaged first");
+    rig.complete(0, Ok(()));
+    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("told to try again") };
+    let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
     assert_eq!(outcome, WriteOutcome::Started);
     assert_eq!(rig.ios[0].verb, IoVerb::Write { fua: true });
 }
@@ -248,12 +251,16 @@ fn a_write_does_not_fail_for_a_read_that_it_waited_for() {
 #[test]
 fn a_failed_write_through_leaves_no_line_that_claims_to_know() {
     let mut rig = Rig::new(8, 4, Mode::WriteThrough);
-    rig.read_now(0, LINE);
+    rig.read_to_end(0, LINE);
     assert_eq!(rig.write(1, 0, 1024, 7), WriteOutcome::Started);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(1), Some(Outcome::Done(Err(IoError::Io))));
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Err(IoError::Io))));
     let expected: Vec<u64> = (0..8).map(Rig::on_disk).collect();
-    assert_eq!(rig.read_now(0, LINE), expected, "read from the disk, which has the old data");
+    assert_eq!(
+        rig.read_to_end(0, LINE),
+        expected,
+        "read again from the disk, which has the old data"
+    );
 }
 
 #[test]
@@ -261,47 +268,53 @@ fn a_failed_destage_keeps_its_data_and_fails_the_flush() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     assert_eq!(rig.flush(2), None);
-    rig.end(0, Err(IoError::NoSpace));
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Err(IoError::NoSpace))));
-    assert_eq!(rig.read_now(0, LINE), [1; 8]);
+    rig.complete(0, Err(IoError::NoSpace));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Err(IoError::NoSpace))));
+    assert_eq!(rig.read_to_end(0, LINE), [1; 8]);
     assert_eq!(rig.flush(3), None);
-    rig.end_all();
-    assert_eq!(rig.learnt(3), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.disk[..8], [1; 8]);
 }
 
-/// A write through the cache over a dirty line brings that to the disk first, in one write with its
-/// dirty neighbours. A sector of a neighbour that is bad is the neighbour's business.
+/// A write through the cache first destages the dirty sectors under it, together with adjacent
+/// ones. A bad sector among the adjacent ones must not fail the write.
 #[test]
 fn a_write_over_a_dirty_run_is_judged_by_its_own_sectors() {
     for (offset, len) in [(LINE, LINE), (LINE + 1024, 512), (512, 2 * LINE)] {
         let mut rig = Rig::new(16, 8, Mode::WriteBack);
         assert_eq!(rig.write(1, 0, 4 * LINE, 7), WriteOutcome::Done);
-        assert_eq!(rig.write_again(2, offset, len, 8, true, after(None)), WriteOutcome::Waiting);
+        assert_eq!(
+            rig.write_again(2, offset, len, 8, true, attempt_after(None)),
+            WriteOutcome::Waiting
+        );
         assert_eq!(rig.ios.len(), 1);
-        assert_eq!(rig.ios[0].range.len, 4 * LINE, "all dirty neighbours go along");
-        rig.end(0, Err(IoError::Io));
-        assert_eq!(rig.learnt(2), Some(Outcome::Retry(Some(IoError::Io))));
-        let again = after(Some(IoError::Io));
+        assert_eq!(rig.ios[0].range.len, 4 * LINE, "all adjacent dirty lines are included");
+        rig.complete(0, Err(IoError::Io));
+        assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(Some(IoError::Io))));
+        let again = attempt_after(Some(IoError::Io));
         assert_eq!(rig.write_again(2, offset, len, 8, true, again), WriteOutcome::Waiting);
         assert_eq!((rig.ios.len(), rig.ios[0].range.offset), (1, offset));
-        assert_eq!(rig.ios[0].range.len, len, "now it goes alone");
-        rig.end(0, Ok(()));
-        assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
-        assert_eq!(rig.write_again(2, offset, len, 8, true, after(None)), WriteOutcome::Started);
-        rig.end(0, Ok(()));
-        assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.ios[0].range.len, len, "only the sectors under the write");
+        rig.complete(0, Ok(()));
+        assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
+        assert_eq!(
+            rig.write_again(2, offset, len, 8, true, attempt_after(None)),
+            WriteOutcome::Started
+        );
+        rig.complete(0, Ok(()));
+        assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
         let first = (offset / 512) as usize;
         assert_eq!(rig.disk[first..first + (len / 512) as usize], vec![8; (len / 512) as usize]);
-        // What the disk did not take of the neighbours is there, and goes with the next flush.
+        // The adjacent sectors that failed are still dirty, and the next flush destages them.
         assert_eq!(rig.flush(3), None);
-        rig.end_all();
-        assert_eq!(rig.learnt(3), Some(Outcome::Done(Ok(()))));
+        rig.complete_all();
+        assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
         let expected: Vec<u64> = (0..32)
             .map(|sector| if (offset..offset + len).contains(&(sector * 512)) { 8 } else { 7 })
             .collect();
         assert_eq!(rig.disk[..32], expected);
-        assert_eq!(rig.read_now(0, 4 * LINE), expected);
+        assert_eq!(rig.read_to_end(0, 4 * LINE), expected);
         assert_eq!((rig.shard.dirty_lines(VOLUME), rig.shard.pins()), (0, 0));
     }
 }
@@ -310,39 +323,43 @@ fn a_write_over_a_dirty_run_is_judged_by_its_own_sectors() {
 fn a_write_over_its_own_bad_sector_fails_and_keeps_what_was_dirty() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, 2 * LINE, 7), WriteOutcome::Done);
-    assert_eq!(rig.write_again(2, 0, 512, 8, true, after(None)), WriteOutcome::Waiting);
-    rig.end(0, Err(IoError::Io));
-    let again = after(Some(IoError::Io));
+    assert_eq!(rig.write_again(2, 0, 512, 8, true, attempt_after(None)), WriteOutcome::Waiting);
+    rig.complete(0, Err(IoError::Io));
+    let again = attempt_after(Some(IoError::Io));
     assert_eq!(rig.write_again(2, 0, 512, 8, true, again), WriteOutcome::Waiting);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(2), Some(Outcome::Retry(Some(IoError::Io))));
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Err(IoError::Io))), "there is no other way");
-    assert_eq!(rig.read_now(0, 2 * LINE), [7; 16]);
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(Some(IoError::Io))));
+    assert_eq!(
+        rig.take_outcome(2),
+        Some(Outcome::Done(Err(IoError::Io))),
+        "the second failure is final"
+    );
+    assert_eq!(rig.read_to_end(0, 2 * LINE), [7; 16]);
     assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
     assert_eq!(rig.shard.pins(), 0);
 }
 
-/// The line is in the hands of a reply and there is no other slot: its dirty sectors stay where
-/// they are, and what is written is forgotten.
+/// A reply has the line pinned and no other slot is free: the dirty sectors stay in place, and the
+/// written ones become invalid.
 #[test]
-fn without_room_a_write_beside_dirty_sectors_forgets_its_own_and_keeps_them() {
+fn a_write_through_without_a_slot_keeps_dirty_sectors_beside_it() {
     for mode in [Mode::WriteThrough, Mode::Bypass] {
         let config = ShardConfig { dirty_lines_max: 1, ..ShardConfig::for_slots(1) };
         let mut rig = Rig::with(1, 4, Mode::WriteBack, config);
-        assert_eq!(rig.read_now(0, LINE).len(), 8);
+        assert_eq!(rig.read_to_end(0, LINE).len(), 8);
         assert_eq!(rig.write(1, 0, 512, 7), WriteOutcome::Done);
         let (_, held) = rig.read(2, 0, LINE);
         rig.shard.set_mode(VOLUME, mode);
         assert_eq!(rig.write(3, 1024, 512, 8), WriteOutcome::Started);
         assert!(matches!(rig.ios[0].segments[0].place, Place::Private { .. }));
-        assert_eq!(rig.bytes(&held)[2], Rig::on_disk(2), "a reply does not change under way");
+        assert_eq!(rig.values(&held)[2], Rig::on_disk(2), "pinned data does not change");
         rig.release(&held);
         assert_eq!(rig.write(4, 0, 512, 9), WriteOutcome::Waiting, "the line is busy");
-        rig.end(0, Ok(()));
-        assert_eq!(rig.learnt(3), Some(Outcome::Done(Ok(()))));
+        rig.complete(0, Ok(()));
+        assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
         assert_eq!(rig.shard.dirty_lines(VOLUME), 1);
         assert_eq!(rig.flush(5), None);
-        rig.end_all();
+        rig.complete_all();
         assert_eq!((rig.disk[0], rig.disk[2]), (7, 8));
         assert_eq!(rig.shard.pins(), 0);
     }
@@ -352,14 +369,23 @@ fn without_room_a_write_beside_dirty_sectors_forgets_its_own_and_keeps_them() {
 fn a_write_is_counted_once_however_often_it_is_tried() {
     let mut rig = Rig::new(8, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, LINE, 1), WriteOutcome::Done);
-    // Waits for the destage of what it replaces, then for a fill, and is done at last.
-    assert_eq!(rig.write_again(2, 0, 2 * LINE, 2, true, after(None)), WriteOutcome::Waiting);
-    rig.end_all();
+    // The write waits for the destage of the data it replaces, then for a fill, and then succeeds.
+    assert_eq!(
+        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
+        WriteOutcome::Waiting
+    );
+    rig.complete_all();
     assert_eq!(rig.read(3, LINE, LINE).0, ReadOutcome::Waiting);
-    assert_eq!(rig.write_again(2, 0, 2 * LINE, 2, true, after(None)), WriteOutcome::Waiting);
-    rig.end_all();
-    assert_eq!(rig.write_again(2, 0, 2 * LINE, 2, true, after(None)), WriteOutcome::Started);
-    rig.end_all();
+    assert_eq!(
+        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
+        WriteOutcome::Waiting
+    );
+    rig.complete_all();
+    assert_eq!(
+        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
+        WriteOutcome::Started
+    );
+    rig.complete_all();
     let counters = rig.shard.counters(VOLUME);
     assert_eq!((counters.write_hit_lines, counters.write_miss_lines), (2, 1));
     assert_eq!((counters.writes_back, counters.writes_through_fua), (1, 1));
@@ -375,7 +401,7 @@ fn background_write_back_steps_aside_for_reads_and_is_never_stopped() {
     };
     let mut rig = Rig::with(128, 128, Mode::WriteBack, config);
     rig.shard.set_pace(VOLUME, Pace { beside_reads_milli: 1_000, ..Pace::DEFAULT });
-    // Every other line, so that each is an I/O.
+    // Every other line, so that each is an I/O of its own.
     let write = |rig: &mut Rig, line: u64| {
         assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
     };
@@ -386,33 +412,33 @@ fn background_write_back_steps_aside_for_reads_and_is_never_stopped() {
         rig.tick(now_ms);
         if !rig.ios.is_empty() {
             went.push((now_ms, rig.ios.len()));
-            rig.end_all();
+            rig.complete_all();
         }
     }
-    // What is looked at for the first time is not old yet.
-    assert_eq!(went, [(50, 8), (1_050, 8), (2_050, 4)], "a burst in a second");
-    // A flush waits for nobody's reads.
+    // A line found dirty for the first time is not old yet.
+    assert_eq!(went, [(50, 8), (1_050, 8), (2_050, 4)], "one burst per second");
+    // A flush does not wait for reads.
     (0..20).for_each(|line| write(&mut rig, line));
     assert_eq!(rig.flush(100), None);
-    rig.end_all();
-    assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
-    // Nor does what has become too much: the more it is, the less.
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
+    // Neither does destaging near the dirty limit: the nearer the limit, the faster it goes.
     rig.now_ms = 5_000;
     (0..46).for_each(|line| write(&mut rig, line));
     let dirty = |rig: &Rig| rig.shard.dirty_lines(VOLUME);
     let mut left = Vec::new();
     for now_ms in (5_000..7_000).step_by(50) {
         rig.tick(now_ms);
-        rig.end_all();
+        rig.complete_all();
         left.push(dirty(&rig));
     }
-    assert!(left[4] < 40 && left[39] > 8, "fast first, and slower then: {left:?}");
+    assert!(left[4] < 40 && left[39] > 8, "fast at first, then slower: {left:?}");
     rig.shard.set_reading(VOLUME, false);
     rig.tick(7_050);
-    rig.end_all();
+    rig.complete_all();
     rig.tick(7_100);
-    rig.end_all();
-    assert_eq!(dirty(&rig), 0, "nobody reads, and all of it goes");
+    rig.complete_all();
+    assert_eq!(dirty(&rig), 0, "without reads, everything is destaged");
 }
 
 #[test]
@@ -431,11 +457,11 @@ fn a_dirty_limit_that_nobody_comes_nearer_to_hurries_nobody() {
             assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
         }
         rig.tick(5_000 + pause_ms);
-        rig.end_all();
+        rig.complete_all();
         rig.shard.dirty_lines(VOLUME)
     };
     assert!(left_after(50) <= 32, "{} at once", left_after(50));
-    assert!(left_after(600) >= 39, "{}: a burst", left_after(600));
+    assert!(left_after(600) >= 39, "{}: one burst", left_after(600));
 }
 
 #[test]
@@ -453,12 +479,12 @@ fn the_limits_of_write_back_hold_for_all_but_flushes() {
         for now_ms in (0..2_000).step_by(50) {
             rig.tick(now_ms);
             went += rig.ios.len();
-            rig.end_all();
+            rig.complete_all();
         }
         assert!((18..23).contains(&went), "{pace:?}: {went} in two seconds");
         assert_eq!(rig.flush(100), None);
-        rig.end_all();
-        assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
+        rig.complete_all();
+        assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
         assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
     }
 }
@@ -468,12 +494,12 @@ fn a_line_that_was_clean_meanwhile_is_not_old() {
     let mut rig = Rig::new(8, 16, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     rig.tick(5_000);
-    assert_eq!(rig.ios.len(), 0, "it was not dirty the last time");
+    assert_eq!(rig.ios.len(), 0, "the line was not dirty at the last pass");
     rig.flush(2);
-    rig.end_all();
+    rig.complete_all();
     rig.write(3, 0, LINE, 2);
     rig.tick(10_000);
-    assert_eq!(rig.ios.len(), 0, "it was clean between the two");
+    assert_eq!(rig.ios.len(), 0, "the line was clean in between");
     rig.tick(15_000);
     assert_eq!(rig.ios.len(), 1);
 }
@@ -482,35 +508,36 @@ fn a_line_that_was_clean_meanwhile_is_not_old() {
 fn clean_lines_are_dropped_a_few_slots_at_a_time() {
     let mut rig = Rig::new(16, 16, Mode::WriteBack);
     assert_eq!(rig.prefetch(0, 8 * LINE), 8);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.write(1, 9 * LINE, LINE, 7), WriteOutcome::Done);
     assert_eq!(rig.shard.resident_lines(VOLUME), 9);
-    // Once it writes past the cache, what is still there is as good as before, and goes.
+    // Writes past the cache invalidate what they overwrite; the other lines stay valid until
+    // dropped.
     rig.shard.set_mode(VOLUME, Mode::Bypass);
     assert_eq!(rig.shard.drop_clean(VOLUME, 0, 3), Some(3));
     assert_eq!(rig.shard.resident_lines(VOLUME), 6);
     assert_eq!(rig.write(2, 5 * LINE, LINE, 8), WriteOutcome::Started);
-    rig.end_all();
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.shard.resident_lines(VOLUME), 5, "a bypass write drops the line it overwrites");
-    assert_eq!(rig.read_now(6 * LINE, 512), [Rig::on_disk(48)]);
+    assert_eq!(rig.read_to_end(6 * LINE, 512), [Rig::on_disk(48)]);
     assert_eq!(rig.shard.drop_clean(VOLUME, 3, 64), None);
     assert_eq!(rig.shard.resident_lines(VOLUME), 1, "a dirty line stays");
-    assert_eq!(rig.read_now(9 * LINE, LINE), [7; 8]);
+    assert_eq!(rig.read_to_end(9 * LINE, LINE), [7; 8]);
     rig.shard.self_check();
 }
 
 #[test]
-fn what_was_dirty_or_busy_when_its_volume_was_bypassed_goes_too() {
+fn lines_dirty_or_busy_at_a_change_to_bypass_are_dropped_later() {
     let mut rig = Rig::new(16, 16, Mode::WriteBack);
     assert_eq!(rig.prefetch(0, 2 * LINE), 2);
     assert_eq!(rig.write(1, 4 * LINE, LINE, 7), WriteOutcome::Done);
     assert_eq!(rig.write(2, 6 * LINE, 512, 8), WriteOutcome::Done);
     rig.shard.set_mode(VOLUME, Mode::Bypass);
     assert_eq!(rig.shard.drop_clean(VOLUME, 0, 64), None);
-    assert_eq!(rig.shard.resident_lines(VOLUME), 4, "two are dirty, and two come");
+    assert_eq!(rig.shard.resident_lines(VOLUME), 4, "two lines are dirty and two filling");
     rig.tick(5_000);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!((rig.shard.dirty_lines(VOLUME), rig.shard.resident_lines(VOLUME)), (0, 0));
     assert_eq!((rig.disk[4 * 8], rig.disk[6 * 8]), (7, 8));
     rig.shard.self_check();

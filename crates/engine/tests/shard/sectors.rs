@@ -1,4 +1,4 @@
-//! Masks against a dumb oracle: any sequence of small reads and writes over a few lines.
+//! Sector masks against an oracle: random small reads and writes over a few lines.
 
 use crate::rig::{Rig, VOLUME};
 use forebay_types::Mode;
@@ -36,22 +36,22 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Tries a write until it is under way or done.
+/// Tries a write until it is in flight or done.
 fn write(rig: &mut Rig, sector: u64, count: u64, value: u64) {
     use forebay_engine::{Attempt, WriteOutcome};
-    // A line with holes is destaged by itself, so each of the five may take a turn.
+    // A line with holes is destaged alone, so each of the five lines may cause a wait.
     for _ in 0..8 {
         let (offset, len) = (sector * 512, count * 512);
         match rig.write_again(1, offset, len, value, false, Attempt::default()) {
             WriteOutcome::Done => return,
-            WriteOutcome::Started => return rig.end_all(),
-            _ => rig.end_all(),
+            WriteOutcome::Started => return rig.complete_all(),
+            _ => rig.complete_all(),
         }
     }
     panic!("nothing is left to wait for");
 }
 
-/// The same with a payload that is in the pool already, if there is room for it.
+/// Writes with a staged payload, if there are enough slots.
 fn write_staged(rig: &mut Rig, sector: u64, count: u64, value: u64) {
     use forebay_engine::{Attempt, WriteOutcome};
     let (offset, len) = (sector * 512, count * 512);
@@ -61,8 +61,8 @@ fn write_staged(rig: &mut Rig, sector: u64, count: u64, value: u64) {
     for _ in 0..8 {
         match rig.write_staged(1, offset, len, &slots, Attempt::default()) {
             WriteOutcome::Done => return,
-            WriteOutcome::Started => return rig.end_all(),
-            _ => rig.end_all(),
+            WriteOutcome::Started => return rig.complete_all(),
+            _ => rig.complete_all(),
         }
     }
     panic!("nothing is left to wait for");
@@ -92,16 +92,16 @@ proptest! {
                 }
                 Step::Read { sector, count } => {
                     let expected = &oracle[sector as usize..(sector + count) as usize];
-                    prop_assert_eq!(rig.read_now(sector * 512, count * 512), expected);
+                    prop_assert_eq!(rig.read_to_end(sector * 512, count * 512), expected);
                 }
                 Step::Zero { sector, count } => {
                     prop_assert!(rig.zero(1, sector * 512, count * 512));
-                    rig.end_all();
+                    rig.complete_all();
                     oracle[sector as usize..(sector + count) as usize].fill(0);
                 }
                 Step::Flush => {
                     rig.flush(1);
-                    rig.end_all();
+                    rig.complete_all();
                     prop_assert_eq!(&rig.disk, &oracle);
                 }
                 Step::SetMode(mode) => rig.shard.set_mode(VOLUME, mode),
@@ -109,7 +109,7 @@ proptest! {
             rig.answers.clear();
         }
         rig.flush(1);
-        rig.end_all();
+        rig.complete_all();
         prop_assert_eq!(&rig.disk, &oracle);
         prop_assert_eq!(rig.shard.pins(), 0);
     }

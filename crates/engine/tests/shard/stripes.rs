@@ -1,11 +1,11 @@
-//! Whole stripes: what goes to the disk together, and what happens when that fails.
+//! Whole stripes: which lines are destaged together, and what happens if that fails.
 
 use crate::patrol::seal_all;
-use crate::rig::{LINE, Rig, VOLUME, after};
+use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{IoVerb, LineKey, Outcome, ShardConfig, Verdict, WriteOutcome};
 use forebay_types::{ByteRange, IoError, Mode, Stripes};
 
-/// Lines of a stripe.
+/// Lines per stripe.
 const WIDTH: u64 = 4;
 
 fn rig(slots: usize) -> Rig {
@@ -15,7 +15,7 @@ fn rig(slots: usize) -> Rig {
     rig
 }
 
-/// What is being written, in order of its start.
+/// The writes in flight, in order of their start.
 fn writes(rig: &Rig) -> Vec<(u64, u64)> {
     let writes = rig.ios.iter().filter(|io| matches!(io.verb, IoVerb::Write { .. }));
     writes.map(|io| (io.range.offset / LINE, io.range.len / LINE)).collect()
@@ -24,13 +24,13 @@ fn writes(rig: &Rig) -> Vec<(u64, u64)> {
 #[test]
 fn whole_stripes_go_first_and_neighbours_together() {
     let mut rig = rig(64);
-    // A line of one stripe, two stripes that follow each other, and the first line of a fourth.
+    // A line of the first stripe, two whole stripes, and the first line of the fourth.
     for (id, line) in [1, 4, 5, 6, 7, 8, 9, 10, 11, 12].into_iter().enumerate() {
         assert_eq!(rig.write(id as u64, line * LINE, LINE, line), WriteOutcome::Done);
     }
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(4, 8), (1, 1), (12, 1)]);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 2);
     assert_eq!(rig.shard.counters(VOLUME).destaged_bytes, 10 * LINE);
     assert_eq!(rig.disk[7 * 8], 7);
@@ -42,39 +42,39 @@ fn stripes_that_fail_together_are_tried_in_smaller_pieces() {
     rig.write(1, 0, 12 * LINE, 1);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(0, 12)]);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(90), None, "that says nothing of any one of them");
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(90), None, "the failure is not attributed to any line");
     assert_eq!(rig.shard.dirty_lines(VOLUME), 12);
     assert!(writes(&rig).iter().all(|&(_, lines)| lines <= 4), "{:?}", writes(&rig));
-    rig.end_all();
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
     assert_eq!((rig.disk[0], rig.disk[11 * 8 + 7]), (1, 1));
     rig.shard.self_check();
 }
 
 #[test]
-fn neighbours_go_together_as_far_as_their_region() {
+fn adjacent_stripes_are_written_together_within_their_region() {
     let mut rig = Rig::with(1024, 1024, Mode::WriteBack, ShardConfig::for_slots(1024));
     rig.shard.set_stripes(VOLUME, Stripes::new(100 * LINE, 0));
     rig.write(1, 0, 250 * LINE, 1);
     rig.write(2, 250 * LINE, 150 * LINE, 1);
     assert_eq!(rig.flush(90), None);
-    // Two stripes make a region, and are as much as one I/O has room for.
+    // Two stripes form a region, which is the largest I/O.
     assert_eq!(writes(&rig), [(0, 200), (200, 200)]);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 4);
 }
 
 #[test]
 fn a_stripe_is_completed_with_what_is_clean_in_the_pool() {
     let mut rig = rig(64);
-    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 5 * LINE + 512, LINE, 77);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(4, 4)]);
-    rig.end_all();
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
     let is_new = |sector| (5 * 8 + 1..6 * 8 + 1).contains(&sector);
     let on_disk = |sector| if is_new(sector) { 77 } else { Rig::on_disk(sector as u64) };
     assert!((4 * 8..8 * 8).all(|sector| rig.disk[sector] == on_disk(sector)));
@@ -87,16 +87,16 @@ fn a_stripe_is_completed_with_what_is_clean_in_the_pool() {
 #[test]
 fn a_stripe_of_which_less_than_half_is_dirty_is_not_worth_it() {
     let mut rig = rig(64);
-    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 5 * LINE, LINE, 77);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(5, 1)]);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.shard.counters(VOLUME).destaged_bytes, LINE);
 }
 
 #[test]
-fn a_part_that_is_longer_than_may_be_dirty_does_not_wait_for_room() {
+fn a_part_longer_than_the_dirty_limit_is_not_throttled() {
     let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(32) };
     let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
     rig.write(1, 0, 2 * LINE, 1);
@@ -104,7 +104,7 @@ fn a_part_that_is_longer_than_may_be_dirty_does_not_wait_for_room() {
 }
 
 #[test]
-fn a_stripe_at_the_end_that_is_not_whole_is_none() {
+fn an_incomplete_stripe_at_the_end_is_not_a_stripe() {
     let mut rig = Rig::new(64, 6, Mode::WriteBack);
     rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
     rig.write(1, 4 * LINE, 2 * LINE, 7);
@@ -116,82 +116,82 @@ fn a_stripe_at_the_end_that_is_not_whole_is_none() {
 #[test]
 fn where_a_whole_stripe_fails_what_is_dirty_goes_by_itself() {
     let mut rig = rig(64);
-    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 5 * LINE, 2 * LINE, 77);
     assert_eq!(rig.flush(90), None);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(90), None, "a clean sector may have been the reason");
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(90), None, "a clean sector may be at fault");
     assert_eq!(writes(&rig), [(5, 2)]);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.disk[5 * 8], 77);
-    // The next one is tried wholly again.
+    // The next destage writes the whole stripe again.
     rig.write(2, 5 * LINE, 2 * LINE, 78);
     assert_eq!(rig.flush(91), None);
     assert_eq!(writes(&rig), [(4, 4)]);
-    rig.end(0, Err(IoError::Io));
-    rig.end(0, Err(IoError::NoSpace));
-    assert_eq!(rig.learnt(91), Some(Outcome::Done(Err(IoError::NoSpace))));
+    rig.complete(0, Err(IoError::Io));
+    rig.complete(0, Err(IoError::NoSpace));
+    assert_eq!(rig.take_outcome(91), Some(Outcome::Done(Err(IoError::NoSpace))));
     assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
 }
 
-/// What was dirty of it is nowhere by then, so there is nothing to try again.
+/// The dirty sectors of the lost line are invalid by then, so there is nothing to retry.
 #[test]
-fn a_flush_does_not_wait_for_what_is_lost_while_its_stripe_fails() {
+fn a_flush_does_not_wait_for_lines_lost_while_their_stripe_fails() {
     let mut rig = rig(64);
-    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 5 * LINE, 2 * LINE, 77);
     seal_all(&mut rig);
     assert_eq!(rig.flush(90), None);
     let slot = rig.shard.slot_of(LineKey::new(VOLUME, 5), 0).unwrap();
     let seal = rig.shard.seal_of(slot).unwrap();
     rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
-    rig.end(0, Err(IoError::Io));
+    rig.complete(0, Err(IoError::Io));
     assert_eq!(writes(&rig), [(6, 1)]);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Err(IoError::Io))));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
 }
 
 #[test]
-fn a_stripe_all_of_which_is_dirty_fails_at_once() {
+fn a_completely_dirty_stripe_is_not_retried() {
     let mut rig = rig(64);
     rig.write(1, 4 * LINE, WIDTH * LINE, 5);
     assert_eq!(rig.flush(90), None);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Err(IoError::Io))));
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
 }
 
 #[test]
 fn what_is_written_again_while_its_stripe_is_on_its_way_stays_dirty() {
     let mut rig = rig(64);
-    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 4 * LINE, 2 * LINE, 77);
     assert_eq!(rig.flush(90), None);
-    // One line that is dirty, and one that is clean and goes along.
+    // One dirty line, and one clean line that was written along with it.
     assert_eq!(rig.write(2, 5 * LINE, LINE, 78), WriteOutcome::Done);
     assert_eq!(rig.write(3, 6 * LINE, LINE, 79), WriteOutcome::Done);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
     assert_eq!((rig.disk[5 * 8], rig.disk[6 * 8]), (77, Rig::on_disk(6 * 8)));
     assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
     assert_eq!(rig.flush(91), None);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!((rig.disk[5 * 8], rig.disk[6 * 8]), (78, 79));
     rig.shard.self_check();
 }
 
 #[test]
-fn a_stripe_that_is_longer_than_an_io_goes_in_several() {
+fn a_stripe_longer_than_an_io_is_split() {
     let mut rig = Rig::new(1024, 1024, Mode::WriteBack);
     rig.shard.set_stripes(VOLUME, Stripes::new(600 * LINE, 0));
     rig.write(1, 0, 600 * LINE, 5);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(0, 256), (256, 256), (512, 88)]);
-    rig.end(1, Ok(()));
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(90), None);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    rig.complete(1, Ok(()));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), None);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 1);
 }
 
@@ -203,10 +203,10 @@ fn a_write_that_is_worth_no_gathering_is_not_held_back() {
     rig.write(2, 10 * LINE, 4 * LINE, 2);
     rig.tick(0);
     assert_eq!(writes(&rig), [(10, 4)]);
-    rig.end_all();
+    rig.complete_all();
     rig.tick(5_000);
     assert_eq!(writes(&rig), [(0, 1)]);
-    rig.end_all();
+    rig.complete_all();
     rig.shard.set_gather_below(VOLUME, 0);
     rig.write(3, 20 * LINE, 512, 3);
     rig.tick(10_000);
@@ -221,14 +221,18 @@ fn a_writer_at_the_limit_waits_for_a_destage_and_not_for_the_disk() {
     rig.write(1, 0, 8 * LINE, 1);
     assert_eq!(rig.write(2, 20 * LINE, LINE, 2), WriteOutcome::Waiting);
     assert_eq!(writes(&rig), [(0, 8)]);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(2, 20 * LINE, LINE, 2, false, after(None)), WriteOutcome::Done);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
+    assert_eq!(
+        rig.write_again(2, 20 * LINE, LINE, 2, false, attempt_after(None)),
+        WriteOutcome::Done
+    );
     assert_eq!(rig.shard.counters(VOLUME).room_waits, 1);
     assert_eq!(rig.shard.counters(VOLUME).writes_through_dirty_limit, 0);
 }
 
-/// Each once waited for one operation of all, and where a disk took that one last, for a second.
+/// Regression: each throttled part waited for one particular operation, which a disk could complete
+/// last, after a second.
 #[test]
 fn who_waits_for_room_has_it_from_any_destage_and_in_order() {
     let config = ShardConfig { dirty_lines_max: 8, ..ShardConfig::for_slots(32) };
@@ -239,36 +243,45 @@ fn who_waits_for_room_has_it_from_any_destage_and_in_order() {
     assert_eq!(rig.write(10, 20 * LINE, 2 * LINE, 2), WriteOutcome::Waiting);
     assert_eq!(rig.write(11, 30 * LINE, LINE, 2), WriteOutcome::Waiting);
     assert_eq!(rig.ios.len(), 4);
-    rig.end(3, Ok(()));
-    assert_eq!(rig.learnt(10), None, "it needs two lines");
-    assert_eq!(rig.learnt(11), None, "it came later");
-    rig.end(1, Ok(()));
-    assert_eq!(rig.learnt(10), Some(Outcome::Retry(None)));
-    assert_eq!(rig.learnt(11), None);
-    assert_eq!(rig.write_again(10, 20 * LINE, 2 * LINE, 2, false, after(None)), WriteOutcome::Done);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(11), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(11, 30 * LINE, LINE, 2, false, after(None)), WriteOutcome::Done);
+    rig.complete(3, Ok(()));
+    assert_eq!(rig.take_outcome(10), None, "the part needs two lines");
+    assert_eq!(rig.take_outcome(11), None, "the part came later");
+    rig.complete(1, Ok(()));
+    assert_eq!(rig.take_outcome(10), Some(Outcome::Retry(None)));
+    assert_eq!(rig.take_outcome(11), None);
+    assert_eq!(
+        rig.write_again(10, 20 * LINE, 2 * LINE, 2, false, attempt_after(None)),
+        WriteOutcome::Done
+    );
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(11), Some(Outcome::Retry(None)));
+    assert_eq!(
+        rig.write_again(11, 30 * LINE, LINE, 2, false, attempt_after(None)),
+        WriteOutcome::Done
+    );
     let counters = rig.shard.counters(VOLUME);
     assert_eq!((counters.room_waits, counters.writes_through_dirty_limit), (2, 0));
     assert_eq!(rig.flush(90), None);
-    rig.end_all();
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
 }
 
-/// It once went to the disk, behind all that was on the way there.
+/// Regression: the write went through to the disk, behind all destages in flight.
 #[test]
 fn a_write_that_finds_its_slots_under_destage_waits_for_that() {
     let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(4) };
     let mut rig = Rig::with(4, 64, Mode::WriteBack, config);
-    assert_eq!(rig.read_now(40 * LINE, 2 * LINE).len(), 16);
+    assert_eq!(rig.read_to_end(40 * LINE, 2 * LINE).len(), 16);
     let (_, held) = rig.read(1, 40 * LINE, 2 * LINE);
     rig.write(2, 0, 2 * LINE, 1);
     assert_eq!(rig.flush(3), None);
     assert_eq!(rig.write(4, 30 * LINE, LINE, 2), WriteOutcome::Waiting);
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(4), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(4, 30 * LINE, LINE, 2, false, after(None)), WriteOutcome::Done);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(4), Some(Outcome::Retry(None)));
+    assert_eq!(
+        rig.write_again(4, 30 * LINE, LINE, 2, false, attempt_after(None)),
+        WriteOutcome::Done
+    );
     assert_eq!(rig.shard.counters(VOLUME).writes_through_no_room, 0);
     rig.release(&held);
 }
@@ -279,10 +292,10 @@ fn a_writer_at_the_limit_of_a_disk_that_fails_goes_through() {
     let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
     rig.write(1, 0, 4 * LINE, 1);
     assert_eq!(rig.write(2, 20 * LINE, LINE, 2), WriteOutcome::Waiting);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
-    let again = rig.write_again(2, 20 * LINE, LINE, 2, false, after(None));
-    assert_eq!(again, WriteOutcome::Started, "nothing of the volume can go for a while");
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
+    let again = rig.write_again(2, 20 * LINE, LINE, 2, false, attempt_after(None));
+    assert_eq!(again, WriteOutcome::Started, "the volume backs off");
     let through = ByteRange::new(20 * LINE, LINE);
     assert!(rig.ios.iter().any(|io| io.range == through));
 }
@@ -296,14 +309,14 @@ fn what_is_dirty_of_a_stripe_here_and_there_goes_at_once() {
         rig.write(line, line * LINE, LINE, line);
     }
     assert_eq!(rig.flush(90), None);
-    assert_eq!(writes(&rig), [(1, 2), (4, 1), (7, 1)], "one operation, and the next waits");
-    rig.end(2, Ok(()));
-    rig.end(0, Ok(()));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 5, "it is one thing that ends at once");
-    rig.end(0, Ok(()));
+    assert_eq!(writes(&rig), [(1, 2), (4, 1), (7, 1)], "one operation; the next one waits");
+    rig.complete(2, Ok(()));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 5, "the operation completes as a whole");
+    rig.complete(0, Ok(()));
     assert_eq!(writes(&rig), [(9, 1)]);
-    rig.end_all();
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    rig.complete_all();
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
     let counters = rig.shard.counters(VOLUME);
     assert_eq!((counters.scattered_destages, counters.destaged_stripes), (1, 0));
     assert_eq!((counters.destaged_lines, counters.destaged_bytes), (5, 5 * LINE));
@@ -318,32 +331,32 @@ fn where_what_is_scattered_fails_each_run_counts_for_itself() {
     rig.write(2, 6 * LINE, LINE, 61);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(4, 1), (6, 1)]);
-    rig.end(0, Err(IoError::Io));
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(90), None, "each run is tried again");
+    rig.complete(0, Err(IoError::Io));
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), None, "each run is retried");
     assert_eq!(writes(&rig), [(4, 1), (6, 1)]);
-    rig.end(0, Err(IoError::Io));
-    assert_eq!(rig.learnt(90), None, "the other one is its own operation now");
-    rig.end(0, Ok(()));
-    assert_eq!(rig.learnt(90), Some(Outcome::Done(Err(IoError::Io))));
+    rig.complete(0, Err(IoError::Io));
+    assert_eq!(rig.take_outcome(90), None, "the other run is an operation of its own now");
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
     assert_eq!((rig.disk[6 * 8], rig.shard.dirty_lines(VOLUME)), (61, 1));
     assert_eq!(rig.shard.pins(), 0);
 }
 
 #[test]
-fn a_stripe_that_is_completed_by_what_is_clean_is_not_taken_for_scattered() {
+fn a_stripe_completed_with_clean_lines_is_not_scattered() {
     let mut rig = rig(64);
-    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 4 * LINE, LINE, 41);
     rig.write(2, 6 * LINE, LINE, 61);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(4, 4)]);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!((rig.shard.pins(), rig.shard.counters(VOLUME).scattered_destages), (0, 0));
 }
 
 #[test]
-fn no_more_of_a_long_stripe_goes_at_once_than_makes_one_io() {
+fn a_scattered_destage_stays_within_the_size_of_one_io() {
     let mut rig = Rig::new(2048, 1024, Mode::WriteBack);
     rig.shard.set_stripes(VOLUME, Stripes::new(512 * LINE, 0));
     for line in [0, 200, 255, 256, 511] {
@@ -351,6 +364,6 @@ fn no_more_of_a_long_stripe_goes_at_once_than_makes_one_io() {
     }
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(0, 1), (200, 1), (255, 1), (256, 1), (511, 1)]);
-    rig.end_all();
+    rig.complete_all();
     assert_eq!(rig.shard.counters(VOLUME).scattered_destages, 2);
 }

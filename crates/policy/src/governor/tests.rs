@@ -3,7 +3,7 @@
 use super::*;
 
 const TICK_US: u64 = 50_000;
-const AT_LEISURE: Limits =
+const NO_AGE_LIMIT: Limits =
     Limits { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: u64::MAX };
 
 /// A disk with one reader that always has a read outstanding, and writeback at the governor's rate.
@@ -47,7 +47,7 @@ impl Bench {
 
     fn run(&mut self, seconds: u64) {
         let end_us = self.now_us + seconds * 1_000_000;
-        let (mut looked_us, mut seen) = (self.now_us, Seen::default());
+        let (mut sampled_us, mut seen) = (self.now_us, Seen::default());
         while self.now_us < end_us {
             // A destage already in progress delays the read.
             let rate = self.pace.beside_reads_milli.min(1_000_000);
@@ -63,13 +63,13 @@ impl Bench {
             self.now_us = self.free_us;
             self.reads.push(took_us);
             seen.reads.add(ReadTimes::bucket_of(took_us), 1);
-            if self.now_us - looked_us >= TICK_US {
+            if self.now_us - sampled_us >= TICK_US {
                 seen.now_ms = self.now_us / 1_000;
                 seen.written_milli = self.written * 1_000;
                 seen.dirty_milli = self.dirty * 1_000;
                 self.pace = self.governor.look(&seen);
                 self.paces.push(self.pace.beside_reads_milli);
-                (looked_us, seen) = (self.now_us, Seen::default());
+                (sampled_us, seen) = (self.now_us, Seen::default());
             }
         }
     }
@@ -83,7 +83,7 @@ impl Bench {
 
 #[test]
 fn reads_keep_their_latency_and_write_back_gets_the_rest() {
-    let mut bench = Bench::new(AT_LEISURE, 8_000);
+    let mut bench = Bench::new(NO_AGE_LIMIT, 8_000);
     bench.run(30);
     let idle_us = bench.p99_us(0);
     bench.dirty = 1_000_000;
@@ -92,31 +92,31 @@ fn reads_keep_their_latency_and_write_back_gets_the_rest() {
     let written = bench.written;
     bench.run(300);
     let beside_us = bench.p99_us(from);
-    assert!(beside_us <= idle_us * 3 / 2, "{beside_us} us beside write-back, {idle_us} us idle");
+    assert!(beside_us <= idle_us * 3 / 2, "{beside_us} us beside writeback, {idle_us} us idle");
     // One read in a hundred may be slow, which is one burst per second at a hundred reads.
-    let went = bench.written - written;
-    assert!((150..1_200).contains(&went), "{went} bursts in 300 s");
+    let bursts = bench.written - written;
+    assert!((150..1_200).contains(&bursts), "{bursts} bursts in 300 s");
     assert_eq!(bench.governor.status().target_us, bench.governor.idle_us().map(|us| us * 5 / 4));
 }
 
 #[test]
 fn the_pace_settles_and_does_not_swing() {
-    let mut bench = Bench::new(AT_LEISURE, 8_000);
+    let mut bench = Bench::new(NO_AGE_LIMIT, 8_000);
     bench.run(30);
     bench.dirty = 1_000_000;
     bench.run(600);
     let last = &bench.paces[bench.paces.len() / 2..];
     let (least, most) = (last.iter().min().unwrap(), last.iter().max().unwrap());
     assert!(*most <= 3 * least, "between {least} and {most} thousandths");
-    // Frequent changes of direction are oscillation even if they are small.
+    // Frequent changes of direction are oscillation, even if small.
     let changes = last.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    assert!(changes < last.len() / 40, "{changes} changes in {} looks", last.len());
+    assert!(changes < last.len() / 40, "{changes} changes in {} samples", last.len());
 }
 
 #[test]
-fn a_disk_that_bears_it_is_written_to_at_full_speed() {
+fn the_rate_rises_if_writeback_delays_no_read() {
     // Writes delay no read on this disk.
-    let mut bench = Bench::new(AT_LEISURE, 0);
+    let mut bench = Bench::new(NO_AGE_LIMIT, 0);
     bench.run(30);
     bench.dirty = 1_000_000;
     bench.run(120);
@@ -125,7 +125,7 @@ fn a_disk_that_bears_it_is_written_to_at_full_speed() {
 
 #[test]
 fn a_target_of_the_operator_is_kept() {
-    let limits = Limits { target: ReadTarget::Micros(40_000), ..AT_LEISURE };
+    let limits = Limits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT };
     let mut bench = Bench::new(limits, 8_000);
     bench.dirty = 1_000_000;
     bench.run(300);
@@ -149,7 +149,7 @@ fn what_is_dirty_for_long_goes_whatever_reads_say() {
 }
 
 #[test]
-fn limits_hold_and_are_told_from_none() {
+fn the_operators_limits_apply_until_they_are_removed() {
     let mut governor = Governor::new(Limits { bytes: 5 << 20, ios: 7, ..Limits::default() });
     let pace = governor.look(&Seen::default());
     assert_eq!((pace.bytes, pace.ios_milli), (5 << 20, 7_000));
@@ -159,18 +159,18 @@ fn limits_hold_and_are_told_from_none() {
 }
 
 #[test]
-fn who_does_not_know_the_disk_holds_still_first() {
-    let mut bench = Bench::new(AT_LEISURE, 8_000);
+fn writeback_pauses_until_a_baseline_is_measured() {
+    let mut bench = Bench::new(NO_AGE_LIMIT, 8_000);
     bench.dirty = 100;
     bench.run(1);
     assert_eq!(bench.written, 0);
-    assert!(bench.paces.iter().all(|&pace| pace < 1_000), "but for what is too old");
+    assert!(bench.paces.iter().all(|&pace| pace < 1_000), "no more than the age limit demands");
     bench.run(10);
     assert!(bench.written > 0);
 }
 
 #[test]
-fn a_hundredth_is_found_to_a_sixteenth() {
+fn the_p99_is_accurate_to_a_sixteenth() {
     let mut times = ReadTimes::default();
     assert_eq!(times.p99_us(), None);
     (0..990).for_each(|_| times.add(ReadTimes::bucket_of(1_000), 1));

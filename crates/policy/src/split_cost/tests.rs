@@ -1,4 +1,4 @@
-//! Estimates from known costs with added noise, outliers and nonsense.
+//! Estimates from known costs with added noise, outliers and useless values.
 
 use super::*;
 use crate::testing::key as mix;
@@ -25,7 +25,7 @@ fn chance(bytes: u64, turn: u64) -> f64 {
 }
 
 #[test]
-fn the_threshold_is_the_first_power_of_two_with_a_quarter_of_fixed_cost_at_most() {
+fn the_fixed_cost_is_at_most_a_quarter_at_the_threshold() {
     for (fixed_us, mib_per_second, threshold_bytes) in [
         // At 120 MiB/s, 12.5 ms transfer 1.5 MiB; three times that is 4.5 MiB.
         (12_500.0, 120.0, 8 * MIB),
@@ -59,7 +59,7 @@ fn a_disk_that_turns_is_told_within_a_factor_of_two() {
 }
 
 #[test]
-fn where_every_size_takes_the_same_time_all_writes_are_worth_gathering() {
+fn equal_times_for_all_sizes_give_the_largest_threshold() {
     let cost = SplitCost::of(&reads(|_, _| 5e6)).unwrap();
     let all = SplitCost {
         threshold_bytes: GATHER_BELOW_BYTES_MAX,
@@ -73,7 +73,7 @@ fn where_every_size_takes_the_same_time_all_writes_are_worth_gathering() {
 }
 
 #[test]
-fn nonsense_is_called_that() {
+fn useless_times_are_rejected() {
     assert_eq!(SplitCost::of(&[]), Err(Unclear::TooFew));
     let three: Vec<_> =
         reads(|_, _| 1e6).into_iter().filter(|time| time.bytes <= 16 * KIB).collect();
@@ -89,7 +89,7 @@ fn nonsense_is_called_that() {
 }
 
 #[test]
-fn the_operator_has_the_last_word_and_the_default_the_first() {
+fn a_set_threshold_overrides_measurement_and_default() {
     let cost = SplitCost { threshold_bytes: MIB, fixed_ns: 1, bytes_per_second: None };
     assert_eq!(gather_below(Some(0), Some(&cost)), (0, ThresholdSource::Set));
     assert_eq!(gather_below(None, Some(&cost)), (MIB, ThresholdSource::Measured));
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_was_measured_the_value_can_be_used(
+    fn every_estimate_is_within_its_limits(
         times in proptest::collection::vec((0..=u64::MAX, 0..=u64::MAX), 0..20)
     ) {
         let times: Vec<_> = times.into_iter().map(|(bytes, ns)| ReadTime { bytes, ns }).collect();
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn more_fixed_cost_is_no_smaller_threshold(
+    fn the_threshold_never_falls_as_the_fixed_cost_rises(
         fixed_us in 0.0..10_000.0f64, more_us in 0.0..10_000.0f64, mib_per_second in 1.0..5000.0f64
     ) {
         let of = |fixed_us| {

@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Shard, check_bounded_work, check_contract, key, steps};
 use proptest::prelude::*;
 
-/// A policy with its shard, driven as an engine would.
+/// A policy with its shard, driven like the engine.
 struct Cache {
     policy: Weir,
     shard: Shard,
@@ -36,7 +36,7 @@ impl Cache {
 }
 
 #[test]
-fn a_hit_in_the_window_does_not_earn_a_place_in_main_a_later_one_does() {
+fn only_a_hit_after_the_window_promotes_a_line() {
     let mut cache = Cache::new(100);
     for line in 0..100 {
         cache.access(line, Hint::Normal);
@@ -65,7 +65,7 @@ fn lines_that_an_eviction_promotes_into_an_empty_main_can_be_evicted() {
 }
 
 #[test]
-fn a_line_that_comes_back_as_a_ghost_goes_to_main() {
+fn a_line_that_returns_with_a_ghost_enters_main() {
     let mut cache = Cache::new(100);
     for line in 0..150 {
         cache.access(line, Hint::Normal);
@@ -76,7 +76,7 @@ fn a_line_that_comes_back_as_a_ghost_goes_to_main() {
 }
 
 #[test]
-fn the_boundary_moves_to_the_side_that_loses_hits() {
+fn the_boundary_moves_in_favour_of_the_queue_that_loses_hits() {
     let mut cache = Cache::new(1000);
     let start = cache.policy.small_len_target;
     // Lines return just after they left the small queue.
@@ -132,7 +132,7 @@ fn a_stream_of_any_length_displaces_next_to_nothing() {
 }
 
 #[test]
-fn a_stream_leaves_the_ghosts_and_the_boundary_alone() {
+fn a_stream_changes_neither_ghosts_nor_boundary() {
     let mut cache = Cache::new(1000);
     for line in 0..1_500 {
         cache.access(line, Hint::Normal);
@@ -147,7 +147,7 @@ fn a_stream_leaves_the_ghosts_and_the_boundary_alone() {
     cache.policy.on_remove(slot);
     cache.shard.residents[slot as usize] = None;
     cache.access(460, Hint::Normal);
-    assert_eq!(cache.place_of(460), Some(Place::Main), "its ghost was there still");
+    assert_eq!(cache.place_of(460), Some(Place::Main), "its ghost was still there");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn the_metadata_stays_within_fourteen_bytes_per_line() {
 }
 
 #[test]
-fn a_line_that_moves_keeps_its_place_and_its_hits() {
+fn a_relocated_line_keeps_its_queue_and_its_hits() {
     let mut cache = Cache::new(100);
     for line in 0..99 {
         cache.access(line, Hint::Normal);
@@ -218,6 +218,6 @@ proptest! {
 }
 
 #[test]
-fn evictions_do_bounded_work_and_find_a_line_in_the_end() {
+fn evictions_do_bounded_work_and_find_the_evictable_line() {
     check_bounded_work(|capacity| Box::new(Weir::new(capacity)));
 }
