@@ -81,6 +81,18 @@ pub(crate) fn line_parts(
     })
 }
 
+/// The line that holds a whole sector-aligned range, if one line does.
+pub(crate) const fn only_line(volume: VolumeId, range: ByteRange) -> Option<LinePart> {
+    let (line, from) = (range.offset / LINE_BYTES, range.offset % LINE_BYTES);
+    let to = from + range.len;
+    if to > LINE_BYTES {
+        return None;
+    }
+    let mask = sector_mask(from / SECTOR_BYTES, to / SECTOR_BYTES);
+    let (offset, len) = (from as u32, range.len as u32);
+    Some(LinePart { key: LineKey::new(volume, line), offset, len, mask })
+}
+
 /// The sectors `from..to` of a line as a mask.
 pub(crate) const fn sector_mask(from: u64, to: u64) -> u8 {
     debug_assert!(from <= to && to <= SECTORS_PER_LINE as u64);

@@ -436,6 +436,18 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).pins += 1;
     }
 
+    /// Pins a line whose sectors in `mask` are valid, and counts the hit. Returns false, and changes
+    /// nothing, if they are not, or if the line was prefetched: its first use has consequences.
+    pub(crate) fn pin_hit(&mut self, slot: Slot, mask: u8) -> bool {
+        let line = self.get_mut(slot);
+        if line.valid & mask != mask || line.flags & (PREFETCHED | MARK) != 0 {
+            return false;
+        }
+        line.pins += 1;
+        self.policy.on_hit(slot);
+        true
+    }
+
     pub(crate) fn unpin(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
         assert!(line.pins > 0, "slot {slot} is unpinned too often");

@@ -1,13 +1,14 @@
 //! The shard's calls for client requests, part by part, and for I/O completions.
 
 use super::Shard;
+use crate::index::key::only_line;
 use crate::index::meta::LineTable;
 use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
 use crate::{
-    Attempt, EraseKind, EraseOutcome, IoId, Outbox, Part, ReadOutcome, Segment, Slot, Touched,
-    WriteOutcome, WriteTerms,
+    Attempt, EraseKind, EraseOutcome, IoId, Outbox, Part, Place, ReadOutcome, Segment, Slot,
+    Touched, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoResult, VolumeId};
 
@@ -21,7 +22,25 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
         self.assert_part(part);
+        if attempt == Attempt::default()
+            && let Some(segment) = self.read_hit(part)
+        {
+            segments.push(segment);
+            return (ReadOutcome::Ready, Touched { hits: 1, misses: 0 });
+        }
         Reader::new(self.on(part.volume)).read(part, attempt, segments, out)
+    }
+
+    /// Fast path: pins a line that has the whole part, and was not prefetched. Such reads are so
+    /// short that borrowing the components for a [`Reader`] would cost a tenth of their time.
+    fn read_hit(&mut self, part: &Part) -> Option<Segment> {
+        let line = only_line(part.volume, part.range)?;
+        let slot = self.index.find(line.key)?;
+        if !self.index.pin_hit(slot, line.mask) {
+            return None;
+        }
+        self.volumes.get_mut(part.volume).counters_mut().read_hit_lines += 1;
+        Some(Segment { place: Place::Slot { slot, offset: line.offset }, len: line.len })
     }
 
     /// Prefetches the absent lines of `range`, which lies in one region. No part waits for them.
