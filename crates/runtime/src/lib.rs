@@ -16,6 +16,8 @@ mod memory_plan;
 mod pool;
 mod protect;
 mod reactor;
+#[cfg(test)]
+mod rig;
 mod server;
 mod shared;
 mod start;

@@ -68,58 +68,96 @@ pub struct RuntimeConfig {
     pub ecc: Ecc,
 }
 
-/// What a volume is to be.
+/// The settings of a volume that is added. [`VolumeSettings::new`] gives the defaults.
 pub struct VolumeSettings {
-    /// Its name, by which clients find it.
+    /// The name under which clients find it.
     pub name: String,
-    /// A line about it for people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
     /// The disk.
     pub backend: Arc<dyn Backend>,
-    /// How it is cached.
+    /// The cache mode.
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
-    /// What the geometry of the disk is taken to be.
+    /// The geometry to assume for the disk.
     pub geometry: DiskGeometry,
-    /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
+    /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,
-    /// How fast write-back may go.
+    /// The limits of writeback.
     pub write_back: Limits,
-    /// Whether what is dirty of it goes to the disk in order, so that the disk alone is always as
-    /// some moment in the past has left it.
+    /// Whether dirty data is destaged in order, so that the disk alone is always consistent.
     pub ordered: bool,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
-    /// The journal that keeps its writes, if any.
+    /// The journal that records its writes.
     pub journal: Option<VolumeJournal>,
-    /// Whether a supply keeps its writes, alone or where its journal has failed.
+    /// Whether a UPS protects its writes: alone, or once its journal has failed.
     pub ups: bool,
-    /// The vault that takes what is dirty of it when the battery runs low, if any.
+    /// The vault that takes its dirty data when the battery runs low.
     pub vault: Option<VolumeVault>,
-    /// The operator says that the disk is the one, whatever it looks like, to the pool of the
-    /// process before and to the vault.
+    /// Accept the disk although it differs from the one that pool or vault hold data for.
     pub accept_disk: bool,
 }
 
-/// What of a volume can be changed while it is served.
+impl VolumeSettings {
+    /// The defaults of the configuration: a writable volume with prefetch and a measured gather
+    /// threshold, of unknown geometry, without journal, UPS and vault.
+    pub fn new(name: impl Into<String>, backend: Arc<dyn Backend>, mode: Mode) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            backend,
+            mode,
+            read_only: false,
+            prefetch: true,
+            geometry: DiskGeometry::default(),
+            gather_below: None,
+            write_back: Limits::default(),
+            ordered: false,
+            tls_only: false,
+            journal: None,
+            ups: false,
+            vault: None,
+            accept_disk: false,
+        }
+    }
+}
+
+/// The settings of a volume that can change while it is served. [`VolumeChange::new`] gives the
+/// defaults.
 pub struct VolumeChange {
-    /// A line about it for people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
-    /// How it is cached.
+    /// The cache mode.
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
-    /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
+    /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,
-    /// How fast write-back may go.
+    /// The limits of writeback.
     pub write_back: Limits,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
+}
+
+impl VolumeChange {
+    /// The defaults of [`VolumeSettings::new`].
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            description: String::new(),
+            mode,
+            read_only: false,
+            prefetch: true,
+            gather_below: None,
+            write_back: Limits::default(),
+            tls_only: false,
+        }
+    }
 }
 
 /// A running cache.

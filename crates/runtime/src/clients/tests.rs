@@ -2,25 +2,23 @@
 //! shows that the seam needs no socket, and tests the promises of the seam.
 
 use super::bytes_of;
+use crate::Runtime;
 use crate::reactor::EpollReactor;
+use crate::rig::common::client::PATIENCE;
+use crate::rig::{MIB, quiet_config, volume};
 use crate::worker::Worker;
-use crate::{Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
 use forebay_backend::MemoryBackend;
 use forebay_engine::Place;
 use forebay_frontend::{
     ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Mailer, Memory, Pins, PoolAccess, Quota,
     RequestSink, Service, WorkerContext,
 };
-use forebay_types::{ByteRange, DiskGeometry, Extent, IoError, IoResult, Mode, VolumeId};
+use forebay_types::{ByteRange, Extent, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Reply, RequestKind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-const MIB: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 128 * MIB;
-/// More than any machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// As much as all huge requests together may have.
 const HUGE: ByteRange = ByteRange::new(0, 32 * MIB);
 
@@ -218,27 +216,9 @@ impl FrontEnd for Direct {
 
 fn start() -> (Runtime, Arc<DirectService>) {
     let service = Arc::new(DirectService::default());
-    let (memory_bytes, engine, ecc) = (MEMORY_BYTES, Engine::Epoll, Ecc::Off);
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
-    let runtime = Runtime::start_with(config, Timeouts::default(), &service).unwrap();
-    let settings = VolumeSettings {
-        name: "disk".into(),
-        description: String::new(),
-        backend: Arc::new(MemoryBackend::new(64 * MIB).unwrap()),
-        mode: Mode::WriteBack,
-        read_only: false,
-        prefetch: false,
-        geometry: DiskGeometry::default(),
-        gather_below: Some(0),
-        write_back: Default::default(),
-        ordered: false,
-        tls_only: false,
-        journal: None,
-        ups: false,
-        vault: None,
-        accept_disk: false,
-    };
-    assert_eq!(runtime.add_volume(settings).unwrap(), VolumeId(0));
+    let runtime = Runtime::start(quiet_config(MEMORY_BYTES), &service).unwrap();
+    let disk = Arc::new(MemoryBackend::new(64 * MIB).unwrap());
+    assert_eq!(runtime.add_volume(volume("disk", disk)).unwrap(), VolumeId(0));
     (runtime, service)
 }
 

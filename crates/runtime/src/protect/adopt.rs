@@ -341,21 +341,14 @@ impl Runtime {
         let Some(used) = &settings.journal else { return Ok(()) };
         let name = &settings.name;
         self.add_hidden(VolumeSettings {
-            name: name.clone(),
-            description: String::new(),
-            backend: Arc::clone(&settings.backend),
-            mode: Mode::WriteThrough,
             read_only: settings.read_only,
             prefetch: false,
             geometry: settings.geometry,
             gather_below: settings.gather_below,
             write_back: settings.write_back,
-            ordered: false,
             tls_only: settings.tls_only,
-            journal: None,
-            vault: None,
             accept_disk: settings.accept_disk,
-            ups: false,
+            ..VolumeSettings::new(name.clone(), Arc::clone(&settings.backend), Mode::WriteThrough)
         })?;
         self.flush_volume(name, |_| ())?;
         // The pool's record is removed last, so that an interruption repeats the flush.

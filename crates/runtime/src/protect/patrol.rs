@@ -412,4 +412,4 @@ pub(crate) fn no_walks(shards: usize) -> Vec<AtomicU64> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

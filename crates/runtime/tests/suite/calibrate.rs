@@ -2,7 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::server::{Server, settings};
+use crate::server::{Server, change, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend, OpenOptions};
 use forebay_nbd::Command;
@@ -47,15 +47,7 @@ fn gather(server: &Server) -> GatherStatus {
 }
 
 fn set(server: &Server, gather_below: Option<u64>) {
-    let change = VolumeChange {
-        description: String::new(),
-        mode: Mode::WriteThrough,
-        read_only: false,
-        prefetch: false,
-        gather_below,
-        write_back: Default::default(),
-        tls_only: false,
-    };
+    let change = VolumeChange { gather_below, ..change(Mode::WriteThrough) };
     server.runtime.change_volume("disk", change).unwrap();
 }
 

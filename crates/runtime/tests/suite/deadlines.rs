@@ -5,7 +5,7 @@ use crate::common::raw::{client_flags, enter, greeting, is_closed, request};
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
-use forebay_runtime::{Ecc, Engine, RuntimeConfig, Timeouts};
+use forebay_runtime::{Engine, RuntimeConfig, Timeouts};
 use forebay_types::Mode;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,14 +29,7 @@ const PAYLOAD_PAUSE: Duration = Duration::from_secs(2);
 /// A server with these timeouts. A test shortens only the one under test: the others would end
 /// clients that a loaded machine makes slow.
 fn server(engine: Engine, timeouts: Timeouts) -> Server {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 0,
-        ecc: Ecc::default(),
-    };
-    let server = Server::start_over(config, timeouts);
+    let server = Server::start_over(Server::config(engine), timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     server
 }
@@ -113,13 +106,7 @@ fn a_trickling_payload_has_a_deadline(engine: Engine) {
 }
 
 fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 1,
-        engine,
-        journals: 0,
-        ecc: Ecc::default(),
-    };
+    let config = RuntimeConfig { workers: 1, ..Server::config(engine) };
     // The others give up before the slow one is cut off: if they wait for it, they fail.
     let timeouts = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
     let server = Server::start_over(config, timeouts);

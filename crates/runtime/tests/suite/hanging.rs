@@ -7,7 +7,7 @@ use crate::server::{Server, read_backend};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
-use forebay_runtime::{Ecc, Engine, HeldUp, RuntimeConfig, Timeouts, VolumeError};
+use forebay_runtime::{Engine, HeldUp, RuntimeConfig, Timeouts, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,13 +37,7 @@ fn impatient_server(engine: Engine) -> Server {
 
 fn server_with(engine: Engine, timeouts: Timeouts) -> Server {
     let timeouts = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..timeouts };
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 1,
-        engine,
-        journals: 1,
-        ecc: Ecc::default(),
-    };
+    let config = RuntimeConfig { workers: 1, journals: 1, ..Server::config(engine) };
     Server::start_over(config, timeouts)
 }
 
@@ -139,14 +133,7 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
 }
 
 fn other_volumes_are_administered_while_a_disk_hangs(engine: Engine) {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 1,
-        engine,
-        journals: 0,
-        ecc: Ecc::default(),
-    };
-    let server = Server::patient(config);
+    let server = Server::patient(RuntimeConfig { workers: 1, ..Server::config(engine) });
     let (gate, _) = gated(&server, "hangs", Mode::WriteBack);
     assert_eq!(server.client("hangs").write(0, &[5; 4096]), Ok(()));
     gate.close(Kinds::ALL);

@@ -8,8 +8,8 @@ use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
-    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
-    VolumeJournal,
+    Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
+    VolumeJournal, VolumeSettings,
 };
 use forebay_types::{ByteRange, Durability, Fault, IoError, Mode};
 use std::collections::BTreeMap;
@@ -55,14 +55,7 @@ pub(crate) fn power_loss<const D: usize, const J: usize>(
 }
 
 pub(crate) fn start(engine: Engine) -> Server {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 1,
-        ecc: Ecc::default(),
-    };
-    Server::patient(config)
+    Server::patient(RuntimeConfig { journals: 1, ..Server::config(engine) })
 }
 
 /// The members recorded in a state directory.
@@ -120,8 +113,7 @@ pub(crate) fn add_named(
     let journal = Arc::clone(journal);
     let identity = [name.as_bytes()[0]; 32];
     let journal = Some(VolumeJournal { journal, durability, identity, accept_disk: false });
-    let settings =
-        forebay_runtime::VolumeSettings { journal, ..settings(name, disk, Mode::WriteBack) };
+    let settings = VolumeSettings { journal, ..settings(name, disk, Mode::WriteBack) };
     server.runtime.add_volume(settings).unwrap();
 }
 
@@ -479,7 +471,7 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
         identity: [0; 32],
         accept_disk: false,
     };
-    let settings = forebay_runtime::VolumeSettings {
+    let settings = VolumeSettings {
         journal: Some(other),
         ..settings("v", Arc::clone(&disk) as _, Mode::WriteBack)
     };

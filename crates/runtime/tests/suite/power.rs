@@ -2,20 +2,15 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::journal::{JOURNAL_BYTES, MIB, memory, open, start};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatility};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
-use forebay_runtime::{Engine, JournalSettings, VolumeJournal, VolumeSettings};
+use forebay_runtime::{Engine, VolumeJournal, VolumeSettings};
 use forebay_types::{Durability, IoError, Mode, UnsafeSupply};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MIB: u64 = 1 << 20;
-
-fn memory(bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(bytes).unwrap())
-}
 
 fn add(server: &Server, disk: Arc<dyn Backend>) {
     let settings = VolumeSettings { ups: true, ..settings("v", disk, Mode::WriteBack) };
@@ -141,29 +136,12 @@ fn a_halt_fails_new_writes_and_writes_in_flight(engine: Engine) {
 }
 
 fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
-    let config = forebay_runtime::RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 1,
-        ecc: forebay_runtime::Ecc::default(),
-    };
-    let server = Server::patient(config);
+    let server = start(engine);
     let disk = memory(16 * MIB);
     let gate = Gate::new(Arc::clone(&disk) as _);
     // The superblocks and the first batch are written, and then nothing.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
-    let journal = server
-        .runtime
-        .open_journal(JournalSettings {
-            backend: Arc::new(Errors::new(memory(40 * MIB) as _, rule)),
-            mirror: None,
-            members: Box::new(crate::journal::OnRecord::default()),
-            accept_loss: false,
-            is_abandoned: Box::new(|_| forebay_runtime::VoidRecords::None),
-            on_failure: Box::new(|_, _, _| Ok(())),
-        })
-        .unwrap();
+    let journal = open(&server, Arc::new(Errors::new(memory(JOURNAL_BYTES), rule)));
     let used = VolumeJournal {
         journal: Arc::clone(&journal),
         durability: Durability::Ack,

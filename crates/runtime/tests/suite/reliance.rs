@@ -3,7 +3,7 @@
 use crate::journal::{
     JOURNAL_BYTES, MIB, block, copy, journal_settings, memory, power_loss, start,
 };
-use crate::server::{Server, settings};
+use crate::server::{Server, change, settings};
 use forebay_backend::Backend;
 use forebay_runtime::{
     Engine, Journal, JournalId, JournalRecord, Missing, VolumeError, VolumeJournal, VolumeSettings,
@@ -96,15 +96,6 @@ fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last()
     assert!(record.relying().is_empty(), "the disk has all acknowledged data");
     // The volume is not served before the record is durable.
     *record.fails.lock().unwrap() = true;
-    let change = |mode| forebay_runtime::VolumeChange {
-        description: String::new(),
-        mode,
-        read_only: false,
-        prefetch: false,
-        gather_below: Some(0),
-        write_back: Default::default(),
-        tls_only: false,
-    };
     let error = server.runtime.change_volume("v", change(Mode::WriteBack)).unwrap_err();
     assert!(error.explained().contains("state directory"), "{error}");
     *record.fails.lock().unwrap() = false;

@@ -6,13 +6,13 @@ use crate::common::raw::{
     client_flags, enter, go_data, greeting, is_closed, option, request, simple_reply,
 };
 use crate::common::wait_until;
-use crate::server::{Server, read_backend, settings};
+use crate::server::{Server, change, read_backend, settings};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::Command;
 use forebay_nbd::client::Config;
 use forebay_nbd::proto::{self, command, command_flag};
-use forebay_runtime::Engine;
+use forebay_runtime::{Engine, VolumeChange};
 use forebay_types::{IoError, IoResult, Mode};
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -133,15 +133,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     server.add_memory("late", MIB, Mode::WriteBack);
     let mut client = server.client("late");
     assert_eq!(client.write(0, &[2; 4096]), Ok(()));
-    let change = forebay_runtime::VolumeChange {
-        description: String::new(),
-        mode: Mode::WriteBack,
-        read_only: true,
-        prefetch: false,
-        gather_below: Some(0),
-        write_back: Default::default(),
-        tls_only: false,
-    };
+    let change = VolumeChange { read_only: true, ..change(Mode::WriteBack) };
     server.runtime.change_volume("late", change).unwrap();
     assert_eq!(refused(&mut client), vec![Err(IoError::NotPermitted); 3]);
     assert_eq!(client.read(0, 4096), Ok(vec![2; 4096]));

@@ -5,49 +5,22 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::{before_lines_are_old, wait_until};
+use crate::journal::{MIB, block, copy, journal_settings, memory, start};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
-    Ecc, Engine, RuntimeConfig, Vault, VaultError, VaultPhase, VaultSettings, VolumeError,
-    VolumeVault, vault_bytes_for,
+    Engine, Vault, VaultError, VaultPhase, VaultSettings, VolumeError, VolumeSettings, VolumeVault,
+    vault_bytes_for,
 };
 use forebay_types::{Fault, IoError, Mode, VolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const MIB: u64 = 1 << 20;
 /// The ids of the volumes of a server: they are assigned in order.
 const ALL: [VolumeId; 2] = [VolumeId(0), VolumeId(1)];
 const VAULT_BYTES: u64 = 96 * MIB;
-
-fn memory(bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(bytes).unwrap())
-}
-
-fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
-    let size = of.description().size_bytes;
-    let twin = memory(size);
-    for offset in (0..size).step_by(MIB as usize) {
-        let len = MIB.min(size - offset);
-        let mut buffer = AlignedBuffer::new(len as usize);
-        Blocking::new(of).read(offset, &mut buffer).unwrap();
-        Blocking::new(&*twin).write(offset, &buffer, false).unwrap();
-    }
-    twin
-}
-
-fn start(engine: Engine) -> Server {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 1,
-        ecc: Ecc::default(),
-    };
-    Server::patient(config)
-}
 
 fn vault_settings(backend: Arc<dyn Backend>) -> VaultSettings {
     VaultSettings { backend, is_void: Box::new(|_| false), on_void: Box::new(|_, _| Ok(())) }
@@ -70,13 +43,8 @@ fn try_add(
 ) -> Result<(), VolumeError> {
     let (vault, identity) = (Arc::clone(vault), [name.as_bytes()[0]; 32]);
     let vault = Some(VolumeVault { vault, identity, accept_loss });
-    let settings =
-        forebay_runtime::VolumeSettings { vault, ..settings(name, disk, Mode::WriteBack) };
+    let settings = VolumeSettings { vault, ..settings(name, disk, Mode::WriteBack) };
     server.runtime.add_volume(settings).map(drop)
-}
-
-fn block(value: u64) -> Vec<u8> {
-    (0..512).flat_map(|at: u64| (value * 1000 + at).to_le_bytes()).collect()
 }
 
 fn write_some(server: &Server, name: &str, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
@@ -317,7 +285,7 @@ fn add_under_ups(
     let (vault, identity) = (Arc::clone(vault), [words; 32]);
     let vault = Some(VolumeVault { vault, identity, accept_loss: false });
     let fixed = settings("v", disk, Mode::WriteBack);
-    let settings = forebay_runtime::VolumeSettings { vault, ups: true, accept_disk, ..fixed };
+    let settings = VolumeSettings { vault, ups: true, accept_disk, ..fixed };
     server.runtime.add_volume(settings).map(drop)
 }
 
@@ -387,9 +355,8 @@ fn a_device_that_is_no_vault_is_refused_and_not_changed() {
     assert_eq!(read_backend(&*data, 65536, 4096), [1; 4096]);
     // A journal is no vault, and a vault is no journal.
     let log = memory(VAULT_BYTES);
-    let journal = |backend: Arc<dyn Backend>| {
-        server.runtime.open_journal(crate::journal::journal_settings(backend))
-    };
+    let journal =
+        |backend: Arc<dyn Backend>| server.runtime.open_journal(journal_settings(backend));
     journal(Arc::clone(&log) as _).unwrap();
     assert!(refuse(copy(&*log)).contains("holds a journal, not a vault"));
     let device = memory(VAULT_BYTES);
