@@ -399,8 +399,8 @@ impl Calibrator {
         let now_ms = shared.started.elapsed().as_millis() as u64;
         if shared.stopping.load(Ordering::Relaxed)
             || volume.power.is_halted()
-            || shared.budget.is_wanted()
-            || volume.reads.are_on(now_ms)
+            || shared.budget.has_waiters()
+            || volume.reads.is_reading(now_ms)
         {
             return false;
         }

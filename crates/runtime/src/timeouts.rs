@@ -40,7 +40,7 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// How long clients may take.
-    pub(crate) const fn of_clients(&self) -> ClientTimeouts {
+    pub(crate) const fn for_clients(&self) -> ClientTimeouts {
         let Self { handshake, payload_pause, fetch, .. } = *self;
         ClientTimeouts { handshake, payload_pause, fetch }
     }

@@ -2,7 +2,7 @@
 
 use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
 use crate::rig::{MIB, listen, quiet_config, volume};
-use crate::server::start_kind;
+use crate::server::spawn_workers;
 use crate::{Runtime, Timeouts};
 use forebay_backend::MemoryBackend;
 use forebay_frontend::Sockets;
@@ -107,7 +107,7 @@ fn serve(socket: &Path) -> Runtime {
     let server = NbdServer::new();
     let config = quiet_config(64 * MIB);
     let started = Runtime::start_by(config, timeouts, None, &server, |shared, _| {
-        Ok((Deaf::NAME, start_kind::<Deaf, _>(shared, &server)?))
+        Ok((Deaf::NAME, spawn_workers::<Deaf, _>(shared, &server)?))
     });
     let runtime = started.unwrap();
     let disk = Arc::new(MemoryBackend::new(u64::from(REPLY)).unwrap());

@@ -33,7 +33,7 @@ const DROP_SLOTS: u32 = 2048;
 
 /// What has to be done before a volume is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum RecoveryPlan {
     /// Nothing.
     Fresh,
     /// Restore its data from the journal.
@@ -43,19 +43,19 @@ pub(crate) enum Beginning {
     /// Keep its lines in the adopted pool, and record the dirty ones again.
     Record,
     /// Flush its lines in the adopted pool to the disk, and void the journal's records.
-    Settle,
+    Flush,
 }
 
 /// Decides between pool and journal. `in_pool` is the volume's progress in the adopted pool, if it
 /// is there.
-pub(crate) const fn beginning(has_journal: bool, in_pool: Option<Progress>) -> Beginning {
+pub(crate) const fn plan_recovery(has_journal: bool, in_pool: Option<Progress>) -> RecoveryPlan {
     match (has_journal, in_pool) {
-        (false, None) => Beginning::Fresh,
-        (false, Some(_)) => Beginning::Keep,
+        (false, None) => RecoveryPlan::Fresh,
+        (false, Some(_)) => RecoveryPlan::Keep,
         // The lines that are in the pool already are a part of what the journal holds.
-        (true, None | Some(Progress::Restoring)) => Beginning::Restore,
-        (true, Some(Progress::Whole)) => Beginning::Record,
-        (true, Some(Progress::Recording)) => Beginning::Settle,
+        (true, None | Some(Progress::Restoring)) => RecoveryPlan::Restore,
+        (true, Some(Progress::Whole)) => RecoveryPlan::Record,
+        (true, Some(Progress::Recording)) => RecoveryPlan::Flush,
     }
 }
 
@@ -120,11 +120,11 @@ impl PoolVolume {
 
 impl Runtime {
     /// What has to be done before a volume that is being added is served.
-    pub(crate) fn beginning_of(&self, settings: &VolumeSettings) -> Beginning {
+    pub(crate) fn recovery_plan(&self, settings: &VolumeSettings) -> RecoveryPlan {
         let found = self.in_pool(&settings.name);
         let disk = settings.backend.description();
         let same = found.filter(|found| found.is_on(&settings.name, disk));
-        beginning(settings.journal.is_some(), same.map(|found| found.progress))
+        plan_recovery(settings.journal.is_some(), same.map(|found| found.progress))
     }
 
     /// Whether the pool has all data of a volume: not if the previous process was still restoring
@@ -283,12 +283,12 @@ impl Runtime {
         let found = found.filter(|_| is_same);
         let stripes = found.as_ref().map_or(settings.geometry.stripes(), |found| found.stripes);
         let progress = found.map(|found| found.progress);
-        let progress = match (beginning(settings.journal.is_some(), progress), progress) {
-            (Beginning::Restore, _) => Progress::Restoring,
-            (Beginning::Record | Beginning::Settle, _) => Progress::Recording,
+        let progress = match (plan_recovery(settings.journal.is_some(), progress), progress) {
+            (RecoveryPlan::Restore, _) => Progress::Restoring,
+            (RecoveryPlan::Record | RecoveryPlan::Flush, _) => Progress::Recording,
             // An unfinished restore or recording stays unfinished without the journal.
-            (Beginning::Keep, Some(progress)) => progress,
-            (Beginning::Keep | Beginning::Fresh, _) => Progress::Whole,
+            (RecoveryPlan::Keep, Some(progress)) => progress,
+            (RecoveryPlan::Keep | RecoveryPlan::Fresh, _) => Progress::Whole,
         };
         let entry = PoolVolume {
             id,
@@ -333,7 +333,7 @@ impl Runtime {
 
     /// Flushes a volume's lines in the adopted pool to its disk, drops them, and voids the
     /// journal's records of the volume.
-    pub(crate) fn settle_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
+    pub(crate) fn flush_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
         tracing::warn!(
             volume = %settings.name,
             "an earlier start was interrupted, flushing the volume to its disk first"

@@ -264,7 +264,7 @@ impl Runtime {
         used: &JournalUse,
     ) -> Result<(), VolumeError> {
         let id = volume.id;
-        self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
+        self.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         self.wait_until_idle(Some(volume))?;
         let _changing = self.changes.lock();
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
@@ -342,7 +342,9 @@ impl Runtime {
         }
         let (sender, result) = mpsc::channel();
         let id = volume.id;
-        self.ask(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = sender.send(result))))?;
+        self.run_on(0, move |tasks| {
+            tasks.sync(id, Box::new(move |result| _ = sender.send(result)))
+        })?;
         result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
         Ok(used.journal.recorded_again(used.number, mark)?)
     }

@@ -35,9 +35,9 @@ pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
     twin
 }
 
-/// Copies of disks and of their journals as a power loss would leave them, all of one moment. A
-/// copy takes a while, in which data may go to the disk and its record be released. So the disks are
-/// copied between two equal copies of the journals.
+/// Copies disks and their journals as a power loss would leave them at one moment. During a copy,
+/// data may be destaged and its record reclaimed. So the disks are copied between two equal copies
+/// of the journals.
 pub(crate) fn power_loss<const D: usize, const J: usize>(
     disks: [&dyn Backend; D],
     journals: [&dyn Backend; J],

@@ -15,13 +15,13 @@ use std::sync::mpsc;
 
 #[test]
 fn every_combination_of_pool_and_journal_is_decided() {
-    use Beginning::{Fresh, Keep, Record, Restore, Settle};
+    use RecoveryPlan::{Flush, Fresh, Keep, Record, Restore};
     let in_pool =
         [None, Some(Progress::Restoring), Some(Progress::Recording), Some(Progress::Whole)];
-    let without = in_pool.map(|progress| beginning(false, progress));
+    let without = in_pool.map(|progress| plan_recovery(false, progress));
     assert_eq!(without, [Fresh, Keep, Keep, Keep]);
-    let with = in_pool.map(|progress| beginning(true, progress));
-    assert_eq!(with, [Restore, Restore, Settle, Record]);
+    let with = in_pool.map(|progress| plan_recovery(true, progress));
+    assert_eq!(with, [Restore, Restore, Flush, Record]);
 }
 
 fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
@@ -49,7 +49,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
 fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
     let id = runtime.named("v").unwrap().id;
     let (sender, result) = mpsc::channel();
-    let asked = runtime.ask(0, move |tasks| {
+    let asked = runtime.run_on(0, move |tasks| {
         let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
         let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
         tasks.restore(id, range, Some(&[byte; 4096]), records, on_done);
@@ -63,7 +63,7 @@ fn destage(runtime: &Runtime) {
     let id = runtime.named("v").unwrap().id;
     let (sender, result) = mpsc::channel();
     let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
-    runtime.ask(0, move |tasks| tasks.checkpoint(id, on_done)).unwrap();
+    runtime.run_on(0, move |tasks| tasks.checkpoint(id, on_done)).unwrap();
     result.recv().unwrap().unwrap();
 }
 

@@ -150,7 +150,7 @@ pub struct Vault {
     state: Lock<State>,
     work: Lock<Work, { order::VAULT_WORK }>,
     /// Cancels measurements, drills and probes, as a dump needs the device.
-    is_wanted: AtomicBool,
+    cancelled: AtomicBool,
     /// Wakes the vault's thread.
     wakeup: LazyCondvar,
     on_void: OnVoid,
@@ -234,7 +234,7 @@ impl Vault {
             }),
             work: Lock::new(Work::new(batches, sequence, id)),
             record,
-            is_wanted: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
             wakeup: LazyCondvar::default(),
             on_void,
             thread: Lock::default(),
@@ -295,9 +295,9 @@ impl Vault {
         self.state().on_battery = on_battery;
         if on_battery {
             // Cancel one in progress, and wait for its end.
-            self.is_wanted.store(true, Ordering::Relaxed);
+            self.cancelled.store(true, Ordering::Relaxed);
             let _work = self.work();
-            self.is_wanted.store(false, Ordering::Relaxed);
+            self.cancelled.store(false, Ordering::Relaxed);
         }
     }
 
@@ -315,9 +315,9 @@ impl Vault {
         volumes: &[VolumeId],
         deadline: Option<Instant>,
     ) -> Result<DumpReport, VaultError> {
-        self.is_wanted.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
         let mut work = self.work();
-        self.is_wanted.store(false, Ordering::Relaxed);
+        self.cancelled.store(false, Ordering::Relaxed);
         if let Err(error) = self.is_in_place()
             && matches!(
                 error,
@@ -545,7 +545,7 @@ impl Vault {
             }
         }
         self.state().stopping = true;
-        self.is_wanted.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
         self.wakeup.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
