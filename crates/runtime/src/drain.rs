@@ -145,10 +145,10 @@ impl Runtime {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), VolumeError> {
         let count = volume.internal_flushes.fetch_add(1, Ordering::Relaxed);
-        let theirs = Arc::clone(volume);
+        let flushed = Arc::clone(volume);
         let (sender, results) = mpsc::channel();
         let done = move |result: IoResult| {
-            theirs.internal_flushes.fetch_sub(1, Ordering::Relaxed);
+            flushed.internal_flushes.fetch_sub(1, Ordering::Relaxed);
             let _ = sender.send(result);
         };
         if count >= INTERNAL_FLUSHES_MAX {

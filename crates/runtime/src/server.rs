@@ -484,10 +484,10 @@ impl Runtime {
             if volume.name == *name {
                 return Err(VolumeError::NameInUse(name.clone()));
             }
-            let (ours, theirs) = (settings.backend.description(), volume.backend.description());
-            if ours.identity.is_some() && ours.identity == theirs.identity {
+            let (new, served) = (settings.backend.description(), volume.backend.description());
+            if new.identity.is_some() && new.identity == served.identity {
                 return Err(VolumeError::BackingInUse {
-                    backing: ours.name.clone(),
+                    backing: new.name.clone(),
                     volume: volume.name.clone(),
                 });
             }
@@ -613,9 +613,9 @@ pub(crate) fn spawn_workers<R: Reactor, S: Service>(
     let mut handles = Vec::new();
     for worker in 0..shared.inboxes.len() {
         let (sender, started) = mpsc::channel();
-        let (theirs, service) = (Arc::clone(shared), Arc::clone(service));
+        let (shared, service) = (Arc::clone(shared), Arc::clone(service));
         let handle = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(
-            move || match Worker::<R, S::FrontEnd>::new(theirs, worker, service.front_end()) {
+            move || match Worker::<R, S::FrontEnd>::new(shared, worker, service.front_end()) {
                 Err(error) => {
                     let _ = sender.send(Err(error));
                 }

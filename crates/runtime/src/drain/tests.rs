@@ -181,8 +181,8 @@ fn a_volume_is_found_under_the_lock_of_a_shard() {
             let shard = runtime.shared.shard(0);
             // The worker's tick waits for the shard.
             std::thread::sleep(Duration::from_millis(700));
-            let (theirs, same) = (Arc::clone(&runtime), Arc::clone(&volume));
-            let changing = std::thread::spawn(move || theirs.shared.volumes.insert(same));
+            let (changed, same) = (Arc::clone(&runtime), Arc::clone(&volume));
+            let changing = std::thread::spawn(move || changed.shared.volumes.insert(same));
             std::thread::sleep(Duration::from_millis(50));
             assert!(runtime.shared.volume(volume.id).is_some());
             drop(shard);

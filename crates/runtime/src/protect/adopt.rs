@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// millisecond.
 const DROP_SLOTS: u32 = 2048;
 
-/// What has to be done before a volume is served.
+/// The recovery of a volume before it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecoveryPlan {
     /// Nothing.
@@ -46,7 +46,7 @@ pub(crate) enum RecoveryPlan {
     Flush,
 }
 
-/// Decides between pool and journal. `in_pool` is the volume's progress in the adopted pool, if it
+/// Decides how to recover a volume from pool and journal. `in_pool` is the volume's progress in the adopted pool, if it
 /// is there.
 pub(crate) const fn plan_recovery(has_journal: bool, in_pool: Option<Progress>) -> RecoveryPlan {
     match (has_journal, in_pool) {
@@ -84,13 +84,13 @@ pub(crate) fn shards(
     for number in 0..pool.shards() {
         let mut steps = Vec::new();
         let recovered = Shard::recover(pool.table(number), policy(), config, &fate, &mut steps);
-        let (mut shard, theirs) =
+        let (mut shard, recovered) =
             recovered.map_err(|damage| PoolError::Damaged(damage.to_string()))?;
         for step in steps {
             crate::worker::carry_out(pool, number, &[], step);
         }
         shard.settle_steps();
-        found.add(&theirs);
+        found.add(&recovered);
         shards.push(shard);
     }
     pool.change_volumes(|volumes| volumes.retain(|volume| volume.lasts));
@@ -119,7 +119,7 @@ impl PoolVolume {
 }
 
 impl Runtime {
-    /// What has to be done before a volume that is being added is served.
+    /// Decides how to recover a volume that is being added.
     pub(crate) fn recovery_plan(&self, settings: &VolumeSettings) -> RecoveryPlan {
         let found = self.in_pool(&settings.name);
         let disk = settings.backend.description();
@@ -209,8 +209,8 @@ impl Runtime {
             // The changed identity makes the volume start without the pool, from its journal if
             // that belongs to this disk.
             self.shared.pool.change_volumes(|volumes| {
-                let ours = volumes.iter_mut().filter(|volume| volume.id == found.id);
-                ours.for_each(|volume| volume.identity = !volume.identity);
+                let changed = volumes.iter_mut().filter(|volume| volume.id == found.id);
+                changed.for_each(|volume| volume.identity = !volume.identity);
             });
         }
         Ok(())
@@ -258,7 +258,7 @@ impl Runtime {
     }
 
     /// Records a volume in the pool. Returns its number, and the stripes by which its lines are
-    /// spread over the shards; both are those of the adopted pool, if the volume is there.
+    /// distributed over the shards. A volume of the adopted pool keeps both.
     pub(crate) fn enter_pool(
         &self,
         settings: &VolumeSettings,

@@ -94,8 +94,8 @@ impl Ios {
     /// The start of the oldest I/O in flight of a volume, or of all.
     pub(super) fn oldest(&self, volume: Option<VolumeId>) -> Option<Instant> {
         let in_flight = self.in_flight.iter().flatten();
-        let ours = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
-        ours.map(|io| io.began).min()
+        let meant = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
+        meant.map(|io| io.began).min()
     }
 
     /// Coalesces and starts the pending I/Os.

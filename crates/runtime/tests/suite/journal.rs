@@ -320,16 +320,16 @@ fn a_journal_failure_is_recorded_before_anything_is_acknowledged(engine: Engine)
     let server = start(engine);
     let recorded = Arc::new(AtomicBool::new(false));
     let tries = Arc::new(Mutex::new(0));
-    let (theirs, their_tries) = (Arc::clone(&recorded), Arc::clone(&tries));
+    let (is_recorded, counted) = (Arc::clone(&recorded), Arc::clone(&tries));
     let settings = JournalSettings {
         on_failure: Box::new(move |_, error, volumes| {
             assert_eq!((error, volumes), (IoError::Io, &["v".to_owned()][..]));
-            let mut tries = their_tries.lock().unwrap();
+            let mut tries = counted.lock().unwrap();
             *tries += 1;
             if *tries == 1 {
                 return Err(std::io::Error::other("the state directory is full"));
             }
-            theirs.store(true, Ordering::SeqCst);
+            is_recorded.store(true, Ordering::SeqCst);
             Ok(())
         }),
         ..journal_settings(Arc::clone(&gate) as _)

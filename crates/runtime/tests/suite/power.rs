@@ -32,7 +32,7 @@ on_both_engines! {
     dirty_data_is_drained_when_mains_fails,
     a_halt_fails_new_writes_and_writes_in_flight,
     a_volume_with_a_failed_journal_relies_on_its_ups,
-    a_disk_that_does_not_flush_is_named,
+    a_disk_that_does_not_flush_is_reported,
     writes_not_covered_by_the_ups_are_stable_when_acknowledged,
     the_disk_cache_is_enough_if_the_operator_accepts_it,
     a_requested_flush_follows_a_flush_in_progress,
@@ -176,7 +176,7 @@ fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
     assert!(has(&*disk, 200) && (0..written).all(|value| has(&*disk, value)));
 }
 
-fn a_disk_that_does_not_flush_is_named(engine: Engine) {
+fn a_disk_that_does_not_flush_is_reported(engine: Engine) {
     let server = Server::start(engine);
     let gate = Gate::new(memory(16 * MIB) as _);
     add(&server, Arc::clone(&gate) as _);

@@ -12,8 +12,8 @@ use forebay_types::{Durability, Fault, Mode};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// A state directory: the volumes that rely on a journal, those served without, and a switch that
-/// makes it fail.
+/// A state directory: the volumes that rely on a journal, the volumes that were served without it,
+/// and a switch that makes the directory fail.
 #[derive(Default)]
 struct Record {
     relies: Mutex<Vec<(JournalId, String)>>,

@@ -244,9 +244,9 @@ fn an_unfinished_dump_is_refused_and_loaded_on_request() {
     add(&first, "v", Arc::clone(&disk) as _, &vault);
     let written = write_some(&first, "v", 0..600);
     wait_until_measured(&vault);
-    let theirs = Arc::clone(&vault);
+    let dumped = Arc::clone(&vault);
     gate.close(Kinds::FLUSH);
-    let dumping = std::thread::spawn(move || theirs.dump(&ALL, None));
+    let dumping = std::thread::spawn(move || dumped.dump(&ALL, None));
     assert!(gate.wait_held(1, PATIENCE));
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     gate.open();
@@ -279,10 +279,10 @@ fn add_under_ups(
     server: &Server,
     disk: Arc<dyn Backend>,
     vault: &Arc<Vault>,
-    words: u8,
+    identity: u8,
     accept_disk: bool,
 ) -> Result<(), VolumeError> {
-    let (vault, identity) = (Arc::clone(vault), [words; 32]);
+    let (vault, identity) = (Arc::clone(vault), [identity; 32]);
     let vault = Some(VolumeVault { vault, identity, accept_loss: false });
     let fixed = settings("v", disk, Mode::WriteBack);
     let settings = VolumeSettings { vault, ups: true, accept_disk, ..fixed };
@@ -312,11 +312,11 @@ fn load_only_to_the_same_disk() {
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     first.stop();
 
-    let load = |disk: &Arc<MemoryBackend>, words: u8, accept_disk: bool| {
+    let load = |disk: &Arc<MemoryBackend>, identity: u8, accept_disk: bool| {
         let (server, device) = (start(Engine::Epoll), copy(&*device_then));
         let vault = open(&server, Arc::clone(&device) as _);
         let before = copy(&**disk);
-        let added = add_under_ups(&server, Arc::clone(disk) as _, &vault, words, accept_disk);
+        let added = add_under_ups(&server, Arc::clone(disk) as _, &vault, identity, accept_disk);
         match &added {
             Ok(()) => check(&server, "v", &written),
             Err(_) => {
@@ -385,11 +385,11 @@ fn a_vault_that_cannot_be_emptied_is_recorded_as_void_and_never_loaded() {
     let server = start(Engine::Epoll);
     let gate = Gate::new(Arc::clone(&device) as _);
     let recorded = Arc::new(AtomicBool::new(false));
-    let theirs = Arc::clone(&recorded);
+    let is_recorded = Arc::clone(&recorded);
     let settings = VaultSettings {
         on_void: Box::new(move |_, error| {
             assert_eq!(error, IoError::Io);
-            if theirs.swap(true, Ordering::SeqCst) {
+            if is_recorded.swap(true, Ordering::SeqCst) {
                 return Ok(());
             }
             Err(std::io::Error::other("the state directory is full"))
@@ -402,8 +402,8 @@ fn a_vault_that_cannot_be_emptied_is_recorded_as_void_and_never_loaded() {
     vault.dump(&ALL, None).unwrap();
     gate.close(Kinds::WRITE);
     for is_recorded in [false, true] {
-        let theirs = Arc::clone(&vault);
-        let emptying = std::thread::spawn(move || theirs.empty());
+        let emptied = Arc::clone(&vault);
+        let emptying = std::thread::spawn(move || emptied.empty());
         // Both copies of the superblock are tried.
         for _ in 0..2 {
             assert!(gate.wait_held(1, PATIENCE));
@@ -455,23 +455,23 @@ fn a_vault_that_fails_or_hangs_is_not_relied_on_until_it_recovers() {
     wait_until_measured(&vault);
     let counts = || vault.measured_bytes_per_second().is_some();
     let wait = |what: &str, is_so: &dyn Fn() -> bool| wait_until(what, PATIENCE, is_so);
-    let looks = vault.status().probes;
+    let probes = vault.status().probes;
     vault.probe_now();
-    wait("it is looked at", &|| vault.status().probes > looks);
+    wait("a probe succeeds", &|| vault.status().probes > probes);
     assert!(counts() && vault.status().trouble.is_none());
     errors.set_enabled(true);
     vault.probe_now();
-    wait("the failure is noticed", &|| !counts());
-    wait("it says why", &|| vault.status().trouble.is_some());
+    wait("the failure is detected", &|| !counts());
+    wait("the status has the reason", &|| vault.status().trouble.is_some());
     errors.set_enabled(false);
-    wait("it counts again", &counts);
+    wait("the vault is relied on again", &counts);
     assert_eq!(vault.status().trouble, None);
     gate.close(Kinds::ALL);
     vault.probe_now();
-    wait("that it hangs is noticed", &|| !counts());
+    wait("the hanging device is detected", &|| !counts());
     assert_eq!(vault.status().trouble.as_deref(), Some("it does not respond"));
     gate.open();
-    wait("it counts again", &counts);
+    wait("the vault is relied on again", &counts);
     server.stop();
 }
 
@@ -484,7 +484,7 @@ fn an_overwritten_vault_is_not_relied_on() {
     Blocking::new(&*device).write(0, &AlignedBuffer::from(&[7; 128 << 10][..]), true).unwrap();
     vault.probe_now();
     let is_distrusted = || vault.measured_bytes_per_second().is_none();
-    wait_until("the vault does not count", PATIENCE, is_distrusted);
+    wait_until("the vault is not relied on", PATIENCE, is_distrusted);
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("overwritten"), "{trouble}");
     server.stop();

@@ -42,20 +42,20 @@ pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
     if journal.regain.is_running.swap(true, Ordering::AcqRel) {
         return;
     }
-    let theirs = Arc::clone(journal);
+    let owned = Arc::clone(journal);
     let work = move || {
         for _ in 0..TRIES_MAX {
-            match search(&theirs, number, volume) {
+            match search(&owned, number, volume) {
                 Ok(true) => break,
                 Ok(false) => std::thread::sleep(PAUSE),
                 Err(error) => {
-                    let name = &theirs.name;
+                    let name = &owned.name;
                     tracing::error!(journal = %name, %error, "lost sectors: log unreadable");
                     break;
                 }
             }
         }
-        theirs.regain.is_running.store(false, Ordering::Release);
+        owned.regain.is_running.store(false, Ordering::Release);
     };
     if std::thread::Builder::new().name("regain".into()).spawn(work).is_err() {
         journal.regain.is_running.store(false, Ordering::Release);
@@ -103,7 +103,7 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
     Ok(is_done && losses_of(&shared, volume).is_none_or(|now| now == losses))
 }
 
-/// What the log holds of the lost sectors of a line; `None` if nothing.
+/// Reads the lost sectors of a line from the log; `None` if the log has none of them.
 fn content_of(
     journal: &Journal,
     line: StuckLine,

@@ -110,8 +110,8 @@ impl Vault {
 
     /// Starts the thread that measures and probes the vault.
     pub(super) fn start_thread(self: &Arc<Self>) -> Result<(), VaultError> {
-        let theirs = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || theirs.run());
+        let vault = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || vault.run());
         let no_thread = |_| VaultError::io(&self.name, forebay_types::IoError::NoMemory);
         *self.thread.lock() = Some(spawned.map_err(no_thread)?);
         Ok(())

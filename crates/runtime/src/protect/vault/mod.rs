@@ -124,7 +124,7 @@ struct State {
     stopping: bool,
 }
 
-/// What a dump, drill, measurement or probe needs exclusively.
+/// The state that a dump, drill, measurement or probe uses exclusively.
 struct Work {
     batches: Vec<Batch>,
     /// The sequence and identity of the newest superblock.
@@ -382,7 +382,7 @@ impl Vault {
         let disks = self.flush_disks(volumes);
         let sealed = written.and_then(|()| {
             // Writes were halted before the dump, so the valid samples do not change any more.
-            saver.seal(self.guards(&ids))
+            saver.seal(self.fingerprints(&ids))
         });
         report.sealed_ms = begun.elapsed().as_millis() as u64;
         let verified = sealed.and_then(|()| saver.verify(true, deadline, None));
@@ -587,15 +587,16 @@ impl Vault {
         (entries.into_iter().map(|(_, entry)| entry).collect(), lines, ids)
     }
 
-    /// The guards of the disks of these volumes, which are given with their numbers in the dump.
-    fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
-        let guard = |volume: &Volume| DiskInfo {
+    /// The fingerprints of the disks of these volumes, which are given with their numbers in the
+    /// dump.
+    fn fingerprints(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
+        let fingerprint = |volume: &Volume| DiskInfo {
             hardware: crate::protect::guard::hardware(&*volume.backend),
             samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
             ..DiskInfo::default()
         };
         let known = volumes.iter().filter_map(|&(id, number)| {
-            self.shared.volume(id).map(|volume| (number, guard(&volume)))
+            self.shared.volume(id).map(|volume| (number, fingerprint(&volume)))
         });
         known.collect()
     }
