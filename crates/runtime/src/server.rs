@@ -505,8 +505,8 @@ impl Runtime {
     /// are not notified, but read-only and the cache mode apply to them, too.
     ///
     /// # Errors
-    /// When there is no such volume, its disk is read-only and the volume shall not be, or a journal
-    /// or vault cannot record that the volume relies on it.
+    /// When there is no such volume, its disk is read-only and the volume shall not be, or a
+    /// journal or vault cannot record that the volume relies on it.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
         let _changing = self.changes.lock();
         let volume = self.named(name)?;

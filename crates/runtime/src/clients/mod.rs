@@ -2,7 +2,8 @@
 //!
 //! Implements the interface of `forebay-frontend`. Each worker has a table of its clients. The
 //! [`Budget`] that all workers share limits the memory of all requests. This module counts a
-//! request when it is accepted and when its completion is delivered, so a front end cannot miscount.
+//! request when it is accepted and when its completion is delivered, so a front end cannot
+//! miscount.
 
 mod budget;
 mod context;

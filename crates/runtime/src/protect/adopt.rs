@@ -46,8 +46,8 @@ pub(crate) enum RecoveryPlan {
     Flush,
 }
 
-/// Decides how to recover a volume from pool and journal. `in_pool` is the volume's progress in the adopted pool, if it
-/// is there.
+/// Decides how to recover a volume from pool and journal. `in_pool` is the volume's progress in the
+/// adopted pool, if it is there.
 pub(crate) const fn plan_recovery(has_journal: bool, in_pool: Option<Progress>) -> RecoveryPlan {
     match (has_journal, in_pool) {
         (false, None) => RecoveryPlan::Fresh,

@@ -1,5 +1,6 @@
-//! The protection of acknowledged data: journals, the vault, the pool that outlives its process, the
-//! patrol over the pool's lines, and the checks that a disk is the one that held data belongs to.
+//! The protection of acknowledged data: journals, the vault, the pool that outlives its process,
+//! the patrol over the pool's lines, and the checks that a disk is the one that held data belongs
+//! to.
 //!
 //! | module | protects against |
 //! | --- | --- |

@@ -2,8 +2,8 @@
 //!
 //! A worker requests operations of its reactor: accept connections, receive bytes, send replies,
 //! read and write files. It then waits once for events, and handles them. Front ends use the
-//! operations of [`Sockets`] only. There are two reactors: io_uring (`uring`), where one system call
-//! submits all operations and waits for events, and epoll (`epoll`), for machines that forbid
+//! operations of [`Sockets`] only. There are two reactors: io_uring (`uring`), where one system
+//! call submits all operations and waits for events, and epoll (`epoll`), for machines that forbid
 //! io_uring. A reply that fits into the socket's buffer is sent without either. The test suite runs
 //! on both.
 

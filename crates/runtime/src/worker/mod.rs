@@ -2,8 +2,8 @@
 //!
 //! In each turn of its loop, a worker waits for events, and passes them to the front end, which
 //! submits whole batches of requests. Hits are answered from the pool at once, misses become I/Os.
-//! At the end of the turn, the worker starts the I/Os, and the front end sends the replies. Only the
-//! wait for events blocks.
+//! At the end of the turn, the worker starts the I/Os, and the front end sends the replies. Only
+//! the wait for events blocks.
 
 mod host;
 mod io;

@@ -92,8 +92,8 @@ impl Bounce {
 /// The largest alignment of memory that direct I/O requires, in bytes.
 const MEMORY_ALIGNMENT_MAX: usize = 4096;
 
-/// Whether a disk with this block size can use these vectors: direct I/O requires each to be aligned
-/// to blocks.
+/// Whether a disk with this block size can use these vectors: direct I/O requires each to be
+/// aligned to blocks.
 fn memory_fits(iovecs: &[libc::iovec], block_bytes: u64) -> bool {
     let alignment = (block_bytes as usize).min(MEMORY_ALIGNMENT_MAX);
     let is_aligned =
