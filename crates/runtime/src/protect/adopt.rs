@@ -113,7 +113,7 @@ fn identity(name: &str, disk: &Description) -> u64 {
 
 impl PoolVolume {
     /// Whether the lines belong to this volume name and disk. The disk may have grown.
-    fn is_on(&self, name: &str, disk: &Description) -> bool {
+    fn matches(&self, name: &str, disk: &Description) -> bool {
         self.identity == identity(name, disk) && self.size_bytes <= disk.size_bytes
     }
 }
@@ -123,7 +123,7 @@ impl Runtime {
     pub(crate) fn recovery_plan(&self, settings: &VolumeSettings) -> RecoveryPlan {
         let found = self.in_pool(&settings.name);
         let disk = settings.backend.description();
-        let same = found.filter(|found| found.is_on(&settings.name, disk));
+        let same = found.filter(|found| found.matches(&settings.name, disk));
         plan_recovery(settings.journal.is_some(), same.map(|found| found.progress))
     }
 
@@ -132,7 +132,7 @@ impl Runtime {
     pub(crate) fn pool_is_whole(&self, settings: &VolumeSettings) -> bool {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
-        let found = found.filter(|found| found.is_on(&settings.name, disk));
+        let found = found.filter(|found| found.matches(&settings.name, disk));
         found.is_some_and(|found| found.progress != Progress::Restoring)
     }
 
@@ -169,7 +169,7 @@ impl Runtime {
         let Some(found) = self.in_pool(name) else { return Ok(()) };
         let disk = settings.backend.description();
         let is_served = self.shared.volume(found.id).is_some();
-        if is_served || !found.is_on(name, disk) {
+        if is_served || !found.matches(name, disk) {
             return Ok(());
         }
         let evidence = self.examine_pool(found.id, &*settings.backend);
@@ -265,7 +265,7 @@ impl Runtime {
     ) -> Result<(VolumeId, Stripes), VolumeError> {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
-        let is_same = found.as_ref().is_some_and(|found| found.is_on(&settings.name, disk));
+        let is_same = found.as_ref().is_some_and(|found| found.matches(&settings.name, disk));
         if let Some(found) = &found {
             let dirty_bytes = self.unclaimed_bytes(found.id);
             if !is_same && dirty_bytes > 0 {

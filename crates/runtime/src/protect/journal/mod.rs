@@ -421,7 +421,7 @@ impl Journal {
         self.lock().log.mark()
     }
 
-    /// Does [`Log::void_records_before`], and waits until its superblock is durable.
+    /// Calls [`Log::void_records_before`], and waits until its superblock is durable.
     pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
         self.lock().log.void_records_before(number, mark);
         self.wait_for_superblock()

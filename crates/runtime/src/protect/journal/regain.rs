@@ -7,7 +7,7 @@
 
 use super::Journal;
 use super::stuck::{StuckLine, stuck_lines};
-use crate::protect::patrol::put_back;
+use crate::protect::patrol::restore_sectors;
 use crate::shared::Shared;
 use forebay_engine::LineKey;
 use forebay_format::journal::{BLOCK_BYTES, Record};
@@ -95,7 +95,7 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
         // Sectors lost since then may be newer than what was read.
         is_done &= is_same && {
             let Content { key, sectors, bytes } = content;
-            put_back(&shared, line.shard, &mut shard, key, &bytes, sectors)
+            restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors)
         };
     }
     journal.regain.searched_losses.store(losses.iter().sum(), Ordering::Relaxed);
