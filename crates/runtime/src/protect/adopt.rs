@@ -5,7 +5,7 @@
 //! that is in the pool is not restored from its journal.
 //!
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
-//! whose record was still in the memory of the process. Such lines cannot be told from others. So
+//! whose record was still in the memory of the process. Such lines cannot be distinguished. So
 //! all dirty data is recorded again before the volume is served; only then does a FLUSH that waits
 //! for the journal cover it. While this is in progress, the header of the pool says so. A process
 //! that finds it unfinished flushes the volume to its disk and voids the records instead: an older

@@ -193,8 +193,8 @@ impl UringReactor {
         }
     }
 
-    /// Probes for multishot receives, which Linux has since 6.0, with one byte over a socket pair.
-    /// The version alone would not tell, because distributions backport features.
+    /// Probes for multishot receives, a feature of Linux 6.0, with one byte over a socket pair. A
+    /// probe is more reliable than the version, because distributions backport features.
     fn probe_receive(&mut self) -> io::Result<()> {
         use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
         let (ours, theirs) =

@@ -206,11 +206,11 @@ fn writes_not_covered_by_the_ups_are_stable_when_acknowledged(engine: Engine) {
     add(&server, cache);
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
-    assert!(has(&*disk, 1), "nothing covers it");
+    assert!(has(&*disk, 1), "acknowledged from stable storage");
     client.write(8 * 4096, &block(8).repeat(64)).unwrap();
-    assert!(has(&*disk, 8), "nor a payload that is received into the pool");
+    assert!(has(&*disk, 8), "also for a payload that is received into the pool");
     client.call(Command::WriteZeroes, 0, 4096, 4096).result.unwrap();
-    assert!(!has(&*disk, 1), "nor zeroes");
+    assert!(!has(&*disk, 1), "also for zeroes");
     server.runtime.set_power(40 * 4096);
     for value in 100..200 {
         client.write(value * 4096, &block(value)).unwrap();
@@ -219,7 +219,7 @@ fn writes_not_covered_by_the_ups_are_stable_when_acknowledged(engine: Engine) {
     assert!(has(&*disk, 199), "the UPS allows no more to be dirty");
     server.runtime.set_power(0);
     client.write(4096, &block(1)).unwrap();
-    assert!(has(&*disk, 1), "the UPS covers nothing any more");
+    assert!(has(&*disk, 1), "stable storage again");
     let flushes = server.status("v").requests.backend_flushes;
     server.runtime.drain_power();
     wait_until("nothing is dirty", PATIENCE, || server.runtime.set_power(0) == 0);

@@ -349,7 +349,9 @@ fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
             let _ = stream.write_all(&bytes);
         }
     }
-    wait_until("they are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+    wait_until("the clients are removed", PATIENCE, || {
+        server.runtime.status().unwrap().connections == 0
+    });
 }
 
 fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
@@ -411,5 +413,7 @@ fn a_client_may_disconnect_during_the_tls_handshake(engine: Engine) {
         assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
         stream.write_all(&hello[..len]).unwrap();
     }
-    wait_until("they are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+    wait_until("the clients are removed", PATIENCE, || {
+        server.runtime.status().unwrap().connections == 0
+    });
 }

@@ -219,7 +219,7 @@ fn a_client_that_vanishes_within_a_payload_changes_nothing(engine: Engine) {
             stream.write_all(&request(command::WRITE, 0, 1, 0, len)).unwrap();
             stream.write_all(&vec![9; sent]).unwrap();
         }
-        wait_until("they are gone", PATIENCE, || server.status("disk").connections == 1);
+        wait_until("the clients are removed", PATIENCE, || server.status("disk").connections == 1);
         assert_eq!(other.read(0, 8192), Ok(vec![5; 8192]), "{mode}");
         assert_eq!(other.flush(), Ok(()));
         assert_eq!(read_backend(&*disk, 0, 8192), [5; 8192]);
@@ -347,7 +347,7 @@ fn a_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
     }
     assert_eq!(client.flush(), Ok(()));
     drop(deaf);
-    wait_until("they are gone", PATIENCE, || server.status("disk").connections == 1);
+    wait_until("the clients are removed", PATIENCE, || server.status("disk").connections == 1);
     assert_eq!(client.read(0, MIB).map(|data| data.len() as u64), Ok(MIB));
 }
 
