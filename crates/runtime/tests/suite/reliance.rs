@@ -1,8 +1,6 @@
 //! The record of which volumes rely on a journal.
 
-use crate::journal::{
-    JOURNAL_BYTES, MIB, block, copy, journal_settings, memory, power_loss, start,
-};
+use crate::journal::{JOURNAL_BYTES, MIB, block, journal_settings, memory, power_loss, start};
 use crate::server::{Server, change, settings};
 use forebay_backend::Backend;
 use forebay_runtime::{
