@@ -177,7 +177,7 @@ impl Job {
     }
 }
 
-/// What follows after some reads.
+/// The result of an attempt to measure.
 enum Outcome {
     Completed(Result<SplitCost, CalibrationFailure>),
     /// The volume is not idle.
@@ -258,9 +258,9 @@ impl Calibrator {
         }
         queue.has_thread = true;
         drop(queue);
-        let theirs = Arc::clone(self);
+        let calibrator = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("calibrate".into());
-        if let Err(error) = spawned.spawn(move || theirs.run()) {
+        if let Err(error) = spawned.spawn(move || calibrator.run()) {
             tracing::warn!(%error, "calibration unavailable, cannot start its thread");
             self.queue().has_thread = false;
         }
@@ -353,7 +353,7 @@ impl Calibrator {
     fn start_reader(self: &Arc<Self>, volume: &Arc<Volume>) -> io::Result<Reader> {
         let (requests, ranges) = mpsc::channel::<ByteRange>();
         let (sender, results) = mpsc::channel();
-        let (theirs, volume) = (Arc::clone(self), Arc::clone(volume));
+        let (calibrator, volume) = (Arc::clone(self), Arc::clone(volume));
         let weak = Arc::downgrade(&volume);
         self.queue().open.push(weak.clone());
         let work = move || {
@@ -371,7 +371,7 @@ impl Calibrator {
             }
             let weak = Arc::downgrade(&volume);
             drop((memory, volume));
-            theirs.release(&weak);
+            calibrator.release(&weak);
         };
         match std::thread::Builder::new().name("calibrate-read".into()).spawn(work) {
             Ok(thread) => Ok(Reader { requests, results, thread }),
@@ -399,8 +399,8 @@ impl Calibrator {
         let now_ms = shared.started.elapsed().as_millis() as u64;
         if shared.stopping.load(Ordering::Relaxed)
             || volume.power.is_halted()
-            || shared.budget.is_wanted()
-            || volume.reads.are_on(now_ms)
+            || shared.budget.has_waiters()
+            || volume.reads.is_reading(now_ms)
         {
             return false;
         }

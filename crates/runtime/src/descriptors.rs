@@ -1,40 +1,41 @@
-//! File descriptors: each client is one, and some are kept for everything else.
+//! The limit of file descriptors, a part of which is reserved for everything but clients.
 //!
-//! A process without descriptors can't even be asked to stop: accepting at the control socket takes
-//! one, and so does opening a disk. The system gives out the lowest free number, so a client that
-//! gets one near the limit says that all below are in use. That needs no count of what is open, and
-//! stays true when volumes and journals come and go.
+//! Each client takes a descriptor. A process without free descriptors could not even be stopped,
+//! because accepting a connection at the control socket takes one, as does opening a disk. The
+//! system assigns the lowest free number. So if a client gets a number near the limit, all lower
+//! numbers are in use, and the client is refused. This needs no count of open descriptors, and
+//! remains correct when volumes and journals are added and removed.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::RawFd;
 
-/// Descriptors kept for the control socket, disks and journals.
+/// Descriptors reserved for the control socket, disks and journals.
 const RESERVED: u64 = 64;
-/// Where there are few, a part of them as small as this is kept.
+/// With a low limit, one descriptor in this many is reserved instead.
 const RESERVED_PART: u64 = 4;
 
-/// Which descriptors clients may have.
+/// The descriptors of the process, and which of them clients may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptors {
-    /// All that the process may have.
+    /// The limit of the process.
     pub limit: u64,
-    /// Those of them that no client gets.
+    /// The number of descriptors that clients may not use.
     pub reserved: u64,
 }
 
 impl Descriptors {
-    /// Raises the limit of this process as far as it may.
+    /// Raises the soft limit of this process to its hard limit.
     ///
     /// # Errors
-    /// What the system says; the limit is as it was.
+    /// The system's error; the limit is unchanged.
     pub fn raise() -> io::Result<()> {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
         Ok(setrlimit(Resource::Nofile, limit)?)
     }
 
-    /// As the limit is now.
+    /// Reads the current limit.
     pub fn read() -> Self {
         Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
     }
@@ -43,12 +44,12 @@ impl Descriptors {
         Self { limit, reserved: RESERVED.min(limit / RESERVED_PART) }
     }
 
-    /// Whether a client may have this one.
+    /// Whether a client may use this descriptor.
     pub(crate) fn admit(self, fd: RawFd) -> bool {
         u64::try_from(fd).is_ok_and(|fd| fd < self.limit - self.reserved)
     }
 
-    /// How many clients there is room for beside so many descriptors in use.
+    /// The number of clients that the limit allows in addition to `used` descriptors.
     pub const fn clients_beside(self, used: u64) -> u64 {
         (self.limit - self.reserved).saturating_sub(used)
     }
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_is_kept_where_there_are_few() {
+    fn a_quarter_of_a_low_limit_is_reserved() {
         let few = Descriptors::of(64);
         assert_eq!(few, Descriptors { limit: 64, reserved: 16 });
         assert!(few.admit(47) && !few.admit(48));

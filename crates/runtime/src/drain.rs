@@ -13,7 +13,7 @@ use crate::error::VolumeError;
 use crate::server::Runtime;
 use crate::shared::Volume;
 use crate::stats::add_up_answers;
-use crate::worker::Left;
+use crate::worker::Outstanding;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// The interval of progress reports.
 const PROGRESS: Duration = Duration::from_millis(100);
 /// Internal flushes in flight per volume, at most, including flushes that are not waited for any
-/// more. Each keeps a list of dirty lines.
+/// more: those of a disk that hangs would otherwise accumulate.
 const INTERNAL_FLUSHES_MAX: u64 = 16;
 
 /// Why a flush, a removal or a stop does not complete, if not for the disk.
@@ -85,18 +85,18 @@ impl<'a> Watchdog<'a> {
         if answers != self.answers {
             (self.answers, self.since) = (answers, Instant::now());
         }
-        let timeouts = runtime.shared.patience;
+        let timeouts = runtime.shared.timeouts;
         let waited = self.since.elapsed();
         if waited < timeouts.disk {
             return Ok(None);
         }
-        let left = runtime.left(Some(self.volume.id))?;
-        let is_over = match left.oldest_io {
+        let outstanding = runtime.outstanding(Some(self.volume.id))?;
+        let is_over = match outstanding.oldest_io {
             Some(began) => began.elapsed() >= timeouts.disk,
-            None if left.requests == 0 && runtime.operations(self.volume.id) == 0 => false,
+            None if outstanding.requests == 0 && runtime.operations(self.volume.id) == 0 => false,
             None => waited >= timeouts.disk.max(timeouts.farewell + 2 * SHUTDOWN),
         };
-        Ok(is_over.then(|| runtime.stall_error(self.volume, left)))
+        Ok(is_over.then(|| runtime.stall_error(self.volume, outstanding)))
     }
 }
 
@@ -144,19 +144,19 @@ impl Runtime {
         volume: &Arc<Volume>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), VolumeError> {
-        let count = volume.inside_flushes.fetch_add(1, Ordering::Relaxed);
-        let theirs = Arc::clone(volume);
+        let count = volume.internal_flushes.fetch_add(1, Ordering::Relaxed);
+        let flushed = Arc::clone(volume);
         let (sender, results) = mpsc::channel();
         let done = move |result: IoResult| {
-            theirs.inside_flushes.fetch_sub(1, Ordering::Relaxed);
+            flushed.internal_flushes.fetch_sub(1, Ordering::Relaxed);
             let _ = sender.send(result);
         };
         if count >= INTERNAL_FLUSHES_MAX {
             done(Ok(()));
-            return Err(self.stall_error(volume, self.left(Some(volume.id))?));
+            return Err(self.stall_error(volume, self.outstanding(Some(volume.id))?));
         }
         let (id, name) = (volume.id, volume.name.clone());
-        self.ask(0, move |tasks| {
+        self.run_on(0, move |tasks| {
             // This worker also removes volumes, so the volume exists until the flush has begun.
             let served = tasks.shared().volume(id).is_some_and(|volume| volume.name == name);
             if served { tasks.flush(id, Box::new(done)) } else { done(Ok(())) }
@@ -184,9 +184,9 @@ impl Runtime {
     }
 
     /// Names what a volume waits for.
-    fn stall_error(&self, volume: &Volume, left: Left) -> VolumeError {
-        let (name, seconds) = (volume.name.clone(), self.shared.patience.disk.as_secs());
-        if left.oldest_io.is_some() {
+    fn stall_error(&self, volume: &Volume, outstanding: Outstanding) -> VolumeError {
+        let (name, seconds) = (volume.name.clone(), self.shared.timeouts.disk.as_secs());
+        if outstanding.oldest_io.is_some() {
             let dirty_bytes = self.dirty_bytes(volume.id);
             return VolumeError::Hanging { name, seconds, dirty_bytes };
         }
@@ -197,7 +197,7 @@ impl Runtime {
             }
             _ => {
                 let operations = self.operations(volume.id);
-                HeldUp::Nothing { name, seconds, requests: left.requests, operations }.into()
+                HeldUp::Nothing { name, seconds, requests: outstanding.requests, operations }.into()
             }
         }
     }
@@ -235,7 +235,7 @@ impl Runtime {
         }
         let id = volume.id;
         self.drop_clean(id);
-        self.ask(0, move |tasks| {
+        self.run_on(0, move |tasks| {
             let shared = tasks.shared();
             for shard in 0..shared.shards.len() {
                 shared.shard(shard).remove_volume(id);
@@ -243,7 +243,7 @@ impl Runtime {
             // In the same task: this worker begins all internal flushes.
             shared.volumes.remove(id);
         })?;
-        self.ask_all(|tasks| tasks.forget_volumes())?;
+        self.run_on_all(|tasks| tasks.forget_volumes())?;
         self.leave_pool(id);
         Ok(())
     }
@@ -256,12 +256,12 @@ impl Runtime {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), VolumeError> {
         let id = volume.id;
-        self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
+        self.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         self.wait_until_idle(Some(volume))?;
         self.flush(volume, progress)?;
         // Another internal flush, or read-ahead, may still be in progress.
         let mut watchdog = Watchdog::new(volume);
-        while self.operations(id) > 0 || volume.inside_flushes.load(Ordering::Relaxed) > 0 {
+        while self.operations(id) > 0 || volume.internal_flushes.load(Ordering::Relaxed) > 0 {
             if let Some(error) = watchdog.stall(self)? {
                 return Err(error);
             }
@@ -276,13 +276,13 @@ impl Runtime {
         let id = volume.map(|volume| volume.id);
         let volumes = volume.map_or_else(|| self.shared.volumes.all(), |one| vec![Arc::clone(one)]);
         let mut watchdogs: Vec<Watchdog<'_>> = volumes.iter().map(Watchdog::new).collect();
-        let farewell = Instant::now() + self.shared.patience.farewell;
-        while !self.left(id)?.is_nothing() {
+        let farewell = Instant::now() + self.shared.timeouts.farewell;
+        while !self.outstanding(id)?.is_empty() {
             let now = Instant::now();
             if now > farewell + SHUTDOWN {
-                self.ask_all(move |tasks| tasks.abandon_clients(id))?;
+                self.run_on_all(move |tasks| tasks.abandon_clients(id))?;
             } else if now > farewell {
-                self.ask_all(move |tasks| tasks.drop_clients(id))?;
+                self.run_on_all(move |tasks| tasks.drop_clients(id))?;
             }
             for watchdog in &mut watchdogs {
                 if let Some(error) = watchdog.stall(self)? {
@@ -294,9 +294,9 @@ impl Runtime {
         Ok(())
     }
 
-    fn left(&self, id: Option<VolumeId>) -> Result<Left, VolumeError> {
-        let left = self.ask_all(move |tasks| tasks.left(id))?;
-        Ok(left.into_iter().fold(Left::default(), Left::and))
+    fn outstanding(&self, id: Option<VolumeId>) -> Result<Outstanding, VolumeError> {
+        let outstanding = self.run_on_all(move |tasks| tasks.outstanding(id))?;
+        Ok(outstanding.into_iter().fold(Outstanding::default(), Outstanding::plus))
     }
 
     /// Stops: flushes all volumes, drains the clients, and ends the workers. `progress` is called
@@ -314,22 +314,22 @@ impl Runtime {
         // A first flush while clients are still served: it may be slow, and it may fail.
         self.flush_all(&mut progress)?;
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.ask(0, |tasks| tasks.accept(false))?;
-        self.ask_all(|tasks| tasks.dismiss(None))?;
+        self.run_on(0, |tasks| tasks.accept(false))?;
+        self.run_on_all(|tasks| tasks.drain_clients(None))?;
         let idle = match self.wait_until_idle(None) {
             // Neither a disk nor a journal is waited for, and all clients were disconnected.
             Err(error @ VolumeError::Held(HeldUp::Nothing { .. })) => {
                 tracing::error!(%error, "abandoning requests, stopping after a flush");
-                self.ask_all(|tasks| tasks.abandon_requests()).map(drop)
+                self.run_on_all(|tasks| tasks.abandon_requests()).map(drop)
             }
             idle => idle,
         };
         if let Err(error) = idle.and_then(|()| self.flush_all(&mut progress)) {
             self.shared.stopping.store(false, Ordering::Relaxed);
-            self.ask(0, |tasks| tasks.accept(true))?;
+            self.run_on(0, |tasks| tasks.accept(true))?;
             return Err(error);
         }
-        self.ask_all(|tasks| tasks.leave())?;
+        self.run_on_all(|tasks| tasks.stop())?;
         {
             let mut workers = self.workers.lock();
             for worker in workers.drain(..) {
@@ -359,15 +359,15 @@ impl Runtime {
     /// When the runtime is stopping already.
     pub fn pause(&self) -> Result<(), VolumeError> {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.ask(0, |tasks| tasks.accept(false))?;
-        self.ask_all(|tasks| tasks.dismiss(None))?;
+        self.run_on(0, |tasks| tasks.accept(false))?;
+        self.run_on_all(|tasks| tasks.drain_clients(None))?;
         let until = Instant::now() + PAUSE;
-        while self.left(None)?.is_busy() && Instant::now() < until {
+        while self.outstanding(None)?.is_busy() && Instant::now() < until {
             std::thread::sleep(POLL);
         }
         self.warmer.stop();
         // Two processes must not use one pool at once; only a worker whose disk hangs may remain.
-        self.ask_all(|tasks| tasks.leave())?;
+        self.run_on_all(|tasks| tasks.stop())?;
         let until = Instant::now() + PAUSE;
         let workers = self.workers.lock();
         while Instant::now() < until && !workers.iter().all(|worker| worker.is_finished()) {

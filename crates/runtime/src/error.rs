@@ -1,4 +1,4 @@
-//! Why a runtime can't start, or a volume can't be added, changed or removed, and what to do.
+//! The errors of a runtime's start and of operations on volumes, with their remedies.
 
 use crate::calibrate::CalibrateError;
 use crate::drain::HeldUp;
@@ -14,103 +14,103 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The pool can't be had.
+    /// The pool cannot be opened.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The kernel gives no ring.
+    /// The kernel does not provide io_uring.
     #[error("io_uring can't be used here")]
     Ring(#[source] io::Error),
-    /// Something else the kernel refuses.
-    #[error("a worker can't start")]
+    /// The system refuses a thread or another resource of a worker.
+    #[error("cannot start a worker")]
     Worker(#[from] io::Error),
 }
 
-/// Why a volume can't be added, changed or removed.
+/// Why an operation on a volume fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {
-    /// Another one has the name.
+    /// Another volume has the name.
     #[error("a volume named '{0}' is served already")]
     NameInUse(String),
-    /// Another one has the disk.
+    /// Another volume has the disk.
     #[error(
-        "{backing} is the backing store of volume '{volume}' already, and a disk that is cached \
-         twice would not agree with itself"
+        "{backing} is already the backing store of volume '{volume}', and two caches of one disk \
+         would be inconsistent"
     )]
     BackingInUse {
         /// The backing store.
         backing: String,
-        /// The volume that has it.
+        /// The other volume.
         volume: String,
     },
-    /// The name can't be one.
-    #[error("'{0}' can't be the name of a volume")]
+    /// The name is invalid.
+    #[error("'{0}' is not a valid name of a volume")]
     Name(String),
-    /// There are too many.
+    /// The limit of volumes is reached.
     #[error("{VOLUMES_MAX} volumes are served already")]
     TooMany,
-    /// There is none of this name.
+    /// No volume has this name.
     #[error("no volume '{0}'")]
     Unknown(String),
-    /// The disk was opened for reading.
+    /// The disk was opened read-only.
     #[error("the backing store of volume '{0}' can only be read")]
     BackingReadOnly(String),
-    /// Dirty data does not reach the disk.
+    /// The disk fails to take dirty data.
     #[error(
-        "volume '{name}' still has {dirty_bytes} bytes that its backing store does not take; it \
-         goes on being served, so that nothing is lost"
+        "volume '{name}' still has {dirty_bytes} bytes that its backing store does not take; it is \
+         still served, and nothing is lost"
     )]
     Dirty {
         /// The volume.
         name: String,
-        /// What is left.
+        /// Bytes in dirty lines.
         dirty_bytes: u64,
-        /// What the backing store says.
+        /// The error of the backing store.
         #[source]
         error: IoError,
     },
-    /// The disk does not answer.
+    /// The disk hangs.
     #[error(
         "the backing store of volume '{name}' has not answered for {seconds} s, and {dirty_bytes} \
-         bytes are not on it; the volume goes on being served, so that nothing is lost"
+         bytes are not on it; the volume is still served, and nothing is lost"
     )]
     Hanging {
         /// The volume.
         name: String,
-        /// How long was waited.
+        /// The timeout.
         seconds: u64,
-        /// What is left.
+        /// Bytes in dirty lines.
         dirty_bytes: u64,
     },
-    /// Not the disk, but something else does not end.
+    /// The operation waits for something other than the disk.
     #[error(transparent)]
     Held(#[from] HeldUp),
     /// A flush of the disk has failed, now or earlier.
     #[error(
-        "a flush of the backing store of volume '{name}' failed, so what was written before may \
-         be lost, and no later flush could tell"
+        "a flush of the backing store of volume '{name}' failed: data written before may be lost, \
+         and a later flush would not report that"
     )]
     FlushFailed {
         /// The volume.
         name: String,
-        /// What the backing store said.
+        /// The error of the backing store.
         #[source]
         error: IoError,
     },
-    /// Another disk had its name when the pool was filled.
+    /// The pool holds dirty data of this volume's name for another disk.
     #[error(
-        "the pool holds {dirty_bytes} bytes that {backing} does not have, which was volume \
-         '{name}' before"
+        "the pool holds {dirty_bytes} bytes that {backing} lacks, the former backing store of \
+         volume '{name}'"
     )]
     OtherDisk {
         /// The volume.
         name: String,
-        /// The backing store it had.
+        /// The former backing store.
         backing: String,
-        /// What is held.
+        /// Bytes in dirty lines.
         dirty_bytes: u64,
     },
-    /// Its disk was changed while nobody served it, and the pool holds writes for it.
+    /// The pool holds dirty data of the volume, and its disk has been changed since.
     #[error(
         "the pool holds {dirty_bytes} bytes of volume '{name}', and {disk} is not their disk as it \
          was left ({evidence}): they are kept, and the volume is not served"
@@ -120,12 +120,12 @@ pub enum VolumeError {
         name: String,
         /// The disk.
         disk: String,
-        /// What is held.
+        /// Bytes in dirty lines.
         dirty_bytes: u64,
-        /// What the disk says of itself.
+        /// The comparison of the disk with the pool.
         evidence: Evidence,
     },
-    /// A stop would lose what was found of it.
+    /// A stop would lose dirty data of a volume that is not served.
     #[error(
         "the pool holds {dirty_bytes} bytes of volume '{name}' that its disk does not have, and \
          the volume is not served"
@@ -133,58 +133,58 @@ pub enum VolumeError {
     Unserved {
         /// The volume.
         name: String,
-        /// What is held.
+        /// Bytes in dirty lines.
         dirty_bytes: u64,
     },
-    /// Its journal can't serve it.
+    /// The journal cannot be used for the volume.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Its disk can't be measured.
+    /// The disk cannot be measured.
     #[error(transparent)]
     Calibrate(#[from] CalibrateError),
-    /// What its journal holds of it does not come back.
+    /// The restore from the journal has failed.
     #[error(
-        "volume '{name}' can't be served: what its journal holds of it can't be restored; nothing \
-         is lost"
+        "volume '{name}' cannot be served: the restore of its data from the journal failed; \
+         nothing is lost"
     )]
     Restore {
         /// The volume.
         name: String,
-        /// What the disk or the journal says.
+        /// The error of the disk or the journal.
         #[source]
         error: IoError,
     },
-    /// What the vault holds of it does not come back.
+    /// The load from the vault has failed.
     #[error(
-        "volume '{name}' can't be served: what the vault holds of it can't be brought to its \
-         disk; nothing is lost"
+        "volume '{name}' cannot be served: the load of its data from the vault to its disk \
+         failed; nothing is lost"
     )]
     Load {
         /// The volume.
         name: String,
-        /// What the disk or the vault says.
+        /// The error of the disk or the vault.
         #[source]
         error: IoError,
     },
-    /// The vault can't serve it.
+    /// The vault cannot be used for the volume.
     #[error(transparent)]
     Vault(#[from] VaultError),
-    /// That others hold nothing more of it can't be put on record.
+    /// The state directory cannot record that the data in other journals or vaults is void.
     #[error(
-        "volume '{name}': that it is served without a journal or vault it relied on can't be put \
-         on record in the state directory"
+        "volume '{name}': cannot record in the state directory that it is served without a journal \
+         or vault that it relied on"
     )]
     Record {
         /// The volume.
         name: String,
-        /// Why not.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// It is on its way out already.
-    #[error("volume '{0}' is being removed already")]
+    /// The volume is being added or removed.
+    #[error("volume '{0}' is already being removed")]
     Leaving(String),
-    /// A worker is gone: the process is about to end.
+    /// The workers have ended: the process is about to end.
     #[error("the runtime is stopping")]
     Stopping,
 }

@@ -1,9 +1,9 @@
 //! The driver that runs the engine in real time: threads, rings, sockets and the pool's memory.
 //!
-//! A [`Runtime`] has some workers, each a thread with a reactor (io_uring, or epoll where that is
-//! forbidden) that owns its share of the clients. The pool and its shards are shared: a worker
-//! calls a shard inline under the shard's lock, for as long as a look-up takes, and sends hits from
-//! the pool without copying them. Volumes and listeners come and go while it runs.
+//! A [`Runtime`] has workers: threads with a reactor each (io_uring, or epoll where io_uring is
+//! forbidden), which own a share of the clients. Workers share the pool and its shards. A worker
+//! calls a shard inline, under the shard's lock, for the duration of a lookup, and sends hits from
+//! the pool without copying them. Volumes can be added and removed while the runtime runs.
 
 mod calibrate;
 mod clients;
@@ -16,6 +16,8 @@ mod memory_plan;
 mod pool;
 mod protect;
 mod reactor;
+#[cfg(test)]
+mod rig;
 mod server;
 mod shared;
 mod start;

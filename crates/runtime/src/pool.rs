@@ -151,7 +151,7 @@ fn read_exactly(file: BorrowedFd<'_>, at: u64, mut bytes: &mut [u8]) -> Result<(
     Ok(())
 }
 
-/// The content of a kept file.
+/// The content of the memory file that a keeper holds.
 enum Found {
     Nothing,
     Pool(Header),
@@ -349,8 +349,8 @@ impl Pool {
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to.as_mut_ptr(), to.len()) };
     }
 
-    /// The checksum of a line. Whether it is current, the shard knows. It is atomic because it is
-    /// also read without the shard's lock.
+    /// The checksum of a line, which is current while the shard has the line sealed. It is atomic
+    /// because it is also read without the shard's lock.
     pub(crate) fn sum(&self, shard: usize, slot: Slot) -> &AtomicU32 {
         assert!(shard < self.layout.shards && (slot as usize) < self.layout.shard_slots);
         let line = shard * self.layout.shard_slots + slot as usize;

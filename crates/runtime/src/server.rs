@@ -1,14 +1,18 @@
-//! The runtime as a whole: started, given volumes and listeners, asked, stopped.
+//! The runtime: its start, its volumes, journals and vault.
+//!
+//! A [`Runtime`] owns the workers and the state that they share. Management operations run on the
+//! calling thread, and change that state through tasks of worker 0. Operations that wait for disks
+//! are in `drain.rs`.
 
 use crate::calibrate::{Calibrator, Gather};
-use crate::clients::{Budget, Inquiries, info_of};
+use crate::clients::{Budget, ExtentQueries, info_of};
 use crate::descriptors::Descriptors;
 use crate::error::{StartError, VolumeError};
 use crate::govern::Govern;
 use crate::locks::{Lock, SharedLock, order};
 use crate::memory_plan::MemoryPlan;
 use crate::pool::Pool;
-use crate::protect::adopt::Beginning;
+use crate::protect::adopt::RecoveryPlan;
 use crate::protect::journal::Attachment;
 use crate::protect::journal::{
     Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord, VolumeJournal,
@@ -41,85 +45,123 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// How the kernel is spoken to.
+/// The I/O engine of the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// A ring where the kernel allows it, otherwise readiness.
+    /// io_uring if the kernel allows it, otherwise epoll.
     #[default]
     Auto,
-    /// Rings.
+    /// io_uring.
     IoUring,
-    /// Readiness, with files on threads.
+    /// epoll for sockets; the backends' threads do file I/O.
     Epoll,
 }
 
-/// How a runtime is set up.
+/// The configuration of a runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct RuntimeConfig {
-    /// Memory for everything, in bytes: pool, metadata, buffers, the program itself.
+    /// The memory of the process in bytes: pool, metadata, buffers, the program itself.
     pub memory_bytes: u64,
-    /// Threads that serve clients, at least one, at most 64.
+    /// Threads that serve clients, from 1 to 64.
     pub workers: usize,
-    /// How the kernel is spoken to.
+    /// The I/O engine.
     pub engine: Engine,
-    /// Journals and vaults that will be opened: memory is kept for their batches.
+    /// Journals and vaults that will be opened. Memory is reserved for their batches.
     pub journals: usize,
-    /// How damage to the pool is noticed and undone.
+    /// How damage in the pool's memory is detected and corrected.
     pub ecc: Ecc,
 }
 
-/// What a volume is to be.
+/// The settings of a volume that is added. [`VolumeSettings::new`] gives the defaults.
 pub struct VolumeSettings {
-    /// Its name, by which clients find it.
+    /// The name under which clients find it.
     pub name: String,
-    /// A line about it for people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
     /// The disk.
     pub backend: Arc<dyn Backend>,
-    /// How it is cached.
+    /// The cache mode.
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
-    /// What the geometry of the disk is taken to be.
+    /// The geometry to assume for the disk.
     pub geometry: DiskGeometry,
-    /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
+    /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,
-    /// How fast write-back may go.
+    /// The limits of writeback.
     pub write_back: Limits,
-    /// Whether what is dirty of it goes to the disk in order, so that the disk alone is always as
-    /// some moment in the past has left it.
+    /// Whether dirty data is destaged in order, so that the disk alone is always consistent.
     pub ordered: bool,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
-    /// The journal that keeps its writes, if any.
+    /// The journal that records its writes.
     pub journal: Option<VolumeJournal>,
-    /// Whether a supply keeps its writes, alone or where its journal has failed.
+    /// Whether a UPS protects its writes: alone, or once its journal has failed.
     pub ups: bool,
-    /// The vault that takes what is dirty of it when the battery runs low, if any.
+    /// The vault that takes its dirty data when the battery runs low.
     pub vault: Option<VolumeVault>,
-    /// The operator says that the disk is the one, whatever it looks like, to the pool of the
-    /// process before and to the vault.
+    /// Accept the disk although it differs from the one that pool or vault hold data for.
     pub accept_disk: bool,
 }
 
-/// What of a volume can be changed while it is served.
+impl VolumeSettings {
+    /// The defaults of the configuration: a writable volume with prefetch and a measured gather
+    /// threshold, of unknown geometry, without journal, UPS and vault.
+    pub fn new(name: impl Into<String>, backend: Arc<dyn Backend>, mode: Mode) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            backend,
+            mode,
+            read_only: false,
+            prefetch: true,
+            geometry: DiskGeometry::default(),
+            gather_below: None,
+            write_back: Limits::default(),
+            ordered: false,
+            tls_only: false,
+            journal: None,
+            ups: false,
+            vault: None,
+            accept_disk: false,
+        }
+    }
+}
+
+/// The settings of a volume that can change while it is served. [`VolumeChange::new`] gives the
+/// defaults.
 pub struct VolumeChange {
-    /// A line about it for people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
-    /// How it is cached.
+    /// The cache mode.
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
-    /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
+    /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,
-    /// How fast write-back may go.
+    /// The limits of writeback.
     pub write_back: Limits,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
+}
+
+impl VolumeChange {
+    /// The defaults of [`VolumeSettings::new`].
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            description: String::new(),
+            mode,
+            read_only: false,
+            prefetch: true,
+            gather_below: None,
+            write_back: Limits::default(),
+            tls_only: false,
+        }
+    }
 }
 
 /// A running cache.
@@ -129,7 +171,7 @@ pub struct Runtime {
     pub(crate) workers: Lock<Vec<JoinHandle<()>>, { order::THREADS }>,
     pub(crate) warmer: Warmer,
     engine: &'static str,
-    /// Held while volumes or listeners come, change or go; never while a disk is waited for.
+    /// Held while volumes are added, changed or removed, but not during a wait for a disk.
     pub(crate) changes: Lock<(), { order::CHANGES }>,
     pub(crate) plan: MemoryPlan,
     pub(crate) journals: Lock<Vec<Arc<Journal>>>,
@@ -139,47 +181,48 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Makes the pool and starts the workers, each with a front end of this service.
+    /// Creates the pool and starts the workers, each with a front end of this service.
     ///
     /// # Errors
-    /// When memory or threads can't be had, or rings are demanded and forbidden.
+    /// When the system lacks memory or threads, or forbids the requested I/O engine.
     pub fn start<S: Service>(config: RuntimeConfig, service: &Arc<S>) -> Result<Self, StartError> {
         Self::start_with(config, Timeouts::default(), service)
     }
 
-    /// The same with another patience for clients than usual.
+    /// As [`Runtime::start`], with these timeouts.
     ///
     /// # Errors
     /// As [`Runtime::start`].
     pub fn start_with<S: Service>(
         config: RuntimeConfig,
-        patience: Timeouts,
+        timeouts: Timeouts,
         service: &Arc<S>,
     ) -> Result<Self, StartError> {
-        Self::start_over(config, patience, None, service)
+        Self::start_over(config, timeouts, None, service)
     }
 
-    /// The same over the memory file that a keeper holds, from [`crate::new_pool_file`]: an empty
-    /// one, or one with the pool of a process that is gone. What was served from it is to be added
-    /// with [`Runtime::add_volume`], and then [`Runtime::close_adoption`] called.
+    /// As [`Runtime::start_with`], over the memory file of a keeper, from [`crate::new_pool_file`]:
+    /// an empty one, or one with the pool of a process that has ended. In the latter case, the
+    /// caller then adds the volumes of that process with [`Runtime::add_volume`], and calls
+    /// [`Runtime::close_adoption`].
     ///
     /// # Errors
-    /// As [`Runtime::start`], or when what is kept there can't be used.
+    /// As [`Runtime::start`], and when the file cannot be used.
     pub fn start_over<S: Service>(
         config: RuntimeConfig,
-        patience: Timeouts,
+        timeouts: Timeouts,
         kept: Option<OwnedFd>,
         service: &Arc<S>,
     ) -> Result<Self, StartError> {
-        Self::start_by(config, patience, kept, service, |shared, engine| {
+        Self::start_by(config, timeouts, kept, service, |shared, engine| {
             start_workers(shared, engine, service)
         })
     }
 
-    /// The same with another way to start the workers.
+    /// As [`Runtime::start_over`]. `start_workers` starts the workers.
     pub(crate) fn start_by<S: Service>(
         config: RuntimeConfig,
-        patience: Timeouts,
+        timeouts: Timeouts,
         kept: Option<OwnedFd>,
         service: &Arc<S>,
         start_workers: impl FnOnce(&Arc<Shared>, Engine) -> Result<Started, StartError>,
@@ -189,7 +232,7 @@ impl Runtime {
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
         forebay_frontend::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
-        let shards = crate::protect::adopt::shards(&pool, patience.dirty_age)?;
+        let shards = crate::protect::adopt::shards(&pool, timeouts.dirty_age)?;
         let shards = shards.into_iter().map(|mut shard| {
             shard.set_parity(ecc == Ecc::Parity);
             (shard.hints(), Lock::new(shard))
@@ -202,7 +245,7 @@ impl Runtime {
             inboxes: inboxes.map_err(io::Error::from)?,
             volumes: VolumeTable::default(),
             started: Instant::now(),
-            patience,
+            timeouts,
             budget: Budget::new(plan.request_bytes, plan.lane_bytes, plan.payload_bytes),
             connections: AtomicU64::new(0),
             descriptors: Descriptors::read(),
@@ -235,63 +278,66 @@ impl Runtime {
         })
     }
 
-    /// How the kernel is spoken to: `io_uring` or `epoll`.
+    /// The I/O engine in use: `io_uring` or `epoll`.
     pub const fn engine(&self) -> &'static str {
         self.engine
     }
 
-    /// Has a worker do something between two turns, and waits for the result.
-    pub(crate) fn ask<T: Send + 'static>(
+    /// Runs a task on a worker between two turns, and waits for the result.
+    pub(crate) fn run_on<T: Send + 'static>(
         &self,
         worker: usize,
         task: impl FnOnce(&mut dyn Tasks) -> T + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let (tell, told) = mpsc::channel();
+        let (sender, result) = mpsc::channel();
         let task = Box::new(move |tasks: &mut dyn Tasks| {
-            let _ = tell.send(task(tasks));
+            let _ = sender.send(task(tasks));
         });
         self.shared.inboxes[worker].post(Message::Task(task));
-        told.recv().map_err(|_| VolumeError::Stopping)
+        // A worker that has ended drops the task, and with it the sender.
+        result.recv().map_err(|_| VolumeError::Stopping)
     }
 
-    /// The same for every worker.
-    pub(crate) fn ask_all<T: Send + 'static>(
+    /// Runs a task on each worker in turn, and returns the results.
+    pub(crate) fn run_on_all<T: Send + 'static>(
         &self,
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, VolumeError> {
-        (0..self.shared.inboxes.len()).map(|worker| self.ask(worker, task.clone())).collect()
+        (0..self.shared.inboxes.len()).map(|worker| self.run_on(worker, task.clone())).collect()
     }
 
-    /// Opens a journal, or makes one where there are only zeroes.
+    /// Opens a journal, or formats one on a device that begins with zeroes.
     ///
     /// # Errors
-    /// When it can't be used, or not safely.
+    /// When the journal cannot be used, or its use could lose acknowledged writes.
     pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
         let journal = Journal::open(settings, &self.shared, self.journal_record())?;
         self.journals.lock().push(Arc::clone(&journal));
         Ok(journal)
     }
 
-    /// How the journals are doing.
+    /// The open journals.
     pub fn journals(&self) -> Vec<Arc<Journal>> {
         self.journals.lock().clone()
     }
 
-    /// Bytes that can be dirty at once, all volumes together.
+    /// The dirty limit of all shards, in bytes.
     pub fn dirty_bytes_max(&self) -> u64 {
         self.stripe_bytes_max() * self.shared.shards.len() as u64
     }
 
-    /// Bytes that can be dirty at once in one shard, which is where a stripe lies.
+    /// The dirty limit of one shard in bytes. A wider stripe cannot be gathered, because a stripe
+    /// lies in one shard.
     pub fn stripe_bytes_max(&self) -> u64 {
         let lines = ShardConfig::for_slots(self.shared.pool.shard_slots()).dirty_lines_max;
         lines as u64 * forebay_types::LINE_BYTES
     }
 
-    /// Opens the vault, or makes one where there are only zeroes. There is one at most.
+    /// Opens the vault, or formats one on a device that begins with zeroes. A runtime has at most
+    /// one vault.
     ///
     /// # Errors
-    /// When it can't be used, or is too small for what can be dirty.
+    /// When the vault cannot be used, or is too small for all dirty data.
     pub fn open_vault(&self, settings: VaultSettings) -> Result<Arc<Vault>, VaultError> {
         let needed_bytes = vault_bytes_for(self.dirty_bytes_max());
         let vault = Vault::open(settings, &self.shared, self.vault_record(), needed_bytes)?;
@@ -299,22 +345,21 @@ impl Runtime {
         Ok(vault)
     }
 
-    /// Sets the store that records which volumes depend on which vaults. Without one nothing is
-    /// recorded.
+    /// Sets the record of the volumes that rely on a vault. By default nothing is recorded.
     ///
     /// # Panics
-    /// If a vault is open already: the store would not know of it.
+    /// If a vault is open already: its volumes would be missing in the record.
     pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
-        assert!(self.vault().is_none(), "the record comes before the vault");
+        assert!(self.vault().is_none(), "the record is set before a vault is opened");
         *self.vault_record.lock() = record;
     }
 
-    /// The same for journals.
+    /// Sets the record of the volumes that rely on a journal. By default nothing is recorded.
     ///
     /// # Panics
     /// If a journal is open already.
     pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
-        assert!(self.journals.lock().is_empty(), "the record comes before the journals");
+        assert!(self.journals.lock().is_empty(), "the record is set before a journal is opened");
         *self.journal_record.lock() = record;
     }
 
@@ -326,42 +371,44 @@ impl Runtime {
         Arc::clone(&self.vault_record.lock())
     }
 
-    /// The vault, if one was opened.
+    /// The open vault.
     pub fn vault(&self) -> Option<Arc<Vault>> {
         self.vault.lock().clone()
     }
 
-    /// Serves another volume.
+    /// Adds a volume. It is served when this returns: all data that pool, journal and vault hold of
+    /// it is in the pool or on its disk.
     ///
     /// # Errors
-    /// When its name or its disk is in use, or there are too many.
+    /// When its name or its disk is in use, there are too many volumes, or its data cannot be
+    /// recovered safely.
     pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
         self.compare_pool(&settings)?;
         self.check_missing_journal(&settings)?;
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
-        if self.beginning_of(&settings) == Beginning::Settle {
-            self.settle_first(&settings)?;
+        if self.recovery_plan(&settings) == RecoveryPlan::Flush {
+            self.flush_first(&settings)?;
         }
         let volume = self.add_hidden(settings)?;
-        // What other journals hold of it is void before anybody writes.
+        // Before the first write of a client: data in other journals is void.
         self.supersede_journals(&volume.name, journal)?;
         volume.leaving.store(false, Ordering::Relaxed);
         self.calibrator.schedule(&volume);
         Ok(volume.id)
     }
 
-    /// The same, and nobody finds it yet.
+    /// Adds a volume that clients cannot enter yet.
     pub(crate) fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
         let _changing = self.changes.lock();
-        let beginning = self.beginning_of(&settings);
-        self.check_missing_vault(&settings, beginning)?;
-        let (id, stripes) = self.free_id(&settings)?;
-        let elsewhere = self.elsewhere(&settings, beginning)?;
+        let plan = self.recovery_plan(&settings);
+        self.check_missing_vault(&settings, plan)?;
+        let (id, stripes) = self.assign_id(&settings)?;
+        let elsewhere = self.elsewhere(&settings, plan)?;
         let info = info_of(id, &settings);
         let (size, mode) = (info.size_bytes, settings.mode);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &info.name[..]);
-        let relies = mode == Mode::WriteBack || beginning == Beginning::Record;
+        let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;
         let journal = attach(named, &settings.backend, settings.journal, elsewhere, relies)?;
         let protection = protection_of(journal.is_some(), settings.ups);
         let volume = Arc::new(Volume {
@@ -386,39 +433,39 @@ impl Runtime {
             samples: OnceLock::new(),
             reads: Reads::default(),
             presence: Default::default(),
-            inside_flushes: AtomicU64::new(0),
-            inquiries: Inquiries::default(),
+            internal_flushes: AtomicU64::new(0),
+            extent_queries: ExtentQueries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
             connections: AtomicU64::new(0),
-            // Nobody finds it before what its journal holds of it is in its place.
+            // Clients must not enter before the volume's data is recovered.
             leaving: AtomicBool::new(true),
         });
-        let listed = Arc::clone(&volume);
-        self.ask(0, move |tasks| tasks.shared().introduce(listed, mode, protection))?;
+        let registered = Arc::clone(&volume);
+        self.run_on(0, move |tasks| tasks.shared().register(registered, mode, protection))?;
         if mode == Mode::Bypass {
-            // What was found of it.
+            // Drops clean lines of an adopted pool.
             self.drop_clean(id);
         }
-        self.bring_back(&volume, beginning)?;
+        self.recover(&volume, plan)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
             used.vault.attach(&volume, size, used.identity, mode)?;
         }
-        // What other vaults hold of it is void before anybody writes.
+        // Before the first write of a client: data in other vaults is void.
         self.supersede_vaults(&volume.name)?;
         Ok(volume)
     }
 
-    /// Gives a volume what pool and journal have of it.
-    fn bring_back(&self, volume: &Volume, beginning: Beginning) -> Result<(), VolumeError> {
+    /// Recovers a volume's data from the adopted pool and the journal.
+    fn recover(&self, volume: &Volume, plan: RecoveryPlan) -> Result<(), VolumeError> {
         if self.shared.pool.is_adopted() {
-            // What the process before has written, and not flushed, is this one's to flush.
-            volume.flush.wrote();
+            // The previous process may have written to the disk without a flush.
+            volume.flush.record_write();
         }
-        match beginning {
-            Beginning::Fresh | Beginning::Keep => {}
-            Beginning::Restore => self.restore(volume)?,
-            Beginning::Record | Beginning::Settle => self.record_again(volume)?,
+        match plan {
+            RecoveryPlan::Fresh | RecoveryPlan::Keep => {}
+            RecoveryPlan::Restore => self.restore(volume)?,
+            RecoveryPlan::Record | RecoveryPlan::Flush => self.record_again(volume)?,
         }
         if volume.journal.is_some() {
             self.mark_whole(volume.id);
@@ -426,7 +473,8 @@ impl Runtime {
         Ok(())
     }
 
-    fn free_id(&self, settings: &VolumeSettings) -> Result<(VolumeId, Stripes), VolumeError> {
+    /// Checks a volume's name and disk, and assigns its number and its stripes.
+    fn assign_id(&self, settings: &VolumeSettings) -> Result<(VolumeId, Stripes), VolumeError> {
         let name = &settings.name;
         let is_text = !name.chars().any(char::is_control);
         if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX || !is_text {
@@ -436,10 +484,10 @@ impl Runtime {
             if volume.name == *name {
                 return Err(VolumeError::NameInUse(name.clone()));
             }
-            let (ours, theirs) = (settings.backend.description(), volume.backend.description());
-            if ours.identity.is_some() && ours.identity == theirs.identity {
+            let (new, served) = (settings.backend.description(), volume.backend.description());
+            if new.identity.is_some() && new.identity == served.identity {
                 return Err(VolumeError::BackingInUse {
-                    backing: ours.name.clone(),
+                    backing: new.name.clone(),
                     volume: volume.name.clone(),
                 });
             }
@@ -447,17 +495,18 @@ impl Runtime {
         self.enter_pool(settings)
     }
 
-    /// The volume of this name.
+    /// Finds the volume with this name.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
         let found = self.shared.volumes.all().into_iter().find(|volume| volume.name == name);
         found.ok_or_else(|| VolumeError::Unknown(name.to_owned()))
     }
 
-    /// Changes settings of a volume, from the next request on. What clients were told when they
-    /// entered stays as it was; whether they may write, and how is cached, changes for them too.
+    /// Changes settings of a volume, from the next request on. Clients that have entered the volume
+    /// are not notified, but read-only and the cache mode apply to them, too.
     ///
     /// # Errors
-    /// When there is no such volume, or it is to be written and its disk can't be.
+    /// When there is no such volume, its disk is read-only and the volume shall not be, or a
+    /// journal or vault cannot record that the volume relies on it.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
         let _changing = self.changes.lock();
         let volume = self.named(name)?;
@@ -482,7 +531,7 @@ impl Runtime {
         info.description = change.description;
         drop(info);
         let (id, mode) = (volume.id, change.mode);
-        self.ask(0, move |tasks| {
+        self.run_on(0, move |tasks| {
             for shard in 0..tasks.shared().shards.len() {
                 tasks.shared().shard(shard).set_mode(id, mode);
             }
@@ -493,24 +542,25 @@ impl Runtime {
         Ok(())
     }
 
+    /// Operations of the volume in progress.
     pub(crate) fn operations(&self, id: VolumeId) -> u64 {
         let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
-        let knowing = shards.filter(|shard| shard.has_volume(id));
-        knowing.map(|shard| u64::from(shard.operations(id))).sum()
+        let with_volume = shards.filter(|shard| shard.has_volume(id));
+        with_volume.map(|shard| u64::from(shard.operations(id))).sum()
     }
 
     /// Bytes of the volume in dirty lines.
     pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
-        // Some may not know it yet, or any more.
+        // A volume that is being added or removed is in some shards only.
         let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
-        let knowing = shards.filter(|shard| shard.has_volume(id));
-        let lines: usize = knowing.map(|shard| shard.dirty_lines(id)).sum();
+        let with_volume = shards.filter(|shard| shard.has_volume(id));
+        let lines: usize = with_volume.map(|shard| shard.dirty_lines(id)).sum();
         lines as u64 * forebay_types::LINE_BYTES
     }
 }
 
-/// Has the journal of a volume, if there is one, know it. If something of the volume is in the
-/// journal, or will be (`relies`), that is on record.
+/// Attaches a volume to its journal, if it has one. Records that the volume relies on the journal
+/// if the journal holds its data or will (`relies`).
 fn attach(
     (id, name): (VolumeId, &str),
     disk: &Arc<dyn Backend>,
@@ -529,7 +579,7 @@ fn attach(
     Ok(Some(JournalUse { journal, number, durability }))
 }
 
-/// How the kernel is spoken to, and the workers.
+/// The I/O engine in use, and the threads of the workers.
 pub(crate) type Started = (&'static str, Vec<JoinHandle<()>>);
 
 /// Starts a thread for each worker; all of them use the same kind of reactor.
@@ -541,7 +591,7 @@ fn start_workers<S: Service>(
     let ring = match engine {
         Engine::Epoll => Err(None),
         Engine::IoUring | Engine::Auto => {
-            start_kind::<UringReactor, S>(shared, service).map_err(Some)
+            spawn_workers::<UringReactor, S>(shared, service).map_err(Some)
         }
     };
     match (ring, engine) {
@@ -551,42 +601,43 @@ fn start_workers<S: Service>(
             if let Some(error) = reason {
                 tracing::warn!("io_uring can't be used here ({error}); epoll is at work instead");
             }
-            Ok((EpollReactor::NAME, start_kind::<EpollReactor, S>(shared, service)?))
+            Ok((EpollReactor::NAME, spawn_workers::<EpollReactor, S>(shared, service)?))
         }
     }
 }
 
-pub(crate) fn start_kind<R: Reactor, S: Service>(
+pub(crate) fn spawn_workers<R: Reactor, S: Service>(
     shared: &Arc<Shared>,
     service: &Arc<S>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let mut handles = Vec::new();
     for worker in 0..shared.inboxes.len() {
-        let (tell, told) = mpsc::channel();
-        let (theirs, service) = (Arc::clone(shared), Arc::clone(service));
+        let (sender, started) = mpsc::channel();
+        let (shared, service) = (Arc::clone(shared), Arc::clone(service));
         let handle = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(
-            move || match Worker::<R, S::FrontEnd>::new(theirs, worker, service.front_end()) {
+            move || match Worker::<R, S::FrontEnd>::new(shared, worker, service.front_end()) {
                 Err(error) => {
-                    let _ = tell.send(Err(error));
+                    let _ = sender.send(Err(error));
                 }
                 Ok(worker) => {
-                    let _ = tell.send(Ok(()));
+                    let _ = sender.send(Ok(()));
                     run_or_abort(worker);
                 }
             },
         )?;
-        told.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
+        started.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
         handles.push(handle);
     }
     Ok(handles)
 }
 
-/// A worker that fails an assertion holds data that can't be trusted: nobody is served any more.
+/// Runs a worker, and aborts the process if the worker fails: after a failed assertion, its data
+/// cannot be trusted.
 fn run_or_abort<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::error!("a worker can't wait for events: {error}; the process ends");
+            tracing::error!(%error, "worker cannot wait for events, aborting");
             std::process::abort();
         }
         Err(_) => {
@@ -596,7 +647,7 @@ fn run_or_abort<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
     }
 }
 
-/// What keeps dirty data besides the pool, as shards know it.
+/// The protection of a volume's dirty data, for the shards.
 const fn protection_of(has_journal: bool, has_ups: bool) -> Protection {
     match (has_journal, has_ups) {
         (true, _) => Protection::Journal,

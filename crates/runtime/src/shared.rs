@@ -1,7 +1,7 @@
-//! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
+//! The state that all workers share: the shards, the pool, the volumes, and the inboxes.
 
 use crate::calibrate::Gather;
-use crate::clients::{Budget, Entry, Inquiries, Queue, Waiter};
+use crate::clients::{Acquired, Budget, ExtentQueries, Queue, Waiter};
 use crate::descriptors::Descriptors;
 use crate::govern::Govern;
 use crate::locks::{Lock, Locked, SharedLock, order};
@@ -30,68 +30,67 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// A volume as workers know it.
+/// A volume, as the workers share it.
 pub(crate) struct Volume {
     pub id: VolumeId,
     pub name: String,
-    /// What clients are told of it.
+    /// Its description for clients.
     pub info: SharedLock<VolumeInfo>,
     pub backend: Arc<dyn Backend>,
     pub streams: Lock<Streams>,
     /// Whether streams are read ahead.
     pub prefetch: AtomicBool,
-    /// What the geometry of the disk is taken to be.
+    /// The assumed geometry of the disk.
     pub geometry: DiskGeometry,
-    /// How it is divided: as its geometry has it, or as it was when the lines in the pool found
-    /// their places.
+    /// The division into regions: of the geometry, or of the adopted pool if it has the volume.
     pub stripes: Stripes,
-    /// Which writes are worth gathering.
+    /// The gather threshold.
     pub gather: Gather,
-    /// How fast write-back may go.
+    /// The governor of its writeback.
     pub govern: Govern,
-    /// Whether writes are refused, also to clients that were told otherwise.
+    /// Whether writes are refused. Clients that entered earlier may have seen it as writable.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
-    /// Which transfers to its disk own which blocks.
-    pub blocks: Lock<BlockOwners<TransferName>>,
-    /// Its epochs, if what is dirty of it goes to the disk in order.
+    /// The blocks of its disk that transfers own.
+    pub blocks: Lock<BlockOwners<TransferId>>,
+    /// Its epochs, if it is destaged in order.
     pub order: Option<Arc<Order>>,
-    /// What was lost of it in the pool when that was taken over is older in its journal, or not
-    /// there: no flush succeeds, and nothing comes back from there, while anything is lost.
+    /// Sectors were lost in the adopted pool, and the journal may hold older data of them or none.
+    /// While sectors are lost, flushes fail and nothing is restored from the journal.
     pub journal_is_stale: AtomicBool,
-    /// What keeps its writes, if anything does.
+    /// The journal that records its writes.
     pub journal: Option<JournalUse>,
-    /// Whether a supply keeps them, and how that stands.
+    /// Its state with regard to the UPS.
     pub power: PowerState,
-    /// Where what is dirty of it goes when the battery runs low, if anywhere.
+    /// The vault that takes its dirty data when the battery runs low.
     pub vault: Option<Arc<Vault>>,
-    /// What its disk looked like, for the vault.
+    /// Samples of its disk, for the vault.
     pub samples: OnceLock<KeptSamples>,
     pub reads: Reads,
     /// Whether its disk is where it was opened.
     pub presence: Presence,
-    /// Flushes that somebody inside waits, or waited, for.
-    pub inside_flushes: AtomicU64,
-    pub inquiries: Inquiries,
-    /// One for each worker.
+    /// Internal flushes in flight, including flushes that are not waited for any more.
+    pub internal_flushes: AtomicU64,
+    pub extent_queries: ExtentQueries,
+    /// One per worker.
     pub stats: Vec<WorkerStats>,
-    /// Clients that entered the volume.
+    /// Clients that have entered the volume.
     pub connections: AtomicU64,
-    /// Set when the volume is being removed: new requests are refused.
+    /// The volume is being added or removed: new requests are refused.
     pub leaving: AtomicBool,
 }
 
-/// A journal as a volume uses it.
+/// The use of a journal by a volume.
 pub(crate) struct JournalUse {
     pub journal: Arc<Journal>,
-    /// The volume's number there.
+    /// The volume's number in the journal.
     pub number: u16,
     pub durability: Durability,
 }
 
-/// Names a transfer to a disk among those of all workers.
+/// Identifies a transfer to a disk among the transfers of all workers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TransferName {
+pub(crate) struct TransferId {
     pub worker: usize,
     pub tag: u32,
 }
@@ -102,52 +101,52 @@ impl Volume {
         u64::from(self.backend.description().alignment_bytes)
     }
 
-    /// Something is about to be let at a range of the disk.
-    pub(crate) fn will_change(&self, range: ByteRange) {
+    /// Invalidates the vault's samples of a range that is about to be changed on the disk.
+    pub(crate) fn invalidate_samples(&self, range: ByteRange) {
         if let Some(samples) = self.samples.get() {
             samples.invalidate(range);
         }
     }
 }
 
-/// What clients are told once a flush of the backing store has failed.
+/// The error message for clients once a flush of the backing store has failed.
 pub(crate) const FLUSH_FAILED: &str =
     "a flush of the backing store failed, and the operator has not trusted it again";
 
-/// Whether the backend has anything to flush, and whether what it says to that is worth anything.
+/// Decides whether a flush has to go to the backend, and latches a failed flush.
 ///
-/// The kernel tells of data that it could not write once, and forgets the data: a flush that
-/// succeeds after one that failed speaks only of what was written between them. So a failure
-/// stays, and every flush fails, until the operator says that the disk is to be trusted again.
+/// The kernel reports a failed writeback once, and drops the data. A later flush that succeeds
+/// covers only what was written after the failed one. So once a flush has failed, every flush
+/// fails until the operator trusts the disk again.
 #[derive(Debug, Default)]
 pub(crate) struct FlushGate(Lock<FlushState>);
 
 #[derive(Debug, Default)]
 struct FlushState {
-    /// Something was written since the last flush began, or that flush failed.
+    /// Data was written since the last flush began, or that flush failed.
     unflushed: bool,
     in_flight: u32,
-    /// How a flush has failed.
+    /// The error of the first failed flush.
     failure: Option<IoError>,
 }
 
-/// What a flush asks of the backend.
+/// The action for a flush request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushNeed {
-    /// To flush.
+    /// Flush the backend.
     Flush,
-    /// Nothing: the answer is known.
+    /// Answer without a flush.
     Known(IoResult),
 }
 
 impl FlushGate {
-    /// Something has been written.
-    pub(crate) fn wrote(&self) {
+    /// Records that data was written.
+    pub(crate) fn record_write(&self) {
         self.0.lock().unflushed = true;
     }
 
-    /// Whether a flush has to go to the backend. One that is on its way there may have started
-    /// before what this one is about was written, or may yet fail: it saves nothing.
+    /// Begins a flush. It has to go to the backend even if another flush is in flight, because that
+    /// one may have begun before the data was written, or may still fail.
     pub(crate) fn begin(&self) -> FlushNeed {
         let mut state = self.0.lock();
         if let Some(error) = state.failure {
@@ -161,39 +160,40 @@ impl FlushGate {
         FlushNeed::Flush
     }
 
-    /// The backend has answered. Returns what that is worth, and whether it is the first failure.
+    /// Ends a flush of the backend. Returns the result for the request, and whether this is the
+    /// first failure.
     pub(crate) fn end(&self, result: IoResult) -> (IoResult, bool) {
         let mut state = self.0.lock();
         state.in_flight -= 1;
         state.unflushed |= result.is_err();
-        let first = state.failure.is_none() && result.is_err();
-        // The news may have gone to another flush that was on its way at the same time.
+        let is_first = state.failure.is_none() && result.is_err();
+        // The kernel may have reported the failure to a concurrent flush instead of this one.
         state.failure = state.failure.or(result.err());
-        (state.failure.map_or(Ok(()), Err), first)
+        (state.failure.map_or(Ok(()), Err), is_first)
     }
 
-    /// How a flush has failed since the disk was trusted last.
+    /// The error of a failed flush, until the disk is trusted again.
     pub(crate) fn failure(&self) -> Option<IoError> {
         self.0.lock().failure
     }
 
-    /// The operator trusts the disk again; the next flush goes there.
+    /// Clears the failure. The next flush goes to the backend.
     pub(crate) fn trust(&self) {
         let mut state = self.0.lock();
         state.unflushed |= state.failure.take().is_some();
     }
 }
 
-/// How long a disk counts as being read after the last read has ended, in milliseconds: one that
-/// reads on has the next in flight by then.
+/// How long a disk counts as being read after the last read, in milliseconds. A busy client sends
+/// its next read sooner.
 const READING_MS: u64 = 100;
 
-/// Reads of a disk that clients wait for, or will.
+/// The reads of a disk: whether there are any, and their latencies.
 #[derive(Debug)]
 pub(crate) struct Reads {
     in_flight: AtomicU64,
     last_end_ms: AtomicU64,
-    /// How long they took since that was asked for, by [`ReadTimes::bucket_of`].
+    /// A histogram of latencies since the last [`Reads::take_times`], by [`ReadTimes::bucket_of`].
     times: Box<[AtomicU32]>,
 }
 
@@ -212,7 +212,7 @@ impl Reads {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One has ended, so many milliseconds after the start of everything.
+    /// Ends a read, at `now_ms` milliseconds since the start of the runtime.
     pub(crate) fn end(&self, now_ms: u64, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.times[ReadTimes::bucket_of(us)].fetch_add(1, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Reads {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How long those took that have ended since this was asked for the last time.
+    /// Takes the latencies of the reads that have ended since the last call.
     pub(crate) fn take_times(&self) -> ReadTimes {
         let mut times = ReadTimes::default();
         for (bucket, count) in self.times.iter().enumerate() {
@@ -232,71 +232,72 @@ impl Reads {
     }
 
     /// Whether the disk is being read.
-    pub(crate) fn are_on(&self, now_ms: u64) -> bool {
+    pub(crate) fn is_reading(&self, now_ms: u64) -> bool {
         let last = self.last_end_ms.load(Ordering::Relaxed);
-        let lately = last > 0 && now_ms < last + READING_MS;
-        lately || self.in_flight.load(Ordering::Relaxed) > 0
+        let is_recent = last > 0 && now_ms < last + READING_MS;
+        is_recent || self.in_flight.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Something to do on a worker's thread.
+/// A closure to run on a worker's thread.
 pub(crate) type Task = Box<dyn FnOnce(&mut dyn crate::worker::Tasks) + Send>;
 
-/// What a worker is told by others.
+/// A message from another thread to a worker.
 pub(crate) enum Message {
-    /// An I/O that was given to a backend has ended.
+    /// A backend has completed an I/O of the worker.
     IoDone { tag: u64, result: IoResult },
-    /// A transfer of the worker's may start: it has got the blocks that it waited for.
+    /// A transfer of the worker owns its blocks now, and may start.
     BlockFree { tag: u32 },
     /// A part of one of the worker's requests is answered.
     Answer(Answer),
-    /// The request that this client waits with may find room now.
-    RoomFree { client: ClientId },
-    /// What the backend said to a client's question; nothing where it is not known.
+    /// Memory for which the client is queued may be free now.
+    MemoryFree { client: ClientId },
+    /// The answer to an extent query; without extents if they are unknown.
     Extents { query: ExtentQuery, extents: Vec<Extent> },
-    /// What the front end of the worker is told, in a box of its own kind of message.
+    /// A message of the front end's own type.
     FrontEnd(Box<dyn Any + Send>),
-    /// Do this between two turns.
+    /// Run this between two turns.
     Task(Task),
 }
 
-/// A worker's inbox, and its bell.
+/// The messages to a worker, and an eventfd that wakes it.
 pub(crate) struct Inbox {
-    /// None once nobody reads them any more.
+    /// `None` once the worker has ended.
     messages: Lock<Option<Vec<Message>>>,
-    rung: AtomicBool,
-    bell: OwnedFd,
+    is_signalled: AtomicBool,
+    eventfd: OwnedFd,
 }
 
 impl Inbox {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         use rustix::event::EventfdFlags;
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { messages: Lock::new(Some(Vec::new())), rung: AtomicBool::new(false), bell })
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (messages, is_signalled) = (Lock::new(Some(Vec::new())), AtomicBool::new(false));
+        Ok(Self { messages, is_signalled, eventfd })
     }
 
     pub(crate) fn post(&self, message: Message) {
         match &mut *self.messages.lock() {
             Some(messages) => messages.push(message),
-            // Dropping it tells whoever waits for an answer.
+            // Dropping the message notifies the sender if it waits for an answer.
             None => return,
         }
-        // One ring is enough until the worker has come to look.
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        // One signal suffices until the worker drains the list.
+        if !self.is_signalled.swap(true, Ordering::AcqRel) {
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }
 
-    /// Takes all messages into an empty list.
+    /// Swaps all messages into an empty list.
     pub(crate) fn take(&self, into: &mut Vec<Message>) {
-        // Cleared first: a message posted from now on rings again.
-        self.rung.store(false, Ordering::Release);
+        // Cleared first, so that a message posted from now on signals again.
+        self.is_signalled.store(false, Ordering::Release);
         if let Some(messages) = &mut *self.messages.lock() {
             std::mem::swap(messages, into);
         }
     }
 
-    /// The worker ends. What is posted is dropped from now on, and so is what nobody has read.
+    /// Drops all messages, and all that are posted from now on, as the worker ends.
     pub(crate) fn close(&self) {
         let unread = self.messages.lock().take();
         drop(unread);
@@ -307,8 +308,8 @@ impl Inbox {
         self.messages.lock().is_none()
     }
 
-    pub(crate) fn bell(&self) -> RawFd {
-        self.bell.as_raw_fd()
+    pub(crate) fn eventfd(&self) -> RawFd {
+        self.eventfd.as_raw_fd()
     }
 }
 
@@ -318,38 +319,39 @@ impl CompletionSink for Inbox {
     }
 }
 
-/// See the module's description.
+/// The shared state. See the module.
 pub(crate) struct Shared {
     pub pool: Arc<Pool>,
     pub ecc: Ecc,
     pub code: Code,
-    /// Milliseconds that the last walk of the patrol over each shard took; zero before the first.
+    /// The duration of the patrol's last walk over each shard in milliseconds; zero before the
+    /// first.
     pub walk_ms: Vec<AtomicU64>,
     pub shards: Vec<Lock<Shard<MappedLines>, { order::SHARD }>>,
-    /// Looks into the shards' indexes.
+    /// Lock-free lookups in the shards' indexes, for prefetching.
     pub hints: Vec<Hints>,
     pub inboxes: Vec<Arc<Inbox>>,
     pub volumes: VolumeTable,
     pub started: Instant,
-    pub patience: Timeouts,
-    /// What requests may take.
+    pub timeouts: Timeouts,
+    /// The memory limit of requests.
     pub budget: Budget,
     pub connections: AtomicU64,
-    /// The same by worker.
+    /// Connections by worker.
     pub worker_connections: Vec<AtomicU64>,
-    /// Which file descriptors clients may have.
+    /// The file descriptors that clients may use.
     pub descriptors: Descriptors,
     pub stopping: AtomicBool,
-    /// What may be dirty under the protection of supplies.
+    /// The dirty limit under the UPS.
     pub power: PowerGate,
-    /// It was said that a stop loses something.
+    /// A stop was refused because it would lose data; the next one proceeds.
     pub warned: AtomicBool,
 }
 
 impl Shared {
     pub(crate) fn shard(&self, shard: usize) -> Locked<'_, Shard<MappedLines>> {
-        // A panic in the engine poisons the shard: what it holds can't be trusted any more, so
-        // everybody who needs it stops too, and with them the process.
+        // After a panic in the engine, the shard cannot be trusted. Every thread that needs it
+        // panics, too, and the process ends.
         self.shards[shard].lock_unbroken("a shard")
     }
 
@@ -357,9 +359,9 @@ impl Shared {
         self.volumes.get(volume)
     }
 
-    /// Makes a volume known to the workers and the shards.
-    pub(crate) fn introduce(&self, volume: Arc<Volume>, mode: Mode, protection: Protection) {
-        // First, as a shard of an adopted pool may destage it as soon as it knows it.
+    /// Adds a volume to the table and to the shards.
+    pub(crate) fn register(&self, volume: Arc<Volume>, mode: Mode, protection: Protection) {
+        // To the table first: a shard of an adopted pool may destage the volume at once.
         self.volumes.insert(Arc::clone(&volume));
         let size_bytes = volume.backend.description().size_bytes;
         let elevator = Elevator::new(self.shards.len(), volume.geometry.held_bytes);
@@ -375,27 +377,27 @@ impl Shared {
         }
     }
 
-    /// How a volume is divided.
+    /// The division of a volume into regions.
     pub(crate) fn stripes(&self, volume: VolumeId) -> Stripes {
         self.volume(volume).map_or(Stripes::NONE, |volume| volume.stripes)
     }
 
-    /// Tells who waits for room that it is worth a try.
-    pub(crate) fn call_next(&self, next: Option<Waiter>) {
+    /// Has a queued client try again to acquire memory.
+    pub(crate) fn wake_waiter(&self, next: Option<Waiter>) {
         if let Some((worker, number, generation)) = next {
             let client = ClientId { number, generation };
-            self.inboxes[worker].post(Message::RoomFree { client });
+            self.inboxes[worker].post(Message::MemoryFree { client });
         }
     }
 
-    /// Takes memory in a room, or a place in its queue. Returns whether it was granted.
-    pub(crate) fn enter(&self, queue: Queue, bytes: u64, waiter: Waiter) -> bool {
-        match self.budget.room(queue).enter(bytes, waiter) {
-            Entry::Granted { next } => {
-                self.call_next(next);
+    /// Acquires memory of a quota, or queues the client. Returns whether the memory is granted.
+    pub(crate) fn acquire(&self, queue: Queue, bytes: u64, waiter: Waiter) -> bool {
+        match self.budget.quota(queue).acquire(bytes, waiter) {
+            Acquired::Granted { next } => {
+                self.wake_waiter(next);
                 true
             }
-            Entry::Queued => false,
+            Acquired::Queued => false,
         }
     }
 }
@@ -419,7 +421,7 @@ impl PoolAccess for Shared {
     }
 
     fn end_reservation(&self, bytes: u64) {
-        self.call_next(self.budget.room(Queue::Payloads).leave(bytes));
+        self.wake_waiter(self.budget.quota(Queue::Payloads).release(bytes));
     }
 }
 
@@ -431,13 +433,13 @@ mod tests {
     fn a_flush_is_skipped_only_when_nothing_can_be_unflushed() {
         let gate = FlushGate::default();
         assert_eq!(gate.begin(), FlushNeed::Known(Ok(())), "nothing was written");
-        gate.wrote();
+        gate.record_write();
         assert_eq!(gate.begin(), FlushNeed::Flush);
-        assert_eq!(gate.begin(), FlushNeed::Flush, "the first one is not done yet");
+        assert_eq!(gate.begin(), FlushNeed::Flush, "the first one is in flight");
         assert_eq!(gate.end(Ok(())).0, Ok(()));
-        gate.wrote();
+        gate.record_write();
         assert_eq!(gate.end(Ok(())).0, Ok(()));
-        assert_eq!(gate.begin(), FlushNeed::Flush, "written while the others were on their way");
+        assert_eq!(gate.begin(), FlushNeed::Flush, "written while the others were in flight");
         assert_eq!(gate.end(Ok(())).0, Ok(()));
         assert_eq!(gate.begin(), FlushNeed::Known(Ok(())));
     }
@@ -446,7 +448,7 @@ mod tests {
     fn a_failed_flush_stays_until_the_disk_is_trusted_again() {
         let failed = FlushNeed::Known(Err(IoError::Io));
         let gate = FlushGate::default();
-        gate.wrote();
+        gate.record_write();
         assert_eq!((gate.begin(), gate.begin()), (FlushNeed::Flush, FlushNeed::Flush));
         assert_eq!(gate.end(Err(IoError::Io)), (Err(IoError::Io), true));
         assert_eq!(gate.end(Ok(())), (Err(IoError::Io), false), "it proves nothing any more");

@@ -4,7 +4,7 @@
 //! This module collects the inputs; [`forebay_journal::decision`] decides.
 
 use crate::error::VolumeError;
-use crate::protect::adopt::Beginning;
+use crate::protect::adopt::RecoveryPlan;
 use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
 use crate::server::{Runtime, VolumeSettings};
@@ -14,10 +14,10 @@ use forebay_journal::decision::{
 };
 
 /// Whether the pool has all data of the volume.
-const fn pool_state(beginning: Beginning) -> PoolState {
-    match beginning {
-        Beginning::Fresh | Beginning::Restore => PoolState::New,
-        Beginning::Keep | Beginning::Record | Beginning::Settle => PoolState::Adopted,
+const fn pool_state(plan: RecoveryPlan) -> PoolState {
+    match plan {
+        RecoveryPlan::Fresh | RecoveryPlan::Restore => PoolState::New,
+        RecoveryPlan::Keep | RecoveryPlan::Record | RecoveryPlan::Flush => PoolState::Adopted,
     }
 }
 
@@ -29,9 +29,9 @@ impl Runtime {
     pub(crate) fn elsewhere(
         &self,
         settings: &VolumeSettings,
-        beginning: Beginning,
+        plan: RecoveryPlan,
     ) -> Result<(PoolState, VaultState), VolumeError> {
-        let pool = pool_state(beginning);
+        let pool = pool_state(plan);
         let vault = match &settings.vault {
             None => VaultState::None,
             Some(used) => {
@@ -48,15 +48,15 @@ impl Runtime {
     pub(crate) fn check_missing_vault(
         &self,
         settings: &VolumeSettings,
-        beginning: Beginning,
+        plan: RecoveryPlan,
     ) -> Result<(), VolumeError> {
         let open = self.vault().map(|vault| vault.number());
         let Some(missing) = self.vault_record().elsewhere(&settings.name, open) else {
             return Ok(());
         };
-        let pool = pool_state(beginning);
+        let pool = pool_state(plan);
         let decision = decide(Inputs {
-            // A journal does not replace a missing vault: see the rules.
+            // A journal does not replace a missing vault: see `forebay_journal::decision`.
             journal: JournalState::None,
             each_write: false,
             pool,
@@ -108,7 +108,7 @@ impl Runtime {
             journal: JournalState::Missing,
             each_write: false,
             pool,
-            // A vault does not replace a missing journal: see the rules.
+            // A vault does not replace a missing journal: see `forebay_journal::decision`.
             vault: VaultState::None,
             disk: DiskIdentity::Same,
             clean_mark: false,

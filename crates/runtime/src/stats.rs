@@ -124,8 +124,8 @@ impl Latencies {
     }
 
     fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
-            mine.add(theirs).expect("all histograms have the same bounds");
+        for (sum, more) in self.0.iter_mut().zip(&other.0) {
+            sum.add(more).expect("all histograms have the same bounds");
         }
     }
 

@@ -223,21 +223,15 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rig::{MIB, quiet_config};
     use crate::shared::Message;
-    use crate::{Ecc, Engine, RuntimeConfig};
     use std::sync::mpsc;
     use std::time::Duration;
 
     #[test]
     fn a_status_does_not_wait_for_a_worker() {
-        let config = RuntimeConfig {
-            memory_bytes: 64 << 20,
-            workers: 1,
-            engine: Engine::Epoll,
-            journals: 0,
-            ecc: Ecc::Off,
-        };
-        let runtime = Runtime::start(config, &forebay_frontend_nbd::NbdServer::new()).unwrap();
+        let server = forebay_frontend_nbd::NbdServer::new();
+        let runtime = Runtime::start(quiet_config(64 * MIB), &server).unwrap();
         let (begun, began) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         // True if the test ended the task, false if the task gave up.

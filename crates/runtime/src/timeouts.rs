@@ -39,8 +39,8 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// How long clients may take.
-    pub(crate) const fn of_clients(&self) -> ClientTimeouts {
+    /// The timeouts for clients.
+    pub(crate) const fn for_clients(&self) -> ClientTimeouts {
         let Self { handshake, payload_pause, fetch, .. } = *self;
         ClientTimeouts { handshake, payload_pause, fetch }
     }

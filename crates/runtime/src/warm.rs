@@ -34,10 +34,10 @@ impl Warmer {
     pub(crate) fn start(shared: &Arc<Shared>) -> Self {
         let weak = Arc::downgrade(shared);
         let stops = Arc::new(AtomicBool::new(false));
-        let theirs = Arc::clone(&stops);
+        let thread_stops = Arc::clone(&stops);
         let thread = std::thread::Builder::new()
             .name("pool-warmer".into())
-            .spawn(move || run(&weak, &theirs));
+            .spawn(move || run(&weak, &thread_stops));
         if let Err(error) = &thread {
             tracing::debug!(%error, "cannot start the warmer, the pool stays on small pages");
         }

@@ -1,18 +1,18 @@
-//! How the name of a backing begins, for those that read names and those that open them.
+//! Schemes of backing names.
 
-/// The scheme that a name begins with, as `s3` in `s3://bucket/disk` and `memory` in `memory:1GiB`.
+/// The scheme of a backing name, as `s3` in `s3://bucket/disk` and `memory` in `memory:1GiB`;
 /// `None` for a path.
 pub fn scheme_of(name: &str) -> Option<&str> {
     let (scheme, _) = name.split_once(':')?;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
-    let begins_well = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
-    (begins_well && scheme.chars().all(is_allowed)).then_some(scheme)
+    let has_letter_first = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
+    (has_letter_first && scheme.chars().all(is_allowed)).then_some(scheme)
 }
 
-/// The schemes of backings.
+/// The schemes that a backend implements.
 pub const SCHEMES: [&str; 7] = ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix"];
 
-/// What the operator can do where a name has a scheme that no backing has.
+/// The remedy for a name with a scheme that no backend implements.
 pub fn remedy_for_scheme(scheme: &str) -> &'static str {
     match scheme {
         "rbd" | "ceph" => "map the image with `rbd map`, and name its /dev/rbd device",
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemes_are_told_from_paths() {
+    fn schemes_are_distinguished_from_paths() {
         for (name, scheme) in [
             ("s3://bucket/disk", Some("s3")),
             ("nbd+unix:///x?socket=/y", Some("nbd+unix")),

@@ -1,38 +1,35 @@
-//! How a disk would like to be read and written.
+//! The geometry of a disk.
 
-/// The geometry of a disk, as a volume sees it from its own first byte. The default is a disk of
-/// which nothing is known. All of it is advice: I/O of any size at any sector is right, and only
-/// slower where it does not fit.
+/// The geometry of a disk, relative to the first byte of the volume. It is a hint: I/O of any size
+/// at any sector is correct, but may be slower. By default everything is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct DiskGeometry {
-    /// Data in a full stripe, in bytes: the width, without parity and copies. Zero where there are
-    /// no stripes, or none are known; otherwise a multiple of 512, and of the chunk.
+    /// The stripe width in bytes: the data of a full stripe, without parity and copies. A multiple
+    /// of 512 and of the chunk; zero if the disk has no stripes or the width is unknown.
     pub stripe_bytes: u64,
-    /// What of a stripe lies on one disk, in bytes: the depth, a multiple of 512. Zero where it is
-    /// not known.
+    /// The chunk size in bytes: the part of a stripe on one drive. A multiple of 512; zero if
+    /// unknown.
     pub chunk_bytes: u64,
-    /// Where the first stripe begins that is whole, in bytes from the volume's first byte: a
-    /// multiple of 512 below the width. Zero where there are no stripes.
+    /// The offset of the first whole stripe in bytes. A multiple of 512 below the stripe width;
+    /// zero without stripes.
     pub offset_bytes: u64,
-    /// Whether nobody says where stripes begin, so that the offset may be wrong.
+    /// The offset is assumed, because no source states it.
     pub offset_is_guess: bool,
-    /// The size that I/O should have where there is a choice, in bytes. Zero where it is not
-    /// known.
+    /// The optimal I/O size in bytes; zero if unknown.
     pub optimal_bytes: u64,
-    /// What an array holds of writes while it makes whole stripes of them, in bytes of data. Zero
-    /// where it is not known.
+    /// The bytes of writes that an array buffers to form whole stripes; zero if unknown.
     pub held_bytes: u64,
-    /// Whether seeks cost, as on a hard disk. `None` where it is not known.
+    /// Whether seeks cost time, as on a hard disk; `None` if unknown.
     pub rotational: Option<bool>,
 }
 
 impl DiskGeometry {
-    /// Whether stripes are known.
+    /// Whether the stripe width is known.
     pub const fn has_stripes(&self) -> bool {
         self.stripe_bytes > 0
     }
 
-    /// The same disk to which no stripes are known.
+    /// The geometry without its stripes.
     #[must_use]
     pub const fn without_stripes(self) -> Self {
         let Self { optimal_bytes, rotational, .. } = self;
@@ -49,7 +46,7 @@ impl DiskGeometry {
         }
     }
 
-    /// What begins `start_bytes` behind the first byte of this, such as a partition.
+    /// The geometry of a part of the disk, such as a partition, that begins at `start_bytes`.
     #[must_use]
     pub const fn part_from(self, start_bytes: u64) -> Self {
         if !self.has_stripes() {
@@ -66,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_sees_stripes_from_its_own_beginning() {
+    fn the_stripe_offset_of_a_part_is_relative_to_its_start() {
         const WIDTH: u64 = 112 << 10;
         let whole =
             DiskGeometry { stripe_bytes: WIDTH, chunk_bytes: 16 << 10, ..Default::default() };

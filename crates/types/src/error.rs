@@ -1,25 +1,25 @@
-//! What can go wrong with one request: the eight errors that any block protocol can express.
+//! The error of one request: the eight causes that any block protocol can express.
 
 use std::fmt;
 
 /// The outcome of one I/O.
 pub type IoResult = Result<(), IoError>;
 
-/// Why a request failed. The set is the one NBD puts on the wire; every other cause is mapped to
-/// one of these at the edge where it occurs, and named in the log there.
+/// Why a request failed. The set is that of the NBD protocol; other causes are mapped to it, and
+/// logged, where they occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoError {
-    /// The volume may not be written.
+    /// The volume is read-only.
     NotPermitted,
     /// The backing store failed to read or write.
     Io,
-    /// No memory is left for the request.
+    /// There is no memory for the request.
     NoMemory,
-    /// The request makes no sense: misaligned, unknown flag, past the end.
+    /// The request is invalid: misaligned, with an unknown flag, or past the end of the volume.
     Invalid,
     /// The backing store is full, or a write goes past the end of the volume.
     NoSpace,
-    /// The request is larger than the server takes.
+    /// The request is larger than the server accepts.
     Overflow,
     /// The operation is not supported in this form.
     NotSupported,
@@ -42,8 +42,8 @@ impl IoError {
         }
     }
 
-    /// The error for a Linux error number; quota and file size limits count as a full disk, and
-    /// whatever has no counterpart is an input/output error.
+    /// The error for a Linux error number. Quota and file size limits count as a full disk; a
+    /// number without a counterpart is an input/output error.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             1 | 13 | 30 => Self::NotPermitted,

@@ -1,11 +1,11 @@
-//! What of a volume or a disk is allocated.
+//! The allocation of a volume or a disk.
 
-/// A run of bytes that are alike.
+/// A range with one allocation state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
-    /// Whether nothing is allocated there.
+    /// Whether it is unallocated.
     pub hole: bool,
     /// Whether it reads as zeroes.
     pub zero: bool,

@@ -1,18 +1,19 @@
-//! What an error tells the operator beside its message: what to do, and where the fault lies.
+//! Errors for the operator: message, causes, remedy and origin.
 //!
 //! The message of an error is its `Display`, and its cause is its `source`; neither repeats the
-//! other. A [`Remedy`] is a list of alternatives. One that takes a command or an option is an
-//! [`Action`], which names neither: the program that shows it does, in its own words.
+//! other. A [`Remedy`] is a list of alternatives. An alternative that needs a command or an option
+//! is an [`Action`]. Only the program that shows the error words an action, because libraries do
+//! not know the names of its commands and options.
 
 use crate::Shown;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-/// Where a fault lies.
+/// The origin of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blame {
-    /// What was asked for can't be, whatever the state of the machine.
+    /// The request is invalid in any state of the machine.
     Operator,
     /// A disk, a file, a device, the network, the kernel: the same request can succeed later.
     Environment,
@@ -20,58 +21,58 @@ pub enum Blame {
     Bug,
 }
 
-/// A remedy that takes a command or an option of the program.
+/// A remedy that needs a command or an option of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Give a setting of the program this value.
+    /// Set a setting of the program.
     Set {
-        /// The setting, as the configuration file calls it.
+        /// Its name in the configuration file.
         setting: &'static str,
-        /// The value, or what stands for it, as in `PATH`.
+        /// The value or a placeholder, such as `PATH`.
         value: Cow<'static, str>,
     },
     /// Read another configuration file.
     NameConfiguration,
-    /// Name the state directory of the server that is meant.
+    /// Name the state directory of another server.
     NameState,
     /// Start a server.
     Start,
     /// Serve a volume for one start although its disk has changed.
     AcceptChangedDisk(String),
-    /// Serve a volume for one start without what its lost journal holds.
+    /// Serve a volume for one start without the data in its lost journal.
     AcceptLostJournal(String),
-    /// Serve a volume for one start without what its lost vault holds.
+    /// Serve a volume for one start without the data in its lost vault.
     AcceptLostVault(String),
-    /// List the volumes that are served.
+    /// List the served volumes.
     ListVolumes,
     /// Trust the disk of a volume again.
     TrustVolume(String),
-    /// See what a journal or a vault holds.
+    /// List the contents of a journal or a vault.
     RescueList,
-    /// Write what a journal or a vault holds to a disk.
+    /// Write the contents of a journal or a vault to a disk.
     RescueApply,
-    /// Give up what a journal or a vault holds.
+    /// Discard the contents of a journal or a vault.
     RescueDiscard,
-    /// Give up what a journal or a vault holds of one volume.
+    /// Discard the data of one volume in a journal or a vault.
     RescueDiscardOf {
         /// The journal or the vault.
         log: String,
         /// The volume.
         volume: String,
     },
-    /// Report a fault of this program.
+    /// Report a bug of this program.
     Report,
 }
 
 impl Action {
-    /// Gives `setting` the value `value`.
+    /// Sets `setting` to `value`.
     pub fn set(setting: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         Self::Set { setting, value: value.into() }
     }
 }
 
 impl fmt::Display for Action {
-    /// Without the words of any program.
+    /// The action without commands and options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Set { setting, value } => write!(f, "set {setting} to {value}"),
@@ -94,10 +95,10 @@ impl fmt::Display for Action {
     }
 }
 
-/// One thing to do.
+/// One alternative of a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A clause without commands and options of the program.
+    /// A clause that names no command or option of the program.
     Text(Cow<'static, str>),
     /// A command or an option of the program.
     Act(Action),
@@ -121,7 +122,7 @@ impl From<Action> for Step {
     }
 }
 
-/// What to do about an error: alternatives, the best one first.
+/// The remedy for an error: alternatives, the best one first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
     first: Step,
@@ -135,7 +136,7 @@ impl<T: Into<Step>> From<T> for Remedy {
 }
 
 impl Remedy {
-    /// With one alternative more.
+    /// Appends an alternative.
     #[must_use]
     pub fn or(mut self, other: impl Into<Step>) -> Self {
         self.others.push(other.into());
@@ -147,13 +148,13 @@ impl Remedy {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The sentence, with the words of a program for what takes a command or an option of it.
+    /// The remedy as a clause. `word` renders the actions.
     pub fn worded(&self, word: impl Fn(&Action) -> String) -> String {
         let steps = self.steps().map(|step| match step {
             Step::Text(text) => text.to_string(),
             Step::Act(action) => word(action),
         });
-        // Steps quote what the operator wrote.
+        // Steps quote the operator's input.
         Shown::line(&steps.collect::<Vec<_>>().join(", or ")).to_string()
     }
 }
@@ -164,12 +165,12 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// An error that the operator reads. Its message names the thing and says what is wrong with it.
+/// An error for the operator. Its message names the object and its fault.
 pub trait Fault: Error {
-    /// What to do about it.
+    /// The remedy.
     fn remedy(&self) -> Remedy;
 
-    /// Where it lies.
+    /// The origin of the fault.
     fn blame(&self) -> Blame {
         Blame::Environment
     }
@@ -185,7 +186,7 @@ pub trait Fault: Error {
         text
     }
 
-    /// Message, causes and remedy in one line, without the words of any program.
+    /// Message, causes and remedy in one line, without commands and options.
     fn explained(&self) -> String {
         format!("{}: {}", self.with_causes(), self.remedy())
     }

@@ -1,4 +1,4 @@
-//! Sectors, lines, regions and ranges.
+//! Units of storage and ranges of bytes.
 
 use std::fmt;
 
@@ -8,15 +8,15 @@ pub const SECTOR_BYTES: u64 = 512;
 pub const LINE_BYTES: u64 = 4096;
 /// Sectors in one line: the masks for valid and dirty sectors are one byte each.
 pub const SECTORS_PER_LINE: u32 = (LINE_BYTES / SECTOR_BYTES) as u32;
-/// The unit in which a volume is spread over the shards of the engine, in bytes; about that where
-/// its disk has stripes, see [`crate::Stripes`]. All lines of one region are in one shard, so that
-/// neighbours can be read and written in one piece. No such piece is longer than this.
+/// The size of a region in bytes; approximate if the disk has stripes, see [`crate::Stripes`].
+/// Regions are distributed over the shards. All lines of a region are in one shard, so that
+/// adjacent lines can be read and written by one I/O. No part of a request is longer than this.
 pub const REGION_BYTES: u64 = 1 << 20;
-/// Lines in so many bytes.
+/// Lines in a region of that size.
 pub const LINES_PER_REGION: u64 = REGION_BYTES / LINE_BYTES;
 
-/// The number of a volume, unique among the volumes being served. Names are for people; requests
-/// carry this.
+/// The number of a volume, unique among the served volumes. Requests carry the number instead of
+/// the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeId(pub u16);
 
@@ -41,8 +41,8 @@ impl ByteRange {
         Self { offset, len }
     }
 
-    /// The first byte behind the range. Ranges are checked against the size of their volume where
-    /// they enter, so the sum can't wrap inside.
+    /// The first byte behind the range. Front ends check ranges against the size of the volume, so
+    /// the sum of a checked range does not overflow.
     pub const fn end(self) -> u64 {
         self.offset + self.len
     }
@@ -52,7 +52,7 @@ impl ByteRange {
         self.offset.is_multiple_of(SECTOR_BYTES) && self.len.is_multiple_of(SECTOR_BYTES)
     }
 
-    /// Whether the range lies inside the first `size` bytes. Never wraps.
+    /// Whether the range lies inside the first `size` bytes. Does not overflow for any range.
     pub const fn fits(self, size: u64) -> bool {
         match self.offset.checked_add(self.len) {
             Some(end) => end <= size,
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_at_the_top_of_the_address_space_does_not_wrap() {
+    fn a_range_at_the_end_of_the_address_space_does_not_overflow() {
         assert!(!ByteRange::new(u64::MAX, 1).fits(u64::MAX));
         assert!(!ByteRange::new(u64::MAX - 4, 512).fits(1 << 40));
         assert!(ByteRange::new(0, 0).fits(0));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn touching_ranges_do_not_overlap() {
+    fn adjacent_ranges_do_not_overlap() {
         let a = ByteRange::new(0, 512);
         assert!(!a.overlaps(ByteRange::new(512, 512)));
         assert!(a.overlaps(ByteRange::new(511, 1)));

@@ -1,8 +1,6 @@
-//! Words every part of Forebay shares: identities, ranges, units, errors and limits.
+//! The types that all crates of Forebay share: identities, ranges, units, errors and limits.
 //!
-//! This crate depends on nothing and does nothing. A word that two crates need is defined here
-//! once, with its unit, so that the command line, the control API, the engine and the documents
-//! speak of the same thing by the same name.
+//! Each is defined here once, with its unit. The crate is pure and has no dependencies.
 
 pub mod backing;
 mod disk;

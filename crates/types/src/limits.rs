@@ -1,27 +1,27 @@
-//! Every limit of the program, with its unit and its reason.
+//! The limits of the program, with their units and reasons.
 
-/// Longest name of a volume, in bytes. NBD allows 4096 and recommends no more than 256.
+/// The longest name of a volume, in bytes. NBD allows 4096 and recommends at most 256.
 pub const VOLUME_NAME_BYTES_MAX: usize = 256;
-/// Volumes served at once. Each costs a few hundred bytes per shard.
+/// Volumes served at once. Each takes a few hundred bytes per shard.
 pub const VOLUMES_MAX: usize = 1024;
-/// Largest payload of one read or write, in bytes. 32 MiB is what the NBD protocol says a client
-/// may always ask for.
+/// The largest payload of a read or write, in bytes. The NBD protocol guarantees 32 MiB to every
+/// client.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
-/// Bytes of payload one connection may have in flight before its socket is no longer read. Two of
-/// the largest requests, so that one can arrive while the other is served.
+/// Bytes of payload that a connection may have in flight until its socket is no longer read: two
+/// of the largest requests, so that one can arrive while the other is served.
 pub const CONNECTION_BYTES_IN_FLIGHT_MAX: u64 = 2 * REQUEST_BYTES_MAX;
-/// Requests one connection may have in flight before its socket is no longer read.
+/// Requests that a connection may have in flight until its socket is no longer read.
 pub const CONNECTION_REQUESTS_MAX: usize = 1024;
-/// Connections served at once. Each idle one costs about 2 KiB.
+/// Connections served at once. An idle one takes about 2 KiB.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// How long a client may take from connecting to the transmission phase, in seconds.
+/// The timeout from connecting to the transmission phase, in seconds.
 pub const HANDSHAKE_SECONDS_MAX: u64 = 10;
-/// Longest option payload that is read rather than skipped, in bytes: the longest legal name and
-/// a generous number of queries.
+/// The longest option payload that is read instead of skipped, in bytes: enough for the longest
+/// legal name and many queries.
 pub const OPTION_BYTES_MAX: u32 = 64 << 10;
-/// Smallest memory that can be given to the cache, in bytes.
+/// The smallest memory of the program, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
-/// Widest stripe of a disk that is taken for one, in bytes. Wide arrays have some tens of MiB.
+/// The widest stripe that is accepted, in bytes. Wide arrays have some tens of MiB.
 pub const STRIPE_BYTES_MAX: u64 = 1 << 30;
-/// Largest size below which writes may be gathered, in bytes: no single write is larger.
+/// The largest gather threshold, in bytes: no write is larger.
 pub const GATHER_BELOW_BYTES_MAX: u64 = REQUEST_BYTES_MAX;

@@ -1,9 +1,8 @@
-//! How a volume is cached.
+//! Settings of a volume that decide when a write is acknowledged.
 
 use std::{fmt, str::FromStr};
 
-/// What the cache does with a volume's requests, chosen by the administrator per volume and
-/// changeable while it runs.
+/// The cache mode of a volume. It can change while the volume is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
     /// Writes are acknowledged from memory and reach the disk later.
@@ -11,15 +10,15 @@ pub enum Mode {
     /// Writes are acknowledged when they are on the disk; memory keeps a copy.
     #[default]
     WriteThrough,
-    /// Nothing new is kept in memory.
+    /// Writes are acknowledged when they are on the disk; nothing new is cached.
     Bypass,
 }
 
 impl Mode {
-    /// All modes, in the order they are listed to people.
+    /// All modes, in the order of help texts.
     pub const ALL: [Self; 3] = [Self::WriteBack, Self::WriteThrough, Self::Bypass];
 
-    /// The word for it in the command line, the configuration and the API.
+    /// Its name on the command line, in the configuration and in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::WriteBack => "write-back",
@@ -35,7 +34,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// When a write that a journal keeps is acknowledged.
+/// When a write to a volume with a journal is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
     /// When its record is on the journal's stable storage.
@@ -46,10 +45,10 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Both, in the order they are listed to people.
+    /// Both, in the order of help texts.
     pub const ALL: [Self; 2] = [Self::Ack, Self::Flush];
 
-    /// The word for it in the command line, the configuration and the API.
+    /// Its name on the command line, in the configuration and in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ack => "ack",
@@ -64,22 +63,22 @@ impl fmt::Display for Durability {
     }
 }
 
-/// What a write of a volume under a UPS is acknowledged from while the UPS would not bridge a power
-/// failure, or while there is no room left in what the UPS allows to be dirty.
+/// Where a write to a volume under a UPS must be before it is acknowledged, while the UPS is not
+/// safe or the dirty limit under the UPS is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum UnsafeSupply {
-    /// The disk's stable storage: an acknowledged write outlives a power failure as before.
+    /// On the disk's stable storage: a power failure loses no acknowledged write.
     #[default]
     Stable,
-    /// The disk, whose volatile cache may hold it: a power failure loses what was not flushed.
+    /// On the disk or in its volatile cache: a power failure loses writes since the last flush.
     DiskCache,
 }
 
 impl UnsafeSupply {
-    /// Both, in the order they are listed to people.
+    /// Both, in the order of help texts.
     pub const ALL: [Self; 2] = [Self::Stable, Self::DiskCache];
 
-    /// The word for it in the command line, the configuration and the API.
+    /// Its name on the command line, in the configuration and in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stable => "stable",
@@ -94,7 +93,7 @@ impl fmt::Display for UnsafeSupply {
     }
 }
 
-/// The word names no mode.
+/// The text is not the name of a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseModeError(String);
 
@@ -114,7 +113,7 @@ impl FromStr for Mode {
     }
 }
 
-/// The word names no durability.
+/// The text is not the name of a durability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseDurabilityError(String);
 
@@ -140,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durabilities_are_read_as_they_are_written() {
+    fn displayed_durabilities_parse_back() {
         for durability in Durability::ALL {
             assert_eq!(durability.to_string().parse(), Ok(durability));
         }
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_read_as_they_are_written() {
+    fn displayed_modes_parse_back() {
         for mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }

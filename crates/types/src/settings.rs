@@ -1,23 +1,23 @@
-//! The settings of a volume, each described once. The command line, the configuration file, the
-//! control API with its description, the help texts and the table of the manual follow this table.
+//! The settings of a volume. The command line, the configuration file, the control API with its
+//! description, the help texts and a table of the manual are derived from this table.
 
 /// A setting of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeSetting {
     /// Its name on the command line and in the configuration file; the API has `_` for `-`.
     pub key: &'static str,
-    /// What it may be set to, alternatives between `|`; words in capitals stand for others.
+    /// Its values, separated by `|`; capitals are placeholders.
     pub values: &'static str,
-    /// The value of a volume that does not set it; empty where that is none.
+    /// The default value; empty if there is none.
     pub default: &'static str,
     /// Whether it can change while the volume is served.
     pub is_live: bool,
-    /// What it means, in one line.
+    /// Its meaning, in one line.
     pub help: &'static str,
 }
 
 impl VolumeSetting {
-    /// The setting of this name.
+    /// Finds the setting with a name.
     pub fn find(key: &str) -> Option<&'static Self> {
         VOLUME_SETTINGS.iter().find(|setting| setting.key == key)
     }
@@ -27,12 +27,12 @@ impl VolumeSetting {
         self.key.replace('-', "_")
     }
 
-    /// Whether the API has true and false for it.
+    /// Whether it is a boolean in the API.
     pub fn is_switch(&self) -> bool {
         self.values == "yes|no"
     }
 
-    /// Its values, if all of them are words.
+    /// Its values, if none of them is a placeholder.
     pub fn words(&self) -> Option<Vec<&'static str>> {
         let words: Vec<_> = self.values.split('|').collect();
         let is_word = |word: &&str| !word.contains(|c: char| c.is_ascii_uppercase());
@@ -40,7 +40,7 @@ impl VolumeSetting {
     }
 }
 
-/// A setting that can change while the volume is served: name, values, default and meaning.
+/// A setting that can change while the volume is served.
 const fn live(
     key: &'static str,
     values: &'static str,
@@ -50,7 +50,7 @@ const fn live(
     VolumeSetting { key, values, default, is_live: true, help }
 }
 
-/// One that a served volume keeps.
+/// A setting that cannot change while the volume is served.
 const fn fixed(
     key: &'static str,
     values: &'static str,
@@ -60,7 +60,7 @@ const fn fixed(
     VolumeSetting { key, values, default, is_live: false, help }
 }
 
-/// The settings, in the order they are listed and shown.
+/// All settings, in the order of help texts.
 pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
@@ -127,7 +127,7 @@ pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
     live("description", "TEXT", "", "shown to clients; at most 4,096 bytes"),
 ];
 
-/// Their names, in the same order.
+/// The names of all settings, in the same order.
 pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
     let mut keys = [""; VOLUME_SETTINGS.len()];
     let mut at = 0;
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_found_by_its_name_and_knows_its_kind() {
+    fn a_setting_is_found_by_its_name() {
         let prefetch = VolumeSetting::find("prefetch").unwrap();
         assert!(prefetch.is_switch() && prefetch.is_live);
         let iops = VolumeSetting::find("write-back-iops").unwrap();

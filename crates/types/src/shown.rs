@@ -1,10 +1,10 @@
-//! Text of unknown origin, as it may be shown.
+//! Escapes untrusted text for terminals and logs.
 
 use std::fmt::{self, Write};
 
-/// Text that somebody else wrote, such as a wrong word of a command line, on its way to a terminal
-/// or a log: what would move the cursor, change colours, break the line or turn the direction of
-/// writing appears as an escape, `\u{1b}`.
+/// Untrusted text, such as a command-line argument, for a terminal or a log. Characters that move
+/// the cursor, change colours, break the line or change the writing direction are shown as escapes,
+/// such as `\u{1b}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown<'a> {
     text: &'a str,
@@ -12,12 +12,12 @@ pub struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// One line, whatever is in the text.
+    /// Shows the text on one line: line breaks are escaped.
     pub const fn line(text: &'a str) -> Self {
         Self { text, keeps_lines: false }
     }
 
-    /// Lines, as they are in the text.
+    /// Keeps the line breaks of the text.
     pub const fn lines(text: &'a str) -> Self {
         Self { text, keeps_lines: true }
     }
@@ -36,12 +36,12 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether a character takes its place in a line and does nothing else.
+/// Whether a character has no effect on the terminal besides its glyph.
 fn is_plain(c: char) -> bool {
-    let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
+    let changes_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2066}'..='\u{2069}');
-    let breaks = matches!(c, '\u{2028}' | '\u{2029}');
-    !(c.is_control() || turns || breaks)
+    let breaks_line = matches!(c, '\u{2028}' | '\u{2029}');
+    !(c.is_control() || changes_direction || breaks_line)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Sizes as people write them: `4096`, `512MiB`, `8GiB`, `1.5GiB`.
+//! Sizes as text: `4096`, `512MiB`, `8GiB`, `1.5GiB`.
 
 use std::{fmt, str::FromStr};
 
-/// A number of bytes, read from and shown to people. `K`, `KiB` and `k` are all 1024 bytes;
-/// decimal prefixes (`KB`, `MB`) are refused rather than guessed at.
+/// A number of bytes that is parsed from text and displayed. `K`, `KiB` and `k` are all 1024 bytes.
+/// Decimal prefixes (`KB`, `MB`) are rejected, because their meaning is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Size(pub u64);
 
@@ -27,7 +27,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// The text is no size.
+/// The text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseSizeError {
     text: String,
@@ -69,7 +69,7 @@ impl FromStr for Size {
         let whole: u64 = whole.parse().map_err(|_| fail(true))?;
         let mut bytes = u128::from(whole) << shift;
         if !fraction.is_empty() {
-            // Nine digits are more than any size needs, and keep the product small.
+            // With more digits, the product below could overflow.
             if fraction.len() > 9 {
                 return Err(fail(false));
             }
@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_as_people_write_them() {
+    fn valid_sizes_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_sizes_are_rejected() {
         for text in ["", "x", "MiB", "1MB", "-1", "1..5G", "1.G", ".5G", "0.3B", "1 GiB", "1e9"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shown_sizes_read_back(bytes: u64) {
+        fn displayed_sizes_parse_back(bytes: u64) {
             prop_assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
         }
     }

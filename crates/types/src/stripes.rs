@@ -1,21 +1,22 @@
-//! How a volume is divided: into regions, each of which lies in one shard, and these into stripes.
+//! The division of a volume into regions, and of regions into stripes. A region lies in one shard.
 
 use crate::{ByteRange, DiskGeometry, LINE_BYTES, REGION_BYTES};
 
-/// Widest stripe that regions are made of, in bytes. Wider ones would leave too few regions to
-/// spread over the shards.
+/// The widest stripe that regions consist of, in bytes. Wider stripes would give too few regions to
+/// distribute over the shards.
 const WIDTH_MAX: u64 = 64 << 20;
 
-/// The regions of a volume. They are about [`REGION_BYTES`] long and, where the disk has stripes,
-/// made of whole ones, so that a stripe is gathered in one place. All of it follows from the width
-/// and the beginning of the stripes; who keeps lines over a restart keeps these two as well.
+/// The regions of a volume. A region is about [`REGION_BYTES`] long; if the disk has stripes, it
+/// consists of whole stripes, so that one shard gathers the writes to a stripe. The division
+/// depends only on the width and the offset of the stripes. A pool that outlives its process stores
+/// both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripes {
     width: u64,
     offset: u64,
-    /// Bytes of a region.
+    /// The size of a region.
     region: u64,
-    /// What the first region is short of, in bytes.
+    /// The bytes by which the first region is shorter.
     lead: u64,
 }
 
@@ -29,8 +30,8 @@ impl Stripes {
     /// No stripes.
     pub const NONE: Self = Self { width: 0, offset: 0, region: REGION_BYTES, lead: 0 };
 
-    /// Stripes of `width` bytes, of which the first whole one begins at `offset`; none where
-    /// nothing can be gathered into them: they do not begin and end at lines, or are too wide.
+    /// Stripes of `width` bytes, the first whole one at `offset`. Returns [`Self::NONE`] if writes
+    /// cannot be gathered into them, because they are not aligned to lines or too wide.
     pub const fn new(width: u64, offset: u64) -> Self {
         let at_lines = width.is_multiple_of(LINE_BYTES) && offset.is_multiple_of(LINE_BYTES);
         if width == 0 || width > WIDTH_MAX || !at_lines {
@@ -41,7 +42,7 @@ impl Stripes {
         Self { width, offset, region, lead: (region - offset) % region }
     }
 
-    /// Bytes of a stripe; zero where there are none.
+    /// The width of a stripe in bytes; zero without stripes.
     pub const fn width(self) -> u64 {
         self.width
     }
@@ -51,20 +52,20 @@ impl Stripes {
         self.offset
     }
 
-    /// Bytes of the longest piece that a region is cut into: none is longer than [`REGION_BYTES`],
-    /// and none but the first and the last of a range is shorter than half of it.
+    /// The size of the pieces that a region is split into, in bytes: at most [`REGION_BYTES`], and
+    /// more than half of that. Only the first and the last piece of a range can be shorter.
     const fn piece_bytes(self) -> u64 {
         let pieces = self.region.div_ceil(REGION_BYTES);
         self.region.div_ceil(pieces).next_multiple_of(LINE_BYTES)
     }
 
-    /// The number of the region that a byte lies in.
+    /// The number of the region of a byte.
     pub const fn region_of(self, byte: u64) -> u64 {
-        // The way without a division is for reads that hit.
+        // A division by a constant is a shift, which matters for hits.
         if self.width == 0 { byte / REGION_BYTES } else { (byte + self.lead) / self.region }
     }
 
-    /// The region that a byte lies in. The first one may be short.
+    /// The region of a byte. The first region may be shorter than the others.
     pub const fn region_at(self, byte: u64) -> ByteRange {
         let first = self.region_of(byte) * self.region;
         let end = first + self.region - self.lead;
@@ -72,7 +73,7 @@ impl Stripes {
         ByteRange::new(start, end - start)
     }
 
-    /// The whole stripe that a byte lies in, if there is one.
+    /// The whole stripe of a byte, if there is one.
     pub const fn stripe_at(self, byte: u64) -> Option<ByteRange> {
         if self.width == 0 || byte < self.offset {
             return None;
@@ -81,8 +82,7 @@ impl Stripes {
         Some(ByteRange::new(byte - into, self.width))
     }
 
-    /// The pieces of `range` that each lie in one region, in order, none longer than
-    /// [`REGION_BYTES`].
+    /// Splits `range` at region borders into pieces of at most [`REGION_BYTES`], in order.
     pub fn split(self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
         let mut rest = range;
         std::iter::from_fn(move || {
@@ -100,7 +100,7 @@ impl Stripes {
 }
 
 impl DiskGeometry {
-    /// The stripes that writes are gathered into.
+    /// The stripes into which writes are gathered.
     pub const fn stripes(&self) -> Stripes {
         Stripes::new(self.stripe_bytes, self.offset_bytes)
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_a_range_and_stay_in_their_regions() {
+    fn pieces_cover_a_range_and_do_not_cross_regions() {
         for (width, offset) in SHAPES {
             let stripes = Stripes::new(width, offset);
             for range in [ByteRange::new(512, 9 << 20), ByteRange::new((5 << 20) + 4096, 1024)] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn stripes_that_nothing_can_be_gathered_into_are_none() {
+    fn unusable_stripes_are_none() {
         assert_eq!(Stripes::new(112 << 10, 31 * 512), Stripes::NONE);
         assert_eq!(Stripes::new(6 << 9, 0), Stripes::NONE);
         assert_eq!(Stripes::new(1 << 30, 0), Stripes::NONE);

@@ -309,10 +309,7 @@ impl Manager for Daemon {
         let size = forebay_types::Size(backend.description().size_bytes);
         let geometry = self.geometry(&spec, backend.description());
         let settings = VolumeSettings {
-            name: spec.name.clone(),
             description: spec.description.clone().unwrap_or_default(),
-            backend,
-            mode: spec.mode,
             read_only: spec.read_only,
             prefetch: spec.prefetch,
             geometry,
@@ -324,6 +321,7 @@ impl Manager for Daemon {
             ups: spec.protection.has_ups(),
             vault: vault::of_volume(self.runtime.vault().as_ref(), &spec),
             accept_disk: self.journals.accepts_disk_of(&spec.name),
+            ..VolumeSettings::new(spec.name.clone(), backend, spec.mode)
         };
         self.runtime.add_volume(settings).map_err(problem)?;
         self.runtime.set_unsafe_supply(&spec.name, spec.unsafe_supply).map_err(problem)?;

@@ -1,129 +1,131 @@
-//! How much memory the requests of all clients may take together.
+//! The memory limit for the requests of all clients.
 //!
-//! Each connection has a share of a budget: what it has in flight and what it does not fetch stay
-//! within it, so a hundred clients that never read take no more than one. A request that is larger
-//! than a share is served when the connection has nothing else under way; one that is larger than
-//! [`HUGE_BYTES`] also needs room in the lane, where such requests queue in the order in which they
-//! came. The price is that huge requests of different clients are served one after the other where
-//! there is little memory. Smaller payloads that come in pieces queue for room of their own.
+//! Each connection has an equal share of a budget for its requests in flight and its unfetched
+//! replies, so a hundred clients that never read take no more memory than one. A request larger
+//! than a share is served when the connection has nothing else in flight. A request larger than
+//! [`HUGE_BYTES`] also needs memory of the lane, where huge requests queue in order of arrival. The
+//! price: with little memory, huge requests of different clients are served one after the other.
+//! Smaller payloads that arrive in pieces queue for a quota of their own.
 
 use crate::locks::Lock;
 use forebay_types::limits::{CONNECTION_BYTES_IN_FLIGHT_MAX, REQUEST_BYTES_MAX};
 use std::collections::VecDeque;
 
-/// Requests larger than this queue for the lane, in bytes. Kernels and virtual machines send
-/// smaller ones unless they are told otherwise.
+/// Requests larger than this queue for the lane, in bytes. By default, kernels and virtual machines
+/// send smaller ones.
 pub(crate) const HUGE_BYTES: u64 = 2 << 20;
-/// Least share of a connection, in bytes: several requests of the usual sizes.
+/// The smallest share of a connection, in bytes: several requests of the usual sizes.
 const SHARE_BYTES_MIN: u64 = 256 << 10;
 
-/// Who waits for room: worker, connection and its generation.
+/// A queued connection: its worker, number and generation.
 pub(crate) type Waiter = (usize, u32, u32);
 
-/// What a connection may have to wait for.
+/// The quotas for which connections queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
-    /// Room for a huge request.
+    /// Memory for huge requests.
     Lane,
-    /// Room for a payload that comes in pieces.
+    /// Memory for payloads that arrive in pieces.
     Payloads,
 }
 
-/// What comes of asking for room.
+/// The result of an attempt to acquire memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    /// It is granted. The next in the queue, if any, may find room too.
+pub(crate) enum Acquired {
+    /// The memory is granted. `next` is the new head of the queue, which may succeed, too.
     Granted { next: Option<Waiter> },
-    /// There is none now; who asked has a place in the queue, and is told when to ask again.
+    /// There is not enough memory. The waiter is queued, and tries again when it is woken.
     Queued,
 }
 
-/// See the module's description.
+/// The budget that all workers share. See the module.
 pub(crate) struct Budget {
     shares_bytes: u64,
-    lane: Room,
-    payloads: Room,
+    lane: FairQuota,
+    payloads: FairQuota,
 }
 
 impl Budget {
     /// A budget of `shares_bytes` for all shares, `lane_bytes` for huge requests and
-    /// `payload_bytes` for payloads on their way. The lane has room for at least one of the
-    /// largest.
+    /// `payload_bytes` for payloads that are being received. The lane holds at least one of the
+    /// largest requests.
     pub(crate) fn new(shares_bytes: u64, lane_bytes: u64, payload_bytes: u64) -> Self {
-        let lane = Room::new(lane_bytes.max(REQUEST_BYTES_MAX));
-        Self { shares_bytes, lane, payloads: Room::new(payload_bytes) }
+        let lane = FairQuota::new(lane_bytes.max(REQUEST_BYTES_MAX));
+        Self { shares_bytes, lane, payloads: FairQuota::new(payload_bytes) }
     }
 
-    /// Whether anybody waits for memory.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.lane.is_wanted() || self.payloads.is_wanted()
+    /// Whether a connection waits for memory.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.lane.has_waiters() || self.payloads.has_waiters()
     }
 
-    /// The room that a queue is for.
-    pub(crate) const fn room(&self, queue: Queue) -> &Room {
+    /// The quota of a queue.
+    pub(crate) const fn quota(&self, queue: Queue) -> &FairQuota {
         match queue {
             Queue::Lane => &self.lane,
             Queue::Payloads => &self.payloads,
         }
     }
 
-    /// What one of so many connections may have under way.
+    /// The share of one of `connections` connections, in bytes.
     pub(crate) fn share(&self, connections: u64) -> u64 {
         let share = self.shares_bytes / connections.max(1);
         share.clamp(SHARE_BYTES_MIN, CONNECTION_BYTES_IN_FLIGHT_MAX)
     }
 }
 
-/// Memory that is given in the order in which it was asked for.
-pub(crate) struct Room {
+/// A quota of memory that is granted in FIFO order.
+pub(crate) struct FairQuota {
     bytes_max: u64,
-    state: Lock<Taken>,
+    state: Lock<QuotaState>,
 }
 
 #[derive(Default)]
-struct Taken {
-    bytes: u64,
+struct QuotaState {
+    acquired_bytes: u64,
     queue: VecDeque<Waiter>,
 }
 
-impl Room {
+impl FairQuota {
     fn new(bytes_max: u64) -> Self {
         Self { bytes_max, state: Lock::default() }
     }
 
-    /// Takes room, or a place in the queue. What is larger than all of it has to be alone.
-    pub(crate) fn enter(&self, bytes: u64, waiter: Waiter) -> Entry {
-        let mut taken = self.state.lock();
-        let at = taken.queue.iter().position(|&other| other == waiter);
-        let first = at == Some(0) || taken.queue.is_empty();
-        if first && (taken.bytes == 0 || taken.bytes + bytes <= self.bytes_max) {
-            taken.bytes += bytes;
-            taken.queue.pop_front();
-            return Entry::Granted { next: taken.queue.front().copied() };
+    /// Acquires memory if the waiter is first in the queue and enough is free; otherwise queues the
+    /// waiter. More than the whole quota is granted once all of it is free.
+    pub(crate) fn acquire(&self, bytes: u64, waiter: Waiter) -> Acquired {
+        let mut state = self.state.lock();
+        let at = state.queue.iter().position(|&other| other == waiter);
+        let is_first = at == Some(0) || state.queue.is_empty();
+        let fits = state.acquired_bytes == 0 || state.acquired_bytes + bytes <= self.bytes_max;
+        if is_first && fits {
+            state.acquired_bytes += bytes;
+            state.queue.pop_front();
+            return Acquired::Granted { next: state.queue.front().copied() };
         }
         if at.is_none() {
-            taken.queue.push_back(waiter);
+            state.queue.push_back(waiter);
         }
-        Entry::Queued
+        Acquired::Queued
     }
 
-    /// Gives room back. Returns who is to try again.
-    pub(crate) fn leave(&self, bytes: u64) -> Option<Waiter> {
-        let mut taken = self.state.lock();
-        taken.bytes -= bytes;
-        taken.queue.front().copied()
+    /// Releases memory. Returns the waiter to wake.
+    pub(crate) fn release(&self, bytes: u64) -> Option<Waiter> {
+        let mut state = self.state.lock();
+        state.acquired_bytes -= bytes;
+        state.queue.front().copied()
     }
 
-    /// Whether anybody waits.
-    pub(crate) fn is_wanted(&self) -> bool {
+    /// Whether a connection is queued.
+    pub(crate) fn has_waiters(&self) -> bool {
         !self.state.lock().queue.is_empty()
     }
 
-    /// Gives up a place in the queue. Returns who is to try again.
-    pub(crate) fn give_up(&self, waiter: Waiter) -> Option<Waiter> {
-        let mut taken = self.state.lock();
-        taken.queue.retain(|&other| other != waiter);
-        taken.queue.front().copied()
+    /// Removes a waiter from the queue. Returns the waiter to wake.
+    pub(crate) fn cancel(&self, waiter: Waiter) -> Option<Waiter> {
+        let mut state = self.state.lock();
+        state.queue.retain(|&other| other != waiter);
+        state.queue.front().copied()
     }
 }
 
@@ -133,7 +135,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    const GRANTED: Entry = Entry::Granted { next: None };
+    const GRANTED: Acquired = Acquired::Granted { next: None };
 
     #[test]
     fn shares_shrink_with_the_number_of_connections() {
@@ -147,41 +149,41 @@ mod tests {
     #[test]
     fn room_is_given_in_order() {
         let budget = Budget::new(MIB, 0, MIB);
-        let lane = budget.room(Queue::Lane);
+        let lane = budget.quota(Queue::Lane);
         let [a, b, c] = [(0, 1, 0), (1, 1, 0), (0, 2, 0)];
-        assert_eq!(lane.enter(20 * MIB, a), GRANTED);
-        assert_eq!(lane.enter(32 * MIB, b), Entry::Queued);
-        assert_eq!(lane.enter(4 * MIB, c), Entry::Queued, "it would fit, but was not the first");
-        assert_eq!(lane.enter(32 * MIB, b), Entry::Queued, "asking twice is waiting once");
-        assert_eq!(lane.leave(20 * MIB), Some(b));
-        assert_eq!(lane.enter(4 * MIB, c), Entry::Queued);
-        assert_eq!(lane.enter(28 * MIB, b), Entry::Granted { next: Some(c) }, "there is more");
-        assert_eq!(lane.enter(4 * MIB, c), GRANTED);
-        assert_eq!(lane.leave(32 * MIB), None);
+        assert_eq!(lane.acquire(20 * MIB, a), GRANTED);
+        assert_eq!(lane.acquire(32 * MIB, b), Acquired::Queued);
+        assert_eq!(lane.acquire(4 * MIB, c), Acquired::Queued, "it fits, but is not the first");
+        assert_eq!(lane.acquire(32 * MIB, b), Acquired::Queued, "it is queued once");
+        assert_eq!(lane.release(20 * MIB), Some(b));
+        assert_eq!(lane.acquire(4 * MIB, c), Acquired::Queued);
+        assert_eq!(lane.acquire(28 * MIB, b), Acquired::Granted { next: Some(c) });
+        assert_eq!(lane.acquire(4 * MIB, c), GRANTED);
+        assert_eq!(lane.release(32 * MIB), None);
     }
 
     #[test]
     fn what_is_larger_than_the_room_comes_alone() {
         let budget = Budget::new(MIB, 0, MIB);
-        let payloads = budget.room(Queue::Payloads);
+        let payloads = budget.quota(Queue::Payloads);
         let [a, b] = [(0, 1, 0), (1, 1, 0)];
-        assert_eq!(payloads.enter(2 * MIB, a), GRANTED);
-        assert_eq!(payloads.enter(1, b), Entry::Queued);
-        assert_eq!(payloads.leave(2 * MIB), Some(b));
-        assert_eq!(payloads.enter(1, b), GRANTED);
-        assert_eq!(payloads.enter(2 * MIB, a), Entry::Queued);
-        assert!(payloads.is_wanted() && !budget.room(Queue::Lane).is_wanted());
+        assert_eq!(payloads.acquire(2 * MIB, a), GRANTED);
+        assert_eq!(payloads.acquire(1, b), Acquired::Queued);
+        assert_eq!(payloads.release(2 * MIB), Some(b));
+        assert_eq!(payloads.acquire(1, b), GRANTED);
+        assert_eq!(payloads.acquire(2 * MIB, a), Acquired::Queued);
+        assert!(payloads.has_waiters() && !budget.quota(Queue::Lane).has_waiters());
     }
 
     #[test]
-    fn who_leaves_the_queue_lets_the_next_one_go() {
+    fn cancelling_a_queued_request_wakes_the_next() {
         let budget = Budget::new(MIB, 0, MIB);
-        let lane = budget.room(Queue::Lane);
+        let lane = budget.quota(Queue::Lane);
         let [a, b, c] = [(0, 1, 0), (1, 1, 0), (0, 2, 0)];
-        assert_eq!(lane.enter(20 * MIB, a), GRANTED);
-        assert_eq!(lane.enter(32 * MIB, b), Entry::Queued);
-        assert_eq!(lane.enter(4 * MIB, c), Entry::Queued);
-        assert_eq!(lane.give_up(b), Some(c));
-        assert_eq!(lane.enter(4 * MIB, c), GRANTED);
+        assert_eq!(lane.acquire(20 * MIB, a), GRANTED);
+        assert_eq!(lane.acquire(32 * MIB, b), Acquired::Queued);
+        assert_eq!(lane.acquire(4 * MIB, c), Acquired::Queued);
+        assert_eq!(lane.cancel(b), Some(c));
+        assert_eq!(lane.acquire(4 * MIB, c), GRANTED);
     }
 }

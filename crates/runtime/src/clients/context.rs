@@ -1,6 +1,9 @@
-//! A worker as its front ends see it.
+//! The interface of a worker to its front ends: requests, quotas, clients.
+//!
+//! Implements the traits of `forebay-frontend` over the worker's state, which it borrows for one
+//! call.
 
-use super::inquiry::Asker;
+use super::inquiry::PendingQuery;
 use super::{Client, ClientCompletion, HUGE_BYTES, Queue, Submitted, Waiter};
 use super::{bytes_of, is_stable, is_write};
 use crate::pool::prefetch;
@@ -22,14 +25,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// See the module's description.
+/// A worker, borrowed for one call of a front end.
 pub(crate) struct Context<'a, R: Reactor> {
     pub dispatcher: &'a mut Dispatcher<WorkerHost<R>>,
     pub host: &'a mut WorkerHost<R>,
 }
 
 impl<R: Reactor> Context<'_, R> {
-    /// Gives an answer to the front end of its client.
+    /// Delivers an answer to the front end of its client.
     pub(crate) fn deliver<F: FrontEnd>(
         &mut self,
         front: &mut F,
@@ -39,10 +42,10 @@ impl<R: Reactor> Context<'_, R> {
         let Answered { ticket, result, touched, is_lost, .. } = answered;
         let request = &ticket.request;
         if *is_lost {
-            tracing::error!(?request, "a request was lost, and fails: report this");
+            tracing::error!(?request, "request lost by a bug, answered with an error: report this");
         }
         let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
-        let Some(result) = clients.answered(*worker, ticket, *result, *touched) else {
+        let Some(result) = clients.complete(*worker, ticket, *result, *touched) else {
             return release(shared, segments);
         };
         let memory = answered.memory.take();
@@ -52,20 +55,20 @@ impl<R: Reactor> Context<'_, R> {
         }
     }
 
-    /// Gives the answer to a question to the front end of its client.
+    /// Delivers the answer to an extent query to the front end of its client.
     pub(crate) fn deliver_extents<F: FrontEnd>(
         &mut self,
         front: &mut F,
         query: &ExtentQuery,
         extents: &[Extent],
     ) {
-        let Some(volume) = self.host.clients.question_answered(query.client) else { return };
-        // Looked at again: what became dirty meanwhile is not in the backend's answer.
+        let Some(volume) = self.host.clients.complete_query(query.client) else { return };
+        // Data that has become dirty meanwhile is not in the backend's answer.
         let is_dirty = is_dirty(&self.host.shared, volume);
         front.extents(self, query, if is_dirty { &[] } else { extents });
     }
 
-    /// Counts a request that is taken, and makes its completion.
+    /// Accepts a request: counts it and creates its completion.
     pub(super) fn begin(
         &mut self,
         request: &ClientRequest,
@@ -82,7 +85,7 @@ impl<R: Reactor> Context<'_, R> {
         Ok((completions.begin(submitted), volume.id))
     }
 
-    /// Gives back the slots that the payload of a refused request was received into.
+    /// Releases the slots that hold the payload of a refused request.
     fn unstage(&mut self, request: &ClientRequest, slots: &[Slot]) {
         let client = self.host.clients.get(request.client);
         if let Some(volume) = client.and_then(|client| client.volume.as_ref())
@@ -97,8 +100,8 @@ impl<R: Reactor> Context<'_, R> {
         (self.host.worker, id.number, id.generation)
     }
 
-    /// One client less, of this worker and in all.
-    fn count_out(&self) {
+    /// Removes a client from the connection counts.
+    fn uncount_client(&self) {
         let shared = &self.host.shared;
         shared.connections.fetch_sub(1, Ordering::Relaxed);
         shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
@@ -136,12 +139,12 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
         let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(query.client) else { return false };
         let Some(volume) = client.volume.clone() else { return false };
-        // Where the pool may hold data that the disk has not, all of it may be allocated.
+        // The backend does not know of dirty data, so the whole range may be allocated.
         if is_dirty(shared, volume.id) {
             return false;
         }
         client.requests += 1;
-        volume.inquire(Asker::new(Arc::clone(&shared.inboxes[*worker]), query));
+        volume.query_extents(PendingQuery::new(Arc::clone(&shared.inboxes[*worker]), query));
         true
     }
 
@@ -150,10 +153,10 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
         if range.len > HUGE_BYTES {
             return None;
         }
-        let divided = (volume.id, volume.stripes);
-        let slots = self.dispatcher.stage(self.host, divided.0, range)?;
+        let (id, stripes) = (volume.id, volume.stripes);
+        let slots = self.dispatcher.stage(self.host, id, range)?;
         let pool = Arc::clone(&self.host.shared);
-        Some(Staged::new(pool, divided, range, slots))
+        Some(Staged::new(pool, (id, stripes), range, slots))
     }
 
     fn look_ahead(&self, client: ClientId, next: Option<u64>, second: Option<u64>) {
@@ -178,7 +181,7 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
 const NOT_ENTERED: Refusal =
     Refusal { error: IoError::Invalid, reason: "the client has entered no volume" };
 
-/// Why a request of this kind is not taken as things are, if it isn't.
+/// The refusal of a request of this kind in the current state of the volume, if any.
 fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusal> {
     let refuse = |error, reason| Some(Refusal { error, reason });
     if is_write(kind) && volume.read_only.load(Ordering::Relaxed) {
@@ -187,7 +190,7 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
     if is_write(kind) && volume.power.is_halted() {
         return refuse(IoError::Shutdown, crate::protect::power::HALTED);
     }
-    // A journal answers for what its disk does not.
+    // A journal keeps writes durable although the disk has failed a flush.
     if is_stable(kind) && volume.journal.is_none() && volume.flush.failure().is_some() {
         return refuse(IoError::Io, crate::shared::FLUSH_FAILED);
     }
@@ -197,8 +200,8 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
     None
 }
 
-/// Whether the pool has data of a volume that its disk has not. A volume with clients is served, so
-/// the shards know it.
+/// Whether a volume has dirty data. The shards must know the volume, as they do while it has
+/// clients.
 fn is_dirty(shared: &Shared, volume: VolumeId) -> bool {
     (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(volume) > 0)
 }
@@ -218,21 +221,22 @@ impl<R: Reactor> Quota for Context<'_, R> {
         let WorkerHost { shared, clients, .. } = &mut *self.host;
         let share = clients.share(shared);
         let Some(client) = clients.get_mut(id) else { return false };
-        let under_way = client.bytes + held;
-        if under_way > 0 && under_way + bytes > share {
-            // Shares become smaller as clients come. Nobody waits behind who may not go.
+        let in_flight = client.bytes + held;
+        if in_flight > 0 && in_flight + bytes > share {
+            // New clients have reduced the share. While this client is over it, it must not block
+            // the queue.
             client.stop_waiting(shared, waiter);
             return false;
         }
         if bytes <= HUGE_BYTES {
             return true;
         }
-        let entered = shared.enter(Queue::Lane, bytes, waiter);
-        client.waits_in = (!entered).then_some(Queue::Lane);
-        if entered {
+        let granted = shared.acquire(Queue::Lane, bytes, waiter);
+        client.queued_for = (!granted).then_some(Queue::Lane);
+        if granted {
             client.lane_bytes += bytes;
         }
-        entered
+        granted
     }
 
     fn reserve(&mut self, id: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater> {
@@ -242,8 +246,8 @@ impl<R: Reactor> Quota for Context<'_, R> {
         let waiter = self.waiter(id);
         let WorkerHost { shared, clients, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(id) else { return Err(TryLater) };
-        let granted = shared.enter(Queue::Payloads, bytes, waiter);
-        client.waits_in = (!granted).then_some(Queue::Payloads);
+        let granted = shared.acquire(Queue::Payloads, bytes, waiter);
+        client.queued_for = (!granted).then_some(Queue::Payloads);
         if granted {
             Ok(Some(Reservation::new(Arc::clone(shared) as _, bytes)))
         } else {
@@ -262,17 +266,17 @@ impl<R: Reactor> Quota for Context<'_, R> {
     fn release_unused(&mut self, id: ClientId, held: u64) {
         let WorkerHost { shared, clients, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(id) else { return };
-        let over = client.lane_bytes.saturating_sub(client.bytes + held);
-        if over > 0 {
-            client.lane_bytes -= over;
-            shared.call_next(shared.budget.room(Queue::Lane).leave(over));
+        let unused = client.lane_bytes.saturating_sub(client.bytes + held);
+        if unused > 0 {
+            client.lane_bytes -= unused;
+            shared.wake_waiter(shared.budget.quota(Queue::Lane).release(unused));
         }
     }
 
     fn blocks_others(&self, client: ClientId) -> bool {
-        let is_in_lane = |client: &Client| client.lane_bytes > 0;
-        self.host.clients.get(client).is_some_and(is_in_lane)
-            && self.host.shared.budget.room(Queue::Lane).is_wanted()
+        let holds_lane = |client: &Client| client.lane_bytes > 0;
+        self.host.clients.get(client).is_some_and(holds_lane)
+            && self.host.shared.budget.quota(Queue::Lane).has_waiters()
     }
 }
 
@@ -287,8 +291,8 @@ impl<R: Reactor> Clients for Context<'_, R> {
             clients.refusals.count(*now, has_descriptor, shared.descriptors);
             return None;
         }
-        let fewest = shared.worker_connections.iter().enumerate();
-        let (worker, load) = fewest
+        let workers = shared.worker_connections.iter().enumerate();
+        let (worker, load) = workers
             .min_by_key(|(_, load)| load.load(Ordering::Relaxed))
             .expect("there is at least this worker");
         load.fetch_add(1, Ordering::Relaxed);
@@ -296,7 +300,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
     }
 
     fn cancel_accept(&mut self) {
-        self.count_out();
+        self.uncount_client();
     }
 
     fn join(&mut self) -> ClientId {
@@ -320,12 +324,12 @@ impl<R: Reactor> Clients for Context<'_, R> {
         let Some(mut client) = clients.remove(id, reuse) else { return };
         client.stop_waiting(shared, waiter);
         if client.lane_bytes > 0 {
-            shared.call_next(shared.budget.room(Queue::Lane).leave(client.lane_bytes));
+            shared.wake_waiter(shared.budget.quota(Queue::Lane).release(client.lane_bytes));
         }
         if let Some(volume) = &client.volume {
             volume.connections.fetch_sub(1, Ordering::Relaxed);
         }
-        self.count_out();
+        self.uncount_client();
     }
 
     fn each_volume(&self, each: &mut dyn FnMut(&VolumeInfo)) {
@@ -354,7 +358,7 @@ impl<R: Reactor> WorkerContext for Context<'_, R> {
     }
 
     fn patience(&self) -> ClientTimeouts {
-        self.host.shared.patience.of_clients()
+        self.host.shared.timeouts.for_clients()
     }
 
     fn is_stopping(&self) -> bool {

@@ -1,9 +1,10 @@
-//! Questions to backends that may take their time: what is allocated.
+//! Extent queries: which parts of a range the backend has allocated.
 //!
-//! A backend may block for as long as its store takes to say, so no worker asks it. Each volume has
-//! a queue of questions, and a thread for as long as there are any: a store that hangs holds up
-//! nobody but those who asked it. What finds the queue full is answered at once that nothing is
-//! known, which is always true. The price is a thread's start for each burst of questions.
+//! A backend may block while it looks up extents, so workers do not call it. Each volume has a
+//! queue of queries, and a thread while the queue is not empty. A disk that hangs delays only the
+//! queries of its own volume. If the queue is full, a query is answered at once with no extents,
+//! which means "unknown" and is always correct. The price is the start of a thread for each burst
+//! of queries.
 
 use crate::locks::Lock;
 use crate::shared::{Inbox, Message, Volume};
@@ -13,17 +14,18 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Questions of one volume that wait; each is small, but what waits should be known to wait.
-const WAITING_MAX: usize = 64;
+/// Queued queries of one volume, at most.
+const QUEUED_MAX: usize = 64;
 
-/// Who asked. It is told exactly once: when dropped, that nothing is known.
-pub(super) struct Asker {
+/// A query that is not answered yet. It is answered exactly once, on drop; without extents unless
+/// [`PendingQuery::answer`] was called.
+pub(super) struct PendingQuery {
     inbox: Arc<Inbox>,
     query: ExtentQuery,
     extents: Vec<Extent>,
 }
 
-impl Asker {
+impl PendingQuery {
     pub(super) const fn new(inbox: Arc<Inbox>, query: ExtentQuery) -> Self {
         Self { inbox, query, extents: Vec::new() }
     }
@@ -33,64 +35,68 @@ impl Asker {
     }
 }
 
-impl Drop for Asker {
+impl Drop for PendingQuery {
     fn drop(&mut self) {
         let extents = std::mem::take(&mut self.extents);
         self.inbox.post(Message::Extents { query: self.query, extents });
     }
 }
 
-/// The questions of a volume.
+/// The extent queries of a volume.
 #[derive(Default)]
-pub(crate) struct Inquiries(Lock<Queue>);
+pub(crate) struct ExtentQueries(Lock<Queue>);
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Asker>,
-    /// A thread asks the backend, and looks here before it ends.
-    asking: bool,
+    queued: VecDeque<PendingQuery>,
+    /// A thread runs the queued queries.
+    has_thread: bool,
 }
 
 impl Volume {
-    /// Has the backend asked what is allocated.
-    pub(super) fn inquire(self: &Arc<Self>, asker: Asker) {
-        let mut queue = self.inquiries.0.lock();
-        if queue.waiting.len() >= WAITING_MAX {
+    /// Queues a query, and starts the thread that runs it.
+    pub(super) fn query_extents(self: &Arc<Self>, pending: PendingQuery) {
+        let mut queue = self.extent_queries.0.lock();
+        if queue.queued.len() >= QUEUED_MAX {
             drop(queue);
-            drop(asker);
+            drop(pending);
             return;
         }
-        queue.waiting.push_back(asker);
-        if queue.asking {
+        queue.queued.push_back(pending);
+        if queue.has_thread {
             return;
         }
-        queue.asking = true;
+        queue.has_thread = true;
         drop(queue);
         let volume = Arc::clone(self);
         let thread = std::thread::Builder::new().name("extents".into());
-        if let Err(error) = thread.spawn(move || volume.ask_backend()) {
-            tracing::warn!(volume = self.name, "nobody can ask what is allocated: {error}");
-            let mut queue = self.inquiries.0.lock();
-            queue.asking = false;
-            let unanswered = std::mem::take(&mut queue.waiting);
+        if let Err(error) = thread.spawn(move || volume.run_extent_queries()) {
+            tracing::warn!(
+                volume = self.name,
+                %error,
+                "cannot start the thread for extent queries, reporting everything as allocated"
+            );
+            let mut queue = self.extent_queries.0.lock();
+            queue.has_thread = false;
+            let unanswered = std::mem::take(&mut queue.queued);
             drop(queue);
             drop(unanswered);
         }
     }
 
-    /// Asks until no question is left.
-    fn ask_backend(&self) {
+    /// Runs queries until the queue is empty.
+    fn run_extent_queries(&self) {
         loop {
-            let mut queue = self.inquiries.0.lock();
-            let Some(asker) = queue.waiting.pop_front() else {
-                queue.asking = false;
+            let mut queue = self.extent_queries.0.lock();
+            let Some(pending) = queue.queued.pop_front() else {
+                queue.has_thread = false;
                 return;
             };
             drop(queue);
-            let range = asker.query.range;
-            // Whoever waits behind a question that the backend can't stand is still served.
-            let asked = catch_unwind(AssertUnwindSafe(|| self.backend.extents(range)));
-            asker.answer(asked.unwrap_or_default());
+            let range = pending.query.range;
+            // A panic of the backend must not leave the other queries unanswered.
+            let extents = catch_unwind(AssertUnwindSafe(|| self.backend.extents(range)));
+            pending.answer(extents.unwrap_or_default());
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Clients of all front ends: their number, their requests in flight, and admission.
+//! The clients of all front ends: their count, their requests in flight, and admission.
 //!
-//! Implements the seam in `forebay-frontend`. Each worker has a table of its clients; the
-//! [`Budget`] that all workers share limits the memory of all requests. A request is counted when
-//! it is taken and when its completion is delivered, so a front end can neither forget to count
-//! nor count twice.
+//! Implements the interface of `forebay-frontend`. Each worker has a table of its clients. The
+//! [`Budget`] that all workers share limits the memory of all requests. This module counts a
+//! request when it is accepted and when its completion is delivered, so a front end cannot
+//! miscount.
 
 mod budget;
 mod context;
@@ -11,9 +11,9 @@ mod inquiry;
 mod refusals;
 mod tally;
 
-pub(crate) use budget::{Budget, Entry, HUGE_BYTES, Queue, Waiter};
+pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, Queue, Waiter};
 pub(crate) use context::Context;
-pub(crate) use inquiry::Inquiries;
+pub(crate) use inquiry::ExtentQueries;
 
 use crate::server::VolumeSettings;
 use crate::shared::{Shared, Volume};
@@ -31,28 +31,30 @@ use tally::Tallies;
 /// A request in flight.
 pub(crate) struct Submitted {
     pub request: ClientRequest,
-    /// When its bytes had come.
+    /// When it had been received.
     pub arrived: Instant,
 }
 
 /// The duty to answer a client's request.
 pub(crate) type ClientCompletion = Completion<Submitted, Memory>;
-/// Answers that are to be delivered.
+/// Answers to be delivered.
 pub(crate) type Completions = CompletionQueue<Submitted, Memory>;
-/// Answers that are being delivered.
+/// A batch of answers that is being delivered.
 pub(crate) type Deliveries = CompletionBatch<Submitted, Memory>;
 
 /// One client.
 #[derive(Default)]
 struct Client {
-    /// The volume it entered.
+    /// The volume that it has entered.
     volume: Option<Arc<Volume>>,
+    /// Requests and extent queries in flight.
     requests: usize,
+    /// Bytes of the requests in flight.
     bytes: u64,
-    /// Room that its huge requests have in the lane, in bytes.
+    /// Bytes of the lane that it has acquired.
     lane_bytes: u64,
-    /// Where it has a place in the queue.
-    waits_in: Option<Queue>,
+    /// The quota for which it is queued.
+    queued_for: Option<Queue>,
 }
 
 impl Client {
@@ -60,10 +62,10 @@ impl Client {
         self.requests >= CONNECTION_REQUESTS_MAX || self.bytes + held >= share
     }
 
-    /// Gives up the place in a queue, if there is one.
+    /// Leaves the queue, if it is in one.
     fn stop_waiting(&mut self, shared: &Shared, waiter: Waiter) {
-        if let Some(queue) = self.waits_in.take() {
-            shared.call_next(shared.budget.room(queue).give_up(waiter));
+        if let Some(queue) = self.queued_for.take() {
+            shared.wake_waiter(shared.budget.quota(queue).cancel(waiter));
         }
     }
 }
@@ -71,13 +73,14 @@ impl Client {
 /// The clients of one worker.
 #[derive(Default)]
 pub(crate) struct ClientTable {
-    /// By number, with the generation of the client that has the number or of the next.
+    /// By number, with the generation of its current or next client.
     places: Vec<(u32, Option<Client>)>,
+    /// Numbers for reuse.
     free: Vec<u32>,
     len: usize,
     tallies: Tallies,
     refusals: Refusals,
-    /// What one client may have under way, and the number of clients that this is for.
+    /// The share of one client in bytes, and the number of clients that it was computed for.
     share: (u64, u64),
 }
 
@@ -93,7 +96,7 @@ impl ClientTable {
         ClientId { number, generation: *generation }
     }
 
-    /// Takes a client out. Unless its number may be used again, no other client gets it.
+    /// Removes a client. With `reuse`, another client may get its number.
     fn remove(&mut self, id: ClientId, reuse: bool) -> Option<Client> {
         let (generation, place) = self.places.get_mut(id.number as usize)?;
         let client = place.take_if(|_| *generation == id.generation)?;
@@ -115,12 +118,12 @@ impl ClientTable {
         client.as_mut().filter(|_| *generation == id.generation)
     }
 
-    /// Clients that have not left.
+    /// The number of clients.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// The clients that entered a volume, or all.
+    /// The clients of a volume, or all.
     pub(crate) fn of(&self, volume: Option<VolumeId>) -> Vec<ClientId> {
         let numbered = self.places.iter().zip(0..);
         let clients = numbered.filter_map(|((generation, client), number)| {
@@ -131,13 +134,13 @@ impl ClientTable {
         clients.collect()
     }
 
-    /// Whether a client waits for room, and may be told that there is some.
+    /// Whether a client is queued for memory.
     pub(crate) fn is_waiting(&self, id: ClientId) -> bool {
-        self.get(id).is_some_and(|client| client.waits_in.is_some())
+        self.get(id).is_some_and(|client| client.queued_for.is_some())
     }
 
-    /// Counts an answer. Returns the result as it may be given, if the client has not left.
-    fn answered(
+    /// Counts an answer. Returns the result for the client; `None` if the client has left.
+    fn complete(
         &mut self,
         worker: usize,
         submitted: &Submitted,
@@ -156,15 +159,14 @@ impl ClientTable {
         Some(result)
     }
 
-    /// A question of a client is answered. Returns the volume that it was about, if the client has
-    /// not left.
-    pub(crate) fn question_answered(&mut self, id: ClientId) -> Option<VolumeId> {
+    /// Counts the answer to an extent query. Returns the volume; `None` if the client has left.
+    pub(crate) fn complete_query(&mut self, id: ClientId) -> Option<VolumeId> {
         let client = self.get_mut(id)?;
         client.requests -= 1;
         client.volume.as_ref().map(|volume| volume.id)
     }
 
-    /// What one client may have under way, in bytes.
+    /// The share of one client in bytes.
     fn share(&mut self, shared: &Shared) -> u64 {
         let clients = shared.connections.load(Ordering::Relaxed).max(1);
         if self.share.1 != clients {
@@ -179,7 +181,7 @@ impl ClientTable {
     }
 }
 
-/// What clients are told of a volume.
+/// The description of a volume for clients.
 pub(crate) fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
     let description = settings.backend.description();
     VolumeInfo {
@@ -196,7 +198,7 @@ pub(crate) fn info_of(id: VolumeId, settings: &VolumeSettings) -> VolumeInfo {
     }
 }
 
-/// What a request takes in memory until it is answered: erases and flushes take nothing.
+/// The memory that a request takes until it is answered: none for erases and flushes.
 const fn bytes_of(request: &ClientRequest) -> u64 {
     match request.kind {
         RequestKind::Read | RequestKind::Write { .. } => request.range.len,
@@ -209,7 +211,7 @@ const fn is_write(kind: RequestKind) -> bool {
     matches!(kind, RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. })
 }
 
-/// Whether a request is answered from stable storage only.
+/// Whether a request is acknowledged from stable storage only.
 const fn is_stable(kind: RequestKind) -> bool {
     matches!(
         kind,
@@ -220,8 +222,8 @@ const fn is_stable(kind: RequestKind) -> bool {
     )
 }
 
-/// The result as it may be given: a write that completes after its volume was halted is not in the
-/// vault's copy, so no client may rely on it.
+/// The result for the client. A write that completes after its volume was halted may be missing in
+/// the dump, so it is answered with an error.
 fn unless_halted(volume: &Volume, kind: RequestKind, result: IoResult) -> IoResult {
     if is_write(kind) && volume.power.is_halted() {
         return result.and(Err(IoError::Shutdown));

@@ -1,28 +1,29 @@
-//! Clients that were refused, and how often that is said: one that tries again and again must not
-//! fill the log.
+//! Logs refused connections, at a limited rate: a client that retries must not fill the log.
 
 use crate::descriptors::Descriptors;
 use forebay_types::limits::CONNECTIONS_MAX;
 use std::time::{Duration, Instant};
 
-/// Least time between two lines in the log.
-const PAUSE: Duration = Duration::from_secs(10);
+/// The interval between two log lines, at least.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// See the module's description.
+/// Counts refused connections since the last log line.
 #[derive(Default)]
 pub(super) struct Refusals {
     count: u64,
-    said: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 impl Refusals {
-    /// One more was refused, for want of a descriptor or because there are too many.
+    /// Counts a refused connection. Without `has_descriptor`, the file descriptors are exhausted;
+    /// otherwise the limit of connections is reached.
     pub(super) fn count(&mut self, now: Instant, has_descriptor: bool, descriptors: Descriptors) {
         self.count += 1;
-        if self.said.is_some_and(|said| now.saturating_duration_since(said) < PAUSE) {
+        let is_recent = |logged| now.saturating_duration_since(logged) < LOG_INTERVAL;
+        if self.logged.is_some_and(is_recent) {
             return;
         }
-        self.said = Some(now);
+        self.logged = Some(now);
         let refused = std::mem::take(&mut self.count);
         if has_descriptor {
             tracing::warn!(refused, "connections refused: {CONNECTIONS_MAX} clients are the limit");

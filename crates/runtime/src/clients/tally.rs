@@ -1,4 +1,4 @@
-//! Counts of what clients were answered, and how long that took.
+//! Counts answered requests, and records their latencies once per turn.
 
 use crate::shared::Volume;
 use crate::stats::LatencyClass;
@@ -9,7 +9,7 @@ use forebay_volume::RequestKind;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Latencies of a turn that are the same: those of one batch of hits.
+/// Requests of a turn with the same latency, such as a batch of hits.
 struct Tally {
     volume: Arc<Volume>,
     class: LatencyClass,
@@ -22,7 +22,7 @@ struct Tally {
 pub(super) struct Tallies(Vec<Tally>);
 
 impl Tallies {
-    /// A request that had come when it `arrived` is answered.
+    /// Adds an answered request.
     pub(super) fn add(&mut self, volume: &Arc<Volume>, class: LatencyClass, arrived: Instant) {
         match self.0.last_mut() {
             Some(last)
@@ -36,7 +36,7 @@ impl Tallies {
         }
     }
 
-    /// Records them, all as of now.
+    /// Records the latencies, with the current time as the end of all requests.
     pub(super) fn record(&mut self, worker: usize) {
         if self.0.is_empty() {
             return;
@@ -51,7 +51,7 @@ impl Tallies {
     }
 }
 
-/// Counts an answer and says what its latency is a latency of.
+/// Counts an answer. Returns the class of its latency.
 pub(super) fn count(
     volume: &Volume,
     worker: usize,
@@ -105,6 +105,6 @@ pub(super) fn count(
         | RequestKind::Order
         | RequestKind::Restore
         | RequestKind::Record
-        | RequestKind::RestoreZero { .. } => unreachable!("clients have no words for these"),
+        | RequestKind::RestoreZero { .. } => unreachable!("clients cannot send these"),
     }
 }

@@ -1,57 +1,55 @@
-//! A second front end, in this process: requests come as messages, answers go through channels. It
-//! shows that the seam needs no socket, and tests the promises of the seam.
+//! A front end without sockets: requests arrive as messages, and answers are sent through channels.
+//! It tests the contracts of the interface to front ends.
 
 use super::bytes_of;
+use crate::Runtime;
 use crate::reactor::EpollReactor;
+use crate::rig::common::client::PATIENCE;
+use crate::rig::{MIB, quiet_config, volume};
 use crate::worker::Worker;
-use crate::{Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
 use forebay_backend::MemoryBackend;
 use forebay_engine::Place;
 use forebay_frontend::{
     ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Mailer, Memory, Pins, PoolAccess, Quota,
     RequestSink, Service, WorkerContext,
 };
-use forebay_types::{ByteRange, DiskGeometry, Extent, IoError, IoResult, Mode, VolumeId};
+use forebay_types::{ByteRange, Extent, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Reply, RequestKind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-const MIB: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 128 * MIB;
-/// More than any machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// As much as all huge requests together may have.
+/// The whole lane of huge requests.
 const HUGE: ByteRange = ByteRange::new(0, 32 * MIB);
 
-type Told = (IoResult, Vec<u8>);
+type Answer = (IoResult, Vec<u8>);
 
-/// A request of a client that is named by its place in a list.
-struct Ask {
+/// A request of a client, given by its index.
+struct Submission {
     client: usize,
     kind: RequestKind,
     range: ByteRange,
     payload: Vec<u8>,
-    tell: Sender<Told>,
+    sender: Sender<Answer>,
 }
 
-enum Word {
-    Ask(Ask),
-    /// Has the front end hold the answers of a client that come from now on.
-    Keep(usize),
-    /// Lets a client's answers go.
+enum Command {
+    Submit(Submission),
+    /// Holds the memory of a client's further answers, as if they were not fetched.
+    Hold(usize),
+    /// Releases the held memory of a client.
     Release(usize),
-    /// Tells how many requests a client has in flight, and whether it is full.
-    Look(usize, Sender<(usize, bool)>),
+    /// Sends the number of a client's requests in flight, and whether it is full.
+    Inspect(usize, Sender<(usize, bool)>),
 }
 
 #[derive(Default)]
-struct DirectService(OnceLock<Mailer<Word>>);
+struct DirectService(OnceLock<Mailer<Command>>);
 
 impl Service for DirectService {
     type FrontEnd = Direct;
 
-    fn connect(&self, mailer: Mailer<Word>) {
+    fn connect(&self, mailer: Mailer<Command>) {
         assert!(self.0.set(mailer).is_ok());
     }
 
@@ -61,11 +59,11 @@ impl Service for DirectService {
 }
 
 impl DirectService {
-    fn say(&self, word: Word) {
-        self.0.get().unwrap().post(0, word);
+    fn post(&self, command: Command) {
+        self.0.get().unwrap().post(0, command);
     }
 
-    fn ask(&self, client: usize, kind: RequestKind, range: ByteRange) -> Receiver<Told> {
+    fn submit(&self, client: usize, kind: RequestKind, range: ByteRange) -> Receiver<Answer> {
         self.write(client, kind, range, Vec::new())
     }
 
@@ -75,31 +73,31 @@ impl DirectService {
         kind: RequestKind,
         range: ByteRange,
         payload: Vec<u8>,
-    ) -> Receiver<Told> {
-        let (tell, told) = channel();
-        self.say(Word::Ask(Ask { client, kind, range, payload, tell }));
-        told
+    ) -> Receiver<Answer> {
+        let (sender, answer) = channel();
+        self.post(Command::Submit(Submission { client, kind, range, payload, sender }));
+        answer
     }
 
-    fn look(&self, client: usize) -> (usize, bool) {
-        let (tell, told) = channel();
-        self.say(Word::Look(client, tell));
-        told.recv_timeout(PATIENCE).unwrap()
+    fn inspect(&self, client: usize) -> (usize, bool) {
+        let (sender, answer) = channel();
+        self.post(Command::Inspect(client, sender));
+        answer.recv_timeout(PATIENCE).unwrap()
     }
 }
 
 struct DirectClient {
     id: ClientId,
-    keeps: bool,
+    holds: bool,
     held: u64,
 }
 
 #[derive(Default)]
 struct Direct {
     clients: Vec<DirectClient>,
-    asked: Vec<Option<Sender<Told>>>,
-    waiting: Vec<Ask>,
-    may_go_on: bool,
+    submitted: Vec<Option<Sender<Answer>>>,
+    waiting: Vec<Submission>,
+    has_memory: bool,
 }
 
 impl Direct {
@@ -108,47 +106,49 @@ impl Direct {
             assert_eq!(cx.accept(None), Some(0), "there is one worker");
             let id = cx.join();
             assert!(cx.enter(id, VolumeId(0)));
-            self.clients.push(DirectClient { id, keeps: false, held: 0 });
+            self.clients.push(DirectClient { id, holds: false, held: 0 });
         }
         &mut self.clients[at]
     }
 
-    fn ask<C: WorkerContext>(&mut self, cx: &mut C, ask: Ask) {
-        let DirectClient { id: client, held, .. } = *self.client(cx, ask.client);
-        if bytes_of(&request(client, 0, &ask)) > 0 && !cx.admit(client, ask.range.len, held) {
-            self.waiting.push(ask);
+    fn submit<C: WorkerContext>(&mut self, cx: &mut C, submission: Submission) {
+        let DirectClient { id: client, held, .. } = *self.client(cx, submission.client);
+        if bytes_of(&request(client, 0, &submission)) > 0
+            && !cx.admit(client, submission.range.len, held)
+        {
+            self.waiting.push(submission);
             return;
         }
-        let request = request(client, self.asked.len() as u64, &ask);
-        let payload = match &ask.payload[..] {
+        let request = request(client, self.submitted.len() as u64, &submission);
+        let payload = match &submission.payload[..] {
             [] => Payload::None,
             bytes => Payload::Borrowed(bytes),
         };
         match cx.submit(&request, payload) {
-            Ok(()) => self.asked.push(Some(ask.tell)),
-            Err(refusal) => ask.tell.send((Err(refusal.error), Vec::new())).unwrap(),
+            Ok(()) => self.submitted.push(Some(submission.sender)),
+            Err(refusal) => submission.sender.send((Err(refusal.error), Vec::new())).unwrap(),
         }
     }
 }
 
-const fn request(client: ClientId, cookie: u64, ask: &Ask) -> ClientRequest {
-    ClientRequest { client, cookie, kind: ask.kind, range: ask.range }
+const fn request(client: ClientId, cookie: u64, submission: &Submission) -> ClientRequest {
+    ClientRequest { client, cookie, kind: submission.kind, range: submission.range }
 }
 
 impl FrontEnd for Direct {
-    type Message = Word;
+    type Message = Command;
 
-    fn message<C: WorkerContext>(&mut self, cx: &mut C, word: Word) {
-        match word {
-            Word::Ask(ask) => self.ask(cx, ask),
-            Word::Keep(at) => self.client(cx, at).keeps = true,
-            Word::Release(at) => {
+    fn message<C: WorkerContext>(&mut self, cx: &mut C, command: Command) {
+        match command {
+            Command::Submit(submission) => self.submit(cx, submission),
+            Command::Hold(at) => self.client(cx, at).holds = true,
+            Command::Release(at) => {
                 let client = self.client(cx, at);
-                (client.keeps, client.held) = (false, 0);
+                (client.holds, client.held) = (false, 0);
             }
-            Word::Look(at, tell) => {
+            Command::Inspect(at, sender) => {
                 let DirectClient { id: client, held, .. } = *self.client(cx, at);
-                tell.send((cx.in_flight(client), cx.is_full(client, held))).unwrap();
+                sender.send((cx.in_flight(client), cx.is_full(client, held))).unwrap();
             }
         }
     }
@@ -163,7 +163,7 @@ impl FrontEnd for Direct {
         for segment in reply.segments {
             let Place::Slot { slot, offset } = segment.segment.place else { continue };
             let line = cx.pool().line(usize::from(segment.shard), slot);
-            // SAFETY: the line is under a pin until this returns.
+            // SAFETY: the line is pinned until this function returns.
             bytes.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(
                     line.add(offset as usize).cast_const(),
@@ -172,26 +172,27 @@ impl FrontEnd for Direct {
             });
         }
         let client = self.clients.iter_mut().find(|client| client.id == request.client).unwrap();
-        client.held += if client.keeps { bytes_of(request) } else { 0 };
-        let tell = self.asked[request.cookie as usize].take().expect("one answer for each request");
-        let _ = tell.send((reply.result, bytes));
+        client.held += if client.holds { bytes_of(request) } else { 0 };
+        let sender =
+            self.submitted[request.cookie as usize].take().expect("a request is answered once");
+        let _ = sender.send((reply.result, bytes));
         Pins::Released
     }
 
     fn room_free<C: WorkerContext>(&mut self, _: &mut C, _: ClientId) {
-        self.may_go_on = true;
+        self.has_memory = true;
     }
 
     fn resume_input<C: WorkerContext>(&mut self, cx: &mut C) {
-        if std::mem::take(&mut self.may_go_on) {
-            for ask in std::mem::take(&mut self.waiting) {
-                self.ask(cx, ask);
+        if std::mem::take(&mut self.has_memory) {
+            for submission in std::mem::take(&mut self.waiting) {
+                self.submit(cx, submission);
             }
         }
     }
 
     fn has_input(&self) -> bool {
-        self.may_go_on
+        self.has_memory
     }
 
     fn end_turn<C: WorkerContext>(&mut self, cx: &mut C) {
@@ -218,27 +219,9 @@ impl FrontEnd for Direct {
 
 fn start() -> (Runtime, Arc<DirectService>) {
     let service = Arc::new(DirectService::default());
-    let (memory_bytes, engine, ecc) = (MEMORY_BYTES, Engine::Epoll, Ecc::Off);
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
-    let runtime = Runtime::start_with(config, Timeouts::default(), &service).unwrap();
-    let settings = VolumeSettings {
-        name: "disk".into(),
-        description: String::new(),
-        backend: Arc::new(MemoryBackend::new(64 * MIB).unwrap()),
-        mode: Mode::WriteBack,
-        read_only: false,
-        prefetch: false,
-        geometry: DiskGeometry::default(),
-        gather_below: Some(0),
-        write_back: Default::default(),
-        ordered: false,
-        tls_only: false,
-        journal: None,
-        ups: false,
-        vault: None,
-        accept_disk: false,
-    };
-    assert_eq!(runtime.add_volume(settings).unwrap(), VolumeId(0));
+    let runtime = Runtime::start(quiet_config(MEMORY_BYTES), &service).unwrap();
+    let disk = Arc::new(MemoryBackend::new(64 * MIB).unwrap());
+    assert_eq!(runtime.add_volume(volume("disk", disk)).unwrap(), VolumeId(0));
     (runtime, service)
 }
 
@@ -248,11 +231,11 @@ fn a_front_end_without_sockets_is_served() {
     let range = ByteRange::new(8192, 4096);
     let written = service.write(0, RequestKind::Write { fua: false }, range, vec![7; 4096]);
     assert_eq!(written.recv_timeout(PATIENCE).unwrap(), (Ok(()), Vec::new()));
-    let read = service.ask(0, RequestKind::Read, range);
+    let read = service.submit(0, RequestKind::Read, range);
     assert_eq!(read.recv_timeout(PATIENCE).unwrap(), (Ok(()), vec![7; 4096]));
-    let flushed = service.ask(0, RequestKind::Flush, ByteRange::new(0, 0));
+    let flushed = service.submit(0, RequestKind::Flush, ByteRange::new(0, 0));
     assert_eq!(flushed.recv_timeout(PATIENCE).unwrap().0, Ok(()));
-    assert_eq!(service.look(0), (0, false));
+    assert_eq!(service.inspect(0), (0, false));
     let volume = runtime.named("disk").unwrap();
     volume.read_only.store(true, std::sync::atomic::Ordering::Relaxed);
     let refused = service.write(0, RequestKind::Write { fua: false }, range, vec![8; 4096]);
@@ -267,36 +250,36 @@ fn a_front_end_without_sockets_is_served() {
 }
 
 #[test]
-fn a_client_without_room_is_called_when_there_is_some() {
+fn a_client_that_waits_for_memory_is_woken() {
     let (runtime, service) = start();
-    service.say(Word::Keep(0));
-    let first = service.ask(0, RequestKind::Read, HUGE);
+    service.post(Command::Hold(0));
+    let first = service.submit(0, RequestKind::Read, HUGE);
     assert_eq!(first.recv_timeout(PATIENCE).unwrap().0, Ok(()));
-    let second = service.ask(1, RequestKind::Read, HUGE);
-    assert_eq!(service.look(1), (0, false), "the room is the first one's while it is not fetched");
+    let second = service.submit(1, RequestKind::Read, HUGE);
+    assert_eq!(service.inspect(1), (0, false), "the unfetched answer occupies the lane");
     assert!(second.try_recv().is_err());
-    service.say(Word::Release(0));
+    service.post(Command::Release(0));
     assert_eq!(second.recv_timeout(PATIENCE).unwrap().0, Ok(()));
     runtime.stop(|_| {}).unwrap();
 }
 
-/// A completion that the worker loses is an error for the client, and no longer counts.
+/// A lost completion is answered with an error, and the request is not counted any more.
 #[test]
 fn a_lost_request_is_answered_with_an_error() {
     let (runtime, _service) = start();
     let shared = Arc::clone(&runtime.shared);
     let mut worker = Worker::<EpollReactor, Direct>::new(shared, 0, Direct::default()).unwrap();
-    let (tell, told) = channel();
+    let (sender, answer) = channel();
     let (front, mut cx) = worker.parts();
     let client = front.client(&mut cx, 0).id;
-    front.asked.push(Some(tell));
+    front.submitted.push(Some(sender));
     let (kind, range) = (RequestKind::Read, ByteRange::new(0, 4096));
     let request = ClientRequest { client, cookie: 0, kind, range };
     let (completion, _) = cx.begin(&request).unwrap();
-    assert_eq!((cx.in_flight(client), told.try_recv().is_ok()), (1, false));
+    assert_eq!((cx.in_flight(client), answer.try_recv().is_ok()), (1, false));
     drop(completion);
     worker.deliver();
-    assert_eq!(told.try_recv().unwrap(), (Err(IoError::Io), Vec::new()));
+    assert_eq!(answer.try_recv().unwrap(), (Err(IoError::Io), Vec::new()));
     let (front, mut cx) = worker.parts();
     assert_eq!(cx.in_flight(client), 0);
     front.drop_client(&mut cx, client);
@@ -304,9 +287,9 @@ fn a_lost_request_is_answered_with_an_error() {
     runtime.stop(|_| {}).unwrap();
 }
 
-/// A volume may become read-only while the payload of a write comes.
+/// A volume may become read-only while the payload of a write is being received.
 #[test]
-fn a_refused_write_gives_back_the_slots_of_its_payload() {
+fn a_refused_write_releases_the_slots_of_its_payload() {
     let (runtime, _service) = start();
     let shared = Arc::clone(&runtime.shared);
     let volume = runtime.named("disk").unwrap();
@@ -316,7 +299,7 @@ fn a_refused_write_gives_back_the_slots_of_its_payload() {
     let client = front.client(&mut cx, 0).id;
     let (kind, range) = (RequestKind::Write { fua: false }, ByteRange::new(0, MIB));
     let request = ClientRequest { client, cookie: 0, kind, range };
-    // Four times what the pool holds.
+    // Much more than the pool holds.
     for _ in 0..4 * MEMORY_BYTES / MIB {
         let staged = cx.stage(client, range).expect("nothing else is in the pool");
         let refusal = cx.submit(&request, Payload::Staged(staged.take())).unwrap_err();

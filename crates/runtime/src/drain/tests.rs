@@ -1,16 +1,16 @@
 //! Connections whose end is never reported delay no removal and no stop.
 
 use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
-use crate::server::start_kind;
-use crate::{Ecc, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
+use crate::rig::{MIB, listen, quiet_config, volume};
+use crate::server::spawn_workers;
+use crate::{Runtime, Timeouts};
 use forebay_backend::MemoryBackend;
 use forebay_frontend::Sockets;
-use forebay_frontend_nbd::{Listener, NbdServer};
-use forebay_nbd::{Tls, proto};
-use forebay_types::{DiskGeometry, Mode};
+use forebay_frontend_nbd::NbdServer;
+use forebay_nbd::proto;
 use std::io::{self, Read, Write};
 use std::os::fd::RawFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -103,37 +103,16 @@ impl Reactor for Deaf {
 }
 
 fn serve(socket: &Path) -> Runtime {
-    let (memory_bytes, engine) = (64 << 20, crate::Engine::Epoll);
-    // Without a patrol, which would wait for a shard as well.
-    let ecc = Ecc::Off;
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
     let timeouts = Timeouts { farewell: Duration::from_millis(50), ..Timeouts::default() };
     let server = NbdServer::new();
+    let config = quiet_config(64 * MIB);
     let started = Runtime::start_by(config, timeouts, None, &server, |shared, _| {
-        Ok((Deaf::NAME, start_kind::<Deaf, _>(shared, &server)?))
+        Ok((Deaf::NAME, spawn_workers::<Deaf, _>(shared, &server)?))
     });
     let runtime = started.unwrap();
-    let settings = VolumeSettings {
-        name: "disk".into(),
-        description: String::new(),
-        backend: Arc::new(MemoryBackend::new(u64::from(REPLY)).unwrap()),
-        mode: Mode::WriteBack,
-        read_only: false,
-        prefetch: false,
-        geometry: DiskGeometry::default(),
-        gather_below: Some(0),
-        write_back: Default::default(),
-        ordered: false,
-        tls_only: false,
-        journal: None,
-        ups: false,
-        vault: None,
-        accept_disk: false,
-    };
-    runtime.add_volume(settings).unwrap();
-    let listener = UnixListener::bind(socket).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    server.listen(Listener::new(listener.into(), false, Tls::Off, None));
+    let disk = Arc::new(MemoryBackend::new(u64::from(REPLY)).unwrap());
+    runtime.add_volume(volume("disk", disk)).unwrap();
+    listen(&server, socket);
     runtime
 }
 
@@ -202,8 +181,8 @@ fn a_volume_is_found_under_the_lock_of_a_shard() {
             let shard = runtime.shared.shard(0);
             // The worker's tick waits for the shard.
             std::thread::sleep(Duration::from_millis(700));
-            let (theirs, same) = (Arc::clone(&runtime), Arc::clone(&volume));
-            let changing = std::thread::spawn(move || theirs.shared.volumes.insert(same));
+            let (changed, same) = (Arc::clone(&runtime), Arc::clone(&volume));
+            let changing = std::thread::spawn(move || changed.shared.volumes.insert(same));
             std::thread::sleep(Duration::from_millis(50));
             assert!(runtime.shared.volume(volume.id).is_some());
             drop(shard);

@@ -5,7 +5,7 @@
 //! that is in the pool is not restored from its journal.
 //!
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
-//! whose record was still in the memory of the process. Such lines cannot be told from others. So
+//! whose record was still in the memory of the process. Such lines cannot be distinguished. So
 //! all dirty data is recorded again before the volume is served; only then does a FLUSH that waits
 //! for the journal cover it. While this is in progress, the header of the pool says so. A process
 //! that finds it unfinished flushes the volume to its disk and voids the records instead: an older
@@ -31,9 +31,9 @@ use std::time::{Duration, Instant};
 /// millisecond.
 const DROP_SLOTS: u32 = 2048;
 
-/// What has to be done before a volume is served.
+/// The recovery of a volume before it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum RecoveryPlan {
     /// Nothing.
     Fresh,
     /// Restore its data from the journal.
@@ -43,19 +43,19 @@ pub(crate) enum Beginning {
     /// Keep its lines in the adopted pool, and record the dirty ones again.
     Record,
     /// Flush its lines in the adopted pool to the disk, and void the journal's records.
-    Settle,
+    Flush,
 }
 
-/// Decides between pool and journal. `in_pool` is the volume's progress in the adopted pool, if it
-/// is there.
-pub(crate) const fn beginning(has_journal: bool, in_pool: Option<Progress>) -> Beginning {
+/// Decides how to recover a volume from pool and journal. `in_pool` is the volume's progress in the
+/// adopted pool, if it is there.
+pub(crate) const fn plan_recovery(has_journal: bool, in_pool: Option<Progress>) -> RecoveryPlan {
     match (has_journal, in_pool) {
-        (false, None) => Beginning::Fresh,
-        (false, Some(_)) => Beginning::Keep,
+        (false, None) => RecoveryPlan::Fresh,
+        (false, Some(_)) => RecoveryPlan::Keep,
         // The lines that are in the pool already are a part of what the journal holds.
-        (true, None | Some(Progress::Restoring)) => Beginning::Restore,
-        (true, Some(Progress::Whole)) => Beginning::Record,
-        (true, Some(Progress::Recording)) => Beginning::Settle,
+        (true, None | Some(Progress::Restoring)) => RecoveryPlan::Restore,
+        (true, Some(Progress::Whole)) => RecoveryPlan::Record,
+        (true, Some(Progress::Recording)) => RecoveryPlan::Flush,
     }
 }
 
@@ -84,13 +84,13 @@ pub(crate) fn shards(
     for number in 0..pool.shards() {
         let mut steps = Vec::new();
         let recovered = Shard::recover(pool.table(number), policy(), config, &fate, &mut steps);
-        let (mut shard, theirs) =
+        let (mut shard, recovered) =
             recovered.map_err(|damage| PoolError::Damaged(damage.to_string()))?;
         for step in steps {
             crate::worker::carry_out(pool, number, &[], step);
         }
         shard.settle_steps();
-        found.add(&theirs);
+        found.add(&recovered);
         shards.push(shard);
     }
     pool.change_volumes(|volumes| volumes.retain(|volume| volume.lasts));
@@ -113,18 +113,18 @@ fn identity(name: &str, disk: &Description) -> u64 {
 
 impl PoolVolume {
     /// Whether the lines belong to this volume name and disk. The disk may have grown.
-    fn is_on(&self, name: &str, disk: &Description) -> bool {
+    fn matches(&self, name: &str, disk: &Description) -> bool {
         self.identity == identity(name, disk) && self.size_bytes <= disk.size_bytes
     }
 }
 
 impl Runtime {
-    /// What has to be done before a volume that is being added is served.
-    pub(crate) fn beginning_of(&self, settings: &VolumeSettings) -> Beginning {
+    /// Decides how to recover a volume that is being added.
+    pub(crate) fn recovery_plan(&self, settings: &VolumeSettings) -> RecoveryPlan {
         let found = self.in_pool(&settings.name);
         let disk = settings.backend.description();
-        let same = found.filter(|found| found.is_on(&settings.name, disk));
-        beginning(settings.journal.is_some(), same.map(|found| found.progress))
+        let same = found.filter(|found| found.matches(&settings.name, disk));
+        plan_recovery(settings.journal.is_some(), same.map(|found| found.progress))
     }
 
     /// Whether the pool has all data of a volume: not if the previous process was still restoring
@@ -132,7 +132,7 @@ impl Runtime {
     pub(crate) fn pool_is_whole(&self, settings: &VolumeSettings) -> bool {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
-        let found = found.filter(|found| found.is_on(&settings.name, disk));
+        let found = found.filter(|found| found.matches(&settings.name, disk));
         found.is_some_and(|found| found.progress != Progress::Restoring)
     }
 
@@ -169,7 +169,7 @@ impl Runtime {
         let Some(found) = self.in_pool(name) else { return Ok(()) };
         let disk = settings.backend.description();
         let is_served = self.shared.volume(found.id).is_some();
-        if is_served || !found.is_on(name, disk) {
+        if is_served || !found.matches(name, disk) {
             return Ok(());
         }
         let evidence = self.examine_pool(found.id, &*settings.backend);
@@ -209,8 +209,8 @@ impl Runtime {
             // The changed identity makes the volume start without the pool, from its journal if
             // that belongs to this disk.
             self.shared.pool.change_volumes(|volumes| {
-                let ours = volumes.iter_mut().filter(|volume| volume.id == found.id);
-                ours.for_each(|volume| volume.identity = !volume.identity);
+                let changed = volumes.iter_mut().filter(|volume| volume.id == found.id);
+                changed.for_each(|volume| volume.identity = !volume.identity);
             });
         }
         Ok(())
@@ -258,14 +258,14 @@ impl Runtime {
     }
 
     /// Records a volume in the pool. Returns its number, and the stripes by which its lines are
-    /// spread over the shards; both are those of the adopted pool, if the volume is there.
+    /// distributed over the shards. A volume of the adopted pool keeps both.
     pub(crate) fn enter_pool(
         &self,
         settings: &VolumeSettings,
     ) -> Result<(VolumeId, Stripes), VolumeError> {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
-        let is_same = found.as_ref().is_some_and(|found| found.is_on(&settings.name, disk));
+        let is_same = found.as_ref().is_some_and(|found| found.matches(&settings.name, disk));
         if let Some(found) = &found {
             let dirty_bytes = self.unclaimed_bytes(found.id);
             if !is_same && dirty_bytes > 0 {
@@ -283,12 +283,12 @@ impl Runtime {
         let found = found.filter(|_| is_same);
         let stripes = found.as_ref().map_or(settings.geometry.stripes(), |found| found.stripes);
         let progress = found.map(|found| found.progress);
-        let progress = match (beginning(settings.journal.is_some(), progress), progress) {
-            (Beginning::Restore, _) => Progress::Restoring,
-            (Beginning::Record | Beginning::Settle, _) => Progress::Recording,
+        let progress = match (plan_recovery(settings.journal.is_some(), progress), progress) {
+            (RecoveryPlan::Restore, _) => Progress::Restoring,
+            (RecoveryPlan::Record | RecoveryPlan::Flush, _) => Progress::Recording,
             // An unfinished restore or recording stays unfinished without the journal.
-            (Beginning::Keep, Some(progress)) => progress,
-            (Beginning::Keep | Beginning::Fresh, _) => Progress::Whole,
+            (RecoveryPlan::Keep, Some(progress)) => progress,
+            (RecoveryPlan::Keep | RecoveryPlan::Fresh, _) => Progress::Whole,
         };
         let entry = PoolVolume {
             id,
@@ -333,7 +333,7 @@ impl Runtime {
 
     /// Flushes a volume's lines in the adopted pool to its disk, drops them, and voids the
     /// journal's records of the volume.
-    pub(crate) fn settle_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
+    pub(crate) fn flush_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
         tracing::warn!(
             volume = %settings.name,
             "an earlier start was interrupted, flushing the volume to its disk first"
@@ -341,21 +341,14 @@ impl Runtime {
         let Some(used) = &settings.journal else { return Ok(()) };
         let name = &settings.name;
         self.add_hidden(VolumeSettings {
-            name: name.clone(),
-            description: String::new(),
-            backend: Arc::clone(&settings.backend),
-            mode: Mode::WriteThrough,
             read_only: settings.read_only,
             prefetch: false,
             geometry: settings.geometry,
             gather_below: settings.gather_below,
             write_back: settings.write_back,
-            ordered: false,
             tls_only: settings.tls_only,
-            journal: None,
-            vault: None,
             accept_disk: settings.accept_disk,
-            ups: false,
+            ..VolumeSettings::new(name.clone(), Arc::clone(&settings.backend), Mode::WriteThrough)
         })?;
         self.flush_volume(name, |_| ())?;
         // The pool's record is removed last, so that an interruption repeats the flush.

@@ -1,5 +1,6 @@
-//! What keeps acknowledged data: journals, the vault, the pool that outlives its process, the
-//! patrol over the pool's lines, and the checks that a disk is still the one whose data is held.
+//! The protection of acknowledged data: journals, the vault, the pool that outlives its process,
+//! the patrol over the pool's lines, and the checks that a disk is the one that held data belongs
+//! to.
 //!
 //! | module | protects against |
 //! | --- | --- |
@@ -7,7 +8,7 @@
 //! | [`vault`] | loss of mains power: dirty lines are dumped while the UPS lasts |
 //! | [`power`] | writes acknowledged from memory that the vault could not take |
 //! | [`adopt`] | death of the process: the next one takes its pool over |
-//! | [`restore`] | all of these: brings back, at a start, what they hold |
+//! | [`restore`] | the same: restores held data at a start |
 //! | [`patrol`] | damage in memory: lines are sealed, verified and corrected |
 //! | [`guard`] | a disk that was changed while its newest data was elsewhere |
 //! | [`presence`] | devices that are deleted or replaced while in use |

@@ -248,7 +248,7 @@ pub(crate) fn verify_locked(
 
 /// Restores lost sectors of a line from `bytes`, as far as they are still lost. The caller holds
 /// the shard's lock. Returns false if the line is in use.
-pub(crate) fn put_back(
+pub(crate) fn restore_sectors(
     shared: &Shared,
     number: usize,
     shard: &mut Shard<MappedLines>,
@@ -412,4 +412,4 @@ pub(crate) fn no_walks(shards: usize) -> Vec<AtomicU64> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -83,7 +83,7 @@ impl Runtime {
     /// When there is no such volume, or the runtime is stopping.
     pub fn set_unsafe_supply(&self, name: &str, choice: UnsafeSupply) -> Result<(), VolumeError> {
         let id = self.named(name)?.id;
-        self.ask(0, move |tasks| {
+        self.run_on(0, move |tasks| {
             for shard in 0..tasks.shared().shards.len() {
                 tasks.shared().shard(shard).set_unsafe_supply(id, choice);
             }

@@ -158,16 +158,16 @@ impl<'a> Restorer<'a> {
         let latch = Arc::new(Latch::default());
         latch.state.lock().0 = batch.pieces.len();
         let unstarted = Unstarted(Arc::clone(&latch), batch.pieces.len());
-        let (theirs, volume, records) = (Arc::clone(batch), self.volume, self.records);
+        let (batch, volume, records) = (Arc::clone(batch), self.volume, self.records);
         let inboxes = &self.runtime.shared.inboxes;
         let inbox = &inboxes[self.submitted % inboxes.len()];
         self.submitted += 1;
         inbox.post(Message::Task(Box::new(move |tasks: &mut dyn Tasks| {
             let latch = unstarted.start();
-            for piece in &theirs.pieces {
+            for piece in &batch.pieces {
                 let latch = Arc::clone(&latch);
                 let on_done = Box::new(move |result| latch.end(1, result));
-                tasks.restore(volume, piece.0, theirs.content(piece), records, on_done);
+                tasks.restore(volume, piece.0, batch.content(piece), records, on_done);
             }
         })));
         latch
@@ -264,7 +264,7 @@ impl Runtime {
         used: &JournalUse,
     ) -> Result<(), VolumeError> {
         let id = volume.id;
-        self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
+        self.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         self.wait_until_idle(Some(volume))?;
         let _changing = self.changes.lock();
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
@@ -342,7 +342,9 @@ impl Runtime {
         }
         let (sender, result) = mpsc::channel();
         let id = volume.id;
-        self.ask(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = sender.send(result))))?;
+        self.run_on(0, move |tasks| {
+            tasks.sync(id, Box::new(move |result| _ = sender.send(result)))
+        })?;
         result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
         Ok(used.journal.recorded_again(used.number, mark)?)
     }

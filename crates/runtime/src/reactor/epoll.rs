@@ -1,5 +1,6 @@
-//! Readiness: for machines that forbid rings. Sockets are tried first and watched when they would
-//! block; files are left to the backends' own threads.
+//! The reactor over epoll, for machines that forbid io_uring. Each socket operation is tried first,
+//! and the socket is watched only if the operation would block. File I/O is done by threads of the
+//! backends.
 
 use super::uring::drain_counter;
 use super::{BufferId, Event, FileOp, RECEIVE_BUFFERS_MAX, RECEIVE_BYTES, Reactor};
@@ -15,33 +16,36 @@ const EVENTS: usize = 256;
 const WAKE_DATA: u64 = u64::MAX;
 const LISTENER_BIT: u64 = 1 << 40;
 
-/// What is wanted of a connection.
+/// The requested operations of a connection.
 #[derive(Default)]
-struct Wanted {
+struct Requested {
     conn: u32,
     receive: bool,
     fill: Option<*mut libc::msghdr>,
     send: Option<Sending>,
+    /// The socket was added to the epoll set.
     watched: bool,
 }
 
-/// A message on its way: the caller's description of it and how much has gone.
+/// A message that is being sent.
 struct Sending {
+    /// Its memory, from `next` on without the bytes that were sent.
     iovecs: Vec<libc::iovec>,
     next: usize,
+    /// Bytes sent.
     sent: usize,
 }
 
-/// See the module's description.
+/// The reactor over epoll.
 pub(crate) struct EpollReactor {
     epoll: OwnedFd,
     wake: RawFd,
     memory: Box<[u8]>,
     free: Vec<BufferId>,
-    wanted: HashMap<RawFd, Wanted>,
-    /// Connections to try at once, without waiting for the kernel to say that they are ready.
+    requested: HashMap<RawFd, Requested>,
+    /// Connections whose receive is tried before the next wait.
     eager: Vec<RawFd>,
-    /// Connections that could receive but found no free buffer.
+    /// Connections whose receive found no free buffer.
     starved: Vec<RawFd>,
     listeners: HashMap<u32, RawFd>,
     events: VecDeque<Event>,
@@ -69,20 +73,20 @@ impl Sockets for EpollReactor {
     }
 
     fn receive(&mut self, conn: u32, fd: RawFd) {
-        let wanted = self.wanted.entry(fd).or_default();
-        wanted.conn = conn;
-        wanted.receive = true;
+        let requested = self.requested.entry(fd).or_default();
+        requested.conn = conn;
+        requested.receive = true;
         self.eager.push(fd);
     }
 
     fn pause(&mut self, _conn: u32) {
-        // Each receive brings one event, so there is nothing to end.
+        // A receive reports one event, so there is nothing to cancel.
     }
 
     fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr) {
-        let wanted = self.wanted.entry(fd).or_default();
-        wanted.conn = conn;
-        wanted.fill = Some(message);
+        let requested = self.requested.entry(fd).or_default();
+        requested.conn = conn;
+        requested.fill = Some(message);
         self.try_fill(fd);
     }
 
@@ -91,14 +95,14 @@ impl Sockets for EpollReactor {
         let iovecs = unsafe {
             std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen).to_vec()
         };
-        let wanted = self.wanted.entry(fd).or_default();
-        wanted.conn = conn;
-        wanted.send = Some(Sending { iovecs, next: 0, sent: 0 });
+        let requested = self.requested.entry(fd).or_default();
+        requested.conn = conn;
+        requested.send = Some(Sending { iovecs, next: 0, sent: 0 });
         self.try_send(fd);
     }
 
     fn forget(&mut self, fd: RawFd) {
-        if self.wanted.remove(&fd).is_some_and(|wanted| wanted.watched) {
+        if self.requested.remove(&fd).is_some_and(|requested| requested.watched) {
             let _ = epoll::delete(&self.epoll, borrow(fd));
         }
         self.eager.retain(|&other| other != fd);
@@ -119,7 +123,7 @@ impl Reactor for EpollReactor {
             wake,
             memory: vec![0; RECEIVE_BYTES * usize::from(BUFFERS)].into_boxed_slice(),
             free: (0..BUFFERS).map(BufferId).collect(),
-            wanted: HashMap::new(),
+            requested: HashMap::new(),
             eager: Vec::new(),
             starved: Vec::new(),
             listeners: HashMap::new(),
@@ -189,7 +193,7 @@ impl EpollReactor {
                 Err(error) => {
                     let result = Err(error.into());
                     self.events.push_back(Event::Accepted { listener, result });
-                    // The kernel would report the client that waits again and again.
+                    // Otherwise the kernel would report the waiting client in each wait.
                     self.stop_accepting(listener, fd);
                     return;
                 }
@@ -198,7 +202,8 @@ impl EpollReactor {
     }
 
     fn try_receive(&mut self, fd: RawFd) {
-        let Some(wanted) = self.wanted.get_mut(&fd).filter(|wanted| wanted.receive) else {
+        let Some(requested) = self.requested.get_mut(&fd).filter(|requested| requested.receive)
+        else {
             return;
         };
         let Some(buffer) = self.free.pop() else {
@@ -214,9 +219,9 @@ impl EpollReactor {
                 self.watch(fd);
             }
             result => {
-                wanted.receive = false;
+                requested.receive = false;
                 let result = result.map(|(len, _)| len).map_err(Into::into);
-                let conn = wanted.conn;
+                let conn = requested.conn;
                 self.events.push_back(Event::Received {
                     conn,
                     buffer: Some(buffer),
@@ -228,22 +233,22 @@ impl EpollReactor {
     }
 
     fn try_fill(&mut self, fd: RawFd) {
-        let Some(wanted) = self.wanted.get_mut(&fd) else { return };
-        let Some(message) = wanted.fill else { return };
+        let Some(requested) = self.requested.get_mut(&fd) else { return };
+        let Some(message) = requested.fill else { return };
         // SAFETY: the caller of `fill` keeps the message and its memory until the event.
         let result = unsafe { receive_into(fd, message) };
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             self.watch(fd);
             return;
         }
-        wanted.fill = None;
-        let conn = wanted.conn;
+        requested.fill = None;
+        let conn = requested.conn;
         self.events.push_back(Event::Filled { conn, result });
     }
 
     fn try_send(&mut self, fd: RawFd) {
-        let Some(wanted) = self.wanted.get_mut(&fd) else { return };
-        let Some(sending) = &mut wanted.send else { return };
+        let Some(requested) = self.requested.get_mut(&fd) else { return };
+        let Some(sending) = &mut requested.send else { return };
         let result = loop {
             if sending.next == sending.iovecs.len() {
                 break Ok(sending.sent);
@@ -253,7 +258,7 @@ impl EpollReactor {
             message.msg_iov = sending.iovecs[sending.next..].as_mut_ptr();
             message.msg_iovlen = sending.iovecs.len() - sending.next;
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: the vectors point to memory that the caller of `send` keeps.
+            // SAFETY: the caller of `send` keeps the memory of the vectors until the event.
             let sent = unsafe { libc::sendmsg(fd, &raw const message, flags) };
             if sent >= 0 {
                 sending.advance(sent as usize);
@@ -269,37 +274,37 @@ impl EpollReactor {
                 _ => break Err(error),
             }
         };
-        wanted.send = None;
-        let conn = wanted.conn;
+        requested.send = None;
+        let conn = requested.conn;
         self.events.push_back(Event::Sent { conn, result });
     }
 
-    /// Tells the kernel what a connection is waiting for.
+    /// Watches a connection for the operations that would block.
     fn watch(&mut self, fd: RawFd) {
-        let Some(wanted) = self.wanted.get_mut(&fd) else { return };
+        let Some(requested) = self.requested.get_mut(&fd) else { return };
         let mut flags = EventFlags::ONESHOT;
-        flags.set(EventFlags::IN, wanted.receive || wanted.fill.is_some());
-        flags.set(EventFlags::OUT, wanted.send.is_some());
+        flags.set(EventFlags::IN, requested.receive || requested.fill.is_some());
+        flags.set(EventFlags::OUT, requested.send.is_some());
         if !flags.intersects(EventFlags::IN | EventFlags::OUT) {
             return;
         }
         let data = EventData::new_u64(fd as u64);
-        let result = if wanted.watched {
+        let result = if requested.watched {
             epoll::modify(&self.epoll, borrow(fd), data, flags)
         } else {
             epoll::add(&self.epoll, borrow(fd), data, flags)
         };
-        wanted.watched = true;
+        requested.watched = true;
         if let Err(error) = result {
-            let conn = wanted.conn;
-            if std::mem::take(&mut wanted.receive) {
+            let conn = requested.conn;
+            if std::mem::take(&mut requested.receive) {
                 let (buffer, result) = (None, Err(error.into()));
                 self.events.push_back(Event::Received { conn, buffer, result, more: false });
             }
-            if wanted.fill.take().is_some() {
+            if requested.fill.take().is_some() {
                 self.events.push_back(Event::Filled { conn, result: Err(error.into()) });
             }
-            if wanted.send.take().is_some() {
+            if requested.send.take().is_some() {
                 self.events.push_back(Event::Sent { conn, result: Err(error.into()) });
             }
         }
@@ -313,7 +318,7 @@ impl Sending {
             let iovec = &mut self.iovecs[self.next];
             if sent < iovec.iov_len {
                 iovec.iov_len -= sent;
-                // SAFETY: moves inside the memory that the vector describes.
+                // SAFETY: `sent` is less than the length of the vector's memory.
                 iovec.iov_base = unsafe { iovec.iov_base.cast::<u8>().add(sent) }.cast();
                 return;
             }
@@ -327,6 +332,6 @@ impl Sending {
 }
 
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the trait demands that descriptors stay open while they are in use here.
+    // SAFETY: callers keep descriptors open until the event, see `Reactor`.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

@@ -1,20 +1,19 @@
-//! What both reactors owe to a worker.
+//! Contracts of both reactors.
 
 use super::{EpollReactor, Event, Reactor, UringReactor};
+use crate::rig::common::client::PATIENCE;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Many more than there are receive buffers.
+/// Many more than the receive buffers.
 const CONNECTIONS: u32 = 64;
-/// Those that send something before they leave: enough to use all buffers up.
+/// Connections whose peer sends a byte before it disconnects: enough to use all buffers.
 const SENDING: u32 = 16;
-/// More than any machine needs.
-const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection whose peer has sent something, or nothing, and has left.
-fn left_behind(sends: bool) -> OwnedFd {
+/// A connection whose peer has disconnected, after it has sent a byte if `sends`.
+fn disconnected(sends: bool) -> OwnedFd {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     if sends {
@@ -23,11 +22,12 @@ fn left_behind(sends: bool) -> OwnedFd {
     ours
 }
 
-/// The end of a connection takes no buffer, so none comes back for the next one that waits.
+/// Fails if a reactor repeats starved receives only when a buffer is returned: the end of a stream
+/// takes no buffer.
 fn every_end_is_reported_although_buffers_run_out<R: Reactor>() {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let mut reactor = R::new(bell.as_raw_fd()).unwrap();
-    let sockets: Vec<OwnedFd> = (0..CONNECTIONS).map(|at| left_behind(at < SENDING)).collect();
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let mut reactor = R::new(wake.as_raw_fd()).unwrap();
+    let sockets: Vec<OwnedFd> = (0..CONNECTIONS).map(|at| disconnected(at < SENDING)).collect();
     let fd = |conn: u32| sockets[conn as usize].as_raw_fd();
     (0..CONNECTIONS).for_each(|conn| reactor.receive(conn, fd(conn)));
     let (mut ended, until) = (0, Instant::now() + PATIENCE);

@@ -1,4 +1,5 @@
-//! The ring: one system call a turn submits everything asked for and waits for what comes.
+//! The reactor over io_uring: one system call per turn submits the requested operations and waits
+//! for events.
 
 use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
 use forebay_frontend::Sockets;
@@ -11,12 +12,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 const ENTRIES: u32 = 1024;
-/// Few, because they are used in turn and should stay in the cache until their turn comes again:
-/// with eight of them, a batch of writes of 4 KiB takes a tenth more time.
+/// Receive buffers. The kernel uses them in turn, so with few of them the next one is still in the
+/// processor's cache: with eight, a batch of 4 KiB writes takes a tenth more time.
 const BUFFERS: u16 = 4;
 const BUFFER_GROUP: u16 = 1;
 
-/// What an entry was for, in the upper half of its user data.
+/// The operation of an entry, in the upper half of its user data.
 const WAKE: u64 = 0;
 const ACCEPT: u64 = 1;
 const RECEIVE: u64 = 2;
@@ -30,7 +31,7 @@ const fn user_data(kind: u64, key: u32) -> u64 {
     kind << 32 | key as u64
 }
 
-/// See the module's description.
+/// The reactor over io_uring.
 pub(crate) struct UringReactor {
     ring: IoUring,
     buffers: BufferRing,
@@ -38,11 +39,11 @@ pub(crate) struct UringReactor {
     wake: RawFd,
     timer: Box<Timespec>,
     timer_armed: bool,
-    /// Receives that found no buffer, oldest first. They are asked for again before the next wait,
-    /// as many as there are buffers. A buffer that comes back is no occasion to do so: a receive
-    /// that ends without one, at the end of its connection, would be the last.
+    /// Receives that found no buffer, oldest first. Before each wait, as many are repeated as there
+    /// are buffers. To repeat one for each returned buffer would not suffice: a receive that
+    /// reports the end of its stream takes no buffer, so none would be returned for the next one.
     starved: VecDeque<(u32, RawFd)>,
-    /// The descriptors of listeners, and behind them of connections, by their numbers.
+    /// The descriptors of listeners, and behind them of connections, indexed by their numbers.
     descriptors: Vec<RawFd>,
 }
 
@@ -65,8 +66,8 @@ impl Sockets for UringReactor {
     }
 
     fn receive(&mut self, conn: u32, fd: RawFd) {
-        // One entry serves until it runs out of buffers or is cancelled, so that the way from a
-        // client's bytes to us is neither asked for nor set up again each time.
+        // A multishot receive stays armed until it finds no buffer or is cancelled, which saves an
+        // entry per receive.
         let entry = opcode::RecvMulti::new(Fd(fd), BUFFER_GROUP).build();
         self.push(entry.user_data(user_data(RECEIVE, conn)));
         self.remember(conn, fd);
@@ -83,15 +84,15 @@ impl Sockets for UringReactor {
     }
 
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
-        // WAITALL makes the kernel go on until the message is sent or the connection is gone, so a
-        // message is one event however slowly the client reads.
+        // With WAITALL, the kernel completes the send when the whole message is sent or the
+        // connection has ended, so a message takes one event however slowly the client reads.
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         let entry = opcode::SendMsg::new(Fd(fd), message).flags(flags).build();
         self.push(entry.user_data(user_data(SEND, conn)));
     }
 
     fn forget(&mut self, fd: RawFd) {
-        // Another connection may get the descriptor.
+        // The descriptor may be reused for another connection.
         self.starved.retain(|&(_, other)| other != fd);
     }
 }
@@ -103,13 +104,14 @@ impl Reactor for UringReactor {
     fn new(wake: RawFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_clamp().setup_cqsize(8 * ENTRIES).setup_submit_all();
-        // The kernel does its deferred work when we wait for it, instead of interrupting us.
+        // With DEFER_TASKRUN, the kernel completes I/O while the worker waits, instead of
+        // interrupting it.
         let fast = builder.clone().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
         let ring = match fast {
             Ok(ring) => ring,
             Err(_) => builder.setup_coop_taskrun().build(ENTRIES)?,
         };
-        // Saves looking the descriptor up at every call; older kernels do without.
+        // Saves the lookup of the descriptor in each call. Older kernels do not support it.
         let _ = ring.submitter().register_ring_fd();
         let buffers = BufferRing::new(&ring)?;
         let mut reactor = Self {
@@ -122,7 +124,7 @@ impl Reactor for UringReactor {
             starved: VecDeque::new(),
             descriptors: Vec::new(),
         };
-        reactor.try_receiving()?;
+        reactor.probe_receive()?;
         reactor.watch_wake();
         Ok(reactor)
     }
@@ -145,9 +147,9 @@ impl Reactor for UringReactor {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        self.feed_starved();
+        self.repeat_starved();
         if !self.timer_armed {
-            // One timer for many turns: to arm one at each wait would cost more than the wait.
+            // One timer serves many turns: arming one for each wait would cost more than the wait.
             *self.timer = Timespec::from(timeout);
             let entry = opcode::Timeout::new(&raw const *self.timer).build();
             self.push(entry.user_data(user_data(TIMER, 0)));
@@ -181,20 +183,19 @@ impl Reactor for UringReactor {
 impl UringReactor {
     fn push(&mut self, entry: squeue::Entry) {
         loop {
-            // SAFETY: what the entry points to stays valid until its event: callers promise it
-            // for messages and files (see the trait), and buffers and counters are ours.
+            // SAFETY: the memory of the entry is valid until its event. Callers ensure that for
+            // messages and files, see `Reactor`; this reactor owns buffers, counters and timer.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // The queue is full: hand over what is in it. A busy kernel is asked again.
+            // The queue is full. If the kernel is busy, the next iteration tries again.
             let _ = self.ring.submit();
         }
     }
 
-    /// Receives a byte over a pair of sockets, as connections will receive theirs. What a kernel
-    /// can do is tried, not concluded from its version: receiving again and again for one entry
-    /// came with Linux 6.0.
-    fn try_receiving(&mut self) -> io::Result<()> {
+    /// Probes for multishot receives, a feature of Linux 6.0, with one byte over a socket pair. A
+    /// probe is more reliable than the version, because distributions backport features.
+    fn probe_receive(&mut self) -> io::Result<()> {
         use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -206,15 +207,17 @@ impl UringReactor {
             self.ring.submit_and_wait(1)?;
             self.collect();
             while let Some(event) = self.events.pop_front() {
-                let Event::Received { buffer, result, more: goes_on, .. } = event else { continue };
-                let came = result?;
+                let Event::Received { buffer, result, more: is_armed, .. } = event else {
+                    continue;
+                };
+                let received = result?;
                 if let Some(buffer) = buffer {
                     self.recycle(buffer);
                 }
-                if came == 1 && !goes_on {
+                if received == 1 && !is_armed {
                     return Err(io::ErrorKind::Unsupported.into());
                 }
-                more = goes_on;
+                more = is_armed;
             }
         }
         Ok(())
@@ -225,8 +228,7 @@ impl UringReactor {
         self.push(entry.user_data(user_data(WAKE, 0)));
     }
 
-    /// Connections are numbered from zero, so a table serves to find a connection's descriptor
-    /// again. Listeners use the numbers from the other end of the same table.
+    /// Stores the descriptor of a connection, to repeat its receive.
     fn remember(&mut self, conn: u32, fd: RawFd) {
         let at = conn as usize + LISTENERS_MAX;
         if self.descriptors.len() <= at {
@@ -235,11 +237,11 @@ impl UringReactor {
         self.descriptors[at] = fd;
     }
 
-    /// Asks again for receives that found no buffer, until one of them has something to report or
-    /// all are asked for. Where nothing has come yet, the kernel takes no buffer: that receive
-    /// waits for bytes from then on, and the buffer is there for the next.
-    fn feed_starved(&mut self) {
-        // Each connection once: the kernel may hold buffers whose completions are still to come.
+    /// Repeats receives that found no buffer, until one of them reports an event or all are
+    /// submitted. A receive without pending bytes takes no buffer and stays armed, so the buffer is
+    /// free for the next one.
+    fn repeat_starved(&mut self) {
+        // Each connection once: completions of other receives may still hold buffers.
         for _ in 0..self.starved.len() {
             let free = u32::from(BUFFERS) - self.buffers.lent;
             for _ in 0..free {
@@ -247,7 +249,7 @@ impl UringReactor {
                 self.receive(conn, fd);
             }
             if self.starved.is_empty() || !self.events.is_empty() {
-                // What was asked for is submitted by the wait that follows.
+                // The wait that follows submits the entries.
                 return;
             }
             let _ = self.ring.submit();
@@ -286,7 +288,7 @@ impl UringReactor {
             self.accept(listener, fd);
         }
         let result = result.map(|fd| {
-            // SAFETY: the kernel has just made this descriptor for us.
+            // SAFETY: the kernel has created this descriptor for the accepted connection.
             unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
         });
         self.events.push_back(Event::Accepted { listener, result });
@@ -307,15 +309,17 @@ impl UringReactor {
     }
 }
 
-/// Listeners that a reactor can have.
+/// Listeners of a reactor, at most.
 const LISTENERS_MAX: usize = 64;
 
-/// Buffers that the kernel takes from as bytes come, so that an idle connection needs none.
+/// A ring of provided buffers. The kernel takes a buffer when bytes arrive, so idle connections
+/// hold none.
 struct BufferRing {
     entries: *mut BufRingEntry,
     memory: Box<[u8]>,
     layout: std::alloc::Layout,
     tail: u16,
+    /// Buffers in events that the worker has not recycled.
     lent: u32,
 }
 
@@ -329,8 +333,8 @@ impl BufferRing {
         if entries.is_null() {
             std::alloc::handle_alloc_error(layout);
         }
-        // SAFETY: the ring's memory is freed by `drop`, after the ring itself (see the order of
-        // the fields of the reactor).
+        // SAFETY: `drop` frees the memory after the ring is closed, because the reactor declares
+        // the field `ring` before `buffers`.
         unsafe {
             ring.submitter().register_buf_ring_with_flags(
                 entries as u64,
@@ -355,8 +359,8 @@ impl BufferRing {
     fn put(&mut self, buffer: BufferId) {
         let start = usize::from(buffer.0) * RECEIVE_BYTES;
         let address = self.memory[start..].as_mut_ptr() as u64;
-        // SAFETY: the index is inside the ring, whose entries up to the tail are the kernel's and
-        // those behind it ours; the tail is published after the entry is written.
+        // SAFETY: the index is inside the ring. The kernel reads entries up to the tail only, and
+        // the tail is published after the entry is written.
         unsafe {
             let entry = &mut *self.entries.add(usize::from(self.tail % BUFFERS));
             entry.set_addr(address);
@@ -372,14 +376,14 @@ impl BufferRing {
 
 impl Drop for BufferRing {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; the kernel's ring is gone already.
+        // SAFETY: allocated with this layout, and the kernel's ring is closed.
         unsafe { std::alloc::dealloc(self.entries.cast(), self.layout) }
     }
 }
 
-/// Takes what an event counter has counted.
+/// Resets an eventfd to zero.
 pub(super) fn drain_counter(fd: RawFd) {
     let mut count = [0u8; 8];
-    // SAFETY: reads eight bytes into eight bytes; the counter does not block.
+    // SAFETY: reads eight bytes into eight bytes. The eventfd does not block.
     unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
 }

@@ -1,6 +1,7 @@
-//! The world around a worker's dispatcher: locks, memory, I/O and replies.
+//! The environment of a worker's dispatcher: shards, memory, I/O, journals and replies.
 
 use super::io::{Ended, Ios};
+use super::tasks::OnDone;
 use crate::clients::{ClientCompletion, ClientTable, Completions};
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
@@ -10,21 +11,21 @@ use forebay_engine::{
     Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
 };
 use forebay_frontend::Memory;
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Who asked.
+/// The recipient of the answer to a request.
 pub(crate) enum Token {
     /// A client of a front end.
     Client(ClientCompletion),
-    /// Somebody inside, who is told the result.
-    Inside(Box<dyn FnOnce(IoResult) + Send>),
+    /// The runtime itself.
+    Internal(OnDone),
 }
 
-/// See the module's description.
+/// The environment of a worker's dispatcher.
 pub(crate) struct WorkerHost<R> {
     pub shared: Arc<Shared>,
     pub worker: usize,
@@ -33,16 +34,16 @@ pub(crate) struct WorkerHost<R> {
     /// Answers to requests of clients, until they are delivered.
     pub completions: Completions,
     pub ios: Ios,
-    /// What ended without leaving the worker.
+    /// I/Os that have ended and are not yet reported to the dispatcher.
     pub ended: Vec<Ended>,
-    /// The volume looked up last: mostly the next one as well.
+    /// The volume of the last lookup, which is mostly the next one, too.
     pub volume: Option<Arc<Volume>>,
     /// The time at the start of the turn.
     pub now: Instant,
 }
 
 impl<R: Reactor> WorkerHost<R> {
-    /// Whether something is lost of a volume that its journal does not have either.
+    /// Whether a volume has lost sectors that its journal may not have either.
     fn has_stale_journal(&mut self, id: VolumeId) -> bool {
         let Some(volume) = self.find_volume(id) else { return false };
         if !volume.journal_is_stale.load(Ordering::Relaxed) {
@@ -55,7 +56,7 @@ impl<R: Reactor> WorkerHost<R> {
         is_lost
     }
 
-    /// The volume of this number, which is being served.
+    /// Looks up a volume by its number.
     pub(crate) fn find_volume(&mut self, id: VolumeId) -> Option<&Arc<Volume>> {
         if self.volume.as_ref().is_none_or(|volume| volume.id != id) {
             self.volume = self.shared.volume(id);
@@ -107,7 +108,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         }
         guard.settle_steps();
         for note in out.notes.drain(..) {
-            out.answers.extend(tell_journal(&self.shared, shard, payload, &note));
+            out.answers.extend(record_in_journal(&self.shared, shard, payload, &note));
         }
         result
     }
@@ -129,7 +130,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
-        let volume = Arc::clone(self.find_volume(volume).expect("a volume with requests stays"));
+        let volume = self.find_volume(volume).expect("a volume with requests is not removed");
+        let volume = Arc::clone(volume);
         match volume.flush.begin() {
             FlushNeed::Flush => self.ios.flush(&mut self.reactor, volume, job),
             FlushNeed::Known(result) => self.ended.push(Ended::Flush { job, result }),
@@ -149,13 +151,14 @@ impl<R: Reactor> Host for WorkerHost<R> {
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
         self.find_volume(part.volume);
         let Some(volume) = &self.volume else { return Admission::Free };
-        volume.will_change(part.range);
+        volume.invalidate_samples(part.range);
         let admission = match &volume.journal {
             Some(used) => used.journal.admit(used.number, part, fua, used.durability),
             None if volume.power.has_ups() => Admission::Through,
             None => return Admission::Free,
         };
-        // A journal that is only full has older records, which what goes past it must void.
+        // Only without a working journal. The older records of a full journal have to be voided by
+        // a write that bypasses it.
         if admission == Admission::Through && volume.is_ups_only() {
             let ByteRange { offset, len } = part.range;
             let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
@@ -169,7 +172,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
     fn touch(&mut self, part: &Part) -> bool {
         let volume = self.find_volume(part.volume);
         if let Some(volume) = volume {
-            volume.will_change(part.range);
+            volume.invalidate_samples(part.range);
         }
         match volume.and_then(|volume| volume.journal.as_ref()) {
             Some(used) => used.journal.may_erase(used.number, part),
@@ -182,13 +185,13 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 
     fn nobody(&mut self) -> Token {
-        Token::Inside(Box::new(|_| {}))
+        Token::Internal(Box::new(|_| {}))
     }
 
     fn withdraw(&mut self, volume: VolumeId) {
         let volume = self.find_volume(volume);
         let used = volume.and_then(|volume| volume.journal.as_ref());
-        used.expect("it has granted a permit").journal.withdraw();
+        used.expect("the journal has granted a permit").journal.withdraw();
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
@@ -197,14 +200,14 @@ impl<R: Reactor> Host for WorkerHost<R> {
         }
         let volume = self.find_volume(volume);
         let used = volume.and_then(|volume| volume.journal.as_ref());
-        used.expect("it is the volume's protection").journal.barrier(part)
+        used.expect("the journal protects the volume").journal.barrier(part)
     }
 
     fn reply(&mut self, token: Token, reply: Reply<'_, Memory>) {
         match token {
-            Token::Inside(tell) => {
-                debug_assert!(reply.segments.is_empty(), "nobody inside reads");
-                tell(reply.result);
+            Token::Internal(on_done) => {
+                debug_assert!(reply.segments.is_empty(), "internal requests do not read");
+                on_done(reply.result);
             }
             Token::Client(completion) => completion.answer(reply),
         }
@@ -220,17 +223,17 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 }
 
-/// Changes the pool's memory as the engine says, under the shard's lock.
+/// Carries out a memory step of the engine. The caller holds the shard's lock.
 pub(crate) fn carry_out(pool: &Pool, shard: usize, payload: &[u8], step: MemoryStep) {
     let line = LINE_BYTES as usize;
     match step {
-        MemoryStep::Verify { .. } => unreachable!("it needs the shard, and is the caller's"),
+        MemoryStep::Verify { .. } => unreachable!("the caller verifies, as that needs the shard"),
         MemoryStep::Fill { slot, offset, payload_offset, len } => {
             let (offset, len) = (offset as usize, len as usize);
             let content = &payload[payload_offset as usize..][..len];
             assert!(offset + len <= line);
-            // SAFETY: inside the line, and the engine names only lines that nobody else reads or
-            // writes: one that is pinned has moved away first.
+            // SAFETY: the range is inside the line. The engine fills only lines without pins, as it
+            // relocates pinned ones first, so nothing else reads or writes this one.
             unsafe {
                 let to = pool.line(shard, slot).add(offset);
                 std::ptr::copy_nonoverlapping(content.as_ptr(), to, len);
@@ -239,8 +242,8 @@ pub(crate) fn carry_out(pool: &Pool, shard: usize, payload: &[u8], step: MemoryS
         MemoryStep::Copy { from, to, offset, len } => {
             let (offset, len) = (offset as usize, len as usize);
             assert!(from != to && offset + len <= line);
-            // SAFETY: two different lines of the pool, and inside of both; nobody reads or writes
-            // `to` yet.
+            // SAFETY: the ranges are inside two different lines of the pool. The slot `to` is new,
+            // so nothing else reads or writes it.
             unsafe {
                 let (from, to) = (pool.line(shard, from), pool.line(shard, to));
                 std::ptr::copy_nonoverlapping(from.add(offset), to.add(offset), len);
@@ -249,11 +252,11 @@ pub(crate) fn carry_out(pool: &Pool, shard: usize, payload: &[u8], step: MemoryS
     }
 }
 
-/// Tells a volume's journal of a change, under the shard's lock. Returns what the part is told at
-/// once.
-fn tell_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> Option<Answer> {
-    let volume = shared.volume(note.volume).expect("a volume with requests stays");
-    let used = volume.journal.as_ref().expect("its shards know that it has a journal");
+/// Records a change in the volume's journal. The caller holds the shard's lock. Returns the answer
+/// to the part, if it does not wait for the journal.
+fn record_in_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> Option<Answer> {
+    let volume = shared.volume(note.volume).expect("a volume with requests is not removed");
+    let used = volume.journal.as_ref().expect("shards make notes for volumes with a journal");
     let slots: &[_] = match &note.kind {
         NoteKind::Write { slots, .. } => slots,
         _ => &[],
@@ -267,8 +270,8 @@ fn tell_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> O
         let start = offset.max(line * LINE_BYTES);
         let end = (offset + len).min((line + 1) * LINE_BYTES);
         let address = shared.pool.line(shard, slot);
-        // SAFETY: inside the line, which holds the payload that was received into it; nobody
-        // writes to it while the shard is locked.
+        // SAFETY: the range is inside the line, which holds the received payload. Nothing writes to
+        // the line while the shard is locked.
         unsafe {
             let address = address.add((start - line * LINE_BYTES) as usize);
             std::slice::from_raw_parts(address.cast_const(), (end - start) as usize)
@@ -277,7 +280,7 @@ fn tell_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> O
     used.journal.record(used.number, note, pieces)
 }
 
-/// Gives back the pins of replies, those of each shard under one lock.
+/// Releases the pins of replies. Takes the lock of each shard once.
 pub(crate) fn release(shared: &Shared, segments: &[ReplySegment]) {
     let mut shards = segments.iter().fold(0u64, |shards, segment| shards | 1 << segment.shard);
     while shards != 0 {

@@ -1,7 +1,8 @@
-//! I/O to the backends: gathered over a turn, joined where neighbours meet, started together.
+//! I/O to the backends. The I/Os of a turn are collected, adjacent ones are coalesced, and all are
+//! started together at the end of the turn.
 
 use crate::reactor::Reactor;
-use crate::shared::{Inbox, Message, Shared, TransferName, Volume};
+use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
 use forebay_frontend::Memory;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
@@ -13,11 +14,11 @@ mod in_flight;
 
 use in_flight::{InFlight, Member, Progress, Purpose, submit};
 
-/// An I/O that waits for the end of the turn.
+/// An I/O to be started at the end of the turn.
 pub(crate) struct Pending {
     shard: usize,
     action: IoAction,
-    /// The address of the part's private memory, where the action means it.
+    /// The address of the request's private memory; null if it has none.
     private: *mut u8,
     /// The block size of the disk, in bytes.
     block_bytes: u64,
@@ -41,7 +42,7 @@ impl Mergeable for Pending {
     }
 }
 
-/// What has ended.
+/// An I/O of a shard, or a flush, that has ended.
 pub(crate) enum Ended {
     Shard { shard: usize, id: IoId, result: IoResult },
     Flush { job: JobId, result: IoResult },
@@ -54,9 +55,9 @@ pub(crate) struct Ios {
     free: Vec<u32>,
     inbox: Arc<Inbox>,
     worker: usize,
-    /// Times that what is pending was started.
+    /// Counts the calls of [`Ios::start`] that started an I/O.
     starts: u64,
-    /// The start of everything.
+    /// The start of the runtime.
     started: Instant,
 }
 
@@ -66,12 +67,12 @@ impl Ios {
         Self { pending, in_flight, free, inbox, worker, starts: 0, started }
     }
 
-    /// Names what is pending among all that was and will be, of all workers.
+    /// Identifies the pending I/Os among those of all turns and workers.
     pub(super) const fn turn(&self) -> u64 {
         (self.worker as u64 + 1) << 48 | self.starts
     }
 
-    /// Takes an I/O of a shard, to be started with [`Ios::start`].
+    /// Adds an I/O of a shard. [`Ios::start`] starts it.
     pub(super) fn push(
         &mut self,
         shard: usize,
@@ -85,19 +86,19 @@ impl Ios {
         self.pending.push(Pending { shard, action, private, block_bytes });
     }
 
-    /// Whether anything is under way.
+    /// Whether no I/O is pending or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.free.len() == self.in_flight.len()
     }
 
-    /// When the oldest I/O began that the backend of a volume, or of any, has not answered.
+    /// The start of the oldest I/O in flight of a volume, or of all.
     pub(super) fn oldest(&self, volume: Option<VolumeId>) -> Option<Instant> {
         let in_flight = self.in_flight.iter().flatten();
-        let ours = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
-        ours.map(|io| io.began).min()
+        let meant = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
+        meant.map(|io| io.began).min()
     }
 
-    /// Starts everything that was pushed.
+    /// Coalesces and starts the pending I/Os.
     pub(super) fn start<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R) {
         if self.pending.is_empty() {
             return;
@@ -106,8 +107,8 @@ impl Ios {
         let mut pending = std::mem::take(&mut self.pending);
         merge(&mut pending, |run| {
             let volume = shared.volume(run[0].action.volume);
-            let volume = volume.expect("a volume stays while it has operations");
-            let io = gather(shared, volume, run);
+            let volume = volume.expect("a volume with operations is not removed");
+            let io = coalesce(shared, volume, run);
             self.launch(reactor, io);
         });
         pending.clear();
@@ -131,35 +132,35 @@ impl Ios {
         });
         let io = self.in_flight[tag as usize].insert(Box::new(io));
         if let Some(claim) = &io.claim
-            && !io.volume.blocks.lock().start(claim, TransferName { worker: self.worker, tag })
+            && !io.volume.blocks.lock().start(claim, TransferId { worker: self.worker, tag })
         {
-            // Another transfer owns one of its blocks, and says when that has ended.
+            // The end of the transfer that owns one of its blocks starts this one.
             return;
         }
         submit(reactor, &self.inbox, tag, io);
     }
 
-    /// A transfer that waited for a block may start.
-    pub(super) fn go_on<R: Reactor>(&mut self, reactor: &mut R, tag: u32) {
-        let io = self.in_flight[tag as usize].as_ref().expect("it waits until it is started");
+    /// Starts a transfer that has waited for a block.
+    pub(super) fn resume<R: Reactor>(&mut self, reactor: &mut R, tag: u32) {
+        let io = self.in_flight[tag as usize].as_ref().expect("a waiting transfer keeps its tag");
         submit(reactor, &self.inbox, tag, io);
     }
 
-    /// A transfer has ended: those that waited for its blocks start.
+    /// Releases the blocks of a transfer that has ended, and starts transfers that wait for them.
     fn release<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R, io: &InFlight) {
         let Some(claim) = &io.claim else { return };
         let mut next = Vec::new();
         io.volume.blocks.lock().end(claim, &mut next);
-        for TransferName { worker, tag } in next {
+        for TransferId { worker, tag } in next {
             if worker == self.worker {
-                self.go_on(reactor, tag);
+                self.resume(reactor, tag);
             } else {
                 shared.inboxes[worker].post(Message::BlockFree { tag });
             }
         }
     }
 
-    /// A backend has answered.
+    /// Handles the completion of an I/O by a backend.
     pub(super) fn done<R: Reactor>(
         &mut self,
         shared: &Shared,
@@ -168,18 +169,18 @@ impl Ios {
         result: IoResult,
         ended: &mut Vec<Ended>,
     ) {
-        let io = self.in_flight[tag as usize].as_mut().expect("each I/O is answered once");
+        let io = self.in_flight[tag as usize].as_mut().expect("an I/O completes once");
         if result.is_ok() && io.next_step() {
             submit(reactor, &self.inbox, tag as u32, io);
             return;
         }
-        let io = self.in_flight[tag as usize].take().expect("looked at just now");
+        let io = self.in_flight[tag as usize].take().expect("checked above");
         self.free.push(tag as u32);
         self.release(shared, reactor, &io);
         self.end(reactor, *io, result, ended);
     }
 
-    /// A file operation of the reactor has ended.
+    /// Handles the completion of a file operation by the reactor.
     pub(super) fn file_done<R: Reactor>(
         &mut self,
         shared: &Shared,
@@ -188,7 +189,7 @@ impl Ios {
         result: std::io::Result<usize>,
         ended: &mut Vec<Ended>,
     ) {
-        let io = self.in_flight[tag as usize].as_mut().expect("each I/O is answered once");
+        let io = self.in_flight[tag as usize].as_mut().expect("an I/O completes once");
         match result {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                 submit(reactor, &self.inbox, tag, io);
@@ -206,7 +207,7 @@ impl Ios {
             Ok(bytes) => match io.advance(bytes as u64) {
                 Progress::Done => self.done(shared, reactor, u64::from(tag), Ok(()), ended),
                 Progress::More => submit(reactor, &self.inbox, tag, io),
-                Progress::Stuck => {
+                Progress::EndOfFile => {
                     tracing::error!(
                         volume = io.volume.name,
                         "the backing store {} is shorter than it was when it was opened",
@@ -235,8 +236,8 @@ impl Ios {
         }
         let is_stable = io.verb == Some(IoVerb::Write { fua: true }) && result.is_ok();
         if !is_stable && io.verb.is_some_and(|verb| verb != IoVerb::Read) {
-            // Before the answer is given: a flush that follows it must find it.
-            io.volume.flush.wrote();
+            // Recorded before the answer, so that a flush that follows the answer covers the write.
+            io.volume.flush.record_write();
         }
         match io.purpose {
             Purpose::Flush(job) => {
@@ -253,7 +254,7 @@ impl Ios {
                 ended.push(Ended::Flush { job, result });
             }
             Purpose::Shards(members) if result.is_err() && members.len() > 1 => {
-                // One bad sector must not fail the neighbours that were read along with it.
+                // Retried one by one: a bad sector must not fail the other members.
                 let mut at = 0;
                 for member in members {
                     let iovecs = io.iovecs[at..at + member.iovecs].to_vec();
@@ -275,8 +276,8 @@ impl Ios {
     }
 }
 
-/// One I/O of several that follow each other.
-fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
+/// Joins adjacent I/Os into one.
+fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
     let verb = run[0].action.verb;
     let mut iovecs = Vec::new();
     let mut members = Vec::with_capacity(run.len());
@@ -295,7 +296,7 @@ fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
                     shared.pool.line(*shard, slot).wrapping_add(offset as usize)
                 }
                 Place::Private { offset } => private.wrapping_add(offset as usize),
-                Place::Discard => discard.as_ref().expect("made for the longest gap").as_ptr(),
+                Place::Discard => discard.as_ref().expect("allocated above").as_ptr(),
             };
             push_iovec(&mut iovecs, before, base, segment.len as usize);
         }
@@ -305,7 +306,7 @@ fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
     InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard)
 }
 
-/// Appends memory, joining it to the last vector (from `from` on) where it follows that.
+/// Appends memory. Extends the last of the vectors from `from` on if the memory follows it.
 pub(super) fn push_iovec(iovecs: &mut Vec<libc::iovec>, from: usize, base: *mut u8, len: usize) {
     if iovecs.len() > from
         && let Some(last) = iovecs.last_mut()

@@ -1,15 +1,16 @@
-//! A worker: one thread, one reactor, its share of the clients.
+//! A worker: one thread with a reactor and a share of the clients.
 //!
-//! A turn of its loop: wait for events, have the front end hand in whole batches of requests,
-//! answer hits at once from the pool, gather the misses into I/Os, and at the end of the turn start
-//! the I/Os and have the front end send its replies. Nothing in it waits but the wait itself.
+//! In each turn of its loop, a worker waits for events, and passes them to the front end, which
+//! submits whole batches of requests. Hits are answered from the pool at once, misses become I/Os.
+//! At the end of the turn, the worker starts the I/Os, and the front end sends the replies. Only
+//! the wait for events blocks.
 
 mod host;
 mod io;
 mod tasks;
 
 pub(crate) use host::{Token, WorkerHost, carry_out, release};
-pub(crate) use tasks::{Left, Tasks};
+pub(crate) use tasks::{Outstanding, Tasks};
 
 use crate::clients::{ClientTable, Completions, Context, Deliveries};
 use crate::protect::patrol::Patrol;
@@ -21,31 +22,31 @@ use io::{Ended, Ios};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often shards with dirty data are looked after.
+/// The interval of ticks while a shard of the worker has dirty data, and otherwise.
 const TICK_BUSY: Duration = Duration::from_millis(50);
-/// How often a worker looks after the rest.
 const TICK_IDLE: Duration = Duration::from_millis(500);
 
-/// See the module's description.
+/// A worker. See the module.
 pub(crate) struct Worker<R: Reactor, F> {
     pub(super) dispatcher: Dispatcher<WorkerHost<R>>,
     pub(super) host: WorkerHost<R>,
     pub(super) front: F,
-    /// Answers on their way to the front end.
+    /// Buffers to reuse, for answers and messages.
     deliveries: Deliveries,
     messages: Vec<Message>,
     next_tick: Instant,
     patrol: Patrol,
-    pub(super) leaving: bool,
-    /// It leaves although requests are not answered, once no I/O is in flight.
+    /// The loop ends once no request and no I/O is in flight.
+    pub(super) stopping: bool,
+    /// The loop ends although requests are unanswered, once no I/O is in flight.
     pub(super) abandons_requests: bool,
 }
 
 impl<R: Reactor, F: FrontEnd> Worker<R, F> {
-    /// A worker with nothing to do. To be made on its own thread.
+    /// Creates a worker. To be called on the worker's thread.
     pub(crate) fn new(shared: Arc<Shared>, worker: usize, front: F) -> std::io::Result<Self> {
         let inbox = Arc::clone(&shared.inboxes[worker]);
-        let reactor = R::new(inbox.bell())?;
+        let reactor = R::new(inbox.eventfd())?;
         let (now, started) = (Instant::now(), shared.started);
         let patrol = Patrol::new(&shared, worker, now);
         Ok(Self {
@@ -66,22 +67,22 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             deliveries: Deliveries::default(),
             messages: Vec::new(),
             next_tick: now,
-            leaving: false,
+            stopping: false,
             abandons_requests: false,
         })
     }
 
-    /// The front end, and what it sees of the worker.
+    /// Borrows the front end and its view of the worker.
     pub(crate) const fn parts(&mut self) -> (&mut F, Context<'_, R>) {
         let Self { dispatcher, host, front, .. } = self;
         (front, Context { dispatcher, host })
     }
 
-    /// Serves until told to leave.
+    /// Runs the loop until [`Tasks::stop`] was called and nothing is in flight.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         loop {
             let next = self.patrol.next().map_or(self.next_tick, |next| next.min(self.next_tick));
-            let timeout = match self.leaving {
+            let timeout = match self.stopping {
                 true => TICK_BUSY,
                 false => next.saturating_duration_since(self.host.now),
             };
@@ -92,15 +93,15 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 idle = false;
                 self.handle(event);
             }
-            if self.host.now >= self.next_tick && !self.leaving {
+            if self.host.now >= self.next_tick && !self.stopping {
                 self.tick();
             }
             self.end_turn();
-            if !self.leaving {
+            if !self.stopping {
                 self.patrol.poll(&self.host.shared, idle, self.host.now);
             }
             let is_done = self.dispatcher.in_flight() == 0 || self.abandons_requests;
-            if self.leaving && is_done && self.host.ios.is_idle() {
+            if self.stopping && is_done && self.host.ios.is_idle() {
                 self.host.shared.inboxes[self.host.worker].close();
                 return Ok(());
             }
@@ -119,8 +120,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                     Some(buffer) => self.host.reactor.buffer(buffer, len),
                     None => &[],
                 };
-                // SAFETY: the buffer is lent to us, and nobody writes to it, until it is recycled
-                // below; the reactor's memory for buffers never moves.
+                // SAFETY: nothing writes to the lent buffer until it is recycled below, and the
+                // reactor's memory for buffers never moves.
                 let bytes = unsafe { &*bytes };
                 self.socket_event(SocketEvent::Received { conn, bytes, result, more });
                 if let Some(buffer) = buffer {
@@ -134,7 +135,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             Event::File { tag, result } => {
                 let WorkerHost { shared, ios, reactor, ended, .. } = &mut self.host;
                 ios.file_done(shared, reactor, tag, result, ended);
-                self.settle_ended();
+                self.report_ended();
             }
         }
         self.deliver();
@@ -145,7 +146,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         front.event(&mut context, forebay_frontend::Event::Socket(event));
     }
 
-    /// Gives the front end the answers that have gathered.
+    /// Delivers the pending answers to the front end.
     pub(crate) fn deliver(&mut self) {
         let mut deliveries = std::mem::take(&mut self.deliveries);
         loop {
@@ -167,14 +168,14 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 Message::IoDone { tag, result } => {
                     let WorkerHost { shared, ios, reactor, ended, .. } = &mut self.host;
                     ios.done(shared, reactor, tag, result, ended);
-                    self.settle_ended();
+                    self.report_ended();
                 }
                 Message::BlockFree { tag } => {
                     let WorkerHost { ios, reactor, .. } = &mut self.host;
-                    ios.go_on(reactor, tag);
+                    ios.resume(reactor, tag);
                 }
                 Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
-                Message::RoomFree { client } => {
+                Message::MemoryFree { client } => {
                     let (front, mut context) = self.parts();
                     if context.host.clients.is_waiting(client) {
                         front.room_free(&mut context, client);
@@ -185,7 +186,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                     context.deliver_extents(front, &query, &extents);
                 }
                 Message::FrontEnd(message) => {
-                    let message = message.downcast().expect("its own mailer has sent it");
+                    let message = message.downcast().expect("sent by the front end's own mailer");
                     let (front, mut context) = self.parts();
                     front.message(&mut context, *message);
                 }
@@ -195,8 +196,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         self.messages = messages;
     }
 
-    /// Tells the dispatcher what has ended.
-    fn settle_ended(&mut self) {
+    /// Reports ended I/Os to the dispatcher.
+    fn report_ended(&mut self) {
         while let Some(ended) = self.host.ended.pop() {
             match ended {
                 Ended::Shard { shard, id, result } => {
@@ -209,10 +210,10 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         }
     }
 
-    /// Starts what the turn has gathered.
+    /// Starts the I/Os of the turn, and has the front end send its replies.
     fn end_turn(&mut self) {
         loop {
-            self.settle_ended();
+            self.report_ended();
             self.deliver();
             let (front, mut context) = self.parts();
             front.resume_input(&mut context);
@@ -224,7 +225,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             ios.start(shared, reactor);
             let (front, mut context) = self.parts();
             front.end_turn(&mut context);
-            // Replies that went at once let input go on; nothing else would wake us for it.
+            // Replies that were sent at once may have freed memory for input, and no event reports
+            // that.
             let is_over = !self.front.has_input() && self.host.completions.is_empty();
             if is_over && self.host.ended.is_empty() {
                 break;
@@ -233,16 +235,16 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         self.host.clients.record_latencies(self.host.worker);
     }
 
-    /// Tells a shard whose disks are being read, which writes are worth gathering, and how fast it
-    /// may write back.
-    fn note_volumes(&self, number: usize) {
+    /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read,
+    /// the gather threshold, and the pace.
+    fn update_volumes(&self, number: usize) {
         let shared = &self.host.shared;
         let now_ms = forebay_volume::Host::now_ms(&self.host);
         let volumes = shared.volumes.all();
         let mut shard = shared.shard(number);
         for volume in &volumes {
             if shard.has_volume(volume.id) {
-                shard.set_reading(volume.id, volume.reads.are_on(now_ms));
+                shard.set_reading(volume.id, volume.reads.is_reading(now_ms));
                 shard.set_gather_below(volume.id, volume.gather.status().below_bytes);
                 let pace = volume.govern.sample(volume.id, (number, &shard), &volume.reads, now_ms);
                 shard.set_pace(volume.id, pace);
@@ -250,13 +252,13 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         }
     }
 
-    /// Looks after what time brings: deadlines of clients, write-back of this worker's shards.
+    /// Handles timeouts of clients, and the writeback of this worker's shards.
     fn tick(&mut self) {
         let workers = self.host.shared.inboxes.len();
         let shards = self.host.shared.shards.len();
         let mut dirty = false;
         for shard in (self.host.worker..shards).step_by(workers) {
-            self.note_volumes(shard);
+            self.update_volumes(shard);
             if self.host.shared.shard(shard).needs_tick() {
                 dirty = true;
                 self.dispatcher.tick(&mut self.host, shard);

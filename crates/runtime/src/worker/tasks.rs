@@ -1,4 +1,4 @@
-//! What others may ask of a worker between two turns.
+//! The operations of a worker for other threads, run as tasks between two turns.
 
 use super::{Token, Worker};
 use crate::reactor::Reactor;
@@ -8,30 +8,29 @@ use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
 use std::time::Instant;
 
-/// What is left of a volume, or of all, when its clients are to go.
+/// The connections, requests and I/Os of a volume, or of all, that have not ended.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Left {
-    /// Connections, of clients or of peers that are gone.
+pub(crate) struct Outstanding {
+    /// Connections, including those whose peer has disconnected.
     pub connections: usize,
-    /// Requests that are not answered, of clients and from inside.
+    /// Unanswered requests, of clients and internal ones.
     pub requests: usize,
-    /// When the oldest I/O began that a backend has not answered.
+    /// The start of the oldest I/O that a backend has not completed.
     pub oldest_io: Option<Instant>,
 }
 
-impl Left {
-    /// Whether nothing is.
-    pub(crate) const fn is_nothing(&self) -> bool {
+impl Outstanding {
+    pub(crate) const fn is_empty(&self) -> bool {
         !self.is_busy() && self.oldest_io.is_none()
     }
 
-    /// Whether anything was asked for that is not answered, or anybody is there to ask.
+    /// Whether there are connections or requests.
     pub(crate) const fn is_busy(&self) -> bool {
         self.connections > 0 || self.requests > 0
     }
 
-    /// What is left here and there.
-    pub(crate) fn and(self, other: Self) -> Self {
+    /// The sum over two workers.
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             connections: self.connections + other.connections,
             requests: self.requests + other.requests,
@@ -40,56 +39,60 @@ impl Left {
     }
 }
 
-/// A worker as the control side sees it.
+/// Called with the result of an internal request.
+pub(crate) type OnDone = Box<dyn FnOnce(IoResult) + Send>;
+
+/// The operations of a worker for other threads.
 pub(crate) trait Tasks {
-    /// What all workers share.
+    /// The state that all workers share.
     fn shared(&self) -> &Shared;
 
-    /// Accepts clients from now on, or no more.
+    /// Starts or stops accepting clients.
     fn accept(&mut self, accepts: bool);
 
-    /// Brings everything dirty of a volume to its disk, and to stable storage there.
-    fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
+    /// Destages a volume's dirty data, and flushes its disk.
+    fn flush(&mut self, volume: VolumeId, on_done: OnDone);
 
-    /// The same for a checkpoint of the volume's journal.
-    fn checkpoint(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
+    /// Destages a volume's dirty data for a checkpoint of its journal, or for a drain, and flushes
+    /// its disk.
+    fn checkpoint(&mut self, volume: VolumeId, on_done: OnDone);
 
-    /// Brings what a volume's disk has been given to stable storage there.
-    fn sync(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
+    /// Flushes the cache of a volume's disk.
+    fn sync(&mut self, volume: VolumeId, on_done: OnDone);
 
-    /// Gives a piece of what a journal holds back to its volume: bytes, or zeroes if `None`; or
-    /// bytes that the volume has to its journal, if it `records`.
+    /// Writes a restored range of a volume; `None` stands for zeroes. The write is recorded in the
+    /// volume's journal only if `records` is set.
     fn restore(
         &mut self,
         volume: VolumeId,
         range: ByteRange,
         bytes: Option<&[u8]>,
         records: bool,
-        tell: Box<dyn FnOnce(IoResult) + Send>,
+        on_done: OnDone,
     );
 
-    /// Lets the clients of a volume go, or of all, once what they asked for is answered.
-    fn dismiss(&mut self, volume: Option<VolumeId>);
+    /// Drains the clients of a volume, or all: answers their requests, then disconnects them.
+    fn drain_clients(&mut self, volume: Option<VolumeId>);
 
-    /// Drops the clients that are left, whatever they still want.
+    /// Disconnects the remaining clients without waiting for their requests.
     fn drop_clients(&mut self, volume: Option<VolumeId>);
 
-    /// Closes the connections that are left by force.
+    /// Closes the remaining connections, although the kernel has not finished I/O on them.
     fn abandon_clients(&mut self, volume: Option<VolumeId>);
 
-    /// Requests of a volume that are not answered yet.
+    /// Unanswered requests of a volume.
     fn requests(&mut self, volume: VolumeId) -> usize;
 
-    /// What is left of a volume or in all.
-    fn left(&mut self, volume: Option<VolumeId>) -> Left;
+    /// The connections, requests and I/Os of a volume, or of all, that have not ended.
+    fn outstanding(&mut self, volume: Option<VolumeId>) -> Outstanding;
 
-    /// Ends the worker as soon as nothing is in flight.
-    fn leave(&mut self);
+    /// Ends the worker as soon as it has no request and no I/O in flight.
+    fn stop(&mut self);
 
-    /// Has it end, once it is to, although requests are not answered.
+    /// Lets [`Tasks::stop`] end the worker although requests are unanswered.
     fn abandon_requests(&mut self);
 
-    /// Forgets what it knows of volumes.
+    /// Drops cached references to volumes.
     fn forget_volumes(&mut self);
 }
 
@@ -103,23 +106,23 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         front.accept(&mut context, accepts);
     }
 
-    fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
-        self.submit_inside(volume, RequestKind::Destage, tell);
+    fn flush(&mut self, volume: VolumeId, on_done: OnDone) {
+        self.submit_internal(volume, RequestKind::Destage, on_done);
     }
 
-    fn checkpoint(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
-        // It may have been removed since the journal asked.
+    fn checkpoint(&mut self, volume: VolumeId, on_done: OnDone) {
+        // The volume may have been removed meanwhile.
         if self.host.shared.volume(volume).is_none() {
-            return tell(Err(IoError::Shutdown));
+            return on_done(Err(IoError::Shutdown));
         }
-        self.submit_inside(volume, RequestKind::Checkpoint, tell);
+        self.submit_internal(volume, RequestKind::Checkpoint, on_done);
     }
 
-    fn sync(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
+    fn sync(&mut self, volume: VolumeId, on_done: OnDone) {
         if self.host.shared.volume(volume).is_none() {
-            return tell(Err(IoError::Shutdown));
+            return on_done(Err(IoError::Shutdown));
         }
-        self.submit_inside(volume, RequestKind::Sync, tell);
+        self.submit_internal(volume, RequestKind::Sync, on_done);
     }
 
     fn restore(
@@ -128,7 +131,7 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         range: ByteRange,
         bytes: Option<&[u8]>,
         records: bool,
-        tell: Box<dyn FnOnce(IoResult) + Send>,
+        on_done: OnDone,
     ) {
         let (kind, payload) = match bytes {
             Some(bytes) if records => (RequestKind::Record, Payload::Borrowed(bytes)),
@@ -136,10 +139,10 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
             None => (RequestKind::RestoreZero { unmap: true }, Payload::None),
         };
         let request = Request { volume, kind, range };
-        self.dispatcher.submit(&mut self.host, Token::Inside(tell), request, payload);
+        self.dispatcher.submit(&mut self.host, Token::Internal(on_done), request, payload);
     }
 
-    fn dismiss(&mut self, volume: Option<VolumeId>) {
+    fn drain_clients(&mut self, volume: Option<VolumeId>) {
         for client in self.host.clients.of(volume) {
             let (front, mut context) = self.parts();
             front.drain_client(&mut context, client);
@@ -164,16 +167,16 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         self.dispatcher.in_flight_of(volume)
     }
 
-    fn left(&mut self, volume: Option<VolumeId>) -> Left {
+    fn outstanding(&mut self, volume: Option<VolumeId>) -> Outstanding {
         let (connections, requests) = match volume {
             None => (self.host.clients.len(), self.dispatcher.in_flight()),
             Some(id) => (self.host.clients.of(volume).len(), self.dispatcher.in_flight_of(id)),
         };
-        Left { connections, requests, oldest_io: self.host.ios.oldest(volume) }
+        Outstanding { connections, requests, oldest_io: self.host.ios.oldest(volume) }
     }
 
-    fn leave(&mut self) {
-        self.leaving = true;
+    fn stop(&mut self) {
+        self.stopping = true;
     }
 
     fn abandon_requests(&mut self) {
@@ -186,13 +189,8 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
 }
 
 impl<R: Reactor, F: FrontEnd> Worker<R, F> {
-    fn submit_inside(
-        &mut self,
-        volume: VolumeId,
-        kind: RequestKind,
-        tell: Box<dyn FnOnce(IoResult) + Send>,
-    ) {
+    fn submit_internal(&mut self, volume: VolumeId, kind: RequestKind, on_done: OnDone) {
         let request = Request { volume, kind, range: ByteRange::new(0, 0) };
-        self.dispatcher.submit(&mut self.host, Token::Inside(tell), request, Payload::None);
+        self.dispatcher.submit(&mut self.host, Token::Internal(on_done), request, Payload::None);
     }
 }

@@ -38,7 +38,7 @@ fn sixteen_readers_of_a_cold_block_cost_one_read(engine: Engine) {
     let mut clients: Vec<Client> = (0..16).map(|_| server.client("disk")).collect();
     let cookies: Vec<u64> =
         clients.iter_mut().map(|client| client.send(Command::Read, 0, 65536, 4096, &[])).collect();
-    wait_until("all of them wait for the one read", PATIENCE, || {
+    wait_until("all requests wait for one read", PATIENCE, || {
         server.status("disk").engine.waits >= 16
     });
     assert_eq!(gate.held().len(), 1);
@@ -60,7 +60,7 @@ fn overwrites_reach_the_disk_once_in_write_back(engine: Engine) {
     }
     assert_eq!(client.flush(), Ok(()));
     let written = count(&disk).write_bytes;
-    // On a slow machine it may have been destaged by age before.
+    // On a slow machine, data may have been destaged by age before the flush.
     assert!((MIB..=2 * MIB).contains(&written), "50 MiB in, {written} bytes out");
     assert!(count(&disk).writes <= 8, "{} writes for 1 MiB", count(&disk).writes);
     assert_eq!(read_backend(&*disk, 0, MIB), vec![49; MIB as usize]);

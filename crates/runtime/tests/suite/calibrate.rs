@@ -2,7 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::server::{Server, settings};
+use crate::server::{Server, change, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend, OpenOptions};
 use forebay_nbd::Command;
@@ -22,7 +22,7 @@ on_both_engines! {
     a_hanging_read_is_abandoned_and_delays_no_other_disk,
     no_read_begins_while_a_request_is_in_flight,
     a_removal_waits_until_the_disk_is_closed,
-    a_disk_too_small_for_a_measurement_says_so,
+    a_disk_too_small_for_a_measurement_is_reported,
 }
 
 const KIB: u64 = 1 << 10;
@@ -47,15 +47,7 @@ fn gather(server: &Server) -> GatherStatus {
 }
 
 fn set(server: &Server, gather_below: Option<u64>) {
-    let change = VolumeChange {
-        description: String::new(),
-        mode: Mode::WriteThrough,
-        read_only: false,
-        prefetch: false,
-        gather_below,
-        write_back: Default::default(),
-        tls_only: false,
-    };
+    let change = VolumeChange { gather_below, ..change(Mode::WriteThrough) };
     server.runtime.change_volume("disk", change).unwrap();
 }
 
@@ -114,7 +106,7 @@ fn an_added_volume_is_measured_with_reads_only(engine: Engine) {
         add_auto(&server, Arc::clone(&gate) as _);
         let before = gather(&server);
         assert_eq!((before.below_bytes, before.source), (64 * KIB, ThresholdSource::Default));
-        assert_eq!(before.calibration, Calibration::Waiting, "it is served before");
+        assert_eq!(before.calibration, Calibration::Waiting, "the volume is served meanwhile");
         let is_over = || gather(&server).calibration != Calibration::Waiting;
         wait_until("the measurement is over", PATIENCE, is_over);
         let after = gather(&server);
@@ -130,7 +122,11 @@ fn an_added_volume_is_measured_with_reads_only(engine: Engine) {
     assert_eq!(Some(after.below_bytes), after.measured.map(|cost| cost.threshold_bytes));
     assert_eq!(gate.held(), []);
     let status = server.status("disk");
-    assert_eq!((status.cached_bytes, status.requests.backend_reads), (0, 0), "past the pool");
+    assert_eq!(
+        (status.cached_bytes, status.requests.backend_reads),
+        (0, 0),
+        "the reads bypass the pool"
+    );
     server.stop();
 }
 
@@ -143,7 +139,7 @@ fn a_threshold_set_by_hand_wins_and_is_not_measured(engine: Engine) {
     assert_eq!((off.calibration, off.measured), (Calibration::Unwanted, None));
     let cost = measured(&server, "disk", |_| true);
     let asked = gather(&server);
-    assert_eq!((asked.below_bytes, asked.measured), (0, Some(cost)), "it was requested");
+    assert_eq!((asked.below_bytes, asked.measured), (0, Some(cost)), "measured on request");
     set(&server, Some(512 * KIB));
     assert_eq!(gather(&server).below_bytes, 512 * KIB);
     set(&server, None);
@@ -156,7 +152,7 @@ fn a_threshold_set_by_hand_wins_and_is_not_measured(engine: Engine) {
     assert_eq!(gather(&server).calibration, Calibration::Waiting);
     set(&server, Some(0));
     let is_unwanted = || gather(&server).calibration == Calibration::Unwanted;
-    wait_until("nobody needs it any more", PATIENCE, is_unwanted);
+    wait_until("the measurement is dropped", PATIENCE, is_unwanted);
     assert_eq!(gather(&server).measured, None);
     server.stop();
 }
@@ -183,7 +179,7 @@ fn a_disk_that_fails_reads_is_not_measured_and_served_as_before(engine: Engine) 
     let cost = measured(&server, "disk", |_| true);
     bad.set_enabled(true);
     failure(&server);
-    assert_eq!(gather(&server).measured, Some(cost), "what was measured stays");
+    assert_eq!(gather(&server).measured, Some(cost), "the last result stays");
     drop(client);
     server.stop();
 }
@@ -218,7 +214,7 @@ fn no_read_begins_while_a_request_is_in_flight(engine: Engine) {
         let is_waiting = || gather(&server).calibration == Calibration::Waiting;
         wait_until("the measurement waits", PATIENCE, is_waiting);
         std::thread::sleep(MOMENT);
-        assert_eq!(gate.held().len(), 1, "the write and nothing else");
+        assert_eq!(gate.held().len(), 1, "only the write is in flight");
         gate.open();
         assert_eq!(client.wait(cookie).result, Ok(()));
         asked.join().unwrap();
@@ -258,7 +254,7 @@ fn a_removal_waits_until_the_disk_is_closed(engine: Engine) {
     server.stop();
 }
 
-fn a_disk_too_small_for_a_measurement_says_so(engine: Engine) {
+fn a_disk_too_small_for_a_measurement_is_reported(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", 16 * KIB, Mode::WriteThrough);
     let error = server.runtime.calibrate_volume("disk").unwrap_err().explained();

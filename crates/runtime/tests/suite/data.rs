@@ -21,7 +21,7 @@ on_both_engines! {
     modes_change_under_requests_in_flight,
     random_requests_match_the_oracle_with_several_shards,
     the_largest_requests_cross_regions_unharmed,
-    the_last_sectors_are_as_good_as_any,
+    requests_reach_the_last_sectors,
     a_flush_covers_the_writes_of_other_connections,
     two_writes_in_one_block_are_both_kept,
     random_requests_match_the_oracle_on_larger_blocks,
@@ -130,13 +130,14 @@ impl<'a> Session<'a> {
     /// while the server waits for it to receive would deadlock.
     fn make_room(&mut self, client: usize, len: u64) {
         loop {
-            let ours = |sent: &&Sent| sent.client == client;
-            let bytes: u64 = self.in_flight.iter().filter(ours).map(|sent| sent.range.len).sum();
+            let is_of_client = |sent: &&Sent| sent.client == client;
+            let bytes: u64 =
+                self.in_flight.iter().filter(is_of_client).map(|sent| sent.range.len).sum();
             if bytes == 0 || bytes + len <= SHARE_BYTES {
                 return;
             }
             let at = self.in_flight.iter().position(|sent| sent.client == client);
-            self.finish(at.expect("there are bytes of one"));
+            self.finish(at.expect("a request of the client is in flight"));
         }
     }
 
@@ -163,9 +164,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn check_disk(&self, range: ByteRange, who: &str) {
+    fn check_disk(&self, range: ByteRange, source: &str) {
         let bytes = read_backend(&*self.disk, range.offset, range.len);
-        self.oracle.check(range.offset, &bytes, who);
+        self.oracle.check(range.offset, &bytes, source);
     }
 
     /// Flushes on a random connection, and checks that the disk has all answered writes.
@@ -291,13 +292,14 @@ fn trims_and_zeroes_below_a_block_are_honoured(engine: Engine) {
         let trimmed = ByteRange::new(40_960, 8192);
         assert_eq!(client.flush(), Ok(()));
         let read = client.read(0, 64 << 10).unwrap();
-        for (who, bytes) in [("a client", read), ("the disk", read_backend(&*disk, 0, 64 << 10))] {
+        for (source, bytes) in [("a client", read), ("the disk", read_backend(&*disk, 0, 64 << 10))]
+        {
             for (at, sector) in bytes.chunks(512).enumerate() {
                 let place = ByteRange::new(at as u64 * 512, 512);
                 let is_zero = zeroes.overlaps(place) || across.overlaps(place);
                 let expected = if is_zero { 0 } else { 7 };
                 let is_right = trimmed.overlaps(place) || *sector == [expected; 512];
-                assert!(is_right, "{mode}, {place}: {} for {who}", sector[0]);
+                assert!(is_right, "{mode}, {place}: {} from {source}", sector[0]);
             }
         }
     }
@@ -374,7 +376,7 @@ fn the_largest_requests_cross_regions_unharmed(engine: Engine) {
     }
 }
 
-fn the_last_sectors_are_as_good_as_any(engine: Engine) {
+fn requests_reach_the_last_sectors(engine: Engine) {
     for mode in Mode::ALL {
         for size_bytes in [512, 1536, 4096, 4608, MIB - 512, MIB + 512, SIZE_BYTES] {
             let server = Server::start_with(engine, TINY_BYTES, 1);

@@ -5,7 +5,7 @@ use crate::common::raw::{client_flags, enter, greeting, is_closed, request};
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
-use forebay_runtime::{Ecc, Engine, RuntimeConfig, Timeouts};
+use forebay_runtime::{Engine, RuntimeConfig, Timeouts};
 use forebay_types::Mode;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ on_both_engines! {
     a_handshake_has_a_deadline,
     a_stalled_payload_has_a_deadline,
     a_trickling_payload_has_a_deadline,
-    a_slow_writer_does_not_hold_up_the_others,
+    a_slow_writer_does_not_delay_other_clients,
     huge_requests_of_many_clients_are_all_served,
     a_client_that_does_not_fetch_is_dropped_when_others_wait_for_its_memory,
     a_dirty_line_is_destaged_at_its_maximum_age,
@@ -29,14 +29,7 @@ const PAYLOAD_PAUSE: Duration = Duration::from_secs(2);
 /// A server with these timeouts. A test shortens only the one under test: the others would end
 /// clients that a loaded machine makes slow.
 fn server(engine: Engine, timeouts: Timeouts) -> Server {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 0,
-        ecc: Ecc::default(),
-    };
-    let server = Server::start_over(config, timeouts);
+    let server = Server::start_over(Server::config(engine), timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     server
 }
@@ -44,7 +37,7 @@ fn server(engine: Engine, timeouts: Timeouts) -> Server {
 /// A client of the disk. It retries if its handshake times out on a loaded machine.
 fn entered(server: &Server) -> Client {
     let mut client = None;
-    wait_until("a client is let in", PATIENCE, || {
+    wait_until("a client enters", PATIENCE, || {
         let stream = connect(&server.socket);
         let entered = catch_unwind(AssertUnwindSafe(|| Client::enter(stream, &config("disk"))));
         client = entered.ok().and_then(Result::ok);
@@ -68,8 +61,8 @@ fn a_handshake_has_a_deadline(engine: Engine) {
     greeting(&mut talker);
     let _ = talker.write_all(&client_flags());
     let mut chatter = crate::common::raw::option(999, &[0; 200_000]).into_iter();
-    wait_until("the talker is cut off", PATIENCE, || {
-        talker.write_all(&[chatter.next().expect("more than it can say in time")]).is_err()
+    wait_until("the talker is disconnected", PATIENCE, || {
+        talker.write_all(&[chatter.next().expect("the timeout ends the handshake first")]).is_err()
     });
     for stream in &mut silent {
         assert!(is_closed(stream));
@@ -90,7 +83,11 @@ fn a_stalled_payload_has_a_deadline(engine: Engine) {
     assert!(is_closed(&mut stream));
     let took = begin.elapsed();
     assert!(took >= PAYLOAD_PAUSE, "too early: {took:?}");
-    assert_eq!(server.client("disk").read(0, 65536), Ok(vec![0; 65536]), "it has no effect");
+    assert_eq!(
+        server.client("disk").read(0, 65536),
+        Ok(vec![0; 65536]),
+        "the incomplete write has no effect"
+    );
 }
 
 fn a_trickling_payload_has_a_deadline(engine: Engine) {
@@ -108,19 +105,13 @@ fn a_trickling_payload_has_a_deadline(engine: Engine) {
     });
     // A second per 64 KiB beside the pause, unless the machine itself has stalled the client.
     if longest_pause < PAYLOAD_PAUSE / 2 {
-        assert!(begin.elapsed() >= 2 * PAYLOAD_PAUSE, "it may be slow, but not too slow");
+        assert!(begin.elapsed() >= 2 * PAYLOAD_PAUSE, "too early");
     }
 }
 
-fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 1,
-        engine,
-        journals: 0,
-        ecc: Ecc::default(),
-    };
-    // The others give up before the slow one is cut off: if they wait for it, they fail.
+fn a_slow_writer_does_not_delay_other_clients(engine: Engine) {
+    let config = RuntimeConfig { workers: 1, ..Server::config(engine) };
+    // Longer than the timeouts of the other client: if that waits for the slow one, the test fails.
     let timeouts = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
     let server = Server::start_over(config, timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);

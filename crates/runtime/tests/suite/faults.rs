@@ -97,7 +97,7 @@ fn write_back_keeps_data_that_a_failing_disk_does_not_take(engine: Engine) {
     assert_eq!(client.read(512, 9 * 4096), Ok(vec![3; 9 * 4096]), "the data was lost");
     assert_eq!(client.write_fua(0, &[4; 512]), Err(IoError::Io));
     assert_eq!(other.write(0, &[5; 4096]), Ok(()));
-    assert_eq!(other.flush(), Ok(()), "the neighbour is fine");
+    assert_eq!(other.flush(), Ok(()), "the other volume is not affected");
     assert!(server.status("disk").dirty_bytes > 0);
     bad.set_enabled(false);
     wait_until("the disk has healed", PATIENCE, || client.flush() == Ok(()));
@@ -113,7 +113,7 @@ fn a_failed_flush_of_the_disk_is_reported(engine: Engine) {
         let mut clients = [server.client("disk"), server.client("disk")];
         assert_eq!(clients[0].write(0, &[1; 4096]), Ok(()));
         assert_eq!(clients[1].flush(), Err(IoError::Io), "{mode}");
-        assert_eq!(clients[0].flush(), Err(IoError::Io), "{mode}: and again");
+        assert_eq!(clients[0].flush(), Err(IoError::Io), "{mode}: the failure is latched");
     }
 }
 
@@ -160,14 +160,14 @@ fn a_write_beside_a_bad_sector_of_a_dirty_neighbour_succeeds(engine: Engine) {
     assert_eq!(client.write(0, &[1; 4 * 4096]), Ok(()));
     // FUA writes beside the bad sectors.
     assert_eq!(client.write_fua(8192, &[2; 4096]), Ok(()));
-    assert_eq!(client.write_fua(4096, &[3; 512]), Ok(()), "in the same line as a bad one");
-    assert_eq!(client.write_fua(8192 - 512, &[4; 512]), Err(IoError::Io), "this is its own");
+    assert_eq!(client.write_fua(4096, &[3; 512]), Ok(()), "a good sector of the same line");
+    assert_eq!(client.write_fua(8192 - 512, &[4; 512]), Err(IoError::Io), "the bad sector itself");
     assert_eq!(read_backend(&*disk, 8192, 4096), [2; 4096]);
     assert_eq!(read_backend(&*disk, 4096, 512), [3; 512]);
     let mut wanted = vec![1; 4 * 4096];
     wanted[8192..12288].fill(2);
     wanted[4096..4608].fill(3);
-    assert_eq!(client.read(0, 4 * 4096), Ok(wanted), "what was acknowledged is kept");
+    assert_eq!(client.read(0, 4 * 4096), Ok(wanted), "acknowledged data is kept");
     assert!(server.status("disk").dirty_bytes > 0);
 }
 
@@ -182,16 +182,20 @@ fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engi
         assert_eq!(client.flush(), Err(IoError::Io), "{mode}");
         // After a failed flush, a successful one proves nothing.
         bad.set_enabled(false);
-        assert_eq!(client.flush(), Err(IoError::Io), "{mode}: it stays");
-        assert_eq!(client.write_fua(4096, &[2; 4096]), Err(IoError::Io), "{mode}: so does FUA");
+        assert_eq!(client.flush(), Err(IoError::Io), "{mode}: the failure is latched");
+        assert_eq!(client.write_fua(4096, &[2; 4096]), Err(IoError::Io), "{mode}: FUA fails, too");
         assert_eq!(
             server.client("disk").flush(),
             Err(IoError::Io),
-            "{mode}: it fails for others, too"
+            "{mode}: it fails for other clients, too"
         );
-        assert_eq!(client.write(8192, &[3; 4096]), Ok(()), "{mode}: the rest goes on");
+        assert_eq!(client.write(8192, &[3; 4096]), Ok(()), "{mode}: other writes succeed");
         assert_eq!(client.read(8192, 4096), Ok(vec![3; 4096]), "{mode}");
-        assert_eq!(server.client("other").flush(), Ok(()), "{mode}: the neighbour is fine");
+        assert_eq!(
+            server.client("other").flush(),
+            Ok(()),
+            "{mode}: the other volume is not affected"
+        );
         assert_eq!(server.status("disk").flush_failure, Some(IoError::Io), "{mode}");
         for refused in [server.runtime.remove_volume("disk", |_| {}), server.runtime.stop(|_| {})] {
             let named =
@@ -297,7 +301,11 @@ fn a_file_that_shrinks_fails_cleanly(engine: Engine) {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(MIB).unwrap();
         assert_eq!(client.read(2 * MIB, 4096), Err(IoError::Io), "{mode}");
-        assert_eq!(client.read(MIB - 4096, 8192), Err(IoError::Io), "{mode}: half of it is there");
+        assert_eq!(
+            client.read(MIB - 4096, 8192),
+            Err(IoError::Io),
+            "{mode}: half of it is past the end"
+        );
         assert_eq!(client.read(MIB - 4096, 4096), Ok(vec![6; 4096]), "{mode}");
         assert_eq!(server.client("other").read(0, 512), Ok(vec![0; 512]));
         // A write extends the file again; the gap reads as zeroes.
@@ -325,6 +333,6 @@ fn a_full_disk_is_reported_as_no_space(engine: Engine) {
             assert_eq!(written, Err(IoError::NoSpace));
         }
         full.set_enabled(false);
-        wait_until("there is room again", PATIENCE, || client.flush() == Ok(()));
+        wait_until("the disk has space again", PATIENCE, || client.flush() == Ok(()));
     }
 }

@@ -272,7 +272,7 @@ fn a_pair_of_disks_that_was_swapped_is_refused() {
 }
 
 #[test]
-fn a_disk_that_moved_to_another_path_is_known_by_its_content() {
+fn a_disk_under_another_path_is_recognised_by_its_content() {
     let disk = disk(1);
     let journal = write_and_die(&disk);
     let expected = with_the_write(&*disk);
@@ -287,7 +287,7 @@ fn a_disk_that_moved_to_another_path_is_known_by_its_content() {
 }
 
 #[test]
-fn a_disk_is_known_after_checkpoints_as_well() {
+fn a_disk_is_recognised_after_checkpoints() {
     let (disk, journal) = (memory(32 * MIB), memory(34 * MIB));
     fill(&*disk, 3);
     let server = start(Engine::Epoll);
@@ -334,7 +334,11 @@ fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
         let error = flushing.join().unwrap().unwrap_err();
         assert!(matches!(error, VolumeError::FlushFailed { .. }), "{error}");
     });
-    assert_eq!(content(&*disk)[4096..8192], block(1), "it was written");
+    assert_eq!(
+        content(&*disk)[4096..8192],
+        block(1),
+        "the data was written before the failed flush"
+    );
     // It is lost with the disk's cache, while its line in the pool is clean.
     put(&*disk, 0, &before);
     drop(client);

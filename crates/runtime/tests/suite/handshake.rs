@@ -1,5 +1,5 @@
-//! The handshake, with valid and invalid clients. Numbers as I-04 are those of the protocol crate's
-//! list of requirements.
+//! The handshake, with valid and invalid clients. Numbers such as I-04 refer to the list of
+//! requirements of the protocol crate.
 
 use crate::common::client::{Client, config, connect};
 use crate::common::raw::{
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 on_both_engines! {
-    an_export_is_entered_in_every_way_there_is,
+    an_export_is_entered_with_every_combination_of_options,
     unknown_export_names_are_answered,
     the_empty_name_means_the_only_export,
     exports_are_listed_and_described,
-    unknown_options_keep_the_stream_in_step,
+    unknown_options_keep_the_stream_in_sync,
     a_protocol_error_ends_the_handshake,
-    clients_that_leave_at_any_byte_do_no_harm,
+    a_client_may_disconnect_at_any_byte,
     more_exports_than_one_message_holds_are_listed,
 }
 
@@ -36,12 +36,12 @@ fn server(engine: Engine) -> Server {
     server
 }
 
-fn an_export_is_entered_in_every_way_there_is(engine: Engine) {
+fn an_export_is_entered_with_every_combination_of_options(engine: Engine) {
     let server = server(engine);
     for extended in [false, true] {
         for base_allocation in [false, true] {
-            let wish = Config { extended, base_allocation, ..config("disk") };
-            let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+            let options = Config { extended, base_allocation, ..config("disk") };
+            let mut client = Client::enter(connect(&server.socket), &options).unwrap();
             assert_eq!(client.opened.size_bytes, MIB);
             assert_eq!(client.opened.extended, extended);
             assert_eq!(client.opened.base_allocation.is_some(), base_allocation);
@@ -98,22 +98,22 @@ fn unknown_export_names_are_answered(engine: Engine) {
     greeting(&mut stream);
     stream.write_all(&client_flags()).unwrap();
     stream.write_all(&option_claiming(proto::option::EXPORT_NAME, u32::MAX, b"disk")).unwrap();
-    assert!(is_closed(&mut stream), "a name of 4 GiB is not waited for");
+    assert!(is_closed(&mut stream), "the server does not wait for a name of 4 GiB");
 }
 
 fn the_empty_name_means_the_only_export(engine: Engine) {
     let server = Server::start(engine);
-    let wish = config("");
+    let options = config("");
     assert!(matches!(
-        Client::enter(connect(&server.socket), &wish).err(),
+        Client::enter(connect(&server.socket), &options).err(),
         Some(Failure::Refused { .. })
     ));
     server.add_memory("disk", MIB, Mode::WriteBack);
-    let client = Client::enter(connect(&server.socket), &wish).unwrap();
+    let client = Client::enter(connect(&server.socket), &options).unwrap();
     assert_eq!(client.opened.size_bytes, MIB);
     drop(client);
     server.runtime.remove_volume("disk", |_| {}).unwrap();
-    assert!(Client::enter(connect(&server.socket), &wish).is_err());
+    assert!(Client::enter(connect(&server.socket), &options).is_err());
 }
 
 fn exports_are_listed_and_described(engine: Engine) {
@@ -142,7 +142,7 @@ fn exports_are_listed_and_described(engine: Engine) {
     assert!(is_closed(&mut stream));
 }
 
-fn unknown_options_keep_the_stream_in_step(engine: Engine) {
+fn unknown_options_keep_the_stream_in_sync(engine: Engine) {
     let server = server(engine);
     let mut stream = connect(&server.socket);
     greeting(&mut stream);
@@ -179,7 +179,7 @@ fn a_protocol_error_ends_the_handshake(engine: Engine) {
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
 }
 
-fn clients_that_leave_at_any_byte_do_no_harm(engine: Engine) {
+fn a_client_may_disconnect_at_any_byte(engine: Engine) {
     let server = server(engine);
     let mut session = client_flags();
     session.extend_from_slice(&option(proto::option::STRUCTURED_REPLY, &[]));
@@ -197,9 +197,11 @@ fn clients_that_leave_at_any_byte_do_no_harm(engine: Engine) {
     }
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
-    crate::common::wait_until("the dead are buried", crate::common::client::PATIENCE, || {
-        server.runtime.status().unwrap().connections == 1
-    });
+    crate::common::wait_until(
+        "the closed connections are removed",
+        crate::common::client::PATIENCE,
+        || server.runtime.status().unwrap().connections == 1,
+    );
 }
 
 /// How many lists of all exports a client requests without waiting for the answers.

@@ -7,7 +7,7 @@ use crate::server::{Server, read_backend};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
-use forebay_runtime::{Ecc, Engine, HeldUp, RuntimeConfig, Timeouts, VolumeError};
+use forebay_runtime::{Engine, HeldUp, RuntimeConfig, Timeouts, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,13 +37,7 @@ fn impatient_server(engine: Engine) -> Server {
 
 fn server_with(engine: Engine, timeouts: Timeouts) -> Server {
     let timeouts = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..timeouts };
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 1,
-        engine,
-        journals: 1,
-        ecc: Ecc::default(),
-    };
+    let config = RuntimeConfig { workers: 1, journals: 1, ..Server::config(engine) };
     Server::start_over(config, timeouts)
 }
 
@@ -57,23 +51,23 @@ fn gated(server: &Server, name: &str, mode: Mode) -> (Arc<Gate>, Arc<MemoryBacke
 fn a_hanging_block_status_delays_no_other_client(engine: Engine) {
     let server = server(engine);
     let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
-    let (mut asker, mut reader) = (server.client("disk"), server.client("disk"));
+    let (mut querier, mut reader) = (server.client("disk"), server.client("disk"));
     assert_eq!(reader.write(0, &[7; 4096]), Ok(()));
-    let wanted = asker.block_status(0, 8 * MIB).unwrap();
+    let wanted = querier.block_status(0, 8 * MIB).unwrap();
     assert!(wanted.len() > 1, "a disk in memory knows its holes");
     gate.close_extents();
-    let cookie = asker.send(Command::BlockStatus, 0, 0, 8 * MIB, &[]);
+    let cookie = querier.send(Command::BlockStatus, 0, 0, 8 * MIB, &[]);
     assert!(gate.wait_extents_held(1, PATIENCE));
     let hits = || server.status("disk").requests.read_hits;
     let before = hits();
     for _ in 0..50 {
-        assert_eq!(reader.read(0, 4096), Ok(vec![7; 4096]), "others go on");
-        assert_eq!(asker.read(0, 4096), Ok(vec![7; 4096]), "and so does who asked");
+        assert_eq!(reader.read(0, 4096), Ok(vec![7; 4096]), "other clients are served");
+        assert_eq!(querier.read(0, 4096), Ok(vec![7; 4096]), "the waiting client is served");
     }
     assert_eq!(hits(), before + 100);
-    assert!(!asker.has_answer(cookie));
+    assert!(!querier.has_answer(cookie));
     gate.open();
-    assert_eq!(asker.wait(cookie).extents, wanted);
+    assert_eq!(querier.wait(cookie).extents, wanted);
 }
 
 fn excess_block_status_requests_are_answered_as_allocated(engine: Engine) {
@@ -94,7 +88,7 @@ fn excess_block_status_requests_are_answered_as_allocated(engine: Engine) {
         let extents = client.wait(cookie).extents;
         assert!(extents == wanted || extents == unknown);
     }
-    assert_eq!(client.block_status(0, MIB), Ok(wanted), "and the next is asked again");
+    assert_eq!(client.block_status(0, MIB), Ok(wanted), "later queries go to the backend");
 }
 
 fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) {
@@ -106,7 +100,9 @@ fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) 
     assert!(gate.wait_extents_held(1, PATIENCE));
     drop(client);
     server.runtime.remove_volume("disk", |_| {}).unwrap();
-    wait_until("it is gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+    wait_until("the client is removed", PATIENCE, || {
+        server.runtime.status().unwrap().connections == 0
+    });
     // Another client has its connection slot when the answer arrives.
     server.add_memory("other", MIB, Mode::WriteThrough);
     let mut other = server.client("other");
@@ -129,7 +125,7 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
             result => panic!("{result:?}"),
         }
     }
-    assert_eq!(client.read(4096, 8192), Ok(vec![5; 8192]), "its clients are served on");
+    assert_eq!(client.read(4096, 8192), Ok(vec![5; 8192]), "its clients are still served");
     assert!(!server.status("disk").leaving);
     gate.open();
     // On a loaded machine the disk may again take longer than this server's timeout.
@@ -139,14 +135,7 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
 }
 
 fn other_volumes_are_administered_while_a_disk_hangs(engine: Engine) {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 1,
-        engine,
-        journals: 0,
-        ecc: Ecc::default(),
-    };
-    let server = Server::patient(config);
+    let server = Server::patient(RuntimeConfig { workers: 1, ..Server::config(engine) });
     let (gate, _) = gated(&server, "hangs", Mode::WriteBack);
     assert_eq!(server.client("hangs").write(0, &[5; 4096]), Ok(()));
     gate.close(Kinds::ALL);
@@ -175,7 +164,7 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     let stopped = server.runtime.stop(|_| {});
     assert!(matches!(stopped, Err(VolumeError::Hanging { .. })), "{stopped:?}");
     gate.open();
-    assert_eq!(server.client("disk").read(0, 4096), Ok(vec![0; 4096]), "new clients are let in");
+    assert_eq!(server.client("disk").read(0, 4096), Ok(vec![0; 4096]), "new clients are accepted");
     wait_until("the server stops", PATIENCE, || server.runtime.stop(|_| {}).is_ok());
 }
 
@@ -189,7 +178,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
     assert!(gate.wait_held(1, PATIENCE));
     let held = gate.held();
-    assert!(held[0].range.len > 4096, "the journal has nothing else to say: {held:?}");
+    assert!(held[0].range.len > 4096, "the write is the record: {held:?}");
     let removed = server.runtime.remove_volume("v", |_| {});
     for refused in [removed, server.runtime.stop(|_| {})] {
         match refused {
@@ -203,7 +192,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     let written = [[0; 4096], [2; 4096]].concat();
     // The write was never answered, but it completes once the journal does.
     let mut reader = server.client("v");
-    wait_until("it is served on", PATIENCE, || reader.read(0, 8192).unwrap() == written);
+    wait_until("the volume is still served", PATIENCE, || reader.read(0, 8192).unwrap() == written);
     drop(reader);
     server.stop();
     assert_eq!(read_backend(&*disk, 0, 8192), written);

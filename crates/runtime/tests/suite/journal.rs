@@ -8,8 +8,8 @@ use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
-    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
-    VolumeJournal,
+    Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
+    VolumeJournal, VolumeSettings,
 };
 use forebay_types::{ByteRange, Durability, Fault, IoError, Mode};
 use std::collections::BTreeMap;
@@ -35,9 +35,9 @@ pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
     twin
 }
 
-/// Copies of disks and their journals as a power loss would leave them, all of one moment. A copy
-/// takes a while, in which data may go to the disk and its record be released. So the disks are
-/// copied between two equal copies of the journals.
+/// Copies disks and their journals as a power loss would leave them at one moment. During a copy,
+/// data may be destaged and its record reclaimed. So the disks are copied between two equal copies
+/// of the journals.
 pub(crate) fn power_loss<const D: usize, const J: usize>(
     disks: [&dyn Backend; D],
     journals: [&dyn Backend; J],
@@ -55,14 +55,7 @@ pub(crate) fn power_loss<const D: usize, const J: usize>(
 }
 
 pub(crate) fn start(engine: Engine) -> Server {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 1,
-        ecc: Ecc::default(),
-    };
-    Server::patient(config)
+    Server::patient(RuntimeConfig { journals: 1, ..Server::config(engine) })
 }
 
 /// The members recorded in a state directory.
@@ -120,8 +113,7 @@ pub(crate) fn add_named(
     let journal = Arc::clone(journal);
     let identity = [name.as_bytes()[0]; 32];
     let journal = Some(VolumeJournal { journal, durability, identity, accept_disk: false });
-    let settings =
-        forebay_runtime::VolumeSettings { journal, ..settings(name, disk, Mode::WriteBack) };
+    let settings = VolumeSettings { journal, ..settings(name, disk, Mode::WriteBack) };
     server.runtime.add_volume(settings).unwrap();
 }
 
@@ -328,16 +320,16 @@ fn a_journal_failure_is_recorded_before_anything_is_acknowledged(engine: Engine)
     let server = start(engine);
     let recorded = Arc::new(AtomicBool::new(false));
     let tries = Arc::new(Mutex::new(0));
-    let (theirs, their_tries) = (Arc::clone(&recorded), Arc::clone(&tries));
+    let (is_recorded, counted) = (Arc::clone(&recorded), Arc::clone(&tries));
     let settings = JournalSettings {
         on_failure: Box::new(move |_, error, volumes| {
             assert_eq!((error, volumes), (IoError::Io, &["v".to_owned()][..]));
-            let mut tries = their_tries.lock().unwrap();
+            let mut tries = counted.lock().unwrap();
             *tries += 1;
             if *tries == 1 {
                 return Err(std::io::Error::other("the state directory is full"));
             }
-            theirs.store(true, Ordering::SeqCst);
+            is_recorded.store(true, Ordering::SeqCst);
             Ok(())
         }),
         ..journal_settings(Arc::clone(&gate) as _)
@@ -479,7 +471,7 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
         identity: [0; 32],
         accept_disk: false,
     };
-    let settings = forebay_runtime::VolumeSettings {
+    let settings = VolumeSettings {
         journal: Some(other),
         ..settings("v", Arc::clone(&disk) as _, Mode::WriteBack)
     };

@@ -18,20 +18,20 @@ impl Oracle {
         Self { bytes: vec![0; size], known: vec![true; size / SECTOR] }
     }
 
-    /// Bytes were written.
+    /// Applies a write.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let at = offset as usize;
         self.bytes[at..at + data.len()].copy_from_slice(data);
         self.mark(offset, data.len() as u64, true);
     }
 
-    /// Zeroes were written.
+    /// Applies a write of zeroes.
     pub fn zero(&mut self, offset: u64, len: u64) {
         self.bytes[offset as usize..(offset + len) as usize].fill(0);
         self.mark(offset, len, true);
     }
 
-    /// The content was given up.
+    /// Applies a trim: the content is unknown.
     pub fn trim(&mut self, offset: u64, len: u64) {
         self.mark(offset, len, false);
     }
@@ -41,7 +41,7 @@ impl Oracle {
     }
 
     /// Fails if `data`, read at `offset`, differs from the expected content.
-    pub fn check(&self, offset: u64, data: &[u8], who: &str) {
+    pub fn check(&self, offset: u64, data: &[u8], source: &str) {
         let at = offset as usize;
         if data == &self.bytes[at..at + data.len()] {
             return;
@@ -51,7 +51,7 @@ impl Oracle {
             let wanted = &self.bytes[number * SECTOR..][..SECTOR];
             assert!(
                 sector == wanted || !self.known[number],
-                "{who}: sector {number} is wrong in a read of {}+{}; first bytes {:?}, not {:?}",
+                "{source}: sector {number} is wrong in a read of {}+{}; first bytes {:?}, not {:?}",
                 offset,
                 data.len(),
                 &sector[..8],

@@ -2,20 +2,15 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::journal::{JOURNAL_BYTES, MIB, memory, open, start};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatility};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
-use forebay_runtime::{Engine, JournalSettings, VolumeJournal, VolumeSettings};
+use forebay_runtime::{Engine, VolumeJournal, VolumeSettings};
 use forebay_types::{Durability, IoError, Mode, UnsafeSupply};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MIB: u64 = 1 << 20;
-
-fn memory(bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(bytes).unwrap())
-}
 
 fn add(server: &Server, disk: Arc<dyn Backend>) {
     let settings = VolumeSettings { ups: true, ..settings("v", disk, Mode::WriteBack) };
@@ -37,7 +32,7 @@ on_both_engines! {
     dirty_data_is_drained_when_mains_fails,
     a_halt_fails_new_writes_and_writes_in_flight,
     a_volume_with_a_failed_journal_relies_on_its_ups,
-    a_disk_that_does_not_flush_is_named,
+    a_disk_that_does_not_flush_is_reported,
     writes_not_covered_by_the_ups_are_stable_when_acknowledged,
     the_disk_cache_is_enough_if_the_operator_accepts_it,
     a_requested_flush_follows_a_flush_in_progress,
@@ -141,29 +136,12 @@ fn a_halt_fails_new_writes_and_writes_in_flight(engine: Engine) {
 }
 
 fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
-    let config = forebay_runtime::RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 1,
-        ecc: forebay_runtime::Ecc::default(),
-    };
-    let server = Server::patient(config);
+    let server = start(engine);
     let disk = memory(16 * MIB);
     let gate = Gate::new(Arc::clone(&disk) as _);
     // The superblocks and the first batch are written, and then nothing.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
-    let journal = server
-        .runtime
-        .open_journal(JournalSettings {
-            backend: Arc::new(Errors::new(memory(40 * MIB) as _, rule)),
-            mirror: None,
-            members: Box::new(crate::journal::OnRecord::default()),
-            accept_loss: false,
-            is_abandoned: Box::new(|_| forebay_runtime::VoidRecords::None),
-            on_failure: Box::new(|_, _, _| Ok(())),
-        })
-        .unwrap();
+    let journal = open(&server, Arc::new(Errors::new(memory(JOURNAL_BYTES), rule)));
     let used = VolumeJournal {
         journal: Arc::clone(&journal),
         durability: Durability::Ack,
@@ -198,7 +176,7 @@ fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
     assert!(has(&*disk, 200) && (0..written).all(|value| has(&*disk, value)));
 }
 
-fn a_disk_that_does_not_flush_is_named(engine: Engine) {
+fn a_disk_that_does_not_flush_is_reported(engine: Engine) {
     let server = Server::start(engine);
     let gate = Gate::new(memory(16 * MIB) as _);
     add(&server, Arc::clone(&gate) as _);
@@ -228,11 +206,11 @@ fn writes_not_covered_by_the_ups_are_stable_when_acknowledged(engine: Engine) {
     add(&server, cache);
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
-    assert!(has(&*disk, 1), "nothing covers it");
+    assert!(has(&*disk, 1), "acknowledged from stable storage");
     client.write(8 * 4096, &block(8).repeat(64)).unwrap();
-    assert!(has(&*disk, 8), "nor a payload that is received into the pool");
+    assert!(has(&*disk, 8), "also for a payload that is received into the pool");
     client.call(Command::WriteZeroes, 0, 4096, 4096).result.unwrap();
-    assert!(!has(&*disk, 1), "nor zeroes");
+    assert!(!has(&*disk, 1), "also for zeroes");
     server.runtime.set_power(40 * 4096);
     for value in 100..200 {
         client.write(value * 4096, &block(value)).unwrap();
@@ -241,7 +219,7 @@ fn writes_not_covered_by_the_ups_are_stable_when_acknowledged(engine: Engine) {
     assert!(has(&*disk, 199), "the UPS allows no more to be dirty");
     server.runtime.set_power(0);
     client.write(4096, &block(1)).unwrap();
-    assert!(has(&*disk, 1), "the UPS covers nothing any more");
+    assert!(has(&*disk, 1), "stable storage again");
     let flushes = server.status("v").requests.backend_flushes;
     server.runtime.drain_power();
     wait_until("nothing is dirty", PATIENCE, || server.runtime.set_power(0) == 0);

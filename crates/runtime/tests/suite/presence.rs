@@ -72,7 +72,7 @@ fn a_displaced_journal_counts_as_failed(engine: Engine) {
             client.write(value * 4096, &block(value)).unwrap();
         }
         check_presence(&server);
-        assert_eq!(journal.status().failed, None, "all is well");
+        assert_eq!(journal.status().failed, None, "the journal is in place");
         mishap(&path);
         check_presence(&server);
         wait_for_failure(&journal);
@@ -113,7 +113,7 @@ fn a_mirrored_journal_continues_on_the_device_in_place(engine: Engine) {
 }
 
 #[test]
-fn a_name_missing_for_a_moment_fails_no_journal() {
+fn a_name_that_is_briefly_missing_does_not_fail_the_journal() {
     let server = start(Engine::Epoll);
     let path = server.directory.path().join("journal");
     let journal = open(&server, make(&path, JOURNAL_BYTES));
@@ -160,7 +160,7 @@ fn a_displaced_vault_is_not_relied_on_until_it_is_back() {
     let away = path.with_extension("away");
     fs::rename(&path, &away).unwrap();
     check_presence(&server);
-    wait_until("the vault is not reckoned with", PATIENCE, || !is_measured());
+    wait_until("the vault is not relied on", PATIENCE, || !is_measured());
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("it was deleted") && trouble.contains("move it back"), "{trouble}");
     let error = vault.dump(&[], None).unwrap_err().explained();
@@ -168,7 +168,7 @@ fn a_displaced_vault_is_not_relied_on_until_it_is_back() {
     assert_eq!(vault.status().phase, VaultPhase::Ready);
     fs::rename(&away, &path).unwrap();
     vault.probe_now();
-    wait_until("the vault counts again", 3 * PATIENCE, is_measured);
+    wait_until("the vault is relied on again", 3 * PATIENCE, is_measured);
     server.stop();
 }
 
@@ -202,7 +202,7 @@ fn a_failed_journal_is_formatted_again_once_the_disks_have_everything() {
     };
     let names = || vec!["v".to_owned()];
     let error = second.runtime.open_journal(with(VoidRecords::Volumes(names()))).err().unwrap();
-    assert!(matches!(error, JournalError::Abandoned { .. }), "it may be all there is: {error}");
+    assert!(matches!(error, JournalError::Abandoned { .. }), "it may hold the only copy: {error}");
     let journal = second.runtime.open_journal(with(VoidRecords::Settled(names()))).unwrap();
     assert_ne!(journal.status().id, before, "the old journal is not read");
     add(&second, Arc::clone(&disk) as _, &journal, Durability::Ack);

@@ -1,7 +1,7 @@
 //! The record of which volumes rely on a journal.
 
 use crate::journal::{JOURNAL_BYTES, MIB, block, journal_settings, memory, power_loss, start};
-use crate::server::{Server, settings};
+use crate::server::{Server, change, settings};
 use forebay_backend::Backend;
 use forebay_runtime::{
     Engine, Journal, JournalId, JournalRecord, Missing, VolumeError, VolumeJournal, VolumeSettings,
@@ -10,8 +10,8 @@ use forebay_types::{Durability, Fault, Mode};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// A state directory: the volumes that rely on a journal, those served without, and a switch that
-/// makes it fail.
+/// A state directory: the volumes that rely on a journal, the volumes that were served without it,
+/// and a switch that makes the directory fail.
 #[derive(Default)]
 struct Record {
     relies: Mutex<Vec<(JournalId, String)>>,
@@ -94,15 +94,6 @@ fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last()
     assert!(record.relying().is_empty(), "the disk has all acknowledged data");
     // The volume is not served before the record is durable.
     *record.fails.lock().unwrap() = true;
-    let change = |mode| forebay_runtime::VolumeChange {
-        description: String::new(),
-        mode,
-        read_only: false,
-        prefetch: false,
-        gather_below: Some(0),
-        write_back: Default::default(),
-        tls_only: false,
-    };
     let error = server.runtime.change_volume("v", change(Mode::WriteBack)).unwrap_err();
     assert!(error.explained().contains("state directory"), "{error}");
     *record.fails.lock().unwrap() = false;

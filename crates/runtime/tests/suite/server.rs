@@ -7,7 +7,7 @@ use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
 use forebay_runtime::{
     Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeChange, VolumeSettings, VolumeStatus,
 };
-use forebay_types::{DiskGeometry, Mode};
+use forebay_types::Mode;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,9 +36,13 @@ impl Server {
 
     /// A server with a given memory and number of workers.
     pub fn start_with(engine: Engine, memory_bytes: u64, workers: usize) -> Self {
-        let config =
-            RuntimeConfig { memory_bytes, workers, engine, journals: 0, ecc: Ecc::default() };
-        Self::patient(config)
+        Self::patient(RuntimeConfig { memory_bytes, workers, ..Self::config(engine) })
+    }
+
+    /// The configuration of a server with two workers and no journal.
+    pub fn config(engine: Engine) -> RuntimeConfig {
+        let (memory_bytes, ecc) = (MEMORY_BYTES, Ecc::default());
+        RuntimeConfig { memory_bytes, workers: 2, engine, journals: 0, ecc }
     }
 
     /// A server with timeouts that a slow machine does not reach, which destages only on request.
@@ -48,7 +52,7 @@ impl Server {
         Self::start_over(config, timeouts)
     }
 
-    /// A server with this timeouts.
+    /// A server with these timeouts.
     pub fn start_over(config: RuntimeConfig, timeouts: Timeouts) -> Self {
         let nbd = NbdServer::new();
         let runtime = Runtime::start_with(config, timeouts, &nbd).unwrap();
@@ -81,16 +85,7 @@ impl Server {
 
     /// Changes a volume's mode and nothing else.
     pub fn set_mode(&self, name: &str, mode: Mode) {
-        let change = VolumeChange {
-            description: String::new(),
-            mode,
-            read_only: false,
-            prefetch: false,
-            gather_below: gather_below(mode),
-            write_back: Default::default(),
-            tls_only: false,
-        };
-        self.runtime.change_volume(name, change).unwrap();
+        self.runtime.change_volume(name, change(mode)).unwrap();
     }
 
     /// A client of a volume.
@@ -119,22 +114,15 @@ fn gather_below(mode: Mode) -> Option<u64> {
 /// the server keeps lines dirty.
 pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSettings {
     VolumeSettings {
-        name: name.to_owned(),
-        description: String::new(),
-        backend,
-        mode,
-        read_only: false,
         prefetch: false,
-        geometry: DiskGeometry::default(),
         gather_below: gather_below(mode),
-        write_back: Default::default(),
-        ordered: false,
-        tls_only: false,
-        journal: None,
-        ups: false,
-        vault: None,
-        accept_disk: false,
+        ..VolumeSettings::new(name, backend, mode)
     }
+}
+
+/// The change of a volume from [`settings`] to another mode.
+pub fn change(mode: Mode) -> VolumeChange {
+    VolumeChange { prefetch: false, gather_below: gather_below(mode), ..VolumeChange::new(mode) }
 }
 
 /// Reads from a backend directly.

@@ -26,15 +26,15 @@ on_both_engines! {
     a_forced_listener_answers_nothing_in_plain_text,
     a_selective_listener_hides_tls_only_volumes,
     a_listener_without_tls_refuses_to_start_it,
-    clients_without_the_right_certificate_stay_out,
+    clients_without_a_valid_certificate_are_refused,
     plain_text_behind_starttls_is_ignored,
     options_negotiated_before_tls_are_reset,
     the_end_of_a_session_sends_close_notify,
     a_renewed_certificate_serves_new_clients,
     garbage_instead_of_tls_ends_the_connection,
     bytes_behind_the_end_of_tls_do_not_hang_the_worker,
-    a_tls_client_that_never_reads_does_not_stop_the_others,
-    clients_that_leave_within_the_tls_handshake_do_no_harm,
+    a_tls_client_that_never_reads_does_not_delay_other_clients,
+    a_client_may_disconnect_during_the_tls_handshake,
 }
 
 const MIB: u64 = 1 << 20;
@@ -138,10 +138,10 @@ fn wrap(stream: UnixStream, config: &Arc<ClientConfig>) -> TlsStream {
 fn enter(
     stream: UnixStream,
     tls: &Arc<ClientConfig>,
-    wish: &Config,
+    options: &Config,
 ) -> Result<Client<TlsStream>, Failure> {
     let mut stream = stream;
-    let mut handshake = Handshake::new(Config { tls: true, ..wish.clone() });
+    let mut handshake = Handshake::new(Config { tls: true, ..options.clone() });
     let (mut input, mut out) = (Vec::new(), Vec::new());
     match advance(&mut stream, &mut handshake, &mut input, &mut out) {
         Step::StartTls => {}
@@ -207,7 +207,7 @@ fn a_selective_listener_hides_tls_only_volumes(engine: Engine) {
         greeting(&mut stream);
         stream.write_all(&client_flags()).unwrap();
         let (names, _) = ask(&mut stream, proto::option::LIST, &[]);
-        assert_eq!(names.len(), 1, "the secret one is not listed");
+        assert_eq!(names.len(), 1, "the TLS-only volume is not listed");
         let (_, last) = ask(&mut stream, proto::option::GO, &go_data("disk", &[]));
         assert!(last & kind::ERROR_BIT != 0);
         assert_eq!(ask(&mut stream, proto::option::GO, &go_data("open", &[])).1, kind::ACK);
@@ -226,29 +226,29 @@ fn a_listener_without_tls_refuses_to_start_it(engine: Engine) {
 }
 
 /// Whether a client with this configuration completes the TLS handshake.
-fn gets_in(socket: &std::path::Path, tls: &Arc<ClientConfig>) -> bool {
+fn is_accepted(socket: &std::path::Path, tls: &Arc<ClientConfig>) -> bool {
     let mut stream = connect(socket);
     greeting(&mut stream);
     stream.write_all(&client_flags()).unwrap();
     assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
     let mut stream = wrap(stream, tls);
-    // With TLS 1.3 the client learns of it only when it reads.
+    // With TLS 1.3, the client sees a refusal only when it reads.
     let mut answer = [0; 20];
     stream.write_all(&option(proto::option::LIST, &[])).is_ok()
         && stream.read_exact(&mut answer).is_ok()
 }
 
-fn clients_without_the_right_certificate_stay_out(engine: Engine) {
+fn clients_without_a_valid_certificate_are_refused(engine: Engine) {
     let (servers, clients, others) = (Authority::new(), Authority::new(), Authority::new());
     let setup = TlsSetup::new(servers.server(Some(&clients)));
     let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let with = |identity| servers.client_of(&[version], identity);
-        assert!(gets_in(&socket, &with(Some(clients.valid()))));
-        assert!(!gets_in(&socket, &with(None)), "P-12: none");
-        assert!(!gets_in(&socket, &with(Some(others.valid()))), "another authority");
-        assert!(!gets_in(&socket, &with(Some(clients.identity((2000, 2001))))), "expired");
-        assert!(!gets_in(&socket, &with(Some(clients.identity((3000, 3001))))), "not yet");
+        assert!(is_accepted(&socket, &with(Some(clients.valid()))));
+        assert!(!is_accepted(&socket, &with(None)), "P-12: none");
+        assert!(!is_accepted(&socket, &with(Some(others.valid()))), "another authority");
+        assert!(!is_accepted(&socket, &with(Some(clients.identity((2000, 2001))))), "expired");
+        assert!(!is_accepted(&socket, &with(Some(clients.identity((3000, 3001))))), "not yet");
     }
 }
 
@@ -326,8 +326,8 @@ fn a_renewed_certificate_serves_new_clients(engine: Engine) {
     setup.replace(new.server(None));
     let mut after = enter(connect(&socket), &new.client(None), &config("disk")).unwrap();
     assert_eq!(after.write(0, &[1; 512]), Ok(()));
-    assert_eq!(before.read(0, 512), Ok(vec![1; 512]), "P-13: sessions go on");
-    assert!(!gets_in(&socket, &old.client(None)));
+    assert_eq!(before.read(0, 512), Ok(vec![1; 512]), "P-13: open sessions stay");
+    assert!(!is_accepted(&socket, &old.client(None)));
 }
 
 fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
@@ -349,7 +349,9 @@ fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
             let _ = stream.write_all(&bytes);
         }
     }
-    wait_until("they are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+    wait_until("the clients are removed", PATIENCE, || {
+        server.runtime.status().unwrap().connections == 0
+    });
 }
 
 fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
@@ -375,7 +377,7 @@ fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
     }
 }
 
-fn a_tls_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
+fn a_tls_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
@@ -396,7 +398,7 @@ fn a_tls_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
     wait_until("it is gone", PATIENCE, || server.status("disk").connections == 1);
 }
 
-fn clients_that_leave_within_the_tls_handshake_do_no_harm(engine: Engine) {
+fn a_client_may_disconnect_during_the_tls_handshake(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
@@ -411,5 +413,7 @@ fn clients_that_leave_within_the_tls_handshake_do_no_harm(engine: Engine) {
         assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
         stream.write_all(&hello[..len]).unwrap();
     }
-    wait_until("they are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+    wait_until("the clients are removed", PATIENCE, || {
+        server.runtime.status().unwrap().connections == 0
+    });
 }

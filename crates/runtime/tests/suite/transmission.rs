@@ -1,4 +1,4 @@
-//! Invalid requests, connections that end, and clients that never read.
+//! Invalid requests, disconnects, and clients that never read.
 
 use crate::common::client::{Client, PATIENCE, config, connect};
 use crate::common::random::Random;
@@ -6,43 +6,43 @@ use crate::common::raw::{
     client_flags, enter, go_data, greeting, is_closed, option, request, simple_reply,
 };
 use crate::common::wait_until;
-use crate::server::{Server, read_backend, settings};
+use crate::server::{Server, change, read_backend, settings};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::Command;
 use forebay_nbd::client::Config;
 use forebay_nbd::proto::{self, command, command_flag};
-use forebay_runtime::Engine;
+use forebay_runtime::{Engine, VolumeChange};
 use forebay_types::{IoError, IoResult, Mode};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 on_both_engines! {
-    wrong_requests_get_the_right_errors_and_keep_step,
+    invalid_requests_get_their_errors_and_keep_the_stream_in_sync,
     an_out_of_range_request_may_follow_at_once,
     a_read_only_export_refuses_every_write,
     block_status_reports_allocation,
     extended_headers_carry_everything,
-    a_disconnect_waits_for_what_is_in_flight,
+    a_disconnect_waits_for_requests_in_flight,
     a_client_that_vanishes_within_a_payload_changes_nothing,
     long_payloads_cut_anywhere_arrive_whole_between_short_requests,
     payloads_that_wait_for_memory_all_arrive,
     a_connection_over_its_share_does_not_block_later_ones,
-    a_client_that_never_reads_does_not_stop_the_others,
+    a_client_that_never_reads_does_not_delay_other_clients,
     requests_in_flight_are_answered_at_a_stop,
     a_broken_stream_ends_its_connection_only,
-    garbage_at_any_point_ends_sessions_and_nothing_else,
+    garbage_ends_only_its_own_session,
 }
 
 const MIB: u64 = 1 << 20;
 
-fn wrong_requests_get_the_right_errors_and_keep_step(engine: Engine) {
+fn invalid_requests_get_their_errors_and_keep_the_stream_in_sync(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", 80 * MIB, Mode::WriteThrough);
     for extended in [false, true] {
-        let wish = Config { extended, ..config("disk") };
-        let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+        let options = Config { extended, ..config("disk") };
+        let mut client = Client::enter(connect(&server.socket), &options).unwrap();
         let size = client.opened.size_bytes;
         let largest = 32 * MIB;
         let wrong: [(Command, u16, u64, u64, IoError); 16] = [
@@ -68,7 +68,7 @@ fn wrong_requests_get_the_right_errors_and_keep_step(engine: Engine) {
             let cookie = client.send(command, flags, offset, len, &data);
             let answer = client.wait(cookie);
             assert_eq!(answer.result, Err(error), "{command:?} {flags} {offset}+{len}");
-            assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "still in step");
+            assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "the stream is in sync");
         }
     }
     // A command that does not exist, and one that is no longer sent.
@@ -78,7 +78,7 @@ fn wrong_requests_get_the_right_errors_and_keep_step(engine: Engine) {
         stream.write_all(&request(number, 0, cookie, 0, 512)).unwrap();
         assert_eq!(simple_reply(&mut stream), (22, cookie));
     }
-    // nothing is specified for no bytes, but the connection stays.
+    // requests of length zero are unspecified, but the connection stays.
     for number in [command::READ, command::WRITE, command::TRIM, command::WRITE_ZEROES] {
         stream.write_all(&request(number, 0, 9, 0, 0)).unwrap();
         assert_eq!(simple_reply(&mut stream).1, 9);
@@ -133,15 +133,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     server.add_memory("late", MIB, Mode::WriteBack);
     let mut client = server.client("late");
     assert_eq!(client.write(0, &[2; 4096]), Ok(()));
-    let change = forebay_runtime::VolumeChange {
-        description: String::new(),
-        mode: Mode::WriteBack,
-        read_only: true,
-        prefetch: false,
-        gather_below: Some(0),
-        write_back: Default::default(),
-        tls_only: false,
-    };
+    let change = VolumeChange { read_only: true, ..change(Mode::WriteBack) };
     server.runtime.change_volume("late", change).unwrap();
     assert_eq!(refused(&mut client), vec![Err(IoError::NotPermitted); 3]);
     assert_eq!(client.read(0, 4096), Ok(vec![2; 4096]));
@@ -177,8 +169,8 @@ fn block_status_reports_allocation(engine: Engine) {
 fn extended_headers_carry_everything(engine: Engine) {
     let server = Server::start(engine);
     let disk = server.add_memory("disk", 8 * MIB, Mode::WriteBack);
-    let wish = Config { extended: true, ..config("disk") };
-    let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+    let options = Config { extended: true, ..config("disk") };
+    let mut client = Client::enter(connect(&server.socket), &options).unwrap();
     assert!(client.opened.extended);
     assert_eq!(client.write(512, &[7; 70_144]), Ok(()));
     assert_eq!(client.read(1024, 4096), Ok(vec![7; 4096]));
@@ -192,7 +184,7 @@ fn extended_headers_carry_everything(engine: Engine) {
     client.disconnect();
 }
 
-fn a_disconnect_waits_for_what_is_in_flight(engine: Engine) {
+fn a_disconnect_waits_for_requests_in_flight(engine: Engine) {
     let server = Server::start(engine);
     let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
     let gate = Gate::new(Arc::clone(&disk) as _);
@@ -206,12 +198,12 @@ fn a_disconnect_waits_for_what_is_in_flight(engine: Engine) {
     client.send(Command::Disconnect, 0, 0, 0, &[]);
     assert!(gate.wait_held(2, PATIENCE));
     gate.open();
-    // C-03: all of it is done, and here even answered.
+    // C-03: all requests are carried out; this server also answers them.
     for cookie in cookies {
         assert_eq!(client.wait(cookie).result, Ok(()));
     }
     assert_eq!(client.wait(read).data, [0; 4096]);
-    assert!(client.try_wait(4711).is_none(), "then the connection ends");
+    assert!(client.try_wait(4711).is_none(), "the connection ends after the answers");
     assert_eq!(read_backend(&*disk, 7 * 65536, 4096), [8; 4096]);
 }
 
@@ -227,7 +219,7 @@ fn a_client_that_vanishes_within_a_payload_changes_nothing(engine: Engine) {
             stream.write_all(&request(command::WRITE, 0, 1, 0, len)).unwrap();
             stream.write_all(&vec![9; sent]).unwrap();
         }
-        wait_until("they are gone", PATIENCE, || server.status("disk").connections == 1);
+        wait_until("the clients are removed", PATIENCE, || server.status("disk").connections == 1);
         assert_eq!(other.read(0, 8192), Ok(vec![5; 8192]), "{mode}");
         assert_eq!(other.flush(), Ok(()));
         assert_eq!(read_backend(&*disk, 0, 8192), [5; 8192]);
@@ -240,8 +232,8 @@ fn long_payloads_cut_anywhere_arrive_whole_between_short_requests(engine: Engine
     let mut random = Random::new(5);
     let mut expected = vec![0; 16 << 20];
     for extended in [false, true] {
-        let wish = Config { extended, ..config("disk") };
-        let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+        let options = Config { extended, ..config("disk") };
+        let mut client = Client::enter(connect(&server.socket), &options).unwrap();
         let flags = if extended { command_flag::PAYLOAD_LEN } else { 0 };
         for _ in 0..20 {
             let (mut bytes, mut cookies) = (Vec::new(), Vec::new());
@@ -332,7 +324,7 @@ fn a_connection_over_its_share_does_not_block_later_ones(engine: Engine) {
     drop((many, first));
 }
 
-fn a_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
+fn a_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
     // All clients share one worker and a pool of one slab.
     let server = Server::start_with(engine, 16 * MIB, 1);
     server.add_memory("disk", 64 * MIB, Mode::WriteThrough);
@@ -355,7 +347,7 @@ fn a_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
     }
     assert_eq!(client.flush(), Ok(()));
     drop(deaf);
-    wait_until("they are gone", PATIENCE, || server.status("disk").connections == 1);
+    wait_until("the clients are removed", PATIENCE, || server.status("disk").connections == 1);
     assert_eq!(client.read(0, MIB).map(|data| data.len() as u64), Ok(MIB));
 }
 
@@ -372,7 +364,7 @@ fn requests_in_flight_are_answered_at_a_stop(engine: Engine) {
         let stopping = scope.spawn(|| server.runtime.stop(|_| {}));
         // E-03: later requests are refused or not answered, but never carried out.
         let late = client.send(Command::Write, 0, 8192, 4096, &[2; 4096]);
-        wait_until("nobody is let in any more", PATIENCE, || {
+        wait_until("no client is accepted any more", PATIENCE, || {
             let mut stream = connect(&server.socket);
             let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
             !matches!(stream.read(&mut [0; 18]), Ok(18))
@@ -402,13 +394,13 @@ fn a_broken_stream_ends_its_connection_only(engine: Engine) {
         stream.write_all(&bytes).unwrap();
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
-        assert!(rest.len() <= 16, "an answer to the good request at most");
+        assert!(rest.len() <= 16, "at most the answer to the valid request");
         assert_eq!(other.write(0, &[1; 512]), Ok(()));
     }
     let mut stream = connect(&server.socket);
     greeting(&mut stream);
     stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").unwrap();
-    assert!(is_closed(&mut stream), "TLS where it was not asked for");
+    assert!(is_closed(&mut stream), "a TLS hello on a plain socket");
 }
 
 /// A session with every kind of request, as the base of mutations.
@@ -476,7 +468,7 @@ fn garbage(server: &Server, count: u64, seed: u64) {
     }
 }
 
-fn garbage_at_any_point_ends_sessions_and_nothing_else(engine: Engine) {
+fn garbage_ends_only_its_own_session(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", MIB, Mode::WriteBack);
     server.add_memory("other", MIB, Mode::WriteBack);

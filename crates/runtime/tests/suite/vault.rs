@@ -5,49 +5,22 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::{before_lines_are_old, wait_until};
+use crate::journal::{MIB, block, copy, journal_settings, memory, start};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
-    Ecc, Engine, RuntimeConfig, Vault, VaultError, VaultPhase, VaultSettings, VolumeError,
-    VolumeVault, vault_bytes_for,
+    Engine, Vault, VaultError, VaultPhase, VaultSettings, VolumeError, VolumeSettings, VolumeVault,
+    vault_bytes_for,
 };
 use forebay_types::{Fault, IoError, Mode, VolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const MIB: u64 = 1 << 20;
 /// The ids of the volumes of a server: they are assigned in order.
 const ALL: [VolumeId; 2] = [VolumeId(0), VolumeId(1)];
 const VAULT_BYTES: u64 = 96 * MIB;
-
-fn memory(bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(bytes).unwrap())
-}
-
-fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
-    let size = of.description().size_bytes;
-    let twin = memory(size);
-    for offset in (0..size).step_by(MIB as usize) {
-        let len = MIB.min(size - offset);
-        let mut buffer = AlignedBuffer::new(len as usize);
-        Blocking::new(of).read(offset, &mut buffer).unwrap();
-        Blocking::new(&*twin).write(offset, &buffer, false).unwrap();
-    }
-    twin
-}
-
-fn start(engine: Engine) -> Server {
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        journals: 1,
-        ecc: Ecc::default(),
-    };
-    Server::patient(config)
-}
 
 fn vault_settings(backend: Arc<dyn Backend>) -> VaultSettings {
     VaultSettings { backend, is_void: Box::new(|_| false), on_void: Box::new(|_, _| Ok(())) }
@@ -70,13 +43,8 @@ fn try_add(
 ) -> Result<(), VolumeError> {
     let (vault, identity) = (Arc::clone(vault), [name.as_bytes()[0]; 32]);
     let vault = Some(VolumeVault { vault, identity, accept_loss });
-    let settings =
-        forebay_runtime::VolumeSettings { vault, ..settings(name, disk, Mode::WriteBack) };
+    let settings = VolumeSettings { vault, ..settings(name, disk, Mode::WriteBack) };
     server.runtime.add_volume(settings).map(drop)
-}
-
-fn block(value: u64) -> Vec<u8> {
-    (0..512).flat_map(|at: u64| (value * 1000 + at).to_le_bytes()).collect()
 }
 
 fn write_some(server: &Server, name: &str, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
@@ -276,9 +244,9 @@ fn an_unfinished_dump_is_refused_and_loaded_on_request() {
     add(&first, "v", Arc::clone(&disk) as _, &vault);
     let written = write_some(&first, "v", 0..600);
     wait_until_measured(&vault);
-    let theirs = Arc::clone(&vault);
+    let dumped = Arc::clone(&vault);
     gate.close(Kinds::FLUSH);
-    let dumping = std::thread::spawn(move || theirs.dump(&ALL, None));
+    let dumping = std::thread::spawn(move || dumped.dump(&ALL, None));
     assert!(gate.wait_held(1, PATIENCE));
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     gate.open();
@@ -311,13 +279,13 @@ fn add_under_ups(
     server: &Server,
     disk: Arc<dyn Backend>,
     vault: &Arc<Vault>,
-    words: u8,
+    identity: u8,
     accept_disk: bool,
 ) -> Result<(), VolumeError> {
-    let (vault, identity) = (Arc::clone(vault), [words; 32]);
+    let (vault, identity) = (Arc::clone(vault), [identity; 32]);
     let vault = Some(VolumeVault { vault, identity, accept_loss: false });
     let fixed = settings("v", disk, Mode::WriteBack);
-    let settings = forebay_runtime::VolumeSettings { vault, ups: true, accept_disk, ..fixed };
+    let settings = VolumeSettings { vault, ups: true, accept_disk, ..fixed };
     server.runtime.add_volume(settings).map(drop)
 }
 
@@ -344,11 +312,11 @@ fn load_only_to_the_same_disk() {
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     first.stop();
 
-    let load = |disk: &Arc<MemoryBackend>, words: u8, accept_disk: bool| {
+    let load = |disk: &Arc<MemoryBackend>, identity: u8, accept_disk: bool| {
         let (server, device) = (start(Engine::Epoll), copy(&*device_then));
         let vault = open(&server, Arc::clone(&device) as _);
         let before = copy(&**disk);
-        let added = add_under_ups(&server, Arc::clone(disk) as _, &vault, words, accept_disk);
+        let added = add_under_ups(&server, Arc::clone(disk) as _, &vault, identity, accept_disk);
         match &added {
             Ok(()) => check(&server, "v", &written),
             Err(_) => {
@@ -387,9 +355,8 @@ fn a_device_that_is_no_vault_is_refused_and_not_changed() {
     assert_eq!(read_backend(&*data, 65536, 4096), [1; 4096]);
     // A journal is no vault, and a vault is no journal.
     let log = memory(VAULT_BYTES);
-    let journal = |backend: Arc<dyn Backend>| {
-        server.runtime.open_journal(crate::journal::journal_settings(backend))
-    };
+    let journal =
+        |backend: Arc<dyn Backend>| server.runtime.open_journal(journal_settings(backend));
     journal(Arc::clone(&log) as _).unwrap();
     assert!(refuse(copy(&*log)).contains("holds a journal, not a vault"));
     let device = memory(VAULT_BYTES);
@@ -418,11 +385,11 @@ fn a_vault_that_cannot_be_emptied_is_recorded_as_void_and_never_loaded() {
     let server = start(Engine::Epoll);
     let gate = Gate::new(Arc::clone(&device) as _);
     let recorded = Arc::new(AtomicBool::new(false));
-    let theirs = Arc::clone(&recorded);
+    let is_recorded = Arc::clone(&recorded);
     let settings = VaultSettings {
         on_void: Box::new(move |_, error| {
             assert_eq!(error, IoError::Io);
-            if theirs.swap(true, Ordering::SeqCst) {
+            if is_recorded.swap(true, Ordering::SeqCst) {
                 return Ok(());
             }
             Err(std::io::Error::other("the state directory is full"))
@@ -435,8 +402,8 @@ fn a_vault_that_cannot_be_emptied_is_recorded_as_void_and_never_loaded() {
     vault.dump(&ALL, None).unwrap();
     gate.close(Kinds::WRITE);
     for is_recorded in [false, true] {
-        let theirs = Arc::clone(&vault);
-        let emptying = std::thread::spawn(move || theirs.empty());
+        let emptied = Arc::clone(&vault);
+        let emptying = std::thread::spawn(move || emptied.empty());
         // Both copies of the superblock are tried.
         for _ in 0..2 {
             assert!(gate.wait_held(1, PATIENCE));
@@ -488,23 +455,23 @@ fn a_vault_that_fails_or_hangs_is_not_relied_on_until_it_recovers() {
     wait_until_measured(&vault);
     let counts = || vault.measured_bytes_per_second().is_some();
     let wait = |what: &str, is_so: &dyn Fn() -> bool| wait_until(what, PATIENCE, is_so);
-    let looks = vault.status().probes;
+    let probes = vault.status().probes;
     vault.probe_now();
-    wait("it is looked at", &|| vault.status().probes > looks);
+    wait("a probe succeeds", &|| vault.status().probes > probes);
     assert!(counts() && vault.status().trouble.is_none());
     errors.set_enabled(true);
     vault.probe_now();
-    wait("the failure is noticed", &|| !counts());
-    wait("it says why", &|| vault.status().trouble.is_some());
+    wait("the failure is detected", &|| !counts());
+    wait("the status has the reason", &|| vault.status().trouble.is_some());
     errors.set_enabled(false);
-    wait("it counts again", &counts);
+    wait("the vault is relied on again", &counts);
     assert_eq!(vault.status().trouble, None);
     gate.close(Kinds::ALL);
     vault.probe_now();
-    wait("that it hangs is noticed", &|| !counts());
+    wait("the hanging device is detected", &|| !counts());
     assert_eq!(vault.status().trouble.as_deref(), Some("it does not respond"));
     gate.open();
-    wait("it counts again", &counts);
+    wait("the vault is relied on again", &counts);
     server.stop();
 }
 
@@ -517,7 +484,7 @@ fn an_overwritten_vault_is_not_relied_on() {
     Blocking::new(&*device).write(0, &AlignedBuffer::from(&[7; 128 << 10][..]), true).unwrap();
     vault.probe_now();
     let is_distrusted = || vault.measured_bytes_per_second().is_none();
-    wait_until("the vault does not count", PATIENCE, is_distrusted);
+    wait_until("the vault is not relied on", PATIENCE, is_distrusted);
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("overwritten"), "{trouble}");
     server.stop();

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 on_both_engines! {
     one_disk_is_not_served_twice,
-    names_are_used_once_and_must_be_names,
+    names_are_unique_and_validated,
     volumes_are_added_and_removed_while_clients_are_connected,
     a_stop_flushes_everything_to_the_file,
-    a_removed_volume_leaves_nothing_behind,
+    a_removed_volume_releases_its_memory,
 }
 
 const MIB: u64 = 1 << 20;
@@ -49,7 +49,7 @@ fn one_disk_is_not_served_twice(engine: Engine) {
     server.add("other", open_file(&hard).unwrap(), Mode::WriteBack);
 }
 
-fn names_are_used_once_and_must_be_names(engine: Engine) {
+fn names_are_unique_and_validated(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", MIB, Mode::WriteBack);
     let backend = || Arc::new(MemoryBackend::new(MIB).unwrap());
@@ -59,7 +59,7 @@ fn names_are_used_once_and_must_be_names(engine: Engine) {
         assert!(matches!(add(name), Err(VolumeError::Name(_))), "{name:?}");
     }
     assert!(add(&"x".repeat(256)).is_ok());
-    assert!(add("Disk").is_ok(), "names are not the same because they look alike");
+    assert!(add("Disk").is_ok(), "names are case-sensitive");
     for unknown in ["nix", "disk "] {
         let removed = server.runtime.remove_volume(unknown, |_| {});
         assert!(matches!(removed, Err(VolumeError::Unknown(_))));
@@ -121,7 +121,7 @@ fn a_stop_flushes_everything_to_the_file(engine: Engine) {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 8 << 20);
 }
 
-fn a_removed_volume_leaves_nothing_behind(engine: Engine) {
+fn a_removed_volume_releases_its_memory(engine: Engine) {
     let server = Server::start(engine);
     let before = server.runtime.status().unwrap();
     for _ in 0..3 {
@@ -133,7 +133,9 @@ fn a_removed_volume_leaves_nothing_behind(engine: Engine) {
         server.runtime.remove_volume("disk", |_| {}).unwrap();
         drop(client);
     }
-    wait_until("clients are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+    wait_until("the clients are removed", PATIENCE, || {
+        server.runtime.status().unwrap().connections == 0
+    });
     let after = server.runtime.status().unwrap();
     assert_eq!(after.memory.used_bytes, before.memory.used_bytes);
     assert_eq!(after.memory.dirty_bytes, 0);

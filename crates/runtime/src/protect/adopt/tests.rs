@@ -1,43 +1,27 @@
 //! A pool passed from one runtime to the next, beside a journal that lacks some records.
 
 use super::*;
-use crate::VoidRecords;
-use crate::protect::journal::{JournalSettings, MemberRecord, VolumeJournal};
-use crate::protect::patrol::tests::common::client::PATIENCE;
-use crate::protect::patrol::tests::common::{GATHERS_ALL, before_lines_are_old};
-use crate::{Engine, RuntimeConfig, Timeouts};
+use crate::rig::common::client::PATIENCE;
+use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
+use crate::rig::{MIB, config, open_journal, volume};
+use crate::{RuntimeConfig, Timeouts};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_engine::Verdict;
-use forebay_format::journal::JournalId;
 use forebay_frontend_nbd::NbdServer;
-use forebay_types::{ByteRange, DiskGeometry, Durability, Fault, IoResult};
+use forebay_types::{ByteRange, DiskGeometry, Fault, IoResult};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc;
 
-const MIB: u64 = 1 << 20;
-
 #[test]
 fn every_combination_of_pool_and_journal_is_decided() {
-    use Beginning::{Fresh, Keep, Record, Restore, Settle};
+    use RecoveryPlan::{Flush, Fresh, Keep, Record, Restore};
     let in_pool =
         [None, Some(Progress::Restoring), Some(Progress::Recording), Some(Progress::Whole)];
-    let without = in_pool.map(|progress| beginning(false, progress));
+    let without = in_pool.map(|progress| plan_recovery(false, progress));
     assert_eq!(without, [Fresh, Keep, Keep, Keep]);
-    let with = in_pool.map(|progress| beginning(true, progress));
-    assert_eq!(with, [Restore, Restore, Settle, Record]);
-}
-
-struct NoMembers;
-
-impl MemberRecord for NoMembers {
-    fn members(&self, _: JournalId) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn record(&self, _: JournalId, _: &[u64]) -> std::io::Result<()> {
-        Ok(())
-    }
+    let with = in_pool.map(|progress| plan_recovery(true, progress));
+    assert_eq!(with, [Restore, Restore, Flush, Record]);
 }
 
 fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
@@ -45,50 +29,18 @@ fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
     forebay_backend::open(path.to_str().unwrap(), &OpenOptions::default()).unwrap()
 }
 
-/// A process that serves the volume "v".
-fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> Runtime {
-    let engine = Engine::Auto;
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 1,
-        engine,
-        journals: 1,
-        ecc: crate::Ecc::default(),
-    };
+/// A process over a pool.
+fn start(pool: &OwnedFd, config: RuntimeConfig) -> Runtime {
     let kept = Some(pool.try_clone().unwrap());
-    let runtime =
-        Runtime::start_over(config, Timeouts::default(), kept, &NbdServer::new()).unwrap();
-    let journal = runtime.open_journal(JournalSettings {
-        backend: Arc::clone(log),
-        mirror: None,
-        members: Box::new(NoMembers),
-        accept_loss: false,
-        is_abandoned: Box::new(|_| VoidRecords::None),
-        on_failure: Box::new(|_, _, _| Ok(())),
-    });
-    let (durability, identity) = (Durability::Ack, [7; 32]);
-    let settings = VolumeSettings {
-        name: "v".into(),
-        description: String::new(),
-        backend: Arc::clone(disk),
-        mode: Mode::WriteBack,
-        read_only: false,
-        prefetch: false,
-        geometry: DiskGeometry::default(),
-        gather_below: GATHERS_ALL,
-        write_back: Default::default(),
-        ordered: false,
-        tls_only: false,
-        journal: Some(VolumeJournal {
-            journal: journal.unwrap(),
-            durability,
-            identity,
-            accept_disk: false,
-        }),
-        ups: false,
-        vault: None,
-        accept_disk: false,
-    };
+    Runtime::start_over(config, Timeouts::default(), kept, &NbdServer::new()).unwrap()
+}
+
+/// A process that serves the volume "v" with a journal.
+fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> Runtime {
+    let runtime = start(pool, RuntimeConfig { journals: 1, ..config(64 * MIB) });
+    let journal = Some(open_journal(&runtime, Arc::clone(log)));
+    let gather_below = GATHERS_ALL;
+    let settings = VolumeSettings { gather_below, journal, ..volume("v", Arc::clone(disk)) };
     runtime.add_volume(settings).unwrap();
     runtime
 }
@@ -97,7 +49,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
 fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
     let id = runtime.named("v").unwrap().id;
     let (sender, result) = mpsc::channel();
-    let asked = runtime.ask(0, move |tasks| {
+    let asked = runtime.run_on(0, move |tasks| {
         let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
         let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
         tasks.restore(id, range, Some(&[byte; 4096]), records, on_done);
@@ -111,7 +63,7 @@ fn destage(runtime: &Runtime) {
     let id = runtime.named("v").unwrap().id;
     let (sender, result) = mpsc::channel();
     let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
-    runtime.ask(0, move |tasks| tasks.checkpoint(id, on_done)).unwrap();
+    runtime.run_on(0, move |tasks| tasks.checkpoint(id, on_done)).unwrap();
     result.recv().unwrap().unwrap();
 }
 
@@ -252,11 +204,9 @@ fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {
     assert_eq!(counters.destaged_bytes, 13 * LINE_BYTES);
     write(&runtime, 0, 2, false);
     let id = runtime.named("v").unwrap().id;
-    let begun = Instant::now();
-    while runtime.shared.shard(0).gather_below(id) != 16 << 10 {
-        assert!(begun.elapsed() < PATIENCE, "no tick sets the threshold of the shard");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_until("a tick sets the threshold of the shard", PATIENCE, || {
+        runtime.shared.shard(0).gather_below(id) == 16 << 10
+    });
     runtime.stop(|_| ()).unwrap();
 }
 
@@ -357,43 +307,22 @@ fn an_open_pool_of_the_same_size_is_adopted_and_a_damaged_one_refused() {
     assert!(matches!(failed, PoolError::Version), "{failed}");
 }
 
-/// A process that serves the volume "v" without a journal.
+/// A process without a journal.
 fn bare_process(pool: &OwnedFd, memory_bytes: u64) -> Runtime {
-    let engine = Engine::Auto;
-    let ecc = crate::Ecc::default();
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
-    let kept = Some(pool.try_clone().unwrap());
-    Runtime::start_over(config, Timeouts::default(), kept, &NbdServer::new()).unwrap()
+    start(pool, config(memory_bytes))
 }
 
+/// The volume "v" without a journal.
 fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
-    VolumeSettings {
-        name: "v".into(),
-        description: String::new(),
-        backend: Arc::clone(disk),
-        mode: Mode::WriteBack,
-        read_only: false,
-        prefetch: false,
-        geometry: DiskGeometry::default(),
-        gather_below: Some(0),
-        write_back: Default::default(),
-        ordered: false,
-        tls_only: false,
-        journal: None,
-        ups: false,
-        vault: None,
-        accept_disk,
-    }
+    VolumeSettings { accept_disk, ..volume("v", Arc::clone(disk)) }
 }
 
 /// Flushes "v". Its lines stay in the pool, clean and sealed.
 fn clean(runtime: &Runtime) {
     runtime.flush_volume("v", |_| ()).unwrap();
-    let begun = Instant::now();
-    while runtime.status().unwrap().memory.patrol.unsealed_bytes > 0 {
-        assert!(begun.elapsed() < PATIENCE, "the patrol seals nothing");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_until("the patrol has sealed all lines", PATIENCE, || {
+        runtime.status().unwrap().memory.patrol.unsealed_bytes == 0
+    });
 }
 
 fn resident(runtime: &Runtime, line: u64) -> bool {

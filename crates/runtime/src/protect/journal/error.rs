@@ -1,4 +1,4 @@
-//! Why a journal can't be used, or not for what was asked.
+//! The errors of journals, with their remedies.
 
 use forebay_format::journal::{JOURNAL_BYTES_MIN, JournalId};
 use forebay_journal::identity::Evidence;
@@ -6,7 +6,7 @@ use forebay_journal::{LogError, RecoverError};
 use forebay_types::{Action, Blame, Fault, IoError, Remedy};
 use std::io;
 
-/// Why a journal can't be used.
+/// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -18,10 +18,10 @@ pub enum JournalError {
         /// Its size.
         bytes: u64,
     },
-    /// It can't be written.
+    /// The device is read-only.
     #[error("journal {0} can only be read")]
     ReadOnly(String),
-    /// Its blocks are too large.
+    /// The blocks of the device are larger than those of the log.
     #[error("journal {name} takes nothing smaller than {block_bytes} bytes")]
     Blocks {
         /// The device.
@@ -29,27 +29,27 @@ pub enum JournalError {
         /// Its block size.
         block_bytes: u32,
     },
-    /// There is something else on it.
+    /// The device holds other data.
     #[error("{0} holds something that is not a journal of this program")]
     Foreign(String),
-    /// It can't be read as a journal.
+    /// The device cannot be read as a journal.
     #[error("journal {name} can't be used")]
     Unusable {
         /// The device.
         name: String,
-        /// What is wrong.
+        /// The reason.
         #[source]
         error: RecoverError,
     },
-    /// Something that was acknowledged can't be read any more.
+    /// Records of acknowledged writes cannot be read any more.
     #[error("journal {name} is damaged: {damage}; acknowledged writes are lost")]
     Damaged {
         /// The device.
         name: String,
-        /// What is damaged.
+        /// The damage.
         damage: String,
     },
-    /// It was given up.
+    /// The journal was abandoned, and all of its records are void.
     #[error(
         "journal {name} ({id}) failed earlier, or was left out as lost, and was given up: its \
          records are older than the disks"
@@ -57,48 +57,48 @@ pub enum JournalError {
     Abandoned {
         /// The device.
         name: String,
-        /// Which journal.
+        /// Its identity.
         id: JournalId,
     },
-    /// A volume relies on a journal that is not there.
+    /// A volume relies on a journal other than the configured one.
     #[error(
         "volume '{volume}' may have its newest data in journal {name}, which is not the one that \
          is named, or has been emptied: it is not served older than what was acknowledged"
     )]
     Missing {
-        /// What it was called.
+        /// The name of its device.
         name: String,
         /// The volume.
         volume: String,
     },
-    /// It is half of a mirrored one, and the other half may be newer.
+    /// One device of a mirrored journal is missing, and may have newer records.
     #[error(
         "journal {name} has one of its two devices, and nothing in the state directory says that \
          the missing one is not newer"
     )]
     MayBeStale {
-        /// The device that is there.
+        /// The present device.
         name: String,
     },
-    /// Its devices do not belong together.
+    /// The two devices do not belong to one journal.
     #[error("journal {name} can't be used")]
     NoMirror {
         /// The devices.
         name: String,
-        /// What is wrong.
+        /// The reason.
         #[source]
         error: RecoverError,
     },
-    /// Who holds all of it can't be put on record.
+    /// The members of the journal cannot be recorded.
     #[error("journal {name}: the state directory can't be written")]
     Record {
         /// The device.
         name: String,
-        /// Why not.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// It was given up by this volume, and holds the newest data of others.
+    /// The journal was abandoned for this volume, but holds the newest data of others.
     #[error(
         "journal {name} failed earlier, or was left out as lost, and was given up for volume \
          '{volume}', and holds the newest there is of {others}"
@@ -108,10 +108,10 @@ pub enum JournalError {
         name: String,
         /// The volume.
         volume: String,
-        /// Those that it is still needed for.
+        /// The volumes that still need it.
         others: String,
     },
-    /// It holds writes of this volume, and the disk is not known to be theirs.
+    /// The journal holds writes of this volume, and its disk is not recognised.
     #[error(
         "journal {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
          their disk as it was left ({evidence}): they are kept, and the volume is not served"
@@ -123,12 +123,12 @@ pub enum JournalError {
         volume: String,
         /// The disk.
         disk: String,
-        /// What is held.
+        /// Bytes that the journal holds of it.
         bytes: u64,
-        /// What the disk says of itself.
+        /// The comparison of the disk with the journal.
         evidence: Evidence,
     },
-    /// The vault holds something of the volume as well.
+    /// The vault holds data of the volume, too.
     #[error(
         "journal {name} holds {bytes} bytes of volume '{volume}', and so does the vault: which of \
          them is newer is not known"
@@ -138,24 +138,24 @@ pub enum JournalError {
         name: String,
         /// The volume.
         volume: String,
-        /// What the journal holds.
+        /// Bytes that the journal holds of it.
         bytes: u64,
     },
-    /// Its device fails.
+    /// The device fails.
     #[error("journal {name} fails")]
     Io {
         /// The device.
         name: String,
-        /// What it answers.
+        /// The error of the device.
         #[source]
         error: IoError,
     },
-    /// Its limits.
+    /// The log refuses the operation.
     #[error("journal {name} can't be used")]
     Log {
         /// The device.
         name: String,
-        /// Which limit.
+        /// The reason.
         #[source]
         error: LogError,
     },
@@ -203,7 +203,7 @@ impl Fault for JournalError {
             Self::Io { .. } => {
                 Remedy::from("see the kernel's log for the device").or("name another one")
             }
-            Self::Log { error, .. } => of_log(error),
+            Self::Log { error, .. } => remedy_for_log(error),
         }
     }
 
@@ -220,7 +220,7 @@ const ERASE_UNNEEDED: &str =
 const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";
 const ERASE_OTHER: &str = "overwrite the first 128 KiB of the one that is not needed with zeroes";
 
-fn of_log(error: &LogError) -> Remedy {
+fn remedy_for_log(error: &LogError) -> Remedy {
     match error {
         LogError::Volumes => "name another journal for some of the volumes".into(),
         LogError::DrainFirst => Action::RescueApply.into(),

@@ -158,7 +158,7 @@ pub struct Journal {
     wakeup: LazyCondvar,
     /// Notified when a write of the log has completed, or a disk was sampled.
     written: LazyCondvar,
-    /// What the log held when it was opened and is not restored yet.
+    /// The records found when the log was opened, except those already restored.
     found: Lock<Found, { order::FOUND }>,
     /// Volumes that must not use the journal: it failed while they were served.
     abandoned: VoidRecords,
@@ -232,8 +232,8 @@ impl Journal {
             presence: Default::default(),
             thread: Lock::new(None),
         });
-        let theirs = Arc::clone(&journal);
-        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || theirs.run());
+        let owned = Arc::clone(&journal);
+        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || owned.run());
         let thread = thread.map_err(|_| JournalError::Io {
             name: journal.name.clone(),
             error: IoError::NoMemory,
@@ -421,7 +421,7 @@ impl Journal {
         self.lock().log.mark()
     }
 
-    /// Does [`Log::void_records_before`], and waits until its superblock is durable.
+    /// Calls [`Log::void_records_before`], and waits until its superblock is durable.
     pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
         self.lock().log.void_records_before(number, mark);
         self.wait_for_superblock()

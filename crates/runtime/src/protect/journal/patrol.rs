@@ -61,8 +61,8 @@ pub(super) struct Patrol {
 impl Patrol {
     /// Starts the thread of a journal's patrol. The journal works without one.
     pub(super) fn start(journal: &Arc<Journal>) {
-        let theirs = Arc::downgrade(journal);
-        let thread = std::thread::Builder::new().name("patrol".into()).spawn(move || run(&theirs));
+        let weak = Arc::downgrade(journal);
+        let thread = std::thread::Builder::new().name("patrol".into()).spawn(move || run(&weak));
         *journal.patrol.thread.lock() = thread.ok();
     }
 

@@ -7,7 +7,7 @@
 
 use super::Journal;
 use super::stuck::{StuckLine, stuck_lines};
-use crate::protect::patrol::put_back;
+use crate::protect::patrol::restore_sectors;
 use crate::shared::Shared;
 use forebay_engine::LineKey;
 use forebay_format::journal::{BLOCK_BYTES, Record};
@@ -42,20 +42,20 @@ pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
     if journal.regain.is_running.swap(true, Ordering::AcqRel) {
         return;
     }
-    let theirs = Arc::clone(journal);
+    let owned = Arc::clone(journal);
     let work = move || {
         for _ in 0..TRIES_MAX {
-            match search(&theirs, number, volume) {
+            match search(&owned, number, volume) {
                 Ok(true) => break,
                 Ok(false) => std::thread::sleep(PAUSE),
                 Err(error) => {
-                    let name = &theirs.name;
+                    let name = &owned.name;
                     tracing::error!(journal = %name, %error, "lost sectors: log unreadable");
                     break;
                 }
             }
         }
-        theirs.regain.is_running.store(false, Ordering::Release);
+        owned.regain.is_running.store(false, Ordering::Release);
     };
     if std::thread::Builder::new().name("regain".into()).spawn(work).is_err() {
         journal.regain.is_running.store(false, Ordering::Release);
@@ -95,7 +95,7 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
         // Sectors lost since then may be newer than what was read.
         is_done &= is_same && {
             let Content { key, sectors, bytes } = content;
-            put_back(&shared, line.shard, &mut shard, key, &bytes, sectors)
+            restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors)
         };
     }
     journal.regain.searched_losses.store(losses.iter().sum(), Ordering::Relaxed);
@@ -103,7 +103,7 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
     Ok(is_done && losses_of(&shared, volume).is_none_or(|now| now == losses))
 }
 
-/// What the log holds of the lost sectors of a line; `None` if nothing.
+/// Reads the lost sectors of a line from the log; `None` if the log has none of them.
 fn content_of(
     journal: &Journal,
     line: StuckLine,

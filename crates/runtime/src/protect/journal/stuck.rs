@@ -80,10 +80,10 @@ fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
 /// Keeps in the journal what a volume's disk did not take at a checkpoint that failed with `error`.
 /// A thread of its own does it, as it waits for the disk and for space in the log.
 pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error: IoError) {
-    let theirs = Arc::clone(journal);
+    let owned = Arc::clone(journal);
     let work = move || {
-        let kept = Checkpoint { journal: &theirs, number, volume }.keep();
-        theirs.destaged(number, kept.unwrap_or(Err(error)));
+        let kept = Checkpoint { journal: &owned, number, volume }.keep();
+        owned.destaged(number, kept.unwrap_or(Err(error)));
     };
     if std::thread::Builder::new().name("stuck".into()).spawn(work).is_err() {
         journal.destaged(number, Err(error));

@@ -1,37 +1,19 @@
 //! A running server whose memory is damaged.
 
-#[path = "../../../tests/common/mod.rs"]
-pub(crate) mod common;
-
 use super::{Ecc, IDLE_AFTER, Patrol};
-use crate::{
-    Engine, JournalId, JournalSettings, MemberRecord, Runtime, RuntimeConfig, VoidRecords,
-    VolumeJournal, VolumeSettings, VolumeStatus,
-};
-use common::client::{Client, PATIENCE};
-use common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
+use crate::rig::common::client::{Client, PATIENCE};
+use crate::rig::common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
+use crate::rig::{MIB, config, listen, open_journal, volume};
+use crate::{Runtime, RuntimeConfig, VolumeSettings, VolumeStatus};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_engine::LineKey;
-use forebay_frontend_nbd::{Listener, NbdServer, Tls};
-use forebay_types::{DiskGeometry, Durability, IoError, Mode, VolumeId};
+use forebay_frontend_nbd::NbdServer;
+use forebay_types::{IoError, VolumeId};
 use forebay_volume::shard_of;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Instant;
-
-struct NoMembers;
-
-impl MemberRecord for NoMembers {
-    fn members(&self, _: JournalId) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn record(&self, _: JournalId, _: &[u64]) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 const SIZE: u64 = 8 << 20;
 const LINE: usize = 4096;
@@ -49,53 +31,20 @@ fn rig(ecc: Ecc) -> Rig {
 
 fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
     let server = NbdServer::new();
-    let config = RuntimeConfig {
-        memory_bytes: 64 << 20,
-        workers: 2,
-        engine: Engine::Auto,
-        journals: usize::from(log.is_some()),
-        ecc,
-    };
-    let runtime = Runtime::start(config, &server);
-    let runtime = runtime.unwrap();
+    let journals = usize::from(log.is_some());
+    let config = RuntimeConfig { workers: 2, journals, ecc, ..config(64 * MIB) };
+    let runtime = Runtime::start(config, &server).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(directory.path().join("nbd.sock")).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    server.listen(Listener::new(listener.into(), false, Tls::Off, None));
+    listen(&server, &directory.path().join("nbd.sock"));
     let path = directory.path().join("disk.img");
     let disk = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
     disk.set_len(SIZE).unwrap();
     let backend = forebay_backend::open(path.to_str().unwrap(), &Default::default()).unwrap();
-    let journal = log.map(|backend| {
-        let journal = runtime.open_journal(JournalSettings {
-            backend,
-            mirror: None,
-            members: Box::new(NoMembers),
-            accept_loss: false,
-            is_abandoned: Box::new(|_| VoidRecords::None),
-            on_failure: Box::new(|_, _, _| Ok(())),
-        });
-        let (durability, identity) = (Durability::Ack, [7; 32]);
-        VolumeJournal { journal: journal.unwrap(), durability, identity, accept_disk: false }
-    });
-    let id = runtime.add_volume(VolumeSettings {
-        name: "v".into(),
-        description: String::new(),
-        backend,
-        mode: Mode::WriteBack,
-        read_only: false,
-        prefetch: false,
-        geometry: DiskGeometry::default(),
-        gather_below: GATHERS_ALL,
-        write_back: Default::default(),
-        ordered: false,
-        tls_only: false,
-        journal,
-        ups: false,
-        vault: None,
-        accept_disk: false,
-    });
-    Rig { runtime, disk, id: id.unwrap(), directory }
+    let journal = log.map(|device| open_journal(&runtime, device));
+    let gather_below = GATHERS_ALL;
+    let settings = VolumeSettings { gather_below, journal, ..volume("v", backend) };
+    let id = runtime.add_volume(settings).unwrap();
+    Rig { runtime, disk, id, directory }
 }
 
 impl Rig {

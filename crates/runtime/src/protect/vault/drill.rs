@@ -95,7 +95,7 @@ impl Vault {
         let (entries, lines, _) = self.list(volumes);
         let dump = Dump::new(id, self.size_bytes, self.geometry, 0, entries);
         let batches = std::mem::take(&mut work.batches);
-        let mut saver = Saver::new(&*self.backend, batches, dump, &lines, &self.is_wanted);
+        let mut saver = Saver::new(&*self.backend, batches, dump, &lines, &self.cancelled);
         let written = saver.write(false);
         let write_ms = elapsed_ms();
         let mut compared = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Why a vault can't be used, or not for what was asked.
+//! The errors of the vault, with their remedies.
 
 use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
@@ -7,7 +7,7 @@ use forebay_journal::identity::Evidence;
 use forebay_types::{Action, Fault, IoError, Remedy, Size};
 use std::io;
 
-/// Why a vault can't be used.
+/// Why the vault cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VaultError {
@@ -21,13 +21,13 @@ pub enum VaultError {
         name: String,
         /// Its size.
         bytes: u64,
-        /// What would do.
+        /// The required size.
         needed_bytes: u64,
     },
-    /// It can't be written.
+    /// The device is read-only.
     #[error("vault {0} can only be read")]
     ReadOnly(String),
-    /// Its blocks are too large.
+    /// The blocks of the device are larger than those of a dump.
     #[error("vault {name} takes nothing smaller than {block_bytes} bytes")]
     Blocks {
         /// The device.
@@ -35,19 +35,19 @@ pub enum VaultError {
         /// Its block size.
         block_bytes: u32,
     },
-    /// There is something else on it.
+    /// The device holds other data.
     #[error("{0} holds something that is not a vault of this program")]
     Foreign(String),
-    /// It can't be read as a vault.
+    /// The device cannot be read as a vault.
     #[error("vault {name} can't be used")]
     Unusable {
         /// The device.
         name: String,
-        /// What is wrong.
+        /// The reason.
         #[source]
         error: RecoverError,
     },
-    /// What it holds was taken back.
+    /// The dump is void: the disks are newer.
     #[error(
         "vault {name} ({id}) could not be emptied when its content was taken back: the disks are \
          newer"
@@ -55,10 +55,10 @@ pub enum VaultError {
     Void {
         /// The device.
         name: String,
-        /// Which dump.
+        /// The identity of the dump.
         id: JournalId,
     },
-    /// It is not where it was opened.
+    /// The device is not where it was opened.
     #[error(
         "vault {name}: {displaced}, so a start after a power failure would not find what is saved \
          in it"
@@ -66,13 +66,13 @@ pub enum VaultError {
     Displaced {
         /// The device.
         name: String,
-        /// What has become of it.
+        /// How it is displaced.
         displaced: Displaced,
     },
-    /// Its superblocks are gone while it is in use.
+    /// The superblocks were overwritten while the vault was in use.
     #[error("vault {0} has been overwritten by another program")]
     Overwritten(String),
-    /// It holds data of this volume's name for another disk.
+    /// The dump holds data of this volume's name for another disk.
     #[error(
         "vault {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
          their disk as it was left ({evidence}): they are kept, and the volume is not served"
@@ -84,12 +84,12 @@ pub enum VaultError {
         volume: String,
         /// The disk.
         disk: String,
-        /// What is held.
+        /// Bytes that the dump holds of it.
         bytes: u64,
-        /// What the disk says of itself.
+        /// The comparison of the disk with the dump.
         evidence: Evidence,
     },
-    /// Not all that was dirty is in it.
+    /// The dump lacks dirty data of the volume.
     #[error(
         "vault {name} does not hold everything of volume '{volume}' that was dirty: {reason}; \
          acknowledged writes are lost"
@@ -99,10 +99,10 @@ pub enum VaultError {
         name: String,
         /// The volume.
         volume: String,
-        /// What is missing.
+        /// The missing data.
         reason: String,
     },
-    /// It holds what is not on its disks.
+    /// The vault holds data that is not on the disks.
     #[error("vault {0} holds data that is not on its disks yet")]
     Occupied(String),
     /// A dump failed.
@@ -113,18 +113,18 @@ pub enum VaultError {
     Dump {
         /// The device.
         name: String,
-        /// What was written.
+        /// Bytes written before the failure.
         saved_bytes: u64,
-        /// Why it failed.
+        /// The reason.
         reason: String,
     },
-    /// A measurement or a drill was called off.
+    /// A measurement, drill or probe was cancelled.
     #[error("vault {0}: called off, because of the battery or a stop")]
     CalledOff(String),
-    /// Too many volumes.
+    /// The limit of volumes is reached.
     #[error("vault {0} takes at most {VOLUMES_MAX} volumes")]
     Volumes(String),
-    /// Who relies on it can't be put on record.
+    /// The record of the volumes that rely on the vault cannot be read or written.
     #[error(
         "vault {name}: whether volume '{volume}' relies on it is on record in the state directory, \
          which fails"
@@ -134,11 +134,11 @@ pub enum VaultError {
         name: String,
         /// The volume.
         volume: String,
-        /// Why not.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// What it holds of a volume is older than the disk.
+    /// The disk is newer than the dump, because the volume was served without it.
     #[error(
         "vault {name} holds {bytes} bytes of volume '{volume}', which was served without them \
          later: its disk is newer"
@@ -148,26 +148,26 @@ pub enum VaultError {
         name: String,
         /// The volume.
         volume: String,
-        /// What is held.
+        /// Bytes that the dump holds of it.
         bytes: u64,
     },
-    /// The vault that may hold the newest of a volume is not there.
+    /// A volume relies on a vault other than the open one.
     #[error(
         "volume '{volume}' may have its newest data in vault {name}, which is not the one that is \
          open: it is not served older than what was acknowledged"
     )]
     Missing {
-        /// What it was called.
+        /// The name of its device.
         name: String,
         /// The volume.
         volume: String,
     },
-    /// Its device fails.
+    /// The device fails.
     #[error("vault {name} fails")]
     Io {
         /// The device.
         name: String,
-        /// What it answers.
+        /// The error of the device.
         #[source]
         error: IoError,
     },

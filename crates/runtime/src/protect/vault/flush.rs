@@ -19,10 +19,10 @@ impl DiskFlushes {
         let (sender, results) = mpsc::channel();
         let mut pending = Vec::new();
         for volume in volumes {
-            let (theirs, sender) = (Arc::clone(&volume), sender.clone());
+            let (owned, sender) = (Arc::clone(&volume), sender.clone());
             pending.push(volume.name.clone());
             let work = move || {
-                let _ = sender.send((theirs.name.clone(), flush(&theirs)));
+                let _ = sender.send((owned.name.clone(), flush(&owned)));
             };
             let spawned = std::thread::Builder::new().name("vault-flush".into()).spawn(work);
             if let Err(error) = spawned {

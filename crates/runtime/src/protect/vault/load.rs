@@ -69,8 +69,8 @@ fn missing(found: &Found, number: u16) -> Option<String> {
 /// joined.
 fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
     let mut pieces: Vec<(ByteRange, u64)> = Vec::new();
-    let ours = |found: &&FoundRecord| found.record.volume == number && !found.is_damaged;
-    for FoundRecord { record, position, .. } in found.records.iter().filter(ours) {
+    let is_readable = |found: &&FoundRecord| found.record.volume == number && !found.is_damaged;
+    for FoundRecord { record, position, .. } in found.records.iter().filter(is_readable) {
         let range = record.range;
         if let Some((last, at)) = pieces.last_mut()
             && last.end() == range.offset

@@ -77,7 +77,7 @@ impl Vault {
         let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
         let dump = Dump::new(id, self.size_bytes, self.geometry, 0, Vec::new());
         let batches = std::mem::take(&mut work.batches);
-        let mut saver = Saver::new(&*self.backend, batches, dump, &pattern, &self.is_wanted);
+        let mut saver = Saver::new(&*self.backend, batches, dump, &pattern, &self.cancelled);
         let begun = Instant::now();
         let written = saver.write(false);
         let write_ms = begun.elapsed().as_millis() as u64;
@@ -110,8 +110,8 @@ impl Vault {
 
     /// Starts the thread that measures and probes the vault.
     pub(super) fn start_thread(self: &Arc<Self>) -> Result<(), VaultError> {
-        let theirs = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || theirs.run());
+        let vault = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || vault.run());
         let no_thread = |_| VaultError::io(&self.name, forebay_types::IoError::NoMemory);
         *self.thread.lock() = Some(spawned.map_err(no_thread)?);
         Ok(())

@@ -124,7 +124,7 @@ struct State {
     stopping: bool,
 }
 
-/// What a dump, drill, measurement or probe needs exclusively.
+/// The state that a dump, drill, measurement or probe uses exclusively.
 struct Work {
     batches: Vec<Batch>,
     /// The sequence and identity of the newest superblock.
@@ -150,7 +150,7 @@ pub struct Vault {
     state: Lock<State>,
     work: Lock<Work, { order::VAULT_WORK }>,
     /// Cancels measurements, drills and probes, as a dump needs the device.
-    is_wanted: AtomicBool,
+    cancelled: AtomicBool,
     /// Wakes the vault's thread.
     wakeup: LazyCondvar,
     on_void: OnVoid,
@@ -234,7 +234,7 @@ impl Vault {
             }),
             work: Lock::new(Work::new(batches, sequence, id)),
             record,
-            is_wanted: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
             wakeup: LazyCondvar::default(),
             on_void,
             thread: Lock::default(),
@@ -295,9 +295,9 @@ impl Vault {
         self.state().on_battery = on_battery;
         if on_battery {
             // Cancel one in progress, and wait for its end.
-            self.is_wanted.store(true, Ordering::Relaxed);
+            self.cancelled.store(true, Ordering::Relaxed);
             let _work = self.work();
-            self.is_wanted.store(false, Ordering::Relaxed);
+            self.cancelled.store(false, Ordering::Relaxed);
         }
     }
 
@@ -315,9 +315,9 @@ impl Vault {
         volumes: &[VolumeId],
         deadline: Option<Instant>,
     ) -> Result<DumpReport, VaultError> {
-        self.is_wanted.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
         let mut work = self.work();
-        self.is_wanted.store(false, Ordering::Relaxed);
+        self.cancelled.store(false, Ordering::Relaxed);
         if let Err(error) = self.is_in_place()
             && matches!(
                 error,
@@ -382,7 +382,7 @@ impl Vault {
         let disks = self.flush_disks(volumes);
         let sealed = written.and_then(|()| {
             // Writes were halted before the dump, so the valid samples do not change any more.
-            saver.seal(self.guards(&ids))
+            saver.seal(self.fingerprints(&ids))
         });
         report.sealed_ms = begun.elapsed().as_millis() as u64;
         let verified = sealed.and_then(|()| saver.verify(true, deadline, None));
@@ -545,7 +545,7 @@ impl Vault {
             }
         }
         self.state().stopping = true;
-        self.is_wanted.store(true, Ordering::Relaxed);
+        self.cancelled.store(true, Ordering::Relaxed);
         self.wakeup.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
@@ -587,15 +587,16 @@ impl Vault {
         (entries.into_iter().map(|(_, entry)| entry).collect(), lines, ids)
     }
 
-    /// The guards of the disks of these volumes, which are given with their numbers in the dump.
-    fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
-        let guard = |volume: &Volume| DiskInfo {
+    /// The fingerprints of the disks of these volumes, which are given with their numbers in the
+    /// dump.
+    fn fingerprints(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
+        let fingerprint = |volume: &Volume| DiskInfo {
             hardware: crate::protect::guard::hardware(&*volume.backend),
             samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
             ..DiskInfo::default()
         };
         let known = volumes.iter().filter_map(|&(id, number)| {
-            self.shared.volume(id).map(|volume| (number, guard(&volume)))
+            self.shared.volume(id).map(|volume| (number, fingerprint(&volume)))
         });
         known.collect()
     }

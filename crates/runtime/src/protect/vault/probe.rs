@@ -172,7 +172,7 @@ impl Vault {
         let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
         let dump = Dump::new(id, self.size_bytes, self.geometry, 0, Vec::new());
         let batches = std::mem::take(&mut work.batches);
-        let mut saver = Saver::new(&*self.backend, batches, dump, &pattern, &self.is_wanted);
+        let mut saver = Saver::new(&*self.backend, batches, dump, &pattern, &self.cancelled);
         let saved = saver.write(false).and_then(|()| saver.verify(false, None, None));
         let failures = saver.failures();
         work.batches = saver.into_batches().1;

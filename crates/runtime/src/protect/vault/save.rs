@@ -84,11 +84,11 @@ impl<'a, S: Source> Saver<'a, S> {
         self.failures
     }
 
-    /// Stores the guards of the volumes' disks, given by the numbers of the volumes, and seals the
-    /// dump.
-    pub(super) fn seal(&mut self, guards: Vec<(u16, DiskInfo)>) -> Result<(), Stop> {
-        for (number, guard) in guards {
-            self.dump.set_disk_info(number, guard);
+    /// Stores the fingerprints of the disks, given by the volumes' numbers in the dump, and seals
+    /// the dump.
+    pub(super) fn seal(&mut self, fingerprints: Vec<(u16, DiskInfo)>) -> Result<(), Stop> {
+        for (number, fingerprint) in fingerprints {
+            self.dump.set_disk_info(number, fingerprint);
         }
         self.dump.seal();
         self.write_superblock()

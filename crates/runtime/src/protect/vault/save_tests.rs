@@ -1,5 +1,5 @@
-//! Dumps over a disk in memory that fails, tears and flips bits; what is read back afterwards is
-//! compared with what was to be saved.
+//! Dumps to a disk in memory that fails, tears writes and flips bits. The loaded data is compared
+//! with the saved data.
 
 use super::*;
 use forebay_backend::layers::{ErrorRule, Errors, Kinds};
@@ -73,7 +73,7 @@ fn dump_of(id: JournalId) -> Dump {
     Dump::new(id, SIZE, Geometry::for_size(SIZE).unwrap(), 7, volumes())
 }
 
-/// What [`Vault::dump`](super::super::Vault::dump) does with a saver.
+/// Saves as [`Vault::dump`](super::super::Vault::dump) does.
 fn save(
     backend: &dyn Backend,
     id: JournalId,
@@ -140,7 +140,7 @@ proptest! {
         old in 0_u64..3000,
     ) {
         let disk = memory();
-        // What an earlier dump left counts for nothing.
+        // The remains of an earlier dump must be ignored.
         let earlier = lines(old, 4096, 99);
         prop_assert_eq!(save(&*disk, JournalId([9; 16]), &earlier), (Ok(true), 0));
         let source: Vec<_> = pieces.iter().map(|(&(volume, line), &(sectors, value))| {
@@ -169,11 +169,11 @@ fn whichever_write_or_read_or_flush_fails_everything_is_saved_elsewhere() {
             assert!(map == map_of(&source), "{kinds:?} {after}");
         }
     }
-    assert!(failures > 20, "the faults were there: {failures}");
+    assert!(failures > 20, "the faults occurred: {failures}");
 }
 
 #[test]
-fn a_device_that_fails_for_good_is_an_error_and_what_was_written_counts() {
+fn a_device_that_keeps_failing_is_an_error_and_written_batches_are_valid() {
     let source = lines(3000, 4096, 1);
     for after in 1..14 {
         let disk = memory();
@@ -184,15 +184,18 @@ fn a_device_that_fails_for_good_is_an_error_and_what_was_written_counts() {
         let (found, map) = load(&*disk);
         assert!(!is_sealed(&found));
         let whole = map_of(&source);
-        assert!(map.iter().all(|(place, bytes)| whole.get(place) == Some(bytes)), "never wrong");
-        // The superblock is the first write; what was begun together may end in any order.
+        assert!(
+            map.iter().all(|(place, bytes)| whole.get(place) == Some(bytes)),
+            "loaded data is correct"
+        );
+        // The superblock is the first write. Concurrent writes may complete in any order.
         let batches = after.saturating_sub(5);
         assert!(map.len() as u64 >= batches * 250, "{after}: {}", map.len());
     }
 }
 
 #[test]
-fn a_vault_that_is_too_small_is_an_error_and_takes_what_fits() {
+fn a_vault_that_is_too_small_is_an_error_and_holds_complete_batches() {
     let source = lines(20_000, 4096, 1);
     let disk = memory();
     assert_eq!(save(&*disk, ID, &source).0, Err(Stop::Full));
@@ -212,8 +215,8 @@ fn a_loss_of_power_at_any_moment_leaves_what_was_written_and_says_that_it_is_not
     let writes = log.writes.lock().unwrap();
     let whole = map_of(&source);
     for cut in 0..=writes.len() {
-        // The write at the cut is torn, and those before it are there. A superblock is torn behind
-        // its head: most of the rest is zeroes anyway.
+        // The write at the cut is torn, and all earlier writes are complete. A superblock is torn
+        // after its head, as most of the rest is zeroes.
         let disk = memory();
         for (at, (offset, bytes)) in writes.iter().take(cut + 1).enumerate() {
             let torn = if bytes.len() == 64 << 10 { 4096 } else { bytes.len() / 2 / 4096 * 4096 };
@@ -244,7 +247,7 @@ proptest! {
         let source = lines(700, 4096, 1);
         let disk = memory();
         prop_assert_eq!(save(&*disk, ID, &source), (Ok(true), 0));
-        // In one of the batches that were written, or in a superblock.
+        // In a superblock or in a batch.
         let len = if at < 2 { 65536 } else { MIB };
         let byte = [0, 64 << 10, 128 << 10][at] + bit / 8 % len;
         let block = byte / 4096 * 4096;
@@ -253,7 +256,7 @@ proptest! {
         bytes[(byte - block) as usize] ^= 1 << (bit % 8);
         Blocking::new(&*disk).write(block, &bytes, false).unwrap();
         let Ok(found) = recover_vault(&mut Device(&*disk), SIZE) else {
-            return Err(TestCaseError::fail("one of the superblocks is good"));
+            return Err(TestCaseError::fail("one of the superblocks is intact"));
         };
         let (_, map) = load(&*disk);
         let whole = map_of(&source);
@@ -273,7 +276,7 @@ fn a_batch_that_reads_back_wrong_is_written_elsewhere() {
         let flips = FlipOnce { inner: Arc::clone(&disk) as _, left: Mutex::new(target) };
         let (result, failures) = save(&flips, ID, &source);
         assert_eq!(result, Ok(true));
-        // Superblocks are not read back; both are there.
+        // Superblocks are not read back.
         assert!(failures == 1 || target == 0, "{target}: {failures}");
         let (found, map) = load(&*disk);
         assert!(found.damage.is_empty(), "{target}: {:?}", found.damage);
@@ -282,7 +285,7 @@ fn a_batch_that_reads_back_wrong_is_written_elsewhere() {
 }
 
 #[test]
-fn what_is_missing_of_a_sealed_dump_is_damage() {
+fn missing_batches_of_a_sealed_dump_are_damage() {
     let source = lines(1500, 4096, 1);
     let disk = memory();
     save(&*disk, ID, &source).0.unwrap();
@@ -296,7 +299,7 @@ fn what_is_missing_of_a_sealed_dump_is_damage() {
     assert!(matches!(found.damage[..], [Damage::Batches { next: None, .. }]), "{:?}", found.damage);
 }
 
-/// Fails one I/O of the kinds that a rule is about, after some have passed.
+/// Fails one I/O of some kinds, after `left` have passed.
 struct FailOnce {
     kinds: Kinds,
     left: Mutex<Option<u64>>,
@@ -330,7 +333,7 @@ impl Backend for FailOnce {
     }
 }
 
-/// Writes one batch with a wrong bit and says that all is well.
+/// Flips a bit of one batch, and reports success.
 struct FlipOnce {
     inner: Arc<dyn Backend>,
     left: Mutex<u64>,
@@ -356,7 +359,7 @@ impl Backend for FlipOnce {
     }
 }
 
-/// Keeps what was written, in order.
+/// Records the writes, in order.
 struct Recorder {
     inner: Arc<dyn Backend>,
     writes: Mutex<Vec<(u64, Vec<u8>)>>,
@@ -375,7 +378,7 @@ impl Backend for Recorder {
 
     fn submit(&self, io: Io) {
         if matches!(io.kind, IoKind::Write { .. }) {
-            // SAFETY: the I/O is not answered yet.
+            // SAFETY: the I/O is in flight, so its memory is valid.
             let pieces = io.buffers.iter().flat_map(|b| unsafe { b.as_slice() }.iter().copied());
             self.writes.lock().unwrap().push((io.offset, pieces.collect()));
         }

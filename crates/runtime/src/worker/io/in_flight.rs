@@ -1,4 +1,8 @@
-//! One I/O on its way: what is left of it, and how it is given to the reactor or to the backend.
+//! An I/O in flight: its remaining part, and its submission to the reactor or to the backend.
+//!
+//! An I/O that covers blocks of the disk in part, or whose memory is not aligned for direct I/O, is
+//! transferred through a bounce buffer of whole blocks, in the steps of a [`BlockPlan`]. A write is
+//! then a read-modify-write.
 
 use super::push_iovec;
 use crate::reactor::{FileOp, Reactor};
@@ -12,48 +16,49 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Vectors of one system call.
+/// Vectors of one system call, at most.
 const IOVECS_MAX: usize = 1024;
 
-/// Whom an I/O is for.
+/// An I/O of a shard that is part of a coalesced one.
 pub(super) struct Member {
     pub shard: usize,
     pub id: IoId,
     pub range: ByteRange,
-    /// How many of the I/O's vectors are its own.
+    /// The number of its vectors.
     pub iovecs: usize,
 }
 
-/// What is to be told when an I/O has ended.
+/// The recipients of the result.
 pub(super) enum Purpose {
     Shards(Vec<Member>),
     Flush(JobId),
 }
 
-/// An I/O on its way.
+/// An I/O in flight, or one that waits for a block.
 pub(super) struct InFlight {
     pub volume: Arc<Volume>,
     /// `None` for a flush.
     pub verb: Option<IoVerb>,
-    /// From the first byte of the first member to the last of the last one.
+    /// From the first byte of the first member to the last byte of the last member.
     pub range: ByteRange,
     pub purpose: Purpose,
-    /// When it was given to the backend.
+    /// When it was started.
     pub began: Instant,
     /// The memory, in order.
     pub iovecs: Vec<libc::iovec>,
-    /// What is left of it after a transfer that ended early; empty before that.
+    /// The vectors of the current transfer, if they are not `iovecs`: the rest after a short
+    /// transfer, or a step through the bounce buffer.
     rest: Vec<libc::iovec>,
     bytes_done: u64,
-    /// Where bytes go that join two pieces of a read.
+    /// The target of bytes between two pieces of a read.
     pub discard: Option<Arc<Memory>>,
-    /// What it changes; `None` for a read and a flush.
+    /// The blocks that it changes; `None` for a read and a flush.
     pub claim: Option<Claim>,
-    /// How it is done where it covers blocks in part.
+    /// The transfer through a bounce buffer, if it needs one.
     bounce: Option<Bounce>,
 }
 
-/// A transfer through memory of whole blocks.
+/// A transfer through a buffer of whole blocks.
 struct Bounce {
     memory: Memory,
     plan: BlockPlan,
@@ -62,17 +67,17 @@ struct Bounce {
 }
 
 impl Bounce {
-    /// What the current step gives to the backend.
+    /// The I/O of the current step.
     fn kind(&self) -> (IoKind, ByteRange) {
         match self.plan.steps[self.step] {
             BlockStep::Read(range) => (IoKind::Read, range),
             BlockStep::Write { range, fua } => (IoKind::Write { fua }, range),
             BlockStep::Zero { range, unmap } => (IoKind::Zero { unmap }, range),
-            BlockStep::Apply => unreachable!("it is carried out before the next step"),
+            BlockStep::Apply => unreachable!("`begin_step` carries it out"),
         }
     }
 
-    /// The memory of the current step; none where the backend moves no data.
+    /// The memory of the current step; `None` if it transfers no data.
     fn vector(&self) -> Option<libc::iovec> {
         let (kind, range) = self.kind();
         let from = (range.offset - self.plan.memory.offset) as usize;
@@ -84,11 +89,11 @@ impl Bounce {
     }
 }
 
-/// The largest alignment that any disk asks of memory, in bytes: that of direct I/O.
+/// The largest alignment of memory that direct I/O requires, in bytes.
 const MEMORY_ALIGNMENT_MAX: usize = 4096;
 
-/// Whether a disk with such blocks can use memory in these pieces: for direct I/O each must be
-/// aligned as the blocks are.
+/// Whether a disk with this block size can use these vectors: direct I/O requires each to be
+/// aligned to blocks.
 fn memory_fits(iovecs: &[libc::iovec], block_bytes: u64) -> bool {
     let alignment = (block_bytes as usize).min(MEMORY_ALIGNMENT_MAX);
     let is_aligned =
@@ -96,12 +101,13 @@ fn memory_fits(iovecs: &[libc::iovec], block_bytes: u64) -> bool {
     iovecs.iter().all(is_aligned)
 }
 
-/// How far a transfer has come.
+/// The state of a transfer after a completion.
 pub(super) enum Progress {
     Done,
+    /// The transfer was short; the rest has to be submitted.
     More,
-    /// It does not move any more: the store has ended.
-    Stuck,
+    /// No byte was transferred: the file ends here.
+    EndOfFile,
 }
 
 impl InFlight {
@@ -152,7 +158,7 @@ impl InFlight {
         io
     }
 
-    /// Counts the I/O for its volume.
+    /// Adds the I/O to the counters of its volume.
     pub(super) fn count(&self, worker: usize) {
         let counts = &self.volume.stats[worker].counts;
         match self.verb {
@@ -169,7 +175,7 @@ impl InFlight {
         }
     }
 
-    /// Prepares the current step of a transfer through memory of its own.
+    /// Prepares the current step of a transfer through a bounce buffer.
     fn begin_step(&mut self, mut bounce: Bounce) {
         if bounce.plan.steps[bounce.step] == BlockStep::Apply {
             self.apply(&mut bounce);
@@ -181,7 +187,7 @@ impl InFlight {
         self.bounce = Some(bounce);
     }
 
-    /// A step has ended well: whether another one follows.
+    /// Ends a step that has succeeded, and prepares the next one. Returns false if there is none.
     pub(super) fn next_step(&mut self) -> bool {
         let Some(mut bounce) = self.bounce.take() else { return false };
         bounce.step += 1;
@@ -190,44 +196,44 @@ impl InFlight {
             return true;
         }
         if self.verb == Some(IoVerb::Read) {
-            self.each_piece(&mut bounce, |piece, middle| piece.copy_from_slice(middle));
+            self.each_piece(&mut bounce, |piece, bounced| piece.copy_from_slice(bounced));
         }
         false
     }
 
-    /// Puts what is written, or zeroes, over the blocks that were read.
+    /// Applies the write, or zeroes, to the blocks that were read.
     fn apply(&self, bounce: &mut Bounce) {
         if matches!(self.verb, Some(IoVerb::Zero { .. })) {
             let from = (self.range.offset - bounce.plan.memory.offset) as usize;
             bounce.memory.bytes_mut()[from..from + self.range.len as usize].fill(0);
         } else {
-            self.each_piece(bounce, |piece, middle| middle.copy_from_slice(piece));
+            self.each_piece(bounce, |piece, bounced| bounced.copy_from_slice(piece));
         }
     }
 
-    /// Calls `each` with each piece of the members' memory and its place in the blocks.
+    /// Calls `each` with each piece of the members' memory and its place in the bounce buffer.
     fn each_piece(&self, bounce: &mut Bounce, mut each: impl FnMut(&mut [u8], &mut [u8])) {
         let Purpose::Shards(members) = &self.purpose else { return };
         let first = bounce.plan.memory.offset;
-        let middle = bounce.memory.bytes_mut();
+        let buffer = bounce.memory.bytes_mut();
         let mut iovecs = self.iovecs.iter();
         for member in members {
             let mut at = (member.range.offset - first) as usize;
             for iovec in iovecs.by_ref().take(member.iovecs) {
-                // SAFETY: the vectors are memory that belongs to this I/O until it is answered,
-                // and the blocks' memory is the I/O's own, so they do not overlap.
+                // SAFETY: the vectors are memory that belongs to this I/O until it is answered. The
+                // bounce buffer is owned by this I/O, so they do not overlap.
                 let piece = unsafe {
                     std::slice::from_raw_parts_mut(iovec.iov_base.cast::<u8>(), iovec.iov_len)
                 };
-                each(piece, &mut middle[at..at + iovec.iov_len]);
+                each(piece, &mut buffer[at..at + iovec.iov_len]);
                 at += iovec.iov_len;
             }
         }
     }
 
-    /// Notes that so many bytes more have been moved.
+    /// Records that `bytes` more bytes were transferred.
     pub(super) fn advance(&mut self, bytes: u64) -> Progress {
-        let (kind, range) = self.at_hand();
+        let (kind, range) = self.current();
         if !matches!(kind, IoKind::Read | IoKind::Write { .. }) {
             return Progress::Done;
         }
@@ -236,7 +242,7 @@ impl InFlight {
             return Progress::Done;
         }
         if bytes == 0 {
-            return Progress::Stuck;
+            return Progress::EndOfFile;
         }
         let mut skip = self.bytes_done as usize;
         self.rest.clear();
@@ -253,8 +259,8 @@ impl InFlight {
         Progress::More
     }
 
-    /// What the backend is given now.
-    fn at_hand(&self) -> (IoKind, ByteRange) {
+    /// The kind and range of the current transfer.
+    fn current(&self) -> (IoKind, ByteRange) {
         if let Some(bounce) = &self.bounce {
             return bounce.kind();
         }
@@ -269,10 +275,10 @@ impl InFlight {
     }
 }
 
-/// Gives an I/O, or what is left of it, to the reactor if it takes it, else to the backend.
+/// Submits the rest of an I/O to the reactor if that supports it, otherwise to the backend.
 pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, io: &InFlight) {
-    let (kind, range) = io.at_hand();
-    // Backends rely on it: direct I/O fails otherwise, and a file would grow.
+    let (kind, range) = io.current();
+    // A contract of backends: otherwise direct I/O fails, or a file grows.
     let disk = io.volume.backend.description();
     let is_whole = (range.offset | range.len).is_multiple_of(u64::from(disk.alignment_bytes));
     assert!(is_whole && range.fits(disk.size_bytes), "{kind:?} of {range} on {}", disk.name);
@@ -298,8 +304,8 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
     let vectors = if io.rest.is_empty() { &io.iovecs } else { &io.rest };
     let moves_data = matches!(kind, IoKind::Read | IoKind::Write { .. });
     let buffers = vectors.iter().filter(|_| moves_data).map(|iovec| {
-        // SAFETY: the memory is pinned in the pool, or owned by the request or by this I/O, and
-        // stays so until the answer.
+        // SAFETY: until the answer, the memory is pinned in the pool, or owned by the request or by
+        // this I/O.
         unsafe { Buffer::new(iovec.iov_base.cast(), iovec.iov_len) }
     });
     let sink: Arc<dyn CompletionSink> = Arc::clone(inbox) as _;

@@ -1,0 +1,72 @@
+//! The set-up of the unit tests: a configuration, a volume, a journal, a listener.
+
+#[path = "../tests/common/mod.rs"]
+pub(crate) mod common;
+
+use crate::{
+    Ecc, Engine, JournalId, JournalSettings, MemberRecord, Runtime, RuntimeConfig, VoidRecords,
+    VolumeJournal, VolumeSettings,
+};
+use forebay_backend::Backend;
+use forebay_frontend_nbd::{Listener, NbdServer, Tls};
+use forebay_types::{Durability, Mode};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// A configuration with one worker and no journal.
+pub(crate) fn config(memory_bytes: u64) -> RuntimeConfig {
+    let (engine, ecc) = (Engine::Auto, Ecc::default());
+    RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc }
+}
+
+/// As [`config`], over epoll and without a patrol, which takes the locks of the shards.
+pub(crate) fn quiet_config(memory_bytes: u64) -> RuntimeConfig {
+    RuntimeConfig { engine: Engine::Epoll, ecc: Ecc::Off, ..config(memory_bytes) }
+}
+
+/// A volume in write-back mode that neither prefetches nor gathers.
+pub(crate) fn volume(name: &str, disk: Arc<dyn Backend>) -> VolumeSettings {
+    VolumeSettings {
+        prefetch: false,
+        gather_below: Some(0),
+        ..VolumeSettings::new(name, disk, Mode::WriteBack)
+    }
+}
+
+/// The record of a journal on one device.
+struct NoMembers;
+
+impl MemberRecord for NoMembers {
+    fn members(&self, _: JournalId) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn record(&self, _: JournalId, _: &[u64]) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Opens a journal for a volume whose writes wait for their records.
+pub(crate) fn open_journal(runtime: &Runtime, device: Arc<dyn Backend>) -> VolumeJournal {
+    let settings = JournalSettings {
+        backend: device,
+        mirror: None,
+        members: Box::new(NoMembers),
+        accept_loss: false,
+        is_abandoned: Box::new(|_| VoidRecords::None),
+        on_failure: Box::new(|_, _, _| Ok(())),
+    };
+    let journal = runtime.open_journal(settings).unwrap();
+    let (durability, identity) = (Durability::Ack, [7; 32]);
+    VolumeJournal { journal, durability, identity, accept_disk: false }
+}
+
+/// Accepts NBD clients at a Unix socket.
+pub(crate) fn listen(server: &NbdServer, socket: &Path) {
+    let listener = UnixListener::bind(socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    server.listen(Listener::new(listener.into(), false, Tls::Off, None));
+}
