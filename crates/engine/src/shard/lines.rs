@@ -94,7 +94,7 @@ impl<M: LineTable> Shard<M> {
 
     /// Drops all clean data of a volume, because its disk has been replaced by another one.
     pub fn forget_clean(&mut self, volume: VolumeId) {
-        self.drop_all_clean(volume);
+        self.drop_clean(volume, 0, Slot::MAX);
         for slot in 0..self.index.used() {
             let line = *self.index.get(slot);
             if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {

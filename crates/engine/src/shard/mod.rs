@@ -122,7 +122,7 @@ impl<M: LineTable> Shard<M> {
         scheduler.leave_elevator();
         let throttled = scheduler.throttled();
         self.quota.count_admitted(throttled);
-        self.drop_all_clean(volume);
+        self.drop_clean(volume, 0, Slot::MAX);
         self.volumes.remove(volume);
     }
 
@@ -200,11 +200,6 @@ impl<M: LineTable> Shard<M> {
             }
         }
         (next < end).then_some(next)
-    }
-
-    fn drop_all_clean(&mut self, volume: VolumeId) {
-        let done = self.drop_clean(volume, 0, Slot::MAX);
-        assert!(done.is_none(), "the scan ends at the last slot");
     }
 
     /// Lines of the volume with dirty sectors.

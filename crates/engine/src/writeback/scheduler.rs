@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | a flush, or draining | operations as configured, no rate limits | no effect |
 //! | the last destage failed | backs off, unless a flush runs | backs off |
-//! | clients read from the disk | waits for burst tokens | waits for burst tokens, unless writers are throttled |
+//! | clients read from the disk | waits for burst tokens | the same, unless writers are throttled |
 //! | the operator's rates | waits for tokens, unless urgent | waits for tokens |
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
