@@ -1,5 +1,5 @@
-//! Lets every single I/O of scripted workloads fail, once and for ever; then damages the journals
-//! that they leave, in every place.
+//! Fails each single I/O of scripted workloads, once and permanently; then damages every place of
+//! the journals that the workloads leave behind.
 
 use forebay_lab::enumerate::{RotSummary, every_fault, rot, scripts};
 

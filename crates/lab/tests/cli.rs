@@ -1,4 +1,4 @@
-//! The built program: what it prints, where it prints it, and its exit code.
+//! The built program: its output and exit codes.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
@@ -7,7 +7,7 @@ use std::process::Command;
 const TRACE: &str = "time_us,volume,op,offset_bytes,length_bytes\n\
                      1,0,R,0,4096\n2,0,W,4096,8192\n3,0,R,0,4096\n";
 
-/// Runs the program beside a trace; its exit code, standard output and standard error.
+/// Runs the program beside a trace; returns its exit code, standard output and standard error.
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("t.csv"), TRACE).unwrap();

@@ -1,4 +1,4 @@
-//! Short workloads, completely.
+//! All short workloads keep their guarantees.
 
 use forebay_lab::enumerate::{Bug, Limits, Summary, Workloads, run, scripts};
 use forebay_lab::sim::Sabotage;
@@ -8,7 +8,7 @@ fn go_through(length: u32, orders: u64, images: u64) -> Summary {
     run(&Workloads::Length(length), &limits, None, 2)
 }
 
-/// Checks that the manual has this count before these words.
+/// Checks that the manual says this count before these words.
 fn assert_in_manual(count: u64, words: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/lab.md");
     let manual = std::fs::read_to_string(path).expect("the manual is in the repository");
@@ -34,7 +34,7 @@ fn each_single_operation_outlives_every_crash() {
     let tally = summary.tally;
     assert_eq!(tally.workloads, tally.all_orders, "{summary}");
     assert!(tally.crash_points > 500, "{summary}");
-    // Only a write of two lines can leave more images than that.
+    // Only a write of two lines can leave more images.
     assert!(tally.complete * 10 > tally.different() * 9, "{summary}");
 }
 

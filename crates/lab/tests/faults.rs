@@ -1,4 +1,4 @@
-//! Every single I/O fails, and every place of a journal is damaged.
+//! Each single I/O fails, and each place of a journal is damaged.
 
 use forebay_lab::enumerate::{FaultKind, RotSummary, every_fault, rot, scripts};
 

@@ -1,13 +1,13 @@
-//! The simulator finds bugs: each of those that can be planted around the engine, and with the
-//! feature `sabotage` each of those inside it.
+//! The simulator finds each bug that can be planted around the engine and, with the feature
+//! `sabotage`, inside it.
 
 use forebay_lab::sim::{Failure, Sabotage, SimOptions, run};
 
-/// Runs tried for each bug; some need a machine that few seeds make.
+/// Seeds tried for each bug; some bugs need a machine that few seeds produce.
 const SEEDS_MAX: u64 = 10_000;
 
-/// Seeds that showed a bug for which many others had to be tried. They go first: one that no longer
-/// shows its bug costs a run, and the search goes on.
+/// Seeds for bugs that few seeds show. They are tried first; if one no longer shows its bug, the
+/// search continues.
 const KNOWN_SEEDS: [(Sabotage, &[u64]); 4] = [
     (Sabotage::SkipClosingSync, &[61, 63, 126]),
     (Sabotage::EmptyVaultEarly, &[487, 779, 248]),

@@ -1,10 +1,10 @@
-//! The n-th I/O fails, for every n: once, and with all that follow it.
+//! Fails the n-th I/O, for every n: once, and together with all that follow.
 //!
-//! A workload is run without faults first, to count its I/Os of each kind; then once for each of
-//! them. What the operator would do is done: a start that was refused is tried again when the
-//! device is well, and nobody kills a machine whose journal has failed before its disk has
-//! everything, as that would be two faults at once. In the end all is healed, everything must be
-//! there and go to the disk, and be there again after a kill. This is how SQLite tests I/O errors.
+//! A workload runs without faults first, to count its I/Os of each kind, and then once per I/O. The
+//! test plays the operator: it repeats a refused start when the device works again, and lets a
+//! failed journal's data reach the disk before it kills the machine, because that would be a second
+//! fault. In the end everything is healed, must be there and reach the disk, and must be there
+//! again after a kill. SQLite tests I/O errors in this way.
 
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;
@@ -14,21 +14,21 @@ use crate::harness::parallel::panic_text;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Ticks within which a healed machine has brought everything to its disk.
+/// The number of ticks within which a healed machine must have destaged everything.
 const TICKS_MAX: usize = 20;
 
-/// What was tried.
+/// The results of a fault test.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EverySummary {
-    /// Workloads, each in two orders.
+    /// Workloads, each run in two orders.
     pub workloads: u64,
     /// Runs with a fault, by kind, in the order of [`FaultKind::ALL`].
     pub runs: [u64; FaultKind::ALL.len()],
-    /// Requests that failed for it.
+    /// Requests that failed because of it.
     pub errors: u64,
-    /// Starts that were refused for it.
+    /// Starts that were refused because of it.
     pub refused_starts: u64,
-    /// What was broken.
+    /// Broken guarantees.
     pub failures: Vec<String>,
 }
 
@@ -51,16 +51,16 @@ impl fmt::Display for EverySummary {
     }
 }
 
-/// When the next operation begins.
+/// The start of the next operation.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
-    /// When nothing is under way.
+    /// When nothing is in flight.
     Patient,
-    /// As soon as it can.
+    /// As soon as possible.
     Eager,
 }
 
-/// Lets each I/O of each workload fail in turn.
+/// Fails each I/O of each workload in turn.
 pub fn every_fault(workloads: &[Workload]) -> EverySummary {
     let mut summary = EverySummary::default();
     for workload in workloads {
@@ -122,7 +122,7 @@ fn go_through(rig: &mut Rig, pace: Pace) -> Result<(), String> {
         if choices == 0 && !rig.is_down() {
             break;
         }
-        // What is under way comes first among the choices, the next operation last.
+        // I/Os in flight come first among the choices, the next operation last.
         rig.step(match pace {
             Pace::Patient => 0,
             Pace::Eager => choices.saturating_sub(1),
@@ -139,13 +139,13 @@ fn go_through(rig: &mut Rig, pace: Pace) -> Result<(), String> {
     rig.machine.violation.take().map_or(Ok(()), Err)
 }
 
-/// The devices are well again, and the machine is started once more.
+/// Heals the devices and starts the machine again.
 fn start_healed(rig: &mut Rig) {
     rig.machine.faults.heal();
     rig.start_again(Crash::Process);
 }
 
-/// Waits until nothing is left that only a journal that has failed was to keep.
+/// Waits until the disk has everything that only a failed journal held.
 fn drain(rig: &mut Rig) {
     for _ in 0..TICKS_MAX {
         rig.tick();
@@ -153,14 +153,14 @@ fn drain(rig: &mut Rig) {
         if !rig.is_draining() {
             return;
         }
-        // A disk that takes nothing is a second fault.
+        // A disk that refuses data is a second fault.
         rig.machine.faults.heal();
     }
     rig.machine.violate("the disk is well and does not get everything".into());
 }
 
-/// The workloads that are tried: what each operation does, alone and with others, in the middle of
-/// a life and across the end of it.
+/// The scripted workloads: each operation, alone and with others, within and across the lives of
+/// the process.
 pub fn scripts() -> Vec<Workload> {
     let [sector, line, border, partial, fua, flush, trim, zero, read, tick, checkpoint] =
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|at| Operation::ALL[at]);

@@ -1,10 +1,10 @@
-//! The n-th I/O of a kind fails, once or for ever.
+//! Faults: the n-th I/O of a kind fails, once or permanently.
 
 use forebay_types::{IoError, IoResult};
 use forebay_volume::RequestKind;
 use std::fmt;
 
-/// What kind of I/O is counted.
+/// The kind of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Reads of the disk.
@@ -22,7 +22,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::Read, Self::Write, Self::Flush, Self::Erase, Self::JournalRead, Self::JournalWrite];
 }
@@ -40,28 +40,28 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// Which I/O fails.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Its kind.
     pub kind: FaultKind,
-    /// Its number among those of its kind, from 0 on.
+    /// The number of the I/O among those of its kind, from 0.
     pub number: u64,
-    /// Whether all that follow it fail, too.
+    /// Whether all following ones fail, too.
     pub lasts: bool,
 }
 
-/// Counts I/Os and lets some fail.
+/// Counts I/Os and fails some.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     pub fault: Option<Fault>,
     counts: [u64; FaultKind::ALL.len()],
-    /// The kind of what was made to fail, if anything was.
+    /// The kind of the I/O that failed, if any did.
     struck: Option<FaultKind>,
 }
 
 impl Faults {
-    /// How the next I/O of this kind ends.
+    /// The result of the next I/O of this kind.
     pub(super) fn draw(&mut self, kind: FaultKind) -> IoResult {
         let count = &mut self.counts[kind as usize];
         let number = *count;
@@ -77,7 +77,7 @@ impl Faults {
         Ok(())
     }
 
-    /// From now on nothing fails.
+    /// No further I/O fails.
     pub(super) const fn heal(&mut self) {
         self.fault = None;
     }
@@ -86,13 +86,13 @@ impl Faults {
         self.struck.is_some()
     }
 
-    /// I/Os of this kind so far.
+    /// The number of I/Os of this kind so far.
     pub(super) const fn count(&self, kind: FaultKind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// Whether a request of this kind may have failed for what was made to fail. What happens to
-    /// the journal is nobody's error but its own.
+    /// Whether a request of this kind may have failed because of the fault. A fault of the journal
+    /// is no reason for a request to fail.
     pub(super) const fn excuse(&self, kind: RequestKind) -> bool {
         let is_read = matches!(kind, RequestKind::Read);
         let is_erase = matches!(

@@ -1,5 +1,5 @@
-//! The journal of an enumerated machine: the shipped log on a device that can be looked at between
-//! any two moments.
+//! The journal of an enumerated machine: the shipped log on a device that can be inspected at any
+//! moment.
 
 use super::faults::{FaultKind, Faults};
 use super::machine::{Journal, Machine};
@@ -27,25 +27,25 @@ fn buffers() -> Vec<Vec<u8>> {
     vec![vec![0; BUFFER_BYTES]; BUFFERS]
 }
 
-/// What a start finds on the journal's device.
+/// The log that a start finds on the journal's device.
 #[derive(Clone)]
 pub(super) struct Recovered {
     pub tape: Tape,
     pub found: Found,
-    /// What the disk may lack, and its content.
+    /// The data that the disk may lack.
     pub extents: Vec<(Extent, Vec<u64>)>,
 }
 
-/// Why a start does not use what it finds.
+/// Why a start refuses a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The device can't be read, or holds no journal.
+    /// The device is unreadable or holds no journal.
     Unusable(String),
-    /// Something that was durable is gone.
+    /// Durable data is missing.
     Damaged(String),
 }
 
-/// A device that fails as it is told to.
+/// A device with faults.
 struct Reader<'a>(&'a mut Tape, &'a mut Faults);
 
 impl ReadAt for Reader<'_> {
@@ -56,7 +56,7 @@ impl ReadAt for Reader<'_> {
 }
 
 impl Recovered {
-    /// Walks the log as a start does. With `accepts_loss`, what is damaged is left out.
+    /// Reads the log like a start. With `accepts_loss`, damaged records are skipped.
     pub(super) fn read(
         mut tape: Tape,
         faults: &mut Faults,
@@ -81,7 +81,7 @@ impl Recovered {
         Ok(Self { tape, found, extents })
     }
 
-    /// What each sector is brought back to, if it is.
+    /// The restored content of each sector, if it is restored.
     pub(super) fn overlay(&self) -> [Option<u64>; SECTORS] {
         let mut overlay = [None; SECTORS];
         for (extent, stamps) in &self.extents {
@@ -93,7 +93,7 @@ impl Recovered {
     }
 }
 
-/// The content of an extent; `None` where there is nothing to be brought back.
+/// The content of an extent; `None` if there is nothing to restore.
 fn stamps_of(
     extent: &Extent,
     found: &Found,
@@ -119,11 +119,11 @@ fn stamps_of(
 }
 
 impl Journal {
-    /// A new journal on an empty device; `made` counts them.
+    /// A new journal on an empty device; `made` numbers the journals.
     pub(super) fn make(kept: Kept, made: u8) -> Self {
         let id = JournalId([made; 16]);
         let mut log = Log::format(id, SIZE_BYTES, GEOMETRY, buffers());
-        // A journal is made, and is durable, before a volume is added to it.
+        // A journal is durable before a volume is added to it.
         let mut tape = Tape::new(SIZE_BYTES);
         while let Some(write) = log.poll_write() {
             for sector in tape.changes(write.position, write.bytes_for(0)) {
@@ -134,13 +134,13 @@ impl Journal {
         Self::with(log, tape, kept)
     }
 
-    /// Goes on with what was found; `None` when the disk must have all of it first.
+    /// Resumes the log; `None` if it must be drained to the disk first.
     pub(super) fn resume(recovered: &Recovered, kept: Kept) -> Option<Self> {
         let log = Log::resume(&recovered.found, buffers()).ok()?;
         Some(Self::with(log, recovered.tape.clone(), kept))
     }
 
-    /// Records a sector, and is done when that is durable.
+    /// Records a sector and waits until the record is durable.
     pub(super) fn write_at_once(&mut self, place: usize, stamp: u64) {
         let bytes = payload_of([stamp].into_iter());
         let granted = self.log.admit(self.number, SECTOR_BYTES, PartId(0));
@@ -149,7 +149,7 @@ impl Journal {
         let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.log.append(entry, [&bytes[..]].into_iter(), None));
         while let Some(write) = self.log.poll_write() {
-            // A sector that is written can be read again.
+            // A sector that has been written is readable again.
             let first = write.position / SECTOR_BYTES;
             let written = first..first + write.bytes_for(0).len() as u64 / SECTOR_BYTES;
             self.tape.unreadable.retain(|sector| !written.contains(sector));
@@ -203,7 +203,7 @@ impl Machine {
         answer_noted(note.part, record(&mut journal.log, journal.number, note, payload, shard))
     }
 
-    /// Starts what the journal has to write.
+    /// Starts the next write of the journal.
     pub(super) fn pump_journal(&mut self) {
         let Some(journal) = self.journal.as_mut().filter(|j| j.writing.is_none()) else { return };
         let Some(write) = journal.log.poll_write() else { return };
@@ -213,7 +213,7 @@ impl Machine {
         self.note(|| format!("journal: write of {len} bytes at {position} begins"));
     }
 
-    /// The write of the journal that is under way ends.
+    /// Ends the journal's write in flight.
     pub(super) fn end_journal_write(&mut self) {
         let [lose_batch, tear_batch, lose_superblock, skips_mark] = [
             Sabotage::LoseBatch,
@@ -246,11 +246,12 @@ impl Machine {
         self.note(|| format!("journal: write ends: {result:?}"));
     }
 
-    /// A checkpoint's request to the disk has ended.
+    /// Handles the end of a checkpoint's destage.
     pub(super) fn checkpoint_ended(&mut self, submitted: u32, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
         if journal.log.failed().is_some() {
-            // One that was begun before the failure does not cover all that the journal held.
+            // A destage that began before the failure does not cover everything that the journal
+            // held.
             journal.undrained &= result.is_err() || submitted <= journal.failed_at;
             return;
         }
@@ -262,7 +263,7 @@ impl Machine {
         }
     }
 
-    /// Begins a checkpoint; whether the disk is to be brought up to date for it.
+    /// Begins a checkpoint; returns whether the disk must be destaged for it.
     pub(super) fn begin_checkpoint(&mut self) -> bool {
         let early = self.strikes(Sabotage::CheckpointEarly);
         let Some(journal) = &mut self.journal else { return false };

@@ -1,7 +1,7 @@
-//! The world around the dispatcher of an enumerated machine.
+//! The environment of the dispatcher of an enumerated machine.
 //!
-//! There is one volume, one worker and two shards; nothing is left to chance. What is under way
-//! ends when whoever drives the machine says so, and an I/O has done nothing before it ends.
+//! It has one volume, one worker and two shards, and uses no randomness. An I/O in flight ends when
+//! the driver of the machine decides so, and has no effect before.
 
 use super::faults::{FaultKind, Faults};
 use super::store::{Disk, Tape};
@@ -24,57 +24,56 @@ use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stri
 use forebay_volume::{Admission, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
-/// The one volume.
+/// The only volume.
 pub(super) const VOLUME: VolumeId = VolumeId(0);
-/// Its bytes.
 pub(super) const VOLUME_BYTES: u64 = (FIRST + SECTORS as u64) * SECTOR_BYTES;
-/// The two lines on each side of the border between the regions are a stripe.
+/// A stripe is two lines; the border between the regions is the border of two stripes.
 const STRIPES: Stripes = Stripes::new(2 * LINE_BYTES, 0);
 const SHARDS: usize = 2;
 const LINES_PER_SHARD: usize = 8;
 
-/// Who asks for something.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
-    /// A client, as the workload says.
+    /// A client, according to the workload.
     Client,
-    /// The machine itself: checks, checkpoints, what is restored.
+    /// The machine itself: checks, checkpoints, restores.
     Keeper,
 }
 
-/// A request that is not answered yet.
+/// A request in flight.
 struct Asked {
     who: Who,
     request: Request,
     submitted: u32,
 }
 
-/// A flush of the disk under way.
+/// A flush of the disk in flight.
 pub(super) struct FlushJob {
     job: JobId,
     mark: u32,
     result: IoResult,
 }
 
-/// The journal's side of a machine.
+/// The journal of a machine.
 pub(super) struct Journal {
     pub log: LabLog,
     pub tape: Tape,
     pub writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
-    /// The volume's number in it.
+    /// The journal's number of the volume.
     pub number: u16,
     pub ack: bool,
-    /// A checkpoint was asked for and has not ended.
+    /// Whether a checkpoint is in progress.
     pub checkpoint: bool,
-    /// Outlives the process: the records are not to be used any more.
+    /// The failure mark: the records must not be used. It survives the process.
     pub is_marked: bool,
-    /// When it failed, in the oracle's time.
+    /// The moment of the failure.
     pub failed_at: u32,
-    /// What was dirty when it failed is not all on the disk.
+    /// Whether the disk lacks data that was dirty at the failure.
     pub undrained: bool,
 }
 
-/// Everything around the dispatcher.
+/// The environment of the dispatcher.
 pub(super) struct Machine {
     pub kept: Kept,
     pub tight: bool,
@@ -83,15 +82,15 @@ pub(super) struct Machine {
     pub disk: Disk,
     pub journal: Option<Journal>,
     pub oracle: Oracle,
-    /// Moves with each submission and each answer: the oracle's time.
+    /// The oracle's time: advances with each submission and each answer.
     pub moment: u32,
     pub now_ms: u64,
     asked: Slab<Asked>,
     pub ios: Vec<Io>,
     pub flushes: Vec<FlushJob>,
-    /// Answers that the dispatcher is to be told.
+    /// Answers to be delivered to the dispatcher.
     pub answers: VecDeque<Answer>,
-    /// How the last request of the keeper ended.
+    /// The result of the machine's last own request.
     pub ended: Option<IoResult>,
     pub violation: Option<String>,
     pub notes: Option<Vec<String>>,
@@ -101,7 +100,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// A machine whose process knows nothing yet.
+    /// A machine with empty shards.
     pub(super) fn new(kept: Kept, tight: bool, bug: Option<super::Bug>) -> Self {
         let mut machine = Self {
             kept,
@@ -127,7 +126,7 @@ impl Machine {
         machine
     }
 
-    /// Shards that hold nothing.
+    /// Creates empty shards.
     pub(super) fn make_shards(&mut self) {
         let mut config = ShardConfig::for_slots(LINES_PER_SHARD);
         config.dirty_age_ms = 1;
@@ -152,7 +151,7 @@ impl Machine {
         self.shards = (0..SHARDS).map(shard).collect();
     }
 
-    /// The process is gone with all it knew.
+    /// Drops everything that dies with the process.
     pub(super) fn die(&mut self) {
         self.asked.drain().for_each(drop);
         self.ios.clear();
@@ -161,7 +160,7 @@ impl Machine {
         self.ended = None;
     }
 
-    /// Whether a bug is planted that strikes here.
+    /// Whether the planted bug takes effect here.
     pub(super) fn strikes(&self, bug: Sabotage) -> bool {
         self.bug == Some(super::Bug::Driver(bug))
     }
@@ -178,12 +177,13 @@ impl Machine {
         }
     }
 
-    /// Requests that are not answered.
+    /// Requests in flight.
     pub(super) fn waiting(&self) -> usize {
         self.asked.len()
     }
 
-    /// Tells the oracle of a request; returns its token and the version of what it writes.
+    /// Records the submission of a request in the oracle. Returns its token and the version of its
+    /// content.
     pub(super) fn ask(&mut self, who: Who, request: Request) -> (u32, u32) {
         self.moment += 1;
         let reads = self.asked.iter().filter(|asked| asked.request.kind == RequestKind::Read);
@@ -249,7 +249,7 @@ impl Machine {
         self.ios.push(io);
     }
 
-    /// An I/O of the disk ends.
+    /// Ends an I/O of the disk.
     pub(super) fn end_io(&mut self, at: usize) -> (usize, forebay_engine::IoId, IoResult) {
         let mut io = self.ios.remove(at);
         let range = io.action.range;
@@ -301,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// A flush of the disk ends.
+    /// Ends a flush of the disk.
     pub(super) fn end_flush(&mut self, at: usize) -> (JobId, IoResult) {
         let flush = self.flushes.remove(at);
         if flush.result.is_ok() && !self.strikes(Sabotage::FlushEarly) {
@@ -311,14 +311,14 @@ impl Machine {
         (flush.job, flush.result)
     }
 
-    /// What I/Os under way would change: places and their new contents.
+    /// The changes of I/Os in flight: places and new contents.
     pub(super) fn changes_under_way(&self) -> Vec<(usize, u64)> {
         let changes = self.ios.iter().filter(|io| !io.reads());
         let sectors = changes.flat_map(|io| places(io.action.range).zip(io.stamps.iter().copied()));
         sectors.collect()
     }
 
-    /// Nothing may be left over once everything is answered and on the disk.
+    /// Checks that no resources are in use after everything is answered and destaged.
     pub(super) fn check_left_over(&mut self) {
         for at in 0..self.shards.len() {
             if let Some(left) = self.shards[at].left_over() {
@@ -463,5 +463,5 @@ impl Host for Machine {
     }
 }
 
-/// The range that a request of the whole volume names.
+/// The range of a request for the whole volume.
 pub(super) const WHOLE: ByteRange = ByteRange::new(0, 0);

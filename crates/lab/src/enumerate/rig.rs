@@ -1,8 +1,8 @@
-//! One machine from its first start on: what can happen next, and what it leads to.
+//! One machine from its first start: its possible next steps, and their effects.
 //!
-//! While the machine serves, whatever is under way may end next, or the next operation may begin;
-//! who drives it chooses. A start and a stop go one step after the other. After each step the
-//! machine can be looked at as a crash would leave it.
+//! While the machine serves, any I/O in flight may end next, or the next operation may begin; the
+//! caller chooses. A start and a stop are sequential. After each step, the caller can inspect the
+//! machine as a crash would leave it.
 
 use super::journal::Recovered;
 use super::machine::{Journal, Machine, VOLUME, WHOLE, Who};
@@ -17,14 +17,13 @@ use forebay_types::{ByteRange, Stripes};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
 
-/// Ways in which what is under way ends when the machine dies: not at all, wholly, every other
-/// sector.
+/// Ways in which I/Os in flight end when the machine dies: not done, done, every other sector done.
 const ENDS: usize = 3;
-/// Steps within which all that was asked for is to be answered.
+/// The number of steps within which all requests must be answered.
 const STEPS_MAX: usize = 10_000;
-/// Tries of one piece of a restore, as the runtime does it.
+/// Attempts to restore one piece, as in the runtime.
 const RESTORES_MAX: u32 = 5;
-/// How far a tick moves the clock: longer than the longest pause after a failed write-back.
+/// The clock's advance per tick: more than the longest pause after a failed destage.
 const TICK_MS: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ enum Phase {
     Serving,
     Starting,
     Stopping(Stop),
-    /// A start was refused, or given up.
+    /// A start was refused or abandoned.
     Down,
 }
 
@@ -43,7 +42,7 @@ enum Stop {
     Closing,
 }
 
-/// A machine and what it has yet to do.
+/// A machine and its remaining operations.
 pub(super) struct Rig {
     pub machine: Machine,
     dispatcher: Dispatcher<Machine>,
@@ -53,7 +52,7 @@ pub(super) struct Rig {
     restoring: VecDeque<Piece>,
     tries: u32,
     journals_made: u8,
-    /// Starts that were refused, or given up.
+    /// Starts that were refused or abandoned.
     pub refused_starts: u64,
 }
 
@@ -82,7 +81,7 @@ impl Rig {
         }
     }
 
-    /// A machine that starts over these devices; it has nothing else to do.
+    /// A machine without operations that starts on these devices.
     pub(super) fn after(
         kept: Kept,
         tight: bool,
@@ -96,13 +95,13 @@ impl Rig {
         rig
     }
 
-    /// I/Os under way.
+    /// The number of I/Os in flight.
     fn pending(&self) -> usize {
         let writing = self.machine.journal.as_ref().is_some_and(|j| j.writing.is_some());
         self.machine.ios.len() + self.machine.flushes.len() + usize::from(writing)
     }
 
-    /// In how many ways the next operation can begin.
+    /// The number of ways in which the next operation can begin.
     fn ways(&self) -> usize {
         let quiet = self.pending() == 0;
         match self.operations.get(self.next) {
@@ -117,7 +116,7 @@ impl Rig {
         self.machine.disk.content() != *self.machine.disk.stable()
     }
 
-    /// How many things may happen next; none when all is done.
+    /// The number of possible next steps; zero at the end.
     pub(super) fn choices(&self) -> usize {
         match self.phase {
             Phase::Serving => self.pending() + self.ways(),
@@ -126,7 +125,7 @@ impl Rig {
         }
     }
 
-    /// The `choice`-th thing happens.
+    /// Executes one of the possible next steps.
     pub(super) fn step(&mut self, choice: usize) {
         match self.phase {
             Phase::Serving if choice < self.pending() => self.end(choice),
@@ -143,24 +142,24 @@ impl Rig {
         }
     }
 
-    /// Whether a start was refused or given up.
+    /// Whether a start was refused or abandoned.
     pub(super) fn is_down(&self) -> bool {
         self.phase == Phase::Down
     }
 
-    /// Whether the next operation is the end of this life.
+    /// Whether the next operation ends the process.
     pub(super) fn dies_next(&self) -> bool {
         let next = self.operations.get(self.next);
         self.phase == Phase::Serving
             && matches!(next, Some(Operation::Kill | Operation::Power | Operation::Restart))
     }
 
-    /// Whether the disk lacks something that a journal was to keep that has failed.
+    /// Whether the disk lacks data that a failed journal held.
     pub(super) fn is_draining(&self) -> bool {
         self.machine.journal.as_ref().is_some_and(|journal| journal.undrained)
     }
 
-    /// Lets everything end that is under way, and what follows from it.
+    /// Ends all I/Os in flight, and those that follow from them.
     pub(super) fn run_pending(&mut self) {
         for _ in 0..STEPS_MAX {
             if self.pending() == 0 || self.machine.violation.is_some() {
@@ -172,7 +171,7 @@ impl Rig {
         self.machine.violate("it goes on for ever".into());
     }
 
-    /// Something under way ends.
+    /// Ends an I/O in flight.
     fn end(&mut self, which: usize) {
         let (ios, flushes) = (self.machine.ios.len(), self.machine.flushes.len());
         if which < ios {
@@ -186,7 +185,7 @@ impl Rig {
         }
     }
 
-    /// Delivers what the dispatcher is to be told, and starts what the journal has to write.
+    /// Delivers answers to the dispatcher and starts the next write of the journal.
     fn settle(&mut self) {
         self.machine.pump_journal();
         while let Some(answer) = self.machine.answers.pop_front() {
@@ -213,7 +212,7 @@ impl Rig {
         self.settle();
     }
 
-    /// The next operation begins, in one of its ways.
+    /// Begins the next operation in one of its ways.
     fn begin(&mut self, way: usize) {
         let operation = self.operations[self.next];
         self.next += 1;
@@ -249,7 +248,7 @@ impl Rig {
         }
     }
 
-    /// The machine dies, what is under way ending in the given way, and starts again.
+    /// Kills the machine, with I/Os in flight ending in the given way, and starts it again.
     fn crash(&mut self, crash: Crash, way: usize) {
         let survives = |at: usize| way == 1 || way == 2 && at.is_multiple_of(2);
         let machine = &mut self.machine;
@@ -265,7 +264,7 @@ impl Rig {
                 content[place] = stamp;
             }
         }
-        // By the time of the next crash, the disk has written what it had in its cache.
+        // Until the next crash, the disk has written its cache.
         machine.disk = Disk::with(content);
         if let Some(journal) = &mut machine.journal
             && let Some((write, _)) = journal.writing.take()
@@ -279,7 +278,7 @@ impl Rig {
         self.start_again(crash);
     }
 
-    /// A process has ended, well or badly, and another one finds what it left.
+    /// Starts the next process on the remains of the old one.
     pub(super) fn start_again(&mut self, crash: Crash) {
         self.machine.die();
         let recovered = match self.machine.journal.take() {
@@ -350,7 +349,7 @@ impl Rig {
         self.settle();
     }
 
-    /// The log has no room for another start: the disk gets everything first.
+    /// Destages the log's data, because the log has no space for another start.
     fn drain(&mut self, recovered: &Recovered) {
         let content = brought_back(&self.machine.disk.content(), Some(recovered));
         self.machine.disk = Disk::with(content);
@@ -378,7 +377,7 @@ impl Rig {
         let Some(piece) = self.restoring.front() else {
             if let Some(journal) = &mut self.machine.journal {
                 if journal.log.failed().is_some() {
-                    // Before anybody is served, a failure is put on record nowhere.
+                    // No volume is served yet, so the failure is not recorded.
                     journal.is_marked = false;
                     journal.undrained = false;
                     self.go_down();
@@ -419,7 +418,7 @@ impl Rig {
                     self.machine.violate("a stop never ends".into());
                 }
                 if !clean {
-                    // The command fails, and the process serves on.
+                    // The command fails, and the process continues to serve.
                     self.phase = Phase::Serving;
                     return;
                 }
@@ -437,7 +436,7 @@ impl Rig {
         }
     }
 
-    /// Goes on, whatever is first coming first, until nothing is left to be done.
+    /// Executes the first possible step until none is left.
     pub(super) fn run_dry(&mut self) {
         for _ in 0..STEPS_MAX {
             if self.choices() == 0 || self.machine.violation.is_some() {
@@ -448,7 +447,7 @@ impl Rig {
         self.machine.violate("it goes on for ever".into());
     }
 
-    /// Asks for something and waits until it is answered.
+    /// Submits a request and waits for its answer.
     pub(super) fn ask(&mut self, kind: RequestKind, range: ByteRange) {
         self.submit(Who::Keeper, kind, range);
         while self.machine.ended.is_none() && self.machine.violation.is_none() {
@@ -461,13 +460,12 @@ impl Rig {
         }
     }
 
-    /// Reads everything.
     pub(super) fn read_all(&mut self) {
         self.ask(RequestKind::Read, work::all_sectors());
     }
 
-    /// All that must be true once everything is answered: it reads right, a flush and a destage
-    /// bring it to the disk's stable storage, and nothing is left over.
+    /// The final checks: all reads are right, a flush and a destage bring everything to the disk's
+    /// stable storage, and no resources are in use.
     pub(super) fn verify(&mut self) {
         self.read_all();
         self.ask(RequestKind::Flush, WHOLE);
@@ -486,7 +484,7 @@ impl Rig {
     }
 }
 
-/// What a disk with this content and the journal hold together.
+/// The content of a disk together with that of the journal.
 pub(super) fn brought_back(
     content: &[u64; SECTORS],
     recovered: Option<&Recovered>,

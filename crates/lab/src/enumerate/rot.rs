@@ -1,14 +1,13 @@
-//! The journal's device forgets: one bit is wrong, or one sector can't be read, while the log holds
-//! what the disk lacks.
+//! Damage to the journal's device: one wrong bit, or one unreadable sector, while the log holds
+//! data that the disk lacks.
 //!
-//! Each byte of the device that means anything is tried in turn, and each sector. A start must
-//! either find everything all the same, or say that something is damaged; it must never go on with
-//! old data as if it were the newest, let alone with wrong data. And when the operator accepts the
-//! loss, it must be one batch that is lost, and no more.
+//! Each meaningful byte of the device and each sector is damaged in turn. A start must either find
+//! everything or report the damage; it must never continue with stale or wrong data. If the
+//! operator accepts the loss, at most one batch may be lost.
 //!
-//! One case can't be told from a crash by the device alone: the last batch of the log, when a bit
-//! of it is wrong, looks like a batch that power cut short before anybody was told of it. These are
-//! counted by themselves, and it is checked that they are no more than that batch.
+//! The device alone does not distinguish one case from a crash: a wrong bit in the last batch looks
+//! like a batch that a power failure tore before its acknowledgement. These cases are counted
+//! separately, and at most that batch may be lost.
 
 use super::faults::Faults;
 use super::journal::{Recovered, Refused};
@@ -24,32 +23,32 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const PAGE_BYTES: u64 = 4096;
-/// Messages kept of what was broken.
+/// The maximum number of failure messages.
 const FAILURES_MAX: usize = 20;
 
-/// What was tried, and how it ended.
+/// The results of damage to journals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RotSummary {
-    /// Journals that were damaged, each in every place.
+    /// Journals damaged in every place.
     pub journals: u64,
-    /// Bits that were flipped.
+    /// Bits flipped.
     pub flips: u64,
-    /// Sectors that could not be read.
+    /// Sectors made unreadable.
     pub latent: u64,
-    /// Starts that said so.
+    /// Starts that reported the damage.
     pub reported: u64,
-    /// Starts that found everything all the same.
+    /// Starts that found everything.
     pub harmless: u64,
-    /// Starts that took the last batch for one that was not finished.
+    /// Starts that took the last batch for a torn one.
     pub taken_for_torn: u64,
-    /// What was broken: how often, and the first of them.
+    /// The number of broken guarantees.
     pub broken: u64,
-    /// See above.
+    /// The first broken guarantees.
     pub failures: Vec<String>,
 }
 
 impl RotSummary {
-    /// Adds another.
+    /// Adds the results of another workload.
     pub fn add(&mut self, other: Self) {
         self.journals += other.journals;
         self.flips += other.flips;
@@ -89,8 +88,8 @@ enum Rot {
     Sector(u64),
 }
 
-/// Damages the journal that a workload leaves: one bit of every byte, `bits_each` of them (1 to 8),
-/// and every sector.
+/// Damages the journal that a workload leaves behind: `bits_each` bits (1 to 8) of every byte, one
+/// at a time, and every sector.
 pub fn rot(workload: &Workload, bits_each: u8) -> RotSummary {
     let mut summary = RotSummary::default();
     let mut rig = Rig::new(workload, None);
@@ -137,7 +136,7 @@ fn try_one(rig: &Rig, workload: &Workload, whole: &Recovered, rot: Rot, summary:
     }
 }
 
-/// How a start over a damaged journal ends well.
+/// The result of a successful start on a damaged journal.
 enum End {
     Reported,
     Whole,
@@ -172,7 +171,7 @@ fn start(rig: &Rig, whole: &Recovered, rot: Rot) -> Result<End, String> {
             let said = |what| format!("{said}: {what}");
             check_accepted(rig, whole, &accepted).map_err(said)?;
             goes_on(rig, &accepted).map_err(said)?;
-            // What could not be read may be read the next time.
+            // A sector that was unreadable may be readable at the next start.
             accepted.tape.unreadable.clear();
             goes_on(rig, &accepted).map_err(said)?;
             Ok(End::Reported)
@@ -180,13 +179,13 @@ fn start(rig: &Rig, whole: &Recovered, rot: Rot) -> Result<End, String> {
     }
 }
 
-/// Whether what was found is all but the last batch.
+/// Whether only the last batch is missing.
 fn lacks_the_last_batch(whole: &Recovered, recovered: &Recovered) -> bool {
     whole.found.next_batch == recovered.found.next_batch + 1
         && whole.found.records.starts_with(&recovered.found.records)
 }
 
-/// With the loss accepted, what is written after that is kept.
+/// With the loss accepted, later writes must be kept.
 fn goes_on(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
     const NEW: u64 = stamp(0, 0, u32::MAX);
     let machine = &rig.machine;
@@ -199,8 +198,8 @@ fn goes_on(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
     }
 }
 
-/// With the loss accepted: the records of one batch are gone, no others, and nothing is brought
-/// back that nobody wrote.
+/// With the loss accepted, the records of at most one batch may be missing, and all restored data
+/// must have been written by a client.
 fn check_accepted(rig: &Rig, whole: &Recovered, accepted: &Recovered) -> Result<(), String> {
     for (at, stamp) in accepted.overlay().into_iter().enumerate() {
         let Some(stamp) = stamp else { continue };

@@ -1,14 +1,13 @@
-//! What the enumerated machines are asked to do.
+//! The workloads of enumerated machines.
 
 use crate::harness::dice::Dice;
 use forebay_types::{ByteRange, REGION_BYTES, SECTOR_BYTES};
 use forebay_volume::RequestKind;
 use std::fmt;
 
-/// Sectors that workloads may touch: two lines before the border of the first two regions, and two
-/// behind it.
+/// Sectors that workloads use: two lines on each side of the border between the first two regions.
 pub(super) const SECTORS: usize = 32;
-/// The first of them on the volume.
+/// The first of them.
 pub(super) const FIRST: u64 = REGION_BYTES / SECTOR_BYTES - 16;
 
 /// One operation of a workload.
@@ -16,25 +15,25 @@ pub(super) const FIRST: u64 = REGION_BYTES / SECTOR_BYTES - 16;
 pub enum Operation {
     /// A client's request.
     Request(RequestKind, ByteRange),
-    /// Time passes, and the background writes back what is old enough.
+    /// Time passes; background writeback destages old data.
     Tick,
     /// The journal begins a checkpoint.
     Checkpoint,
-    /// The process dies and another one starts.
+    /// The process is killed, and the next one starts.
     Kill,
-    /// The power fails and comes back.
+    /// Power fails and returns.
     Power,
-    /// The process is stopped and started as an operator does it.
+    /// The process is stopped and started by the operator.
     Restart,
 }
 
-/// The sectors of a byte range, counted from the first that workloads touch.
+/// The sectors of a byte range, counted from the first one that workloads use.
 pub(super) fn places(range: ByteRange) -> std::ops::Range<usize> {
     let first = (range.offset / SECTOR_BYTES - FIRST) as usize;
     first..first + (range.len / SECTOR_BYTES) as usize
 }
 
-/// Sectors from `first` on, counted the same way.
+/// A byte range of sectors, counted in the same way.
 pub(super) const fn sectors(first: u64, count: u64) -> ByteRange {
     ByteRange::new((FIRST + first) * SECTOR_BYTES, count * SECTOR_BYTES)
 }
@@ -45,7 +44,7 @@ const TRIM: RequestKind = RequestKind::Trim { fua: false };
 const ZERO: RequestKind = RequestKind::Zero { fua: false, unmap: false };
 
 impl Operation {
-    /// The set that is enumerated. The border of the regions lies behind sector 15.
+    /// The enumerated operations. The border of the regions follows sector 15.
     pub const ALL: [Self; 14] = [
         Self::Request(WRITE, sectors(11, 1)),
         Self::Request(WRITE, sectors(8, 8)),
@@ -63,7 +62,7 @@ impl Operation {
         Self::Restart,
     ];
 
-    /// Any operation, of any place and length.
+    /// A random operation at a random place.
     pub(super) fn draw(dice: &mut Dice) -> Self {
         let count = dice.skewed(1, 16);
         let range = sectors(dice.below(SECTORS as u64 - count + 1), count);
@@ -107,19 +106,19 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What keeps the acknowledged writes of the machine's volume.
+/// The protection of the machine's volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Nothing but memory.
+    /// None: dirty data is in memory only.
     None,
-    /// A journal, each write before it is acknowledged.
+    /// A journal with `durability=ack`: each write is recorded before its acknowledgement.
     Ack,
-    /// A journal, with the next flush.
+    /// A journal with `durability=flush`: writes are recorded by the next flush.
     Flush,
 }
 
 impl Kept {
-    /// All of them.
+    /// All protections.
     pub const ALL: [Self; 3] = [Self::None, Self::Ack, Self::Flush];
 }
 
@@ -133,14 +132,15 @@ impl fmt::Display for Kept {
     }
 }
 
-/// One machine and what it is asked to do.
+/// A machine and its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// What protects its volume.
+    /// The protection of its volume.
     pub kept: Kept,
-    /// Whether each shard takes one dirty line only, so that other writes go through to the disk.
+    /// Whether each shard may have only one dirty line, so that other writes go through to the
+    /// disk.
     pub tight: bool,
-    /// What it does, in order; each may begin before the one before it has ended.
+    /// The operations in order; each may begin before the previous one has ended.
     pub operations: Vec<Operation>,
 }
 
@@ -152,12 +152,12 @@ impl fmt::Display for Workload {
     }
 }
 
-/// How many workloads there are of `length` operations.
+/// The number of workloads with `length` operations.
 pub(super) const fn count(length: u32) -> u64 {
     (Operation::ALL.len() as u64).pow(length) * Kept::ALL.len() as u64 * 2
 }
 
-/// Workload number `index` of those with `length` operations.
+/// Workload number `index` among those with `length` operations.
 pub(super) fn workload(length: u32, mut index: u64) -> Workload {
     let mut digit = |base: usize| {
         let digit = (index % base as u64) as usize;
@@ -169,18 +169,18 @@ pub(super) fn workload(length: u32, mut index: u64) -> Workload {
     Workload { kept, tight, operations }
 }
 
-/// Workloads whose indexes leave the same rest have the same machine and begin with the same
+/// Workloads whose numbers are equal modulo this have the same machine and the same first
 /// operation.
 pub(super) const ALIKE: u64 = (Operation::ALL.len() * Kept::ALL.len() * 2) as u64;
 
-/// A workload that follows from the seed.
+/// A random workload.
 pub(super) fn random(dice: &mut Dice) -> Workload {
     let (kept, tight) = (dice.pick(&Kept::ALL), dice.chance(500_000));
     let operations = (0..dice.range(3, 10)).map(|_| Operation::draw(dice)).collect();
     Workload { kept, tight, operations }
 }
 
-/// Everything that workloads may touch.
+/// The range that workloads use.
 pub(super) const fn all_sectors() -> ByteRange {
     sectors(0, SECTORS as u64)
 }

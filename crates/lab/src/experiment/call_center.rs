@@ -1,5 +1,4 @@
-//! `call-center-users`: how many users of a database one server carries, by size of its write
-//! cache.
+//! `call-center-users`: the users of a database that one server supports, by cache size.
 
 use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
@@ -8,10 +7,10 @@ use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Spell, Work, mea
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
-/// What was measured of a server with a battery-backed cache: users by MiB of the write cache.
+/// The published measurement of a server with a battery-backed cache: users by MiB of write cache.
 const ANCESTOR: [(u64, f64); 3] = [(0, 39.0), (64, 51.0), (256, 96.0)];
 
-/// What a user of the database does. The last 16 MiB of what is shared are its log.
+/// The behaviour of a database user. The last 16 MiB of the shared area are the log.
 pub(super) const WORK: Work = Work {
     think_ns: 12_000_000_000,
     requests: 175,
@@ -28,14 +27,14 @@ pub(super) const WORK: Work = Work {
     is_another: false,
 };
 
-/// What is run.
+/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the caches that are compared; zero for none.
+    /// Cache sizes to compare, in bytes of lines; zero for no cache.
     pub pools: &'static [u64],
-    /// The longest that what a user does may take on average, in seconds.
+    /// The limit of the mean duration of a call, in seconds.
     pub limit_seconds: f64,
-    /// Users that are tried, at most.
+    /// The maximum number of users to try.
     pub users_max: u32,
     pub spell: Spell,
 }
@@ -49,20 +48,17 @@ impl Plan {
     };
 }
 
-/// A cache, and who gets along with it.
+/// One cache size and the users that it supports.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Carried {
     pub pool_bytes: u64,
-    /// The most users whose response is within the limit.
+    /// The largest number of users within the limit.
     pub users: u32,
-    /// What was measured with each number of users that was tried, in their order.
+    /// The measurement for each number of users tried, in ascending order.
     pub tried: Vec<(u32, Measured)>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
+/// Runs the experiment. Fails if the disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let found = plan.pools.iter().map(|&pool_bytes| carried(plan, pool_bytes, seed));
     let found = found.collect::<Result<Vec<_>, _>>()?;
@@ -79,7 +75,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// Looks for the most users within the limit: first ever twice as many, then by halves.
+/// Searches the largest number of users within the limit: by doubling, then by bisection.
 pub(super) fn carried(plan: &Plan, pool_bytes: u64, seed: u64) -> Result<Carried, OpenError> {
     let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
     let mut tried = Vec::new();

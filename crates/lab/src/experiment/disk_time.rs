@@ -1,4 +1,4 @@
-//! `disk-time`: terminal-server users added ten at a time, and how busy their disk is.
+//! `disk-time`: terminal-server users, ten more at a time, and the utilization of their disk.
 
 use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
@@ -7,14 +7,14 @@ use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Spell, Work, mea
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
-/// What was measured of a server with a battery-backed cache: the average over all steps, and the
-/// most with the cache, in percent; and how much less time a request took at the best number.
+/// The published measurement of a server with a battery-backed cache, in percent: the averages over
+/// all steps, the maximum with the cache, and the largest reduction of the response time.
 const ANCESTOR_WITHOUT: f64 = 20.74;
 const ANCESTOR_WITH: f64 = 3.05;
 const ANCESTOR_WITH_MAX: f64 = 5.0;
 const ANCESTOR_FASTER: f64 = 70.0;
 
-/// What a terminal-server user does.
+/// The behaviour of a terminal-server user.
 pub(super) const WORK: Work = Work {
     think_ns: 13_000_000_000,
     requests: 4,
@@ -31,12 +31,12 @@ pub(super) const WORK: Work = Work {
     is_another: false,
 };
 
-/// What is run.
+/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// So many users come at a time, so often.
+    /// Users added per step, and the number of steps.
     pub users_step: u32,
     pub steps: u32,
     pub spell: Spell,
@@ -51,7 +51,7 @@ impl Plan {
     };
 }
 
-/// So many users, without the cache and with it.
+/// The measurement for one number of users, without and with the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     pub users: u32,
@@ -60,23 +60,19 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// How much less time a request takes with the cache, in percent.
+    /// The reduction of the response time by the cache, in percent.
     fn faster(&self) -> f64 {
         100.0 * (1.0 - self.with.request_seconds / self.without.request_seconds)
     }
 }
 
-/// Averages over all steps, in percent.
 struct Averages {
     without: f64,
     with: f64,
     behind: f64,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
+/// Runs the experiment. Fails if the disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;

@@ -1,4 +1,4 @@
-//! `logon`: how long one more user takes to log on while others do.
+//! `logon`: the duration of one more logon while others log on.
 
 use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
@@ -7,11 +7,11 @@ use super::users::{Area, KIB, Kind, MIB, SERVER_DISK, Spell, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
-/// What was measured of a server with a battery-backed cache: others who log on, and the seconds
-/// that one more takes without the cache and with it.
+/// The published measurement of a server with a battery-backed cache: the number of others who log
+/// on, and the seconds of one more logon without and with the cache.
 const ANCESTOR: [(u32, f64, f64); 2] = [(45, 43.0, 38.0), (75, 80.0, 60.0)];
 
-/// What a logon is.
+/// The behaviour of a user who logs on.
 pub(super) const WORK: Work = Work {
     think_ns: 20_000_000_000,
     requests: 430,
@@ -27,12 +27,12 @@ pub(super) const WORK: Work = Work {
     is_another: true,
 };
 
-/// What is run.
+/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// Others who log on: up to so many, with steps of so many.
+    /// The maximum number of others who log on, and the step.
     pub others_max: u32,
     pub others_step: usize,
     pub spell: Spell,
@@ -47,7 +47,7 @@ impl Plan {
     };
 }
 
-/// So many others, and the seconds of a logon.
+/// The seconds of a logon beside `others`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     pub others: u32,
@@ -55,10 +55,7 @@ pub(super) struct Point {
     pub with: f64,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
+/// Runs the experiment. Fails if the disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     Ok(Report {

@@ -8,28 +8,28 @@ use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
-/// What writers do: its name, the length of a write, and whether they go on in order.
+/// Patterns of writes: name, length, and whether they are sequential.
 const PATTERNS: [(&str, u64, bool); 3] = [
     ("64 KiB in order", 64 << 10, true),
     ("64 KiB anywhere", 64 << 10, false),
     ("4 KiB anywhere", 4 << 10, false),
 ];
 
-/// Whole stripes of the array, nine of them in a write as in `scripts/md-peers.sh`, and how many
-/// write them.
+/// Whole stripes of the array, nine per write as in `scripts/md-peers.sh`, and the number of
+/// writers.
 const WHOLE: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true);
 const WHOLE_WRITERS: u32 = 16;
 
-/// What is run.
+/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// Who writes, each without a pause.
+    /// Writers, each without a pause.
     pub writers: u32,
-    /// Where they write, in bytes from the beginning of the disk.
+    /// The area that is written, in bytes from the beginning of the disk.
     pub area_bytes: u64,
-    /// How long.
+    /// The duration.
     pub seconds: u64,
 }
 
@@ -38,7 +38,6 @@ impl Plan {
         Self { pool_bytes: 512 << 20, writers: 4, area_bytes: 16 << 30, seconds: 600 };
 }
 
-/// Those who write.
 struct Writers {
     dice: Dice,
     area_bytes: u64,
@@ -46,7 +45,8 @@ struct Writers {
     in_order: bool,
     next: u64,
     began_ns: Vec<Option<u64>>,
-    /// Bytes written by second, and the longest write that ended there, in milliseconds.
+    /// Bytes written per second of the run, and the longest write that ended in it, in
+    /// milliseconds.
     bytes: Vec<u64>,
     longest: Vec<f64>,
 }
@@ -68,36 +68,33 @@ impl Clients for Writers {
     }
 }
 
-/// What came of one pattern on one machine.
+/// The result of one pattern on one machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Run {
     pub disk: &'static str,
     pub pattern: &'static str,
     pub cached: bool,
-    /// Megabytes in a second, by second.
+    /// Megabytes per second, by second.
     pub rates: Vec<f64>,
     /// The longest write, in milliseconds.
     pub longest: f64,
 }
 
 impl Run {
-    /// The mean over the second half, in which the cache has no room left that it began with.
+    /// The mean over the second half, in which the cache has reached its dirty limit.
     pub(super) fn sustained(&self) -> f64 {
         let half = &self.rates[self.rates.len() / 2..];
         half.iter().sum::<f64>() / half.len() as f64
     }
 
-    /// The least that any ten seconds brought.
+    /// The rate of the slowest ten seconds.
     pub(super) fn least(&self) -> f64 {
         let tens = self.rates.chunks_exact(10).map(|ten| ten.iter().sum::<f64>() / 10.0);
         tens.fold(f64::INFINITY, f64::min)
     }
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
+/// Runs the experiment. Fails if a disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
@@ -119,19 +116,19 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// The bare array, given nothing but whole stripes in order, by so many writers that it is busy.
+/// The bare array, written in whole stripes by enough writers to saturate it.
 pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
     let plan = Plan { writers: WHOLE_WRITERS, seconds: plan.seconds.min(60), ..*plan };
     one(&plan, DISKS[1], WHOLE, false, seed)
 }
 
-/// The cached array, written in order.
+/// The cached array, written sequentially.
 #[cfg(test)]
 pub(super) fn in_order(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
     one(plan, DISKS[1], PATTERNS[0], true, seed)
 }
 
-/// All disks and patterns, bare and cached in turn.
+/// All disks and patterns, each without and with the cache.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
     for disk in DISKS {
@@ -174,7 +171,7 @@ fn one(
     })
 }
 
-/// Without the cache and with it.
+/// Each run without the cache, with its counterpart.
 fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &Run)> {
     runs.chunks_exact(2).map(|pair| (&pair[0], &pair[1]))
 }

@@ -1,4 +1,4 @@
-//! `read-latency`: how long reads take while some gigabytes are written back behind them.
+//! `read-latency`: the latency of reads while some gigabytes are written back.
 
 use super::disk::DISKS;
 use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
@@ -11,23 +11,22 @@ use forebay_types::{ByteRange, Size};
 
 const READ_BYTES: u64 = 4 << 10;
 const WRITE_BYTES: u64 = 64 << 10;
-/// Clients: who reads, and who writes.
 const READER: u32 = 0;
 const WRITER: u32 = 1;
 
-/// Readers, and what they think between two reads: the mean, in nanoseconds.
+/// Readers, and the mean pause between two reads, in nanoseconds.
 const READERS: [(&str, u64); 2] = [("without a pause", 0), ("thinks 30 ms", 30_000_000)];
 
-/// What is run.
+/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// What is written, in bytes.
+    /// The amount of data to write, in bytes.
     pub dirty_bytes: u64,
-    /// How long reads are measured before that.
+    /// The duration of the measurement before the writes.
     pub idle_ns: u64,
-    /// How long it is waited at most until all is on the disk.
+    /// The time limit for writeback.
     pub end_ns: u64,
 }
 
@@ -40,15 +39,15 @@ impl Plan {
     };
 }
 
-/// One who reads, and from some moment on one who writes.
+/// A reader, and a writer that starts later.
 struct Pair {
     dice: Dice,
     disk_bytes: u64,
     think_ns: u64,
-    /// When the read began that is under way, and those that are over: when, and how long.
+    /// The start of the read in flight; and completed reads, with their end and latency.
     began_ns: Option<u64>,
     reads: Vec<(u64, u64)>,
-    /// What is left to write.
+    /// Bytes still to be written.
     left_bytes: u64,
     is_over: bool,
 }
@@ -66,7 +65,7 @@ impl Pair {
             }
         }
         self.began_ns = Some(now_ns);
-        // Not what is written: each read is one of the disk.
+        // The reader does not read written data, so that each read reaches the disk.
         Step::Read(self.place(self.disk_bytes / 2, self.disk_bytes, READ_BYTES))
     }
 }
@@ -105,7 +104,7 @@ impl Latency {
     }
 }
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Run {
     pub disk: &'static str,
@@ -113,19 +112,16 @@ pub(super) struct Run {
     pub governed: bool,
     pub idle: Latency,
     pub beside: Latency,
-    /// Until all was on the disk, in seconds, if it ever was.
+    /// Seconds until all data was on the disk, if it ever was.
     pub seconds: Option<f64>,
-    /// How often the pace was changed.
+    /// The number of changes of the pace.
     pub changes: u64,
-    /// Mebibytes on the disk by second, and the pace there.
+    /// Mebibytes written to the disk, and the pace, by time in seconds.
     pub written: Vec<(f64, f64)>,
     pub paces: Vec<(f64, f64)>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
+/// Runs the experiment. Fails if a disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
@@ -137,7 +133,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// All disks, readers and ways.
+/// All disks and readers, each without and with the governor.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
     for disk in DISKS {
@@ -246,7 +242,7 @@ fn plots(runs: &[Run]) -> Vec<Plot> {
     let plot = |title: &str, label, series| {
         Plot::new(title, ("seconds", Scale::Linear), (label, Scale::Linear), series)
     };
-    // A tenth of the points is enough to see by.
+    // A tenth of the points is enough for a plot.
     let line = |run: &Run, points: &[(f64, f64)]| {
         Series::line(&named(run), points.iter().copied().step_by(10))
     };

@@ -1,4 +1,4 @@
-//! The machine against the bare model, and each experiment in small.
+//! Tests of the machine against the bare model, and of each experiment with small parameters.
 
 use super::disk::{Disk, Trouble};
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
@@ -17,7 +17,7 @@ fn machine(pool_bytes: u64, link: Link) -> Machine {
     Machine::new(&MachineSpec { disk: DISK, pool_bytes, link }).unwrap()
 }
 
-/// One client with a list of things to do, the last one first.
+/// One client with a list of steps, the last one first.
 struct List(Vec<Step>);
 
 impl Clients for List {
@@ -34,7 +34,7 @@ fn run(machine: &mut Machine, mut steps: Vec<Step>) -> u64 {
     machine.now_ns() - begun_ns
 }
 
-/// Reads and writes of any size at any place.
+/// Random reads and writes of random sizes.
 fn steps(count: u64, size_bytes: u64) -> Vec<Step> {
     let mut dice = Dice::new(7);
     let step = |_| {
@@ -253,7 +253,7 @@ fn writers_that_are_faster_than_the_disk_are_not_stopped() {
     assert_eq!(runs.len(), 12);
     for pair in runs.chunks_exact(2) {
         let [bare, cached] = pair else { unreachable!("they come in twos") };
-        // It is one round of the disk's arm, whatever shard a place is in.
+        // The elevator is shared by all shards.
         let in_order = bare.pattern == "64 KiB in order";
         let least = match (in_order, bare.disk) {
             (true, "hard disk") => 0.9,
@@ -266,8 +266,8 @@ fn writers_that_are_faster_than_the_disk_are_not_stopped() {
     }
 }
 
-/// With room for as much as the array has on its way. A small pool gives it less at once: about
-/// half of the rate with 64 MiB of lines.
+/// The pool is large enough for the I/Os that the array has in flight. A small pool limits them:
+/// with 64 MiB of lines the rate is about half.
 #[test]
 fn an_array_that_is_written_in_order_takes_as_much_as_in_whole_stripes() {
     let plan = overrun::Plan { seconds: 20, ..overrun::Plan::FULL };
@@ -311,7 +311,7 @@ fn the_clock_of_a_disk_in_trouble_goes_on_where_it_was() {
         let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
         disk.expect(Trouble::slow(5_000_000, 1_005_000_000, factor));
         disk.start(0, IoKind::Read, ByteRange::new(0, 4096), ());
-        // Half of it is done when the trouble begins.
+        // Half of the I/O is done when the disturbance begins.
         let done_ns = 5_000_000 + 5_000_000 * factor;
         assert_eq!(disk.next_ns(), Some(done_ns));
         assert!(disk.end(done_ns - 1).is_none());

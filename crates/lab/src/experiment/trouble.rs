@@ -8,20 +8,20 @@ use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
-/// Who writes and who reads, and how long each thinks after an answer.
+/// Writers, readers, and the pause of each after an answer.
 const WRITERS: u32 = 4;
 const READERS: u32 = 4;
 const THINK_NS: u64 = 40_000_000;
 const WRITE_BYTES: u64 = 4 << 10;
 const READ_BYTES: u64 = 8 << 10;
-/// What is read again and again, behind what is written.
+/// The area that is read repeatedly; it follows the written area.
 const HOT_BYTES: u64 = 4 << 20;
 
 const HARD_DISK: &str = "model:hdd?size=64GiB";
 const ARRAY: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB";
 const DEGRADED: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB&degraded=1";
 
-/// What happens.
+/// The kind of disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Slow,
@@ -29,7 +29,7 @@ enum Kind {
     LosesDrive,
 }
 
-/// What happens to which disk, and how people would say it.
+/// Disturbance, disk, and name.
 const CASES: [(Kind, &str, &str); 4] = [
     (Kind::Slow, HARD_DISK, "a hard disk takes 100 times as long"),
     (Kind::Stops, HARD_DISK, "a hard disk stops"),
@@ -37,14 +37,14 @@ const CASES: [(Kind, &str, &str); 4] = [
     (Kind::LosesDrive, ARRAY, "an array loses a drive"),
 ];
 
-/// What is run.
+/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// Where they write, in bytes from the beginning of the disk.
+    /// The area that is written, in bytes from the beginning of the disk.
     pub area_bytes: u64,
-    /// How long each of three times is: before the trouble, with it, and after it, in seconds.
+    /// The duration of each phase: before, during and after the disturbance, in seconds.
     pub seconds: u64,
 }
 
@@ -52,12 +52,11 @@ impl Plan {
     pub(super) const FULL: Self = Self { pool_bytes: 256 << 20, area_bytes: 1 << 30, seconds: 60 };
 }
 
-/// Those who write and read.
 struct Users {
     dice: Dice,
     area_bytes: u64,
     asked: Vec<Option<u64>>,
-    /// Writes and reads that ended, by second, and the longest, in milliseconds.
+    /// Writes and reads that ended, by second.
     writes: Vec<Ended>,
     reads: Vec<Ended>,
 }
@@ -91,18 +90,18 @@ impl Clients for Users {
     }
 }
 
-/// One of the three times.
+/// The result of one phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Phase {
-    /// Writes and reads in a second.
+    /// Writes and reads per second.
     pub writes: f64,
     pub reads: f64,
-    /// The longest of each, in milliseconds.
+    /// The longest write and read, in milliseconds.
     pub longest_write: f64,
     pub longest_read: f64,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Run {
     pub case: &'static str,
@@ -114,10 +113,7 @@ pub(super) struct Run {
     writes: Vec<f64>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
+/// Runs the experiment. Fails if a disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
@@ -146,7 +142,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// All cases, bare and cached in turn.
+/// All cases, each without and with the cache.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
     for case in CASES {

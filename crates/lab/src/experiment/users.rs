@@ -1,7 +1,7 @@
-//! Users: they think, then do something that takes some requests, one after the other.
+//! Users: each waits, then performs an operation of several requests in sequence.
 //!
-//! Each time is drawn evenly between zero and twice its mean, each request by the weights of its
-//! kinds, all from one seed.
+//! Pauses are drawn uniformly between zero and twice their mean, and requests by the weights of
+//! their kinds, all from one seed.
 
 use super::machine::{Clients, Machine, MachineSpec, Step};
 use crate::harness::dice::Dice;
@@ -11,89 +11,85 @@ use forebay_types::ByteRange;
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
 
-/// The disk of a server of the time: four drives of 10,000 rpm.
+/// A server's disk of that time: four drives of 10,000 rpm.
 pub(super) const SERVER_DISK: &str = "model:raid5?drives=4&chunk=64KiB&drive=hdd&drive-rpm=10000\
     &drive-seek=5ms&drive-transfer=60MiB/s&drive-size=64GiB";
 
-/// A part of the disk, in bytes.
+/// An area of the disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
-    /// One for all, from the beginning of the disk on.
+    /// Shared by all users; the offset counts from the beginning of the disk.
     Shared { offset: u64, bytes: u64 },
-    /// One for each, from the beginning of what is theirs on.
+    /// One per user; the offset counts from the beginning of the user's place.
     Own { offset: u64, bytes: u64 },
-    /// One for all that is gone through in sequence, again and again.
+    /// Shared by all users and written sequentially, in a loop.
     Log { offset: u64, bytes: u64 },
 }
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// How often it comes among the others.
+    /// The weight among all kinds.
     weight: u32,
     is_write: bool,
     /// Bytes, a multiple of 512.
     len: u64,
-    /// Where, at any multiple of its length.
+    /// The area; the offset in it is a random multiple of the length.
     area: Area,
 }
 
 impl Kind {
-    /// A read.
     pub(super) const fn read(weight: u32, len: u64, area: Area) -> Self {
         Self { weight, is_write: false, len, area }
     }
 
-    /// A write.
     pub(super) const fn write(weight: u32, len: u64, area: Area) -> Self {
         Self { weight, is_write: true, len, area }
     }
 }
 
-/// What users do.
+/// The behaviour of users.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// How long they think before they do something, in nanoseconds: the mean.
+    /// The pause before an operation, in nanoseconds: the mean.
     pub think_ns: u64,
-    /// Requests that this takes.
+    /// Requests per operation.
     pub requests: u32,
-    /// What goes by between two of these while nobody waits for the disk: the mean.
+    /// The pause between two requests of an operation, in which no request waits for the disk: the
+    /// mean.
     pub pace_ns: u64,
     pub kinds: &'static [Kind],
-    /// What is shared ends here, and what is each user's own begins, in bytes.
+    /// The size of the shared area, in bytes; the users' places follow it.
     pub shared_bytes: u64,
-    /// What is one user's, in bytes.
+    /// The size of a user's place, in bytes.
     pub own_bytes: u64,
-    /// Whether it is another user each time.
+    /// Whether each operation has another user's place.
     pub is_another: bool,
 }
 
-/// How long everything goes on, in nanoseconds.
+/// The length of a measurement, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spell {
-    /// Until the cache has what it will have.
+    /// The time until the cache has reached its usual content.
     pub warm_ns: u64,
-    /// While it is measured.
+    /// The time that is measured.
     pub measured_ns: u64,
 }
 
-/// What came of it.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     /// The share of time in which any request waited for its answer, from 0 to 1.
     pub waiting: f64,
-    /// The share in which the disk had something to do.
+    /// The share of time in which the disk was busy, from 0 to 1.
     pub busy: f64,
-    /// Seconds that a request took: the mean.
+    /// The mean duration of a request, in seconds.
     pub request_seconds: f64,
-    /// The same of everything that is done at a time, with what goes by in between.
+    /// The mean duration of an operation, in seconds, with the pauses in it.
     pub operation_seconds: f64,
 }
 
-/// Has so many users work on a machine.
-///
-/// # Errors
-/// When there is no such disk.
+/// Measures users on a machine. Fails if the disk's model is invalid.
 pub(super) fn measure(
     spec: &MachineSpec<'_>,
     work: &Work,
@@ -130,31 +126,31 @@ impl Mean {
         self.sum_ns += ns;
     }
 
-    /// Zero where there was nothing.
+    /// The mean; zero if nothing was counted.
     fn seconds(self) -> f64 {
         self.sum_ns as f64 / 1e9 / self.count.max(1) as f64
     }
 }
 
-/// What a user is at.
+/// The state of a user.
 #[derive(Clone, Copy, Debug)]
 enum Doing {
-    /// Has not come yet.
+    /// The user has not arrived yet.
     Nothing,
     Thinking,
-    /// Waits for a request that was made then.
+    /// Waits for a request that was submitted at this time.
     Asking(u64),
-    /// Works on what came.
+    /// Pauses between two requests of an operation.
     Pacing,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct User {
     doing: Doing,
-    /// Requests that are left to do.
+    /// Requests left in the operation.
     left: u32,
     begun_ns: u64,
-    /// Whose part of the disk it is.
+    /// The number of the user's place on the disk.
     place: u64,
 }
 
@@ -163,7 +159,7 @@ struct Crowd<'a> {
     work: &'a Work,
     dice: Dice,
     users: Vec<User>,
-    /// How many there is room for on the disk, side by side.
+    /// The number of places on the disk.
     places: u64,
     next_place: u64,
     log_bytes: u64,
@@ -188,9 +184,9 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// Any time up to twice the mean.
+    /// A random time up to twice the mean.
     fn any_ns(&mut self, mean_ns: u64) -> u64 {
-        // Dice have 32 bits: microseconds are fine enough.
+        // Dice have 32 bits: a resolution of microseconds suffices.
         self.dice.below(mean_ns / 500 + 1) * 1000
     }
 
@@ -201,7 +197,7 @@ impl<'a> Crowd<'a> {
             Area::Shared { offset, bytes } => offset + self.dice.below(bytes / len) * len,
             Area::Own { offset, bytes } => {
                 let inside = offset + self.dice.below(bytes / len) * len;
-                // The places of few users lie as far apart as those of many.
+                // The places of few users are as far apart as those of many.
                 let stride = 7919 % self.places.max(1);
                 let place = self.users[user].place * stride % self.places.max(1);
                 self.work.shared_bytes + place * self.work.own_bytes + inside
@@ -224,7 +220,7 @@ impl Clients for Crowd<'_> {
         let Work { think_ns, requests, pace_ns, is_another, .. } = *self.work;
         match self.users[user].doing {
             Doing::Nothing => {
-                // They do not come all at once.
+                // Users do not arrive all at once.
                 self.users[user].doing = Doing::Thinking;
                 Step::Think(self.any_ns(think_ns + u64::from(requests) * pace_ns))
             }
@@ -275,7 +271,7 @@ mod tests {
         is_another: true,
     };
 
-    /// Everything that one user asks for until the dice have been cast so often.
+    /// The requests of one user in `count` steps.
     fn asked(count: u32) -> Vec<Step> {
         let mut crowd = Crowd::new(&WORK, 1, 64 * MIB, 9);
         let steps = (0..count).map(|at| crowd.next(0, u64::from(at)));

@@ -1,10 +1,10 @@
-//! Many independent runs on several threads.
+//! Independent runs on several threads.
 
 use std::any::Any;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The numbers of the runs yet to be made, and what came of the others.
+/// The number of the next run, and the results so far.
 pub(crate) struct Runs<S> {
     next: AtomicU64,
     enough: AtomicBool,
@@ -12,8 +12,8 @@ pub(crate) struct Runs<S> {
 }
 
 impl<S: Send> Runs<S> {
-    /// Calls `job` with one number after the other, from `first` on, on `threads` threads (at least
-    /// one), until it returns false or [`Runs::add`] has seen enough.
+    /// Calls `job` with successive numbers from `first` on, on `threads` threads (at least one),
+    /// until it returns false or [`Runs::add`] has stopped the runs.
     pub(crate) fn make(
         first: u64,
         threads: usize,
@@ -33,7 +33,7 @@ impl<S: Send> Runs<S> {
         runs.summary.into_inner().expect("no thread panics with the summary")
     }
 
-    /// Adds what came of a run; `add` returns whether that is enough.
+    /// Adds the result of a run; if `add` returns true, no further run begins.
     pub(crate) fn add(&self, add: impl FnOnce(&mut S) -> bool) {
         let mut summary = self.summary.lock().expect("no thread panics with the summary");
         if add(&mut summary) {
@@ -41,7 +41,7 @@ impl<S: Send> Runs<S> {
         }
     }
 
-    /// Whether no further run is to begin.
+    /// Whether no further run may begin.
     pub(crate) fn is_enough(&self) -> bool {
         self.enough.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What will happen, in order of time.
+//! A queue of events in virtual time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ struct Entry<E> {
     event: E,
 }
 
-/// Events in order of time, and in the order in which they were put in where the time is the same.
+/// Events ordered by time; events with the same time keep the order of insertion.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
@@ -42,7 +42,7 @@ impl<E> Queue<E> {
         self.heap.clear();
     }
 
-    /// Brings everything forward that would come later than `time`.
+    /// Moves all later events to `time`.
     pub(crate) fn hurry(&mut self, time: u64) {
         let late = std::mem::take(&mut self.heap).into_iter().map(|Reverse(mut entry)| {
             entry.time = entry.time.min(time);

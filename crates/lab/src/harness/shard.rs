@@ -1,4 +1,4 @@
-//! Shards with the memory of their part of the pool.
+//! Shards, each with the memory of its part of the pool.
 
 use super::memory::{Memory, read_stamp, write_stamp};
 use super::oracle::POISON;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A shard over a table in memory.
 pub(crate) type LabShard = Shard<Vec<LineMeta>>;
 
-/// A shard that knows nothing.
+/// An empty shard.
 pub(crate) fn empty_shard(
     slots: usize,
     policy: Box<dyn Eviction>,
@@ -25,21 +25,21 @@ pub(crate) fn empty_shard(
     Shard::new(vec![LineMeta::FREE; slots], policy, config)
 }
 
-/// What a shard is told of a volume that is added to it.
+/// The settings of a volume for the shards.
 pub(crate) struct VolumeSetup {
     pub id: VolumeId,
     pub bytes: u64,
     pub mode: Mode,
     pub stripes: Stripes,
     pub elevator: Option<Arc<Elevator>>,
-    /// Writes below this size are gathered, if it is known.
+    /// Writes below this size are gathered; `None` keeps the shard's default.
     pub gather_below: Option<u64>,
     pub protection: Protection,
     pub is_ordered: bool,
 }
 
 impl VolumeSetup {
-    /// A volume in write-back and nothing else.
+    /// A plain volume in write-back.
     pub(crate) const fn write_back(id: VolumeId, bytes: u64, stripes: Stripes) -> Self {
         Self {
             id,
@@ -73,18 +73,18 @@ impl VolumeSetup {
 /// One shard and its data.
 pub(crate) struct ShardWorld {
     pub shard: LabShard,
-    /// Eight stamps for each slot.
+    /// Eight stamps per slot.
     pool: Vec<u64>,
 }
 
 impl ShardWorld {
-    /// A shard that knows nothing, over memory that nobody has filled.
+    /// An empty shard over memory that has not been filled.
     pub(crate) fn new(slots: usize, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         let pool = vec![POISON; slots * SECTORS_PER_LINE as usize];
         Self { shard: empty_shard(slots, policy, config), pool }
     }
 
-    /// A shard over the table and the data that a killed process has left.
+    /// A shard over the table and the data of a killed process.
     pub(crate) fn recover(
         (table, pool): (Vec<LineMeta>, Vec<u64>),
         policy: Box<dyn Eviction>,
@@ -99,12 +99,12 @@ impl ShardWorld {
         (world, found)
     }
 
-    /// What the process leaves when it is killed.
+    /// Copies of the table and the data, as a killed process leaves them.
     pub(crate) fn remains(&self) -> (Vec<LineMeta>, Vec<u64>) {
         (self.shard.table().to_vec(), self.pool.clone())
     }
 
-    /// Changes memory as the shard asks for.
+    /// Executes a memory step that the shard requested.
     pub(crate) fn carry_out(&mut self, step: MemoryStep, payload: &[u8]) {
         match step {
             MemoryStep::Fill { slot, offset, payload_offset, len } => {
@@ -126,7 +126,7 @@ impl ShardWorld {
         self.pool[index(slot, offset)]
     }
 
-    /// Changes the stamp of the sector at `offset` of a slot, in bytes.
+    /// Sets the stamp of the sector at `offset` of a slot, in bytes.
     pub(crate) fn set_stamp(&mut self, slot: Slot, offset: u32, stamp: u64) {
         self.pool[index(slot, offset)] = stamp;
     }
@@ -137,14 +137,14 @@ impl ShardWorld {
         &self.pool[at..at + SECTORS_PER_LINE as usize]
     }
 
-    /// Changes the eight stamps of a slot.
+    /// Sets the eight stamps of a slot.
     pub(crate) fn set_line(&mut self, slot: Slot, stamps: &[u64]) {
         let at = index(slot, 0);
         self.pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(stamps);
     }
 
-    /// The stamps that segments of an I/O or an answer hold. `memory` is the request's, and where
-    /// their private part begins in it.
+    /// The stamps in the segments of an I/O or an answer. `memory` is the request's memory, with
+    /// the offset of the part in it.
     pub(crate) fn stamps<'a>(
         &self,
         segments: impl IntoIterator<Item = &'a Segment>,
@@ -168,7 +168,7 @@ impl ShardWorld {
         }
     }
 
-    /// Puts what a read has brought where its segments are. False where there is no memory for it.
+    /// Copies the result of a read to its segments. Returns false if a segment has no memory.
     pub(crate) fn fill(
         &mut self,
         segments: &[Segment],
@@ -195,7 +195,7 @@ impl ShardWorld {
         fits
     }
 
-    /// The bytes of a range whose lines lie in these slots.
+    /// The bytes of a range whose lines are in these slots.
     pub(crate) fn bytes_of(&self, slots: &[Slot], range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
         for at in (0..range.len).step_by(SECTOR_BYTES as usize) {
@@ -206,7 +206,7 @@ impl ShardWorld {
         bytes
     }
 
-    /// Operations, dirty lines and pins, where any are left over.
+    /// A message with the remaining operations, dirty lines and pins, if there are any.
     pub(crate) fn left_over(&self) -> Option<String> {
         self.shard.self_check();
         let usage = self.shard.usage();
@@ -230,7 +230,7 @@ pub(crate) fn reply_stamps(
     stamps
 }
 
-/// The bytes of an answer have been sent.
+/// Releases the pins of an answer whose bytes have been sent.
 pub(crate) fn release_pins(segments: &[ReplySegment], mut release: impl FnMut(usize, Slot)) {
     for ReplySegment { shard, segment } in segments {
         if let Place::Slot { slot, .. } = segment.place {
@@ -239,7 +239,7 @@ pub(crate) fn release_pins(segments: &[ReplySegment], mut release: impl FnMut(us
     }
 }
 
-/// Where the stamp of a byte of a slot is in the pool.
+/// The index in the pool of the stamp for a byte of a slot.
 const fn index(slot: Slot, offset: u32) -> usize {
     (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
 }

@@ -1,9 +1,9 @@
-//! ARC: two LRU lists whose shares follow the hits on their ghosts.
+//! ARC: two LRU lists whose sizes adapt to hits on their ghosts.
 //!
-//! `T1` holds lines that were used once lately, `T2` those used at least twice; `B1` and `B2` are
-//! the ghosts of what left them. A hit on a ghost says that the list it left was too short, and
-//! moves the target length of `T1` that way (Megiddo and Modha, FAST 2003). For a capacity of c:
-//! `T1` and `B1` together hold at most c, all four at most 2c.
+//! `T1` holds lines that were used once recently, `T2` those used at least twice; `B1` and `B2`
+//! hold the ghosts of lines evicted from them. A hit on a ghost shows that its list was too short,
+//! and moves the target length of `T1` accordingly (Megiddo and Modha, FAST 2003). For a capacity
+//! of c, `T1` and `B1` together hold at most c, all four at most 2c.
 
 use super::ghost::Ghosts;
 use forebay_policy::list::{Links, List};
@@ -18,10 +18,9 @@ pub struct Arc {
     b1: Ghosts,
     b2: Ghosts,
     is_in_t2: Box<[bool]>,
-    /// The length that `t1` should have, from 0 to the capacity.
+    /// The target length of `t1`, from 0 to the capacity.
     t1_len_target: usize,
-    /// The last incoming key that was found among the ghosts, for which the target has been
-    /// moved already.
+    /// The last incoming key that was found among the ghosts; the target has been moved for it.
     recalled: Option<u64>,
 }
 
@@ -41,7 +40,7 @@ impl Arc {
         }
     }
 
-    /// Takes `key` out of the ghosts and moves the target; says whether it was there, and
+    /// Removes `key` from the ghosts and moves the target; returns whether it was there, and
     /// whether in `b2`.
     fn recall(&mut self, key: u64) -> (bool, bool) {
         if self.recalled == Some(key) {
@@ -64,7 +63,7 @@ impl Arc {
         (true, in_b2)
     }
 
-    /// Keeps the directory within its bounds before a line that is no ghost comes in.
+    /// Keeps the directory within its bounds before a line without a ghost is inserted.
     fn trim(&mut self) {
         if self.t1.len() + self.b1.len() >= self.capacity {
             self.b1.drop_oldest();
@@ -127,7 +126,7 @@ impl Eviction for Arc {
         let (returns, was_in_b2) = self.recall(incoming);
         let mut with_ghost = true;
         if !returns {
-            // With `t1` filling its whole half of the directory there is no room for its ghost.
+            // If `t1` fills its half of the directory, its ghost does not fit.
             with_ghost = self.t1.len() < self.capacity;
             self.trim();
         }

@@ -1,10 +1,10 @@
 //! Clock2Q+: S3-FIFO with a correlation window.
 //!
-//! A block that was just brought in is often used again at once by the same operation, and never
-//! after. So hits on the newer half of the small queue (the *window*) do not count; one hit on
-//! the older half does, and earns a place in main. Main is a clock with one bit per line. Ghosts
-//! for half of the lines; a ghost that is wanted goes to main (Zhai et al., VLDB 2026). The small
-//! queue is a tenth of the lines.
+//! An operation often uses a new block several times at once and then never again. Therefore hits
+//! on the newer half of the small queue (the *window*) do not count; one hit on the older half
+//! does, and promotes the line to main. Main is a clock with one bit per line. Half as many ghosts
+//! as lines; a line whose ghost is found goes to main (Zhai et al., VLDB 2026). The small queue is
+//! a tenth of the lines.
 
 use super::ghost::Ghosts;
 use forebay_policy::list::{Links, List, NIL, PASS_OVER_MAX};
@@ -84,7 +84,8 @@ impl Clock2QPlus {
         None
     }
 
-    /// For the case that the older half has nothing to give, at the smallest capacities always.
+    /// The fallback if the older half has nothing to evict; at the smallest capacities, it never
+    /// has.
     fn evict_from_window(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let slot = self.links.last_that_may_go(&mut self.window, lines)?;
         self.take(slot);

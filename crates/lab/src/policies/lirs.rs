@@ -1,12 +1,12 @@
-//! LIRS: lines are ranked by the distance between their last two uses, not by the last use.
+//! LIRS: ranks lines by the distance between their last two uses instead of by the last use.
 //!
-//! Lines with a short distance (*LIR*) hold 99 % of the places and never leave directly. The rest
-//! (*HIR*) pass through the queue `Q`. The stack `S` orders by recency all LIR lines, and every
-//! HIR line and ghost younger than the oldest LIR line; a HIR line that is used while it is in
-//! `S` has shown a distance shorter than that LIR line's, and the two change roles (Jiang and
-//! Zhang, SIGMETRICS 2002).
+//! Lines with a short distance (*LIR*) occupy 99 % of the slots and are never evicted directly. The
+//! others (*HIR*) pass through the queue `Q`. The stack `S` orders by recency all LIR lines, and
+//! every HIR line and ghost younger than the oldest LIR line. A HIR line that is used while in `S`
+//! has a shorter distance than that LIR line, and the two exchange their roles (Jiang and Zhang,
+//! SIGMETRICS 2002).
 //!
-//! The paper leaves the number of ghosts open. Here it is twice the capacity, the oldest leaving
+//! The paper leaves the number of ghosts open. Here it is twice the capacity; the oldest is dropped
 //! first.
 
 use forebay_policy::list::{Links, List, NIL};
@@ -117,7 +117,7 @@ impl Lirs {
         self.ghost_chain[at as usize - self.capacity] = after;
     }
 
-    /// Makes sure that the stack ends with a LIR line.
+    /// Restores the invariant that the stack ends with a LIR line.
     fn prune(&mut self) {
         while self.stack.back() != NIL {
             let node = self.stack.back();
@@ -169,12 +169,12 @@ impl Lirs {
         } else {
             self.stack_links.push_front(&mut self.stack, slot);
             self.queue_links.move_to_front(&mut self.queue, slot);
-            // Where no line is LIR (removals can bring that about), nothing may stay below.
+            // If no line is LIR, which removals can cause, the line is at the end of the stack.
             self.prune();
         }
     }
 
-    /// Only when no HIR line may go: the oldest LIR line that may.
+    /// The oldest evictable LIR line; used only if no HIR line is evictable.
     fn evict_lir(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let mut node = self.stack.back();
         for _ in 0..forebay_policy::list::PASS_OVER_MAX {
@@ -187,7 +187,7 @@ impl Lirs {
             }
             node = self.stack_links.fore(node);
         }
-        // None of the oldest may go. Demoting one lets the next search look further.
+        // None of the oldest lines is evictable. Demoting one lets the next search reach further.
         self.demote_oldest();
         None
     }

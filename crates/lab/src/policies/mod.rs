@@ -1,7 +1,8 @@
-//! Eviction policies by name: the one that Forebay uses, and eight that it is compared with.
+//! Eviction policies by name: Forebay's own, and eight for comparison.
 //!
-//! The eight follow their published definitions behind the same trait, so the replay and the
-//! simulator drive all nine alike. They treat lines of recognised streams as any other.
+//! The eight follow their published definitions behind the same trait, so that the replay and the
+//! simulator drive all nine in the same way. They treat lines of recognised streams like any
+//! others.
 
 mod arc;
 mod clock2q_plus;
@@ -29,7 +30,7 @@ use two_q::TwoQ;
 use w_tiny_lfu::WTinyLfu;
 
 named! {
-    /// Which eviction policy.
+    /// The eviction policies.
     "eviction policy" enum PolicyKind {
         /// Least recently used.
         Lru = "lru",
@@ -43,20 +44,20 @@ named! {
         WTinyLfu = "w-tinylfu",
         /// Three FIFO queues.
         S3Fifo = "s3-fifo",
-        /// One FIFO queue with a hand that sieves.
+        /// One FIFO queue with a moving hand.
         Sieve = "sieve",
         /// Three FIFO queues with a correlation window.
         Clock2QPlus = "clock2q+",
-        /// Clock2Q+ with a boundary that moves to where it earns more hits; the one Forebay uses.
+        /// Clock2Q+ with an adaptive window; Forebay's own.
         Weir = "weir",
     }
 }
 
 impl PolicyKind {
-    /// A policy for a shard of `capacity` lines, with all the memory that it will ever need.
+    /// A policy for a shard of `capacity` lines. It allocates all of its memory here.
     ///
     /// # Panics
-    /// When `capacity` is zero or more than [`CAPACITY_LINES_MAX`].
+    /// Panics if `capacity` is zero or above [`CAPACITY_LINES_MAX`].
     pub fn build(self, capacity: usize) -> Box<dyn Eviction> {
         assert!((1..=CAPACITY_LINES_MAX).contains(&capacity), "no policy for {capacity} lines");
         match self {

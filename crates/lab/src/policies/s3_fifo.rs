@@ -1,17 +1,16 @@
-//! S3-FIFO: a small FIFO for what is new, a main FIFO for what proved itself, and ghosts.
+//! S3-FIFO: a small FIFO for new lines, a main FIFO for proven ones, and ghosts.
 //!
-//! A hit only counts, up to three. A line that leaves the small queue with more than one hit goes
-//! to the main queue, otherwise it leaves the cache and becomes a ghost; a ghost that is wanted
-//! goes straight to main. The main queue is a clock: a line there is put back at the front once
-//! for each hit (Yang et al., SOSP 2023). Small is a tenth of the lines; there are as many ghosts
-//! as main has lines.
+//! Hits are only counted, up to three. A line that leaves the small queue with more than one hit
+//! goes to main; otherwise it is evicted and becomes a ghost. A line whose ghost is found goes to
+//! main at once. Main is a clock: a line there returns to the front once for each hit (Yang et al.,
+//! SOSP 2023). The small queue is a tenth of the lines; main has as many ghosts as lines.
 
 use super::ghost::Ghosts;
 use forebay_policy::list::{Links, List, NIL, PASS_OVER_MAX};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 const HITS_MAX: u8 = 3;
-/// Hits in the small queue that earn a place in main.
+/// Hits in the small queue after which a line is promoted to main.
 const HITS_TO_PROMOTE: u8 = 2;
 
 /// See the module.
@@ -43,7 +42,7 @@ impl S3Fifo {
         }
     }
 
-    /// Promotes from the back of small what has the hits, until a line is found to give up.
+    /// Promotes the lines at the back of small that have enough hits, until one is evictable.
     fn evict_from_small(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let mut slot = self.small.back();
         let mut passed = 0;
@@ -70,7 +69,7 @@ impl S3Fifo {
     /// Turns the clock of main until a line without hits is found.
     fn evict_from_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let mut passed = 0;
-        // Putting a line back is paid for by the hit it costs the line.
+        // Returning a line to the front costs the line a hit, which bounds the loop.
         while passed < PASS_OVER_MAX.min(self.main.len()) {
             let slot = self.main.back();
             let hits = &mut self.hits[slot as usize];

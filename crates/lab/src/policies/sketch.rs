@@ -1,8 +1,8 @@
-//! A count-min sketch of recent key frequencies: 4-bit counters in blocks of 16.
+//! A count-min sketch of recent key frequencies: 4-bit counters, 16 in a word.
 //!
-//! A key selects one word of 16 counters, and four of them; its estimate is the minimum of the
-//! four. After ten accesses per line of capacity all counters are halved, so that old counts decay.
-//! Eight bytes per line of capacity, rounded up to a power of two.
+//! A key selects one word and four of its counters; the estimate is the minimum of the four. After
+//! ten accesses per line of capacity, all counters are halved, so that old counts decay. Eight
+//! bytes per line of capacity, rounded up to a power of two.
 
 /// See the module documentation.
 pub struct Sketch {
@@ -41,7 +41,7 @@ impl Sketch {
         }
     }
 
-    /// The estimated frequency of `key`, from 0 to 15. Only halving makes it too low.
+    /// The estimated frequency of `key`, from 0 to 15; too low only because of halving.
     pub fn estimate(&self, key: u64) -> u64 {
         let word = self.words[self.index(key)];
         shifts(key).map(|shift| (word >> shift) & COUNT_MAX).into_iter().min().unwrap_or(0)

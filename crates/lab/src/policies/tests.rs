@@ -1,5 +1,5 @@
-//! Every policy keeps the contract, and policies with an exact definition hold the same lines as an
-//! oracle that keeps plain vectors of line numbers.
+//! All policies keep the contract of [`forebay_policy::Eviction`]. Policies with an exact
+//! definition hold the same lines as an oracle that uses plain vectors of line numbers.
 
 use super::PolicyKind;
 use forebay_policy::Hint;

@@ -1,9 +1,9 @@
-//! 2Q, the full version: a FIFO for what is new, an LRU for what came back.
+//! 2Q, the full version: a FIFO for new lines, an LRU list for returning ones.
 //!
-//! A new line enters the FIFO `A1in`, where hits change nothing. From there it leaves its key in
-//! `A1out`; a line that is wanted while its key is still there goes to the LRU list `Am`. With
-//! the sizes that the paper recommends: `A1in` a quarter, `A1out` keys for half of the lines
-//! (Johnson and Shasha, VLDB 1994).
+//! A new line enters the FIFO `A1in`, where hits have no effect. When it is evicted from there, its
+//! key enters `A1out`; a line whose key is still in `A1out` goes to the LRU list `Am`. The sizes
+//! are those that the paper recommends: `A1in` a quarter of the lines, `A1out` keys for half of
+//! them (Johnson and Shasha, VLDB 1994).
 
 use super::ghost::Ghosts;
 use forebay_policy::list::{Links, List};
@@ -17,8 +17,9 @@ pub struct TwoQ {
     a1out: Ghosts,
     is_in_am: Box<[bool]>,
     a1in_len_max: usize,
-    /// The last incoming key that was found in `a1out`. Taken out there before a new ghost comes
-    /// in, which could otherwise push out the very key that is about to return.
+    /// The last incoming key that was found in `a1out`. It is removed from there before the
+    /// eviction adds a new ghost, which could otherwise displace the very key that is about to
+    /// return.
     recalled: Option<u64>,
 }
 

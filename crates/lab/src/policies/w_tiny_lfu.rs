@@ -1,10 +1,10 @@
-//! W-TinyLFU: a frequency sketch decides who is admitted to the main part.
+//! W-TinyLFU: a frequency sketch decides on admission to the main part.
 //!
-//! New lines enter a small LRU window. What leaves the window is compared with the line that the
-//! main part would give up; the one used more often, by a sketch of 4-bit counters that ages by
-//! halving, stays. The main part is a segmented LRU, 80 % of it protected (Einziger, Friedman and
-//! Manes, TOS 2017). The share of the window starts at 1 % and climbs the hit ratio in steps,
-//! as the authors' later work does (Einziger et al., Middleware 2018).
+//! New lines enter a small LRU window. A line that leaves the window competes with the line that
+//! the main part would evict; the one used more often, according to a sketch of 4-bit counters that
+//! decay by halving, stays. The main part is a segmented LRU, 80 % of it protected (Einziger,
+//! Friedman and Manes, TOS 2017). The share of the window starts at 1 % and follows the hit ratio
+//! by hill climbing (Einziger et al., Middleware 2018).
 
 use super::sketch::Sketch;
 use forebay_policy::list::{Links, List};
@@ -25,20 +25,20 @@ pub struct WTinyLfu {
     probation: List,
     protected: List,
     places: Box<[Place]>,
-    /// The sketch counts keys, and a hit names only the slot.
+    /// Keys by slot: the sketch counts keys, but a hit names only the slot.
     keys: Box<[u64]>,
     sketch: Sketch,
     window_len_max: usize,
     climber: Climber,
 }
 
-/// Hill climbing: keeps moving the window's share in one direction while the hit ratio rises.
+/// Hill climbing: moves the window's size in one direction while the hit ratio rises.
 struct Climber {
     hits: u32,
     accesses: u32,
     accesses_per_step: u32,
     hit_ratio_before: f32,
-    /// Lines by which the window changes next; the sign is the direction.
+    /// Lines by which the window changes next, with the direction as the sign.
     step: f32,
     step_max: f32,
 }
@@ -56,7 +56,7 @@ impl Climber {
         }
     }
 
-    /// Counts an access; at the end of a period, the lines by which the window should grow.
+    /// Counts an access; at the end of a period, returns the lines by which the window grows.
     fn on_access(&mut self, hit: bool) -> Option<isize> {
         self.accesses += 1;
         self.hits += u32::from(hit);
@@ -68,7 +68,7 @@ impl Climber {
         if change < 0.0 {
             self.step = -self.step;
         }
-        // A jump of the hit ratio means another workload: start again with large steps.
+        // A jump of the hit ratio indicates another workload: restart with large steps.
         let size = if change.abs() >= 0.05 { self.step_max } else { self.step.abs() * 0.98 };
         self.step = size.copysign(self.step);
         (self.hits, self.accesses, self.hit_ratio_before) = (0, 0, hit_ratio);
@@ -140,7 +140,7 @@ impl WTinyLfu {
         }
     }
 
-    /// The line at the end of the window against the one at the end of probation.
+    /// Compares the last line of the window with the last one of probation and evicts one.
     fn evict_loser(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let (links, list) = self.list(Place::Window);
         let candidate = links.last_that_may_go(list, lines)?;
@@ -171,8 +171,8 @@ impl Eviction for WTinyLfu {
         self.keys[slot as usize] = key;
         self.put(slot, Place::Window);
         self.on_access(key, false);
-        // While the cache fills, and after the window was made smaller, the window runs over.
-        // Two per insertion catch up with any change.
+        // The window is too long while the cache fills and after it was made smaller. Two moves per
+        // insertion catch up with any change.
         for _ in 0..2 {
             if self.window.len() > self.window_len_max {
                 let slot = self.window.back();

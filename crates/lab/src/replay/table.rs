@@ -1,4 +1,4 @@
-//! The result of a comparison, and how it is shown.
+//! The result of a comparison, and its text form.
 
 use super::Outcome;
 use crate::grid::write_grid;
@@ -28,13 +28,13 @@ pub struct Row {
 /// One policy on one trace at one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// What was counted.
+    /// The counts.
     pub outcome: Outcome,
 }
 
 impl Table {
-    /// The mean miss ratio of each column over all rows, each row counting the same; empty where
-    /// there are no rows.
+    /// The mean miss ratio of each column over all rows with equal weight; empty if there are no
+    /// rows.
     pub fn means(&self) -> Vec<f64> {
         self.means_where(|_| true)
     }

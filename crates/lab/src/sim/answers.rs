@@ -1,7 +1,7 @@
-//! Where requests begin and end, and what is checked there.
+//! Submission and completion of requests, with the checks of answers.
 //!
-//! A read is checked when it is answered and, where its pins are held for a slow client, once more
-//! when the bytes are on their way. A request that fails must have met a fault in its own place.
+//! A read is checked when it is answered and, if its pins are held for a slow client, again when
+//! its bytes have been sent. A request may fail only because of a fault in its own range.
 
 use super::device::FaultKind;
 use super::disk::sectors_of;
@@ -18,12 +18,12 @@ use forebay_engine::Place;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
-/// A request that is not answered yet.
+/// A request in flight.
 pub(crate) struct Asked {
     pub client: u16,
     pub request: Request,
     pub submitted: u32,
-    /// The version of what it writes.
+    /// The version of its content.
     version: u32,
 }
 
@@ -32,14 +32,14 @@ pub(crate) struct Held {
     pub asked: Asked,
     segments: Vec<ReplySegment>,
     memory: Option<Memory>,
-    /// What it answered.
+    /// The answered content.
     stamps: Vec<u64>,
-    /// Whether the pins have been given back already, by a planted bug.
+    /// Whether a planted bug has already released the pins.
     released: bool,
 }
 
 impl World {
-    /// The moment of the oldest read that can still see something.
+    /// The submission of the oldest read in flight.
     fn oldest_read(&self) -> u32 {
         let is_read = |asked: &&Asked| asked.request.kind == RequestKind::Read;
         let asked = self.asked.iter().filter(is_read).map(|asked| asked.submitted);
@@ -47,8 +47,7 @@ impl World {
         asked.chain(held).min().unwrap_or(self.moment)
     }
 
-    /// What a request changes: of a trim, only the whole blocks in each region; what lies around
-    /// them keeps its data.
+    /// The ranges that a request changes. A trim changes only whole blocks of each region.
     fn changed_by(&self, request: Request) -> Vec<ByteRange> {
         let RequestKind::Trim { .. } = request.kind else { return vec![request.range] };
         let block_sectors = self.plan.volumes[usize::from(request.volume.0)].block_sectors;
@@ -61,8 +60,8 @@ impl World {
         self.stripes_of(request.volume).split(request.range).map(whole).collect()
     }
 
-    /// Tells the oracle of a request; returns its token. The payload of a write is the stamps of
-    /// its `version`.
+    /// Records the submission of a request in the oracle. Returns its token and the version of its
+    /// content.
     pub(crate) fn ask(&mut self, client: u16, request: Request) -> (u32, u32) {
         self.moment += 1;
         self.report.operations += 1;
@@ -82,7 +81,7 @@ impl World {
         (token, version)
     }
 
-    /// Tells the history of a volume that is written in order.
+    /// Records a change of an ordered volume in its history.
     fn remember(&mut self, request: Request, version: u32) {
         let (volume, moment) = (request.volume.0, self.moment);
         let changed = self.changed_by(request);
@@ -98,7 +97,7 @@ impl World {
         }
     }
 
-    /// A request of a volume that is written in order was answered well.
+    /// Records a successful request of an ordered volume in its history.
     fn remember_answer(&mut self, asked: &Asked) {
         let moment = self.moment;
         let changed = self.changed_by(asked.request);
@@ -114,7 +113,7 @@ impl World {
         }
     }
 
-    /// Looks at what is left of the disks that are written in order if nothing else is.
+    /// Checks what the disks of ordered volumes would hold without pool and journal.
     pub(crate) fn check_orders(&mut self) {
         for at in 0..self.volumes.len() {
             let volume = &self.volumes[at];
@@ -129,7 +128,7 @@ impl World {
         }
     }
 
-    /// A bypassed volume leaves the pool to the others, but for what is dirty or in use.
+    /// A bypassed volume keeps only lines that are dirty or in use.
     pub(crate) fn check_emptied(&mut self) {
         for at in 0..self.volumes.len() {
             let id = VolumeId(at as u16);
@@ -146,7 +145,7 @@ impl World {
         }
     }
 
-    /// A request is answered.
+    /// Handles the answer to a request.
     pub(crate) fn take_reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
         let Some(asked) = self.asked.remove(token) else {
             self.violate(None, "a request was answered twice".into());
@@ -205,7 +204,7 @@ impl World {
         }
     }
 
-    /// A write or erase is answered: what it promised counts from now on.
+    /// Handles the answer to a write or erase: its guarantee applies from now on.
     fn end_change(&mut self, asked: &Asked, result: IoResult) {
         let changed = self.changed_by(asked.request);
         for range in changed.iter().filter(|range| result.is_ok() && range.len > 0) {
@@ -227,7 +226,7 @@ impl World {
         volume.oracle.end(sectors, asked.submitted, self.moment, promise);
     }
 
-    /// A request is not answered any more.
+    /// Ends a request that will not be answered.
     pub(crate) fn end_unanswered(&mut self, asked: &Asked) {
         let Request { volume, kind, .. } = asked.request;
         let changed = self.changed_by(asked.request);
@@ -240,10 +239,10 @@ impl World {
         oracle.end(sectors, asked.submitted, self.moment, None);
     }
 
-    /// A request may only fail for a fault that it met.
+    /// Checks that a failed request met a fault.
     fn check_error(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
         let Request { volume, kind, range } = asked.request;
-        // What else is dirty nearby goes to the disk together with what a write stands on.
+        // A destage also writes other dirty data of the region.
         let stripes = self.stripes_of(volume);
         let first = stripes.region_at(range.offset).offset;
         let end = stripes.region_at(range.end().max(1) - 1).end();
@@ -251,15 +250,16 @@ impl World {
         let journaled = self.volumes[usize::from(volume.0)].journal;
         let ordered = self.volumes[usize::from(volume.0)].order.is_some();
         let is_reason = |fault: FaultKind, at: ByteRange| match kind {
-            // The disk has it; only whoever changed it is told that this can't be said.
+            // The disk has the change, but the journal could not record it, so only the change's
+            // own request fails.
             _ if fault == FaultKind::NoRoom => kind != RequestKind::Read && at.overlaps(range),
             RequestKind::Read => {
                 let ours = at.offset >= range.offset && at.end() <= range.end();
                 matches!(fault, FaultKind::Read | FaultKind::Lost) && ours
             }
-            // What a journal fails to keep is brought to the disk, and flushed there.
+            // Data that a journal fails to keep is destaged and flushed.
             _ if journaled && matches!(fault, FaultKind::Flush | FaultKind::Write) => true,
-            // What is to go to the disk in order fails with what was to go before it.
+            // In an ordered volume, a destage fails together with the destages before it.
             _ if ordered
                 && matches!(fault, FaultKind::Flush | FaultKind::Write | FaultKind::Lost) =>
             {
@@ -287,7 +287,7 @@ impl World {
             RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
                 self.is_lost(volume, None)
             }
-            // What a journal fails to keep is flushed to the disk.
+            // Data that a journal fails to keep is flushed to the disk.
             _ => (journaled || ordered) && self.is_lost(volume, None),
         };
         let met = lost
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// The bytes of a read: checked now, and let go of now or later.
+    /// Checks the bytes of a read, and releases its pins now or later.
     fn take_bytes(&mut self, asked: Asked, reply: Reply<'_, Memory>) {
         let mut held = Held {
             asked,
@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// The bytes of a read have been sent.
+    /// Handles a reply whose bytes have been sent.
     pub(crate) fn end_reply(&mut self, at: u32) {
         let held = self.held.remove(at).expect("a reply is sent once");
         if self.stamps_of(&held) != held.stamps {

@@ -1,4 +1,4 @@
-//! The clients: what they ask for, and where.
+//! The clients: their requests and payloads.
 
 use super::disk::sectors_of;
 use super::driver::VERIFIER;
@@ -15,20 +15,21 @@ use forebay_volume::{Dispatcher, Payload, Request, RequestKind, staged_pieces};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Payloads that never come whole, of a million that are received into the pool.
+/// The probability that a payload received into the pool never completes.
 const ABANDONED: Ppm = 50_000;
-/// What is in a slot before the payload is: no version of any sector.
+/// The content of a slot before its payload: no version of any sector.
 const GARBAGE: u64 = POISON;
 
-/// One client, which has one request under way at a time.
+/// A client with one request in flight at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub worker: u8,
-    /// The volume it likes best.
+    /// The volume that it uses most.
     home: u16,
-    /// Where its last request ended, in sectors; or that of all who like this volume best.
+    /// The end of its last request, in sectors; shared with the clients of the same volume if they
+    /// write side by side.
     behind: Rc<Cell<u64>>,
-    /// What it reads next, having just written it.
+    /// The next read, of data that it has just written.
     read_back: Option<(VolumeId, ByteRange)>,
 }
 
@@ -52,7 +53,7 @@ impl Client {
         crowd
     }
 
-    /// What it asks for next.
+    /// Draws the next request.
     pub(crate) fn draw(&mut self, plan: &Plan, dice: &mut Dice) -> Request {
         if let Some((volume, range)) = self.read_back.take() {
             return Request { volume, kind: RequestKind::Read, range };
@@ -89,7 +90,7 @@ impl Client {
             return ByteRange::new(0, 0);
         }
         let is_erase = matches!(kind, RequestKind::Trim { .. } | RequestKind::Zero { .. });
-        // Now and then everything goes at once, which may be more parts than fit.
+        // A few erases cover the whole volume, possibly with more parts than one erase may have.
         if is_erase && dice.chance(20_000) {
             return ByteRange::new(0, size * SECTOR_BYTES);
         }
@@ -97,14 +98,14 @@ impl Client {
         let place = dice.weighted(&plan.places);
         let first = match place {
             0 => dice.below(size),
-            // The hot lines lie together, at a place that the volume's number decides.
+            // The hot lines are adjacent; their position depends on the volume's number.
             1 => {
                 let from = (u64::from(volume) * 7919) % size;
                 from + dice.below(plan.hot_lines * 8)
             }
             _ => self.behind.get(),
         };
-        // Half of all requests begin where a line does, as those of file systems do.
+        // Half of all requests begin at a line, like those of file systems.
         let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
         let first = first % (size - count + 1);
         self.behind.set(first + count);
@@ -121,7 +122,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Takes room in the pool for the payload of a write. What has come of it so far is garbage.
+    /// Reserves slots for the payload of a write and fills them with garbage.
     fn begin(
         world: &mut World,
         dispatcher: &mut Dispatcher<World>,
@@ -139,7 +140,7 @@ impl Staging {
         true
     }
 
-    /// The payload is whole and is written; or its client has gone, and another one comes.
+    /// The payload is complete and is written, or its client has disconnected and is replaced.
     pub(crate) fn end(self, world: &mut World, dispatcher: &mut Dispatcher<World>) {
         let Self { client, request, .. } = self;
         if world.dice.chance(ABANDONED) {
@@ -169,12 +170,12 @@ impl Staging {
     }
 }
 
-/// Memory that payloads are lent from.
+/// A buffer for payloads that are lent to the dispatcher.
 #[derive(Default)]
 pub(crate) struct Payloads(Vec<u8>);
 
 impl Payloads {
-    /// Sends a request to its dispatcher.
+    /// Submits a request to its dispatcher.
     pub(crate) fn submit(
         &mut self,
         world: &mut World,
@@ -183,7 +184,7 @@ impl Payloads {
         request: Request,
     ) {
         let is_write = matches!(request.kind, RequestKind::Write { .. });
-        // The verifier does not go away before its payload has come.
+        // The verifier always completes its payloads.
         if is_write
             && client != VERIFIER
             && world.dice.chance(world.plan.staged_payload)

@@ -1,11 +1,11 @@
-//! Damage to the pool, and the driver's part in noticing and undoing it.
+//! Damage to the pool, and the driver's part of detection and repair.
 //!
-//! The checksums and the parity are the shipped ones, over lines of which each sector begins with
-//! its stamp. Bytes are flipped just before somebody looks: the patrol, a destage, or a change that
-//! keeps a part of the line. So each time it is known what must come of it: damage is always
-//! noticed, up to six wrong bytes of a group are put right where there is parity, and nothing is
-//! ever given up that was not damaged beyond that. What is lost fails until it is written again,
-//! and a request may fail for that in its own place only.
+//! Checksums and parity are the shipped ones, over lines whose sectors begin with their stamps.
+//! Bytes are flipped directly before an inspection: by the patrol, before a destage, or before a
+//! change that keeps a part of the line. Therefore the correct result of each inspection is known:
+//! damage is always detected, up to six wrong bytes of a group are corrected if there is parity,
+//! and nothing else is ever given up. Lost sectors fail until they are rewritten, and a request may
+//! fail for them only in its own range.
 
 use super::device::{Fault, FaultKind};
 use super::disk::sectors_of;
@@ -17,21 +17,21 @@ use forebay_engine::{Inspection, LineKey, MemoryStep, ParityPlace, Seal, Slot, V
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// One call of a shard in so many is checked for what it does to lines that are sealed.
+/// One in this many calls of a shard is checked for its effect on sealed lines.
 const CALLS_PER_CHECK: u64 = 16;
-/// Wrong bytes of a group that are put right.
+/// Wrong bytes per group that parity corrects.
 const LIGHT_BYTES_MAX: u64 = 6;
 
-/// How much is damaged, and how much is done about it.
+/// The rate of damage, and the protection against it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DamagePlan {
-    /// Lines that are damaged before somebody looks at them.
+    /// The probability that a line is damaged before an inspection.
     pub rate: Ppm,
-    /// Of those, lines that are damaged beyond repair.
+    /// The share of damaged lines that are damaged beyond repair.
     pub heavy: Ppm,
     /// Whether dirty lines get parity.
     pub parity: bool,
-    /// Lines that each shard's patrol seals, and verifies, per tick.
+    /// Lines that the patrol of each shard seals, and verifies, per tick.
     pub lines: u64,
 }
 
@@ -46,15 +46,15 @@ impl DamagePlan {
     }
 }
 
-/// What the driver of a shard keeps beside its pool.
+/// Checksums and parity that the driver of a shard keeps beside its pool.
 #[derive(Default)]
 pub(crate) struct Seals {
-    /// By slot.
+    /// Checksums by slot.
     sums: HashMap<Slot, u32>,
     parity: HashMap<(Slot, u8), LineParity>,
 }
 
-/// What was done to a line before somebody looked.
+/// The damage to a line before an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blow {
     None,
@@ -83,7 +83,7 @@ impl World {
         seed(u64::from(seal.key.volume().0), seal.key.offset() / SECTOR_BYTES)
     }
 
-    /// The patrol of all shards takes its steps.
+    /// Runs the patrol of all shards.
     pub(crate) fn patrol(&mut self) {
         for shard in 0..self.shards.len() {
             for _ in 0..self.damage.lines {
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Damages some valid sector of a line, now and then.
+    /// Damages a valid sector of a line, with the configured probability.
     fn strike(&mut self, shard: usize, slot: Slot, valid: u8) -> Blow {
         if self.recovers
             || self.device.healed
@@ -156,7 +156,7 @@ impl World {
         if heavy { Blow::Heavy } else { Blow::Light }
     }
 
-    /// Looks at a sealed line that was struck or not, and puts right what can be.
+    /// Verifies a sealed line, checks the verdict, and repairs the line if possible.
     fn look(&mut self, shard: usize, sealed: &Seal, blow: Blow) -> Verdict {
         let mut line = self.line_of(shard, sealed.slot);
         let seals = &self.seals[shard];
@@ -192,7 +192,7 @@ impl World {
         verdict
     }
 
-    /// The lines that are sealed before a call, now and then.
+    /// The lines that are sealed before a call, for some of the calls.
     pub(crate) fn sealed_now(&mut self, shard: usize) -> Vec<Seal> {
         self.calls += 1;
         if self.damage.lines == 0 || !self.calls.is_multiple_of(CALLS_PER_CHECK) {
@@ -202,14 +202,14 @@ impl World {
         (0..shard.used_slots()).filter_map(|slot| shard.seal_of(slot)).collect()
     }
 
-    /// What a call keeps of a sealed line that it changes or moves is to be looked at first.
+    /// Checks that a call verified each sealed line of which it keeps a part.
     pub(crate) fn check_looked_at(&mut self, shard: usize, sealed: &[Seal], steps: &[MemoryStep]) {
         for seal in sealed {
             let looks = |step: &MemoryStep| match step {
                 MemoryStep::Verify { seal: looked, .. } => looked.slot == seal.slot,
                 _ => false,
             };
-            // Another line may have taken its place.
+            // Another line may have taken the slot.
             let here = self.shards[shard].shard.slot_of(seal.key, 0);
             let (mut filled, mut is_copied) = (0, false);
             for step in steps.iter().take_while(|step| !looks(step)) {
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// A sealed line is about to change in part.
+    /// Verifies a sealed line before a change that keeps a part of it.
     pub(crate) fn verify_before(&mut self, shard: usize, sealed: &Seal, kept: u8) {
         let before = self.shards[shard].line(sealed.slot).to_vec();
         let blow = self.strike(shard, sealed.slot, sealed.valid);
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// A write of dirty data is about to start. Returns whether it may.
+    /// Verifies the lines of a destage; returns whether it may start.
     pub(crate) fn verify_destage(&mut self, shard: usize, slots: &[Slot], seals: &[Seal]) -> bool {
         let mut good = true;
         let sealed = slots.iter().filter_map(|&slot| self.shards[shard].shard.seal_of(slot));
@@ -270,7 +270,7 @@ impl World {
         good
     }
 
-    /// Remembers which sectors are lost now.
+    /// Records lost sectors.
     fn note_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
         let Verdict::Lost { sectors } = verdict else { return };
         let volume = sealed.key.volume();
@@ -280,7 +280,7 @@ impl World {
             let sectors = (0..8).filter(|at| (lost | sectors) >> at & 1 != 0);
             sectors.for_each(|at| history.damage(first + at));
         }
-        // Later than whatever has been submitted by now.
+        // Later than all submissions so far.
         self.moment += 1;
         let moment = self.moment;
         let range = ByteRange::new(sealed.key.offset(), LINE_BYTES);
@@ -291,8 +291,7 @@ impl World {
         self.report.lost_sectors += u64::from(lost.count_ones());
     }
 
-    /// Sectors have been written or erased: what was lost of them is lost no more, unless it was
-    /// lost since.
+    /// Sectors have been rewritten: their losses end, except those after `submitted`.
     pub(crate) fn found_again(&mut self, volume: VolumeId, range: ByteRange, submitted: u32) {
         let moment = self.moment;
         let state = &mut self.volumes[usize::from(volume.0)];
@@ -311,7 +310,7 @@ impl World {
         }
     }
 
-    /// Whether sectors of a range are lost; of any range, if there is none.
+    /// Whether sectors of the range are lost; of the whole volume if there is no range.
     pub(crate) fn is_lost(&self, volume: VolumeId, range: Option<ByteRange>) -> bool {
         let lost = &self.volumes[usize::from(volume.0)].lost;
         let sectors = range
@@ -319,12 +318,12 @@ impl World {
         lost.range(sectors).next().is_some()
     }
 
-    /// Whether anything is lost of any volume.
+    /// Whether sectors of any volume are lost.
     pub(crate) fn any_is_lost(&self) -> bool {
         self.volumes.iter().any(|volume| !volume.lost.is_empty())
     }
 
-    /// Looks at all seals while nothing has been damaged.
+    /// Verifies all seals while nothing has been damaged.
     pub(crate) fn check_seals(&mut self) {
         for shard in 0..self.shards.len() {
             for slot in 0..self.plan.lines_per_shard as Slot {
@@ -336,8 +335,8 @@ impl World {
         }
     }
 
-    /// Where memory alone stood for stable storage, or no journal has it any more, what was lost
-    /// before the crash, and said to be, is whatever the disk has.
+    /// Accepts the disk's content of sectors that were lost before the crash and reported as such,
+    /// if only memory protected them or no journal has them any more.
     pub(crate) fn concede_lost(&mut self, contents: &[Vec<u64>]) {
         for (at, content) in contents.iter().enumerate() {
             let has_ups = self.has_ups(VolumeId(at as u16));
@@ -348,8 +347,8 @@ impl World {
         }
     }
 
-    /// A process that takes a pool over knows by the table what is lost in it: nothing but what was
-    /// `before`. What is lost no more was written again by somebody who was not answered.
+    /// Reads the lost sectors from the table of an adopted pool. There may be no others than
+    /// `before`. A missing one has been rewritten by a request that was not answered.
     pub(crate) fn find_lost(&mut self, before: Vec<Lost>) {
         self.moment += 1;
         for (at, before) in before.into_iter().enumerate() {
@@ -369,7 +368,7 @@ impl World {
         }
     }
 
-    /// The lines of a volume with sectors that are lost.
+    /// The lines of a volume with lost sectors.
     pub(crate) fn lost_lines(&self, volume: VolumeId) -> Vec<ByteRange> {
         let state = &self.volumes[usize::from(volume.0)];
         let size = state.sectors * SECTOR_BYTES;
@@ -380,7 +379,7 @@ impl World {
         lines.into_iter().map(line).collect()
     }
 
-    /// Everything that was lost has been written again.
+    /// Checks that everything lost has been rewritten.
     pub(crate) fn check_found(&mut self) {
         for volume in 0..self.volumes.len() {
             let id = VolumeId(volume as u16);

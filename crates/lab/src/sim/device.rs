@@ -1,9 +1,8 @@
-//! I/Os on their way to the disks, as the shards ask for them; `transfer.rs` has what becomes of
-//! them there.
+//! I/Os from the shards to the disks; `transfer.rs` executes them.
 //!
-//! Checked of each I/O: it is inside its volume; its memory covers it exactly; no other I/O under
-//! way changes the same sectors; what it writes was written to that very sector by a client; and
-//! its memory does not change while it is under way.
+//! Checked for each I/O: it lies inside its volume; its memory covers it exactly; no other I/O in
+//! flight changes the same sectors; a client wrote its data to that very sector; its memory does
+//! not change while it is in flight.
 
 use super::disk::sectors_of;
 use super::queue::Event;
@@ -16,7 +15,7 @@ use forebay_engine::{IoId, IoVerb, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{JobId, merge};
 
-/// What kind of I/O failed.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
     Read,
@@ -25,11 +24,11 @@ pub(crate) enum FaultKind {
     Flush,
     /// Sectors were lost in the pool until then.
     Lost,
-    /// A full journal could not be told that the disk has a change.
+    /// A full journal could not record that the disk has a change.
     NoRoom,
 }
 
-/// An I/O that was made to fail: a request may fail for this reason and for no other.
+/// A fault; a request may fail only because of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub moment: u32,
@@ -38,7 +37,7 @@ pub(crate) struct Fault {
     pub range: ByteRange,
 }
 
-/// A flush of a disk under way.
+/// A flush of a disk in flight.
 pub(crate) struct FlushJob {
     pub worker: u8,
     pub volume: u16,
@@ -47,20 +46,21 @@ pub(crate) struct FlushJob {
     result: IoResult,
 }
 
-/// The I/Os between the shards and the disks.
+/// The I/Os between shards and disks.
 #[derive(Default)]
 pub(crate) struct Device {
     pub under_way: Slab<Transfer>,
-    /// Started during the call at hand, and not yet sent.
+    /// I/Os of the current call, not yet sent.
     started: Vec<Io>,
     pub faults: Vec<Fault>,
-    /// Faults of operations that have other I/Os under way, and end with the last of them.
+    /// Faults of operations that have other I/Os in flight; they count again when the last of these
+    /// ends.
     latched: Vec<(usize, IoId, Fault)>,
-    /// From now on nothing fails.
+    /// Nothing fails any more.
     pub healed: bool,
 }
 
-/// What an I/O that fails is to be called.
+/// The kind of fault for a failed I/O.
 pub(crate) const fn fault_kind(verb: IoVerb) -> FaultKind {
     match verb {
         IoVerb::Read => FaultKind::Read,
@@ -80,7 +80,7 @@ fn slots_of(io: &Io) -> Vec<Slot> {
     slots
 }
 
-/// Where the memory of an I/O is, for people.
+/// Describes the memory of an I/O.
 fn places_of(io: &Io) -> String {
     let place = |segment: &Segment| match segment.place {
         Place::Slot { slot, .. } => format!("slot {slot}"),
@@ -101,12 +101,13 @@ impl Device {
         self.under_way.len() == 0 && self.started.is_empty()
     }
 
-    /// The I/Os under way.
+    /// The I/Os in flight.
     pub(crate) fn ios(&self) -> impl Iterator<Item = &Io> {
         self.under_way.iter().flat_map(|transfer| &transfer.ios)
     }
 
-    /// An I/O has ended: what has failed, or has failed before in the same operation, counts now.
+    /// Records the end of an I/O: its own fault, and at the last I/O of an operation the earlier
+    /// faults of that operation.
     pub(crate) fn record(&mut self, io: &Io, result: IoResult, moment: u32) {
         let (shard, id) = (io.shard, io.action.id);
         if result.is_err() {
@@ -133,7 +134,7 @@ impl Device {
 }
 
 impl World {
-    /// An I/O comes from a shard. It is sent with the others of the same call.
+    /// Accepts an I/O of a shard. It is sent together with the others of the same call.
     pub(crate) fn take_io(&mut self, mut io: Io) {
         let (volume, range) = (io.action.volume.0, io.action.range);
         let size = self.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
@@ -144,7 +145,7 @@ impl World {
         }
         if io.writes() {
             if !self.verify_destage(io.shard, &slots_of(&io), &io.action.seals) {
-                // What it would write is lost.
+                // Its data is lost.
                 io.result = Err(IoError::Io);
             }
             io.stamps = io.memory_of(&self.shards);
@@ -163,7 +164,7 @@ impl World {
         self.device.started.push(io);
     }
 
-    /// Sends what the last call has started.
+    /// Sends the I/Os that the last call has started.
     pub(crate) fn send_ios(&mut self) {
         self.pump_journal();
         self.turn += 1;
@@ -191,7 +192,7 @@ impl World {
         self.dice.range(plan.latency_us_min, plan.latency_us_max)
     }
 
-    /// Puts what a read has brought where it belongs.
+    /// Copies the result of a read to its memory.
     pub(crate) fn fill_memory(&mut self, io: &Io) {
         let misses = io.has_base() && self.strikes(Sabotage::WrongBase);
         if !io.fill_memory(&mut self.shards, misses) {
@@ -199,7 +200,7 @@ impl World {
         }
     }
 
-    /// A disk is to flush its volatile cache.
+    /// Starts a flush of a disk.
     pub(crate) fn start_flush(&mut self, volume: VolumeId, job: JobId) {
         let early = self.dice.chance(500_000);
         let failed = !self.device.healed && self.dice.chance(self.plan.device.flush_error);
@@ -216,13 +217,13 @@ impl World {
     }
 
     fn do_flush(&mut self, flush: &FlushJob) {
-        // A flush that fails may have done its work or not.
+        // A failed flush may have done its work or not.
         if flush.result.is_ok() || self.dice.chance(500_000) {
             self.volumes[usize::from(flush.volume)].disk.flush();
         }
     }
 
-    /// A disk's flush ends.
+    /// Ends a flush of a disk.
     pub(crate) fn end_flush(&mut self, at: u32) -> (u8, JobId, IoResult) {
         let flush = self.flushes.remove(at).expect("a flush ends once");
         if !flush.early {
@@ -237,7 +238,8 @@ impl World {
         (flush.worker, flush.job, flush.result)
     }
 
-    /// The process dies: each transfer under way is done wholly, partly or not at all.
+    /// Aborts all I/Os because the process dies: each transfer is done wholly, partly or not at
+    /// all.
     pub(crate) fn cut_ios(&mut self) {
         self.cut_transfers();
         self.device.started.clear();

@@ -1,4 +1,4 @@
-//! One run from the first request to the last check.
+//! One run, from the first request to the last check.
 
 use super::SimOptions;
 use super::answers::Asked;
@@ -19,33 +19,34 @@ use forebay_journal::{Extent, Found, Source};
 use forebay_types::{ByteRange, IoError, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
-/// How long everything may take to be answered once all faults are healed, in microseconds. A
-/// failed write-back is tried again after ten seconds at most.
+/// The time limit for the answer to a request after all faults are healed, in microseconds. A
+/// failed destage is retried within ten seconds.
 const CONVERGE_US_MAX: u64 = 60_000_000;
-/// I/Os and answers that may end without a single request being answered. Far more than the
-/// largest request needs; beyond it, requests are only waking each other up.
+/// The limit of I/Os and answers without an answer to a request. It is far above the need of the
+/// largest request; beyond it, requests only wake each other.
 const BARREN_EVENTS_MAX: u64 = 100_000;
-/// How long nothing may be answered before the faults are healed early, in microseconds. A few of
+/// The time without an answer after which the faults are healed early, in microseconds: a few of
 /// the longest stalls.
 const SILENCE_US_MAX: u64 = 400_000_000;
-/// Events between two looks at everything.
+/// Events between two checks of all invariants.
 const EVENTS_PER_CHECK: u64 = 257;
-/// The client that asks for what the last checks need.
+/// The client of the requests for the final checks.
 pub(crate) const VERIFIER: u16 = u16::MAX;
-/// The client that asks for what the journal needs.
+/// The client of the requests for journal and UPS.
 pub(crate) const KEEPER: u16 = u16::MAX - 1;
-/// Deaths in one recovery; each begins it anew.
+/// Crashes in one recovery; each restarts it.
 const RECOVERY_DEATHS_MAX: u32 = 3;
-/// Times that what is lost is written again in the end.
+/// Rewrites of lost data at the end.
 const HEALINGS_MAX: u32 = 4;
-/// Tries of one restore before its faults are healed.
+/// Attempts of one restore before its faults are healed.
 const RESTORES_MAX: u32 = 20;
-/// Events in one try before they are healed as well.
+/// Events in one attempt before its faults are healed.
 const RESTORE_EVENTS_MAX: u64 = 30_000;
-/// Length of the verifier's reads, in bytes. Small, so that the smallest pools are used too.
+/// The length of the verifier's reads, in bytes. It is short, so that the smallest pools are used,
+/// too.
 const VERIFY_BYTES: u64 = 32 << 10;
 
-/// A machine and its dispatchers.
+/// A machine, its dispatchers and its clients.
 pub(crate) struct Simulation {
     pub world: World,
     dispatchers: Vec<Dispatcher<World>>,
@@ -54,9 +55,9 @@ pub(crate) struct Simulation {
     operations: u64,
     crashes: Vec<(u64, bool)>,
     kills: Vec<u64>,
-    /// Events since a death was ordered that has not come.
+    /// Events since a kill was scheduled.
     doomed: u64,
-    /// How often the process has died in the recovery at hand.
+    /// Crashes in the current recovery.
     recovery_deaths: u32,
 }
 
@@ -65,7 +66,7 @@ impl Simulation {
         let mut dice = Dice::new(options.seed);
         let mut plan = Plan::draw(&mut dice, options.operations);
         plan.suit(options.sabotage, options.operations);
-        // Dice of their own: with small blocks, a seed means the same machine as before.
+        // A separate generator, so that seeds keep their machines with small blocks.
         plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
         let clients = Client::crowd(&plan, &mut dice);
         let mut crashes = plan.crashes.clone();
@@ -108,7 +109,7 @@ impl Simulation {
         self.world.queue.push(now + self.world.plan.tick_us, Event::Tick);
     }
 
-    /// The whole run. What was broken, if anything, is in the world.
+    /// Executes the run. A broken guarantee is recorded in the world.
     pub(crate) fn run(&mut self) {
         while self.world.report.operations < self.operations && self.is_sound() {
             self.step();
@@ -119,12 +120,12 @@ impl Simulation {
                 }
                 continue;
             }
-            // Clients that get no answer ask for nothing more. Whether that is a fault's doing
-            // shows when all are healed.
+            // Clients without answers submit nothing more. Healing the faults shows whether a fault
+            // is the reason.
             if self.world.now_us > self.world.answered_us + SILENCE_US_MAX {
                 break;
             }
-            // Two faults at once, the journal's and the process's, are more than is promised.
+            // No guarantee covers two faults at once, of the journal and of the process.
             if self.drains() {
                 continue;
             }
@@ -144,14 +145,14 @@ impl Simulation {
                 self.doomed = 0;
             }
         }
-        // Where they got no answer for long, clients have something left to ask for.
+        // After such a silence, the clients have operations left.
         self.operations = self.world.report.operations;
         self.world.kill_in = None;
         self.world.device.healed = true;
         self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
         let soon = self.world.now_us + 10_000;
         self.world.queue.hurry(soon);
-        // A full journal may have no room to say so yet; then checkpoints give it some.
+        // A full journal may lack the space for a record until checkpoints free some.
         for _ in 0..HEALINGS_MAX {
             self.write_lost();
             self.converge("all requests are to be answered soon after the last fault");
@@ -165,7 +166,7 @@ impl Simulation {
         self.world.report.virtual_us = self.world.now_us;
     }
 
-    /// Whether the process has been killed, in the middle of something or between two events.
+    /// Whether the process has been killed, within a call or between two events.
     fn is_killed(&mut self) -> bool {
         if self.world.kill_in.is_some() && !self.drains() {
             self.doomed += 1;
@@ -184,7 +185,7 @@ impl Simulation {
         self.world.violation.is_none()
     }
 
-    /// The next thing happens.
+    /// Processes the next event.
     pub(super) fn step(&mut self) {
         let (time_us, event) = self.world.queue.pop().expect("the clock never stops");
         self.world.now_us = time_us.max(self.world.now_us);
@@ -227,7 +228,7 @@ impl Simulation {
         }
     }
 
-    /// Notices when there is always something happening and never an answer.
+    /// Detects that I/Os keep completing without ever answering a request.
     fn count_barren(&mut self) {
         self.world.barren += 1;
         if self.world.barren == BARREN_EVENTS_MAX {
@@ -247,8 +248,7 @@ impl Simulation {
     fn tick(&mut self) {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
-                // Whether the disk is being read, and how fast it may be written, is the driver's
-                // opinion: any will do.
+                // The driver's read state and pace are advice: any values must work.
                 let reading = self.world.dice.chance(500_000);
                 let pace = plan::draw_pace(&mut self.world.dice);
                 for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
@@ -270,7 +270,7 @@ impl Simulation {
         self.world.queue.push(next, Event::Tick);
     }
 
-    /// Checkpoints, and what follows the failure of a journal.
+    /// Requests checkpoints, and the writeback that follows the failure of a journal.
     fn keep_journal(&mut self) {
         let mut volumes = self.world.begin_checkpoint();
         let failed = self.world.journal.as_ref().filter(|journal| journal.has_failed());
@@ -297,7 +297,7 @@ impl Simulation {
         self.world.replace_journal();
     }
 
-    /// What follows from the state of the supply.
+    /// Requests what follows from the state of the UPS.
     fn keep_power(&mut self) {
         for (volume, kind) in self.world.tick_power() {
             let is_its = |a: &Asked| a.client == KEEPER && a.request.volume == volume;
@@ -309,7 +309,7 @@ impl Simulation {
         }
     }
 
-    /// Mains fails, the battery runs low, and when what is dirty is saved, power is lost.
+    /// Mains fail, the battery runs low, dirty data is dumped, and then power is lost.
     fn lose_mains(&mut self) {
         self.world.kill_in = None;
         self.world.power.failing = true;
@@ -335,7 +335,7 @@ impl Simulation {
         }
     }
 
-    /// Lets a few other things happen.
+    /// Processes a few events.
     fn pass_time(&mut self) {
         for _ in 0..self.world.dice.range(0, self.world.plan.power.events_between_max) {
             if self.is_sound() {
@@ -363,7 +363,7 @@ impl Simulation {
         self.world.send_ios();
     }
 
-    /// What an administrator does now and then.
+    /// Changes settings occasionally, like an administrator.
     fn administer(&mut self) {
         let World { plan, dice, volumes, .. } = &mut self.world;
         let volume = dice.below(volumes.len() as u64) as u16;
@@ -371,7 +371,7 @@ impl Simulation {
             let mode = dice.pick(&Mode::ALL);
             self.set_mode(volume, mode);
         } else if dice.chance(plan.drop_clean) {
-            // Some of them, as where others are let at the shard in between.
+            // Drops only some lines, like a server that releases the shard in between.
             let (first, count) = (dice.below(64) as u32, dice.below(128) as u32);
             for shard in &mut self.world.shards {
                 shard.shard.drop_clean(VolumeId(volume), first, count);
@@ -399,7 +399,7 @@ impl Simulation {
         self.world.note(volume, ByteRange::new(0, 0), || format!("the mode is now {mode}"));
     }
 
-    /// The process dies, maybe with the power, and another one starts over the same disks.
+    /// The process crashes, possibly with the power, and the next one starts on the same disks.
     fn crash(&mut self, crash: Crash) {
         let world = &mut self.world;
         for volume in 0..world.volumes.len() as u16 {
@@ -421,7 +421,7 @@ impl Simulation {
                 Crash::Power | Crash::Saved => {
                     state.disk.lose_power(world.plan.device.survive, &mut world.dice);
                 }
-                // By the time of the next crash, the disk has written what it had in its cache.
+                // Until the next crash, the disk has written its cache.
                 Crash::Process => state.disk.flush(),
             }
         }
@@ -460,7 +460,7 @@ impl Simulation {
         self.restart(found, lacking);
     }
 
-    /// A new process finds what the old one has left.
+    /// Starts a new process on the remains of the old one.
     fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
         self.world.restart_power();
         self.world.recovers = true;
@@ -494,8 +494,8 @@ impl Simulation {
         }
     }
 
-    /// Brings to the disks what came from the vault, and then empties it. False if the process
-    /// has died over it.
+    /// Destages the content of the vault, then empties it. Returns false if the process crashed
+    /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
         for volume in self.world.ups_volumes() {
             if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_sound() {
@@ -517,10 +517,11 @@ impl Simulation {
         true
     }
 
-    /// The process may die while it recovers; then another one has come that far already.
+    /// The process may crash during recovery. Returns true if it did; then the next one has
+    /// recovered.
     pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
         let dies = self.world.dice.chance(chance);
-        // The journal's fault and the process's at once are more than is promised.
+        // No guarantee covers two faults at once, of the journal and of the process.
         if !dies || self.drains() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
             return false;
         }
@@ -530,8 +531,8 @@ impl Simulation {
         true
     }
 
-    /// Loads what the journal held into the pool. The process may die meanwhile, too; then it says
-    /// so, and another one has come that far already.
+    /// Restores the journal's or the vault's content to the pool. Returns false if the process
+    /// crashed meanwhile; then the next one has recovered.
     fn restore(&mut self, lacking: &[Vec<(Extent, Vec<u64>)>]) -> bool {
         for (volume, extents) in lacking.iter().enumerate() {
             for (extent, stamps) in extents {
@@ -551,7 +552,7 @@ impl Simulation {
         true
     }
 
-    /// Goes on until so many microseconds have passed.
+    /// Processes events until the given time has passed.
     fn let_pass(&mut self, us: u64) {
         let until = self.world.now_us + us;
         while self.is_sound() && self.world.now_us < until {
@@ -577,15 +578,15 @@ impl Simulation {
                 let place = Some((volume, range.offset / SECTOR_BYTES));
                 self.world.violate(place, format!("{kind:?} {range} never goes well"));
             }
-            // A full journal that is held by what is lost can't say that the disk has the rest. The
-            // start fails, with everything kept, and the operator has to rescue what there is.
+            // A journal that is full of records of lost data cannot record that the disk has the
+            // rest. The start fails and keeps everything, and the operator has to rescue the data.
             let is_full = self.world.restored == Some(Err(IoError::NoSpace));
             if is_full && count > 2 * RESTORES_MAX && self.world.any_is_lost() {
                 self.world.report.held_up = 1;
                 return;
             }
             if is_full {
-                // Nor does another start come before a checkpoint has had its time.
+                // The next attempt starts after a checkpoint has had its time.
                 self.let_pass(self.world.plan.tick_us);
             }
             let request = Request { volume: VolumeId(volume), kind, range };
@@ -605,11 +606,11 @@ impl Simulation {
             let barren = self.world.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
             while self.is_sound() && self.world.restored.is_none() {
-                // A full journal waits for a disk that does not take what is dirty.
+                // A full journal waits for a disk that refuses dirty data.
                 if self.world.report.events == barren {
                     self.world.device.healed = true;
                     self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
-                    // What stalls already may go on doing so.
+                    // A stall that began before may continue.
                     too_late_us = self.world.now_us + SILENCE_US_MAX;
                 }
                 if self.world.now_us > too_late_us {
@@ -649,7 +650,7 @@ impl Simulation {
         }
     }
 
-    /// Lets things happen until nothing is under way.
+    /// Processes events until nothing is in flight.
     fn converge(&mut self, what: &str) {
         let until = self.world.now_us + CONVERGE_US_MAX;
         while self.is_sound() && self.is_busy() {
@@ -681,7 +682,7 @@ impl Simulation {
         self.submit(worker, VERIFIER, request);
     }
 
-    /// What is lost is written again, which must heal it.
+    /// Rewrites lost data, which must heal it.
     fn write_lost(&mut self) {
         for volume in 0..self.world.volumes.len() as u16 {
             for range in self.world.lost_lines(VolumeId(volume)) {
@@ -690,8 +691,8 @@ impl Simulation {
         }
     }
 
-    /// All that must be true at the end: everything reads as it should, a flush brings it to the
-    /// disks, and nothing is left over.
+    /// The final checks: all reads are right, a flush brings everything to the disks, and no
+    /// resources are left in use.
     fn verify(&mut self) {
         let errors = self.world.report.errors;
         for volume in 0..self.world.volumes.len() as u16 {
@@ -745,7 +746,7 @@ impl Simulation {
         }
     }
 
-    /// The last things that happened to a place, or at all.
+    /// The last events of a place, or of all.
     pub(crate) fn story(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
         let concerns = |note: &&super::world::Note| match place {
             None => true,
@@ -766,7 +767,7 @@ impl Simulation {
         lines
     }
 
-    /// What the seed made of the machine, for the head of a failure.
+    /// Describes the machine, for a failure.
     pub(crate) fn describe_plan(&self) -> String {
         self.world.plan.describe(self.world.sabotage)
     }

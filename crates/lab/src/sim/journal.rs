@@ -1,9 +1,10 @@
-//! The journal of the simulated machine, and what becomes of it when the process dies.
+//! The journal of the simulated machine.
 //!
-//! The log is the shipped one, in its shipped format, on a device that tears what is being written
-//! when the power goes. When it fails, the machine does what the runtime does: it writes a mark
-//! that outlives everything, so that the records are never used again, and brings what is dirty
-//! to the disks. A mirrored one has two devices that tear, fail and are missing each by itself.
+//! The log is the shipped one, in its shipped format, on a device that tears the write in flight
+//! when power fails. When the journal fails, the machine behaves like the runtime: it writes a
+//! failure mark, which survives everything, so that the records are never used again, and destages
+//! the dirty data. A mirrored journal has two devices that tear, fail and are missing
+//! independently.
 
 use super::device::{Fault, FaultKind};
 use super::disk::sectors_of;
@@ -24,25 +25,26 @@ use forebay_journal::{
 use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
 
-/// What a journal is like.
+/// The parameters of a journal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalPlan {
     pub segment_bytes: u64,
     pub segments: u64,
     pub buffer_bytes: usize,
     pub buffers: usize,
-    /// Whether each write waits for its record, or only flushes do.
+    /// Whether each write waits for its record; otherwise only flushes do.
     pub ack: bool,
     pub latency_us_max: u64,
-    /// Writes that fail, and the journal with them.
+    /// The probability that a write fails, and the journal with it.
     pub error: Ppm,
-    /// Whether it has two devices; writes that fail on one of them; starts without one of them.
+    /// Whether it has two devices; the probabilities that a write fails on one of them, and that
+    /// one is missing at a start.
     pub mirrored: bool,
     pub device_error: Ppm,
     pub missing: Ppm,
-    /// Whether a journal that has failed is replaced by a new one.
+    /// Whether a failed journal is replaced by a new one.
     pub replaced: bool,
-    /// Ticks at which a checkpoint begins although there is room.
+    /// The probability per tick of a checkpoint that is not necessary.
     pub checkpoint: Ppm,
 }
 
@@ -79,7 +81,7 @@ impl JournalPlan {
     }
 }
 
-/// The journal's device.
+/// A device of the journal.
 struct Device(Vec<u8>);
 
 impl ReadAt for Device {
@@ -97,24 +99,24 @@ pub(crate) struct Journal {
     devices: [Device; 2],
     /// The device that is read after a start.
     reads: usize,
-    /// Outlives the process: who holds everything of a mirrored journal.
+    /// The recorded members of a mirrored journal; they survive the process.
     on_record: Vec<u64>,
-    /// Numbers of devices drawn so far.
+    /// Device numbers used so far.
     drawn: u64,
     writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
     pub numbers: Vec<Option<u16>>,
-    /// Outlives the process: the records are not to be used any more.
+    /// The failure mark: the records must not be used. It survives the process.
     is_marked: bool,
-    /// Journals made so far.
+    /// Journals created so far.
     made: u8,
-    /// Volumes whose checkpoint is under way, by their numbers here.
+    /// Volumes with a checkpoint in progress, by their numbers in the journal.
     checkpoints: Vec<u16>,
-    /// What checkpoints that have failed left dirty, until that is kept.
+    /// Data that failed checkpoints left dirty, until the journal has retained it.
     pub(super) stuck: Vec<Stuck>,
-    /// Volumes whose dirty data has not reached the disk since the journal failed.
+    /// Volumes whose dirty data has not been destaged since the journal failed.
     pub undrained: Vec<u16>,
-    /// When it failed, in the oracle's time.
+    /// The moment of the failure.
     failed_at: u32,
     told: Vec<(PartId, Notification)>,
 }
@@ -128,7 +130,7 @@ fn identity(volume: usize) -> [u8; 32] {
 }
 
 impl Journal {
-    /// A new journal, known to be on its device.
+    /// A new journal, durable on its devices.
     pub(crate) fn new(plan: JournalPlan, sizes: &[Option<u64>]) -> Self {
         let log = Log::format(journal_id(0), plan.size_bytes(), plan.geometry(), plan.buffers());
         let blank =
@@ -265,7 +267,7 @@ impl World {
         answer_noted(part, noted)
     }
 
-    /// Starts what the journal has to write.
+    /// Starts the next write of the journal.
     pub(crate) fn pump_journal(&mut self) {
         let skips_record = self.strikes_always(Sabotage::SkipMemberRecord);
         let Some(journal) = &mut self.journal else { return };
@@ -293,14 +295,14 @@ impl World {
         self.queue.push(time_us, Event::Journal);
     }
 
-    /// What the journal is writing just now goes well.
+    /// Makes the journal's write in flight succeed.
     pub(crate) fn spare_journal(&mut self) {
         if let Some((_, results)) = self.journal.as_mut().and_then(|it| it.writing.as_mut()) {
             *results = [Ok(()); 2];
         }
     }
 
-    /// A write of the journal has ended.
+    /// Handles the end of a journal write.
     pub(crate) fn end_journal_write(&mut self) {
         let lose_batch = self.strikes(Sabotage::LoseBatch);
         let tear_batch = self.strikes(Sabotage::TearBatch);
@@ -326,7 +328,7 @@ impl World {
         journal.log.complete_on(write, results, &mut told);
         self.report.journal_losses += u64::from(before != journal.log.devices());
         if journal.log.failed().is_some() {
-            // The mark is durable before anybody is told to go on without the journal.
+            // The mark is durable before any part continues without the journal.
             journal.is_marked = marks;
             journal.failed_at = self.moment;
             journal.checkpoints.clear();
@@ -341,7 +343,7 @@ impl World {
         self.pump_journal();
     }
 
-    /// The volumes to be destaged for a checkpoint that begins now.
+    /// Begins a checkpoint if one is due; returns the volumes to destage.
     pub(crate) fn begin_checkpoint(&mut self) -> Vec<u16> {
         let Some(journal) = &mut self.journal else { return Vec::new() };
         let wanted = journal.log.wants_checkpoint() || self.dice.chance(journal.plan.checkpoint);
@@ -364,11 +366,12 @@ impl World {
         volumes
     }
 
-    /// Everything dirty of a volume has reached its disk, or has not.
+    /// Handles the end of a checkpoint's destage.
     pub(crate) fn destaged(&mut self, volume: VolumeId, submitted: u32, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
         if journal.log.failed().is_some() {
-            // One that was begun before the failure does not cover all that the journal held.
+            // A destage that began before the failure does not cover everything that the journal
+            // held.
             if result.is_ok() && submitted > journal.failed_at {
                 journal.undrained.retain(|&undrained| undrained != volume.0);
             }
@@ -384,7 +387,7 @@ impl World {
         }
     }
 
-    /// The checkpoint of a volume has ended.
+    /// Ends the checkpoint of a volume.
     pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
         let journal = self.journal.as_mut().expect("a checkpoint is under way");
         journal.checkpoints.retain(|&other| other != number);
@@ -393,7 +396,7 @@ impl World {
         self.pump_journal();
     }
 
-    /// Tells those who waited for a checkpoint.
+    /// Delivers the log's notifications after a checkpoint.
     fn tell_news(&mut self) {
         let journal = self.journal.as_mut().expect("a checkpoint is under way");
         let mut told = std::mem::take(&mut journal.told);
@@ -408,8 +411,7 @@ impl World {
         }
     }
 
-    /// After a journal has failed and nothing is left that it alone held, another one takes its
-    /// place, if the administrator is quick.
+    /// Replaces a failed journal after everything that only the journal held has been destaged.
     pub(crate) fn replace_journal(&mut self) {
         let sizes = self.journal_sizes();
         let Some(journal) = &mut self.journal else { return };
@@ -420,14 +422,14 @@ impl World {
         }
     }
 
-    /// What is lost in memory was in the journal that is gone, and nowhere else.
+    /// Marks lost data as unrecoverable: only the journal that was replaced had it.
     pub(crate) fn forsake_lost(&mut self) {
         for volume in self.volumes.iter_mut().filter(|volume| volume.journal) {
             volume.forsaken.extend(volume.lost.keys());
         }
     }
 
-    /// What survives of the journal when the process dies; `None` when there is nothing to use.
+    /// The log as a crash leaves it; `None` if the failure mark forbids its use.
     pub(crate) fn crash_journal(&mut self) -> Option<Found> {
         let sizes = self.journal_sizes();
         let dice = &mut self.dice;
@@ -460,7 +462,7 @@ impl World {
         Some(found)
     }
 
-    /// Opens the two devices of a mirrored journal, of which one may not be there.
+    /// Opens the devices of a mirrored journal, one of which may be missing.
     fn start_mirrored(&mut self) -> Found {
         let dice = &mut self.dice;
         let journal = self.journal.as_mut().expect("it is mirrored");
@@ -503,8 +505,7 @@ impl World {
         recovered.found
     }
 
-    /// Goes on with what was found. When that is not possible, says so: everything is to be
-    /// brought to the disks first.
+    /// Resumes the log. Returns false if it must be drained to the disks first.
     pub(crate) fn resume_journal(&mut self, found: &Found) -> bool {
         let loses = self.strikes_always(Sabotage::LoseGeneration);
         let sizes = self.journal_sizes();
@@ -515,7 +516,7 @@ impl World {
         true
     }
 
-    /// What the journal says that the disk of a volume may lack.
+    /// The data that the disk of a volume may lack, according to the journal.
     pub(crate) fn journal_image(&self, found: &Found, volume: usize) -> Vec<(Extent, Vec<u64>)> {
         let journal = self.journal.as_ref().expect("something was found in it");
         let Some(number) = journal.numbers[volume] else { return Vec::new() };
@@ -534,7 +535,7 @@ impl World {
         image.extents().map(|extent| (extent, stamps(&extent))).collect()
     }
 
-    /// Brings what the journal says to the disks themselves, past everything.
+    /// Writes the journal's data to the disks directly.
     pub(crate) fn drain_to_disk(&mut self, found: &Found) {
         for volume in 0..self.volumes.len() {
             for (extent, stamps) in self.journal_image(found, volume) {
@@ -551,7 +552,7 @@ impl World {
 }
 
 impl Journal {
-    /// A new journal on a new device.
+    /// Starts a new journal on new devices.
     fn reset(&mut self, sizes: &[Option<u64>]) {
         self.made = self.made.wrapping_add(1);
         let plan = self.plan;
@@ -571,14 +572,14 @@ impl Journal {
         self.log.self_check();
     }
 
-    /// What the log holds just now, if it can be read whole.
+    /// Reads the current content of the log, if it is readable without damage.
     pub(crate) fn look(&mut self) -> Option<Found> {
         self.reads = self.log.devices().iter().position(|&counts| counts)?;
         let size = self.plan.size_bytes();
         recover(&mut self.devices[self.reads], size).ok().filter(|found| found.damage.is_empty())
     }
 
-    /// All that was found has been loaded.
+    /// Records that everything found has been restored.
     pub(crate) fn restored(&mut self) {
         self.numbers.iter().flatten().for_each(|&number| self.log.restored(number));
     }

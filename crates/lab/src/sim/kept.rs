@@ -1,8 +1,8 @@
-//! The process is killed at any moment, and the next one finds the pool as it was left.
+//! The process is killed at any moment, and the next process adopts its pool.
 //!
-//! The moment lies anywhere in the memory steps of a call, in the middle of a sector too. From then
-//! on nothing that the dying process still does counts. Everything acknowledged must be there,
-//! whatever protects it, and what the pool says to be clean must be what the disk has.
+//! The kill may occur between any two memory steps of a call, or within a sector. Nothing that the
+//! killed process does afterwards counts. Everything acknowledged must be there, whatever the
+//! protection, and clean lines must match the disk.
 
 use super::damage::Lost;
 use super::disk::sectors_of;
@@ -18,31 +18,31 @@ use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
-/// Sectors that are copied at most between the order to die and the death.
+/// The maximum number of sectors that are copied before a scheduled kill.
 pub(crate) const STEPS_MAX: u64 = 40;
-/// Events after which the process dies between two steps if there were none.
+/// Events after which a kill occurs between two events if no memory step came before.
 pub(crate) const EVENTS_MAX: u64 = 100;
 
-/// Events that a start waits for room in the journal.
+/// Events that a start waits for space in the journal.
 const VOID_EVENTS_MAX: u64 = 10_000;
 
-/// What a process leaves: the tables of its shards and their data.
+/// The tables and the data of the shards of a killed process.
 pub(crate) type Remains = Vec<(Vec<LineMeta>, Vec<u64>)>;
 
 impl World {
-    /// Whether the process is gone, although the call at hand goes on.
+    /// Whether the process has been killed, although the current call continues.
     pub(crate) const fn is_dead(&self) -> bool {
         self.remains.is_some()
     }
 
-    /// The process dies here.
+    /// Kills the process.
     pub(crate) fn die(&mut self) {
         self.remains = Some(self.shards.iter().map(ShardWorld::remains).collect());
         self.kill_in = None;
     }
 
-    /// Counts the sectors of a memory step down. When the moment is in this one, does what of it
-    /// comes before, maybe tears a sector, and dies; says so.
+    /// Counts down the sectors of a memory step. If the kill occurs in this step, executes the part
+    /// before it, possibly tears a sector, kills the process and returns true.
     pub(crate) fn dies_in(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) -> bool {
         let Some(left) = self.kill_in else { return false };
         let (slot, offset, len) = match step {
@@ -74,12 +74,12 @@ impl World {
         true
     }
 
-    /// Makes the shards of a process that takes a pool over.
+    /// Creates the shards of a process that adopts a pool.
     fn adopt(&mut self, remains: Remains) {
         self.shards.clear();
         for (mut table, pool) in remains {
             if self.volumes.len() > 1 && self.strikes_always(Sabotage::MixUpVolumes) {
-                // The first two have each other's numbers.
+                // The first two volumes exchange their numbers.
                 for line in &mut table {
                     if let Some(volume) = line.volume().filter(|volume| volume.0 < 2) {
                         *line = line.of_volume(VolumeId(1 - volume.0));
@@ -98,7 +98,7 @@ impl World {
         self.shards.iter().for_each(|shard| shard.shard.self_check());
     }
 
-    /// What a sector holds for whoever reads it, and whether that is to be what the disk has.
+    /// The content of a sector as readers see it, and whether it is in the pool.
     fn effective(&self, volume: u16, sector: u64) -> (u64, bool) {
         let id = VolumeId(volume);
         let number = shard_of(id, self.stripes_of(id), sector * SECTOR_BYTES, self.shards.len());
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Checks all that the next process would read.
+    /// Checks the content that the next process would read.
     fn check_kept(&mut self, lost: Vec<Lost>) {
         self.find_lost(lost);
         self.moment += 1;
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// Brings all that is dirty of volumes with a journal to their disks themselves.
+    /// Writes all dirty data of volumes with a journal to their disks.
     fn settle_to_disk(&mut self) {
         for (volume, range, stamps) in self.dirty_of_journal() {
             for (sector, stamp) in sectors_of(range).zip(stamps) {
@@ -163,9 +163,9 @@ impl World {
         self.volumes.iter_mut().filter(|v| v.journal).for_each(|volume| volume.disk.flush());
     }
 
-    /// Brings what is lost in the pool from the journal to the disks, as the operator of a journal
-    /// that can't be gone on with does. What was acknowledged before its record was stable may be
-    /// older there.
+    /// Writes data that is lost in the pool from the journal to the disks, as the operator does
+    /// with a journal that cannot be resumed. Data that was acknowledged before its record was
+    /// durable may be older there.
     fn rescue_lost(&mut self, found: &Found) {
         let keeps_each = self.journal.as_ref().is_some_and(Journal::keeps_each_write);
         for at in 0..self.volumes.len() {
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// What is dirty of the volumes that have a journal.
+    /// The dirty data of volumes with a journal.
     fn dirty_of_journal(&self) -> Vec<(u16, ByteRange, Vec<u64>)> {
         let mut dirty = Vec::new();
         let volumes = (0..self.volumes.len() as u16).map(VolumeId);
@@ -210,7 +210,7 @@ impl World {
 }
 
 impl Simulation {
-    /// The process has died, and another one takes its pool over.
+    /// Handles a kill: the next process adopts the pool.
     pub(crate) fn outlive(&mut self) {
         let world = &mut self.world;
         let remains = world.remains.take().expect("it has died");
@@ -237,7 +237,7 @@ impl Simulation {
         }
         let journal = self.world.journal.as_ref();
         if journal.is_some_and(|journal| !journal.keeps_each_write()) {
-            // The newest record of what is lost may have been in the memory of the process.
+            // The newest record of lost data may have been in the memory of the process.
             self.world.forsake_lost();
         }
         let was_reset = found.is_none();
@@ -264,12 +264,13 @@ impl Simulation {
         }
     }
 
-    /// Has the journal record what is dirty in the pool: some records were in the memory of the
-    /// process. It may die meanwhile, with its pool, unless the journal is a new one: what failed
-    /// with the old one is in the pool alone, and a second fault is one too many.
+    /// Records the dirty data of the pool in the journal, because some records were in the memory
+    /// of the process. The process may die meanwhile, with its pool, unless the journal is a new
+    /// one: then the pool has the only copy of what the failed journal held, and its loss would be
+    /// a second fault.
     fn record_again(&mut self, may_die: bool) -> bool {
         let mark = self.world.journal.as_ref().expect("it was resumed").log.mark();
-        // What comes back from the old records from now on is in no new one.
+        // Data that is restored from old records from now on is not in any new record.
         let volumes = self.world.volumes.iter();
         let whole: Vec<bool> = volumes.map(|volume| volume.lost.is_empty()).collect();
         for (volume, range, stamps) in self.world.dirty_of_journal() {
@@ -280,7 +281,7 @@ impl Simulation {
             if !self.is_sound() || self.world.report.held_up > 0 {
                 return true;
             }
-            // With a supply, power does not go before the vault has what is dirty.
+            // With a UPS, power is not lost before the dump.
             if may_die
                 && self.world.ups_volumes().is_empty()
                 && self.dies_in_recovery(self.world.plan.crash_in_recovery)
@@ -292,9 +293,9 @@ impl Simulation {
         true
     }
 
-    /// The records of the process before are void, now that disk and journal have everything again:
-    /// a newer one may have been in its memory. What is lost in the pool may be in them only, so
-    /// where anything is, those of it and of what is dirty stay.
+    /// Voids the records of the process before, because disk and journal have everything again and
+    /// a newer record may have been in its memory. If data is lost in the pool, records of lost and
+    /// dirty data are kept.
     fn forget_older(&mut self, mark: Mark, whole: &[bool]) {
         if self.world.strikes_always(Sabotage::KeepOldRecords) {
             return;
@@ -325,9 +326,9 @@ impl Simulation {
         }
     }
 
-    /// Voids what the journal has of a volume but of what is dirty or lost. Where there is no room
-    /// to say so, checkpoints may give some; false if they do not. Then the start fails, with
-    /// everything kept.
+    /// Voids the records of a volume except those of dirty or lost data. If the journal has no
+    /// space for the fence, waits for checkpoints; returns false if they do not free any. Then the
+    /// start fails and keeps everything.
     fn void_clean(&mut self, volume: VolumeId, number: u16) -> bool {
         for _ in 0..VOID_EVENTS_MAX {
             if !self.is_sound() || self.world.void_clean(volume, number) {

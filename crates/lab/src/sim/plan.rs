@@ -1,7 +1,7 @@
-//! What one seed decides before anything happens: the machine, its disks and its clients.
+//! The plan of a run: the machine, its disks and its clients, drawn from the seed.
 //!
-//! Each seed switches some things off and others far up (swarm testing), because a run that does a
-//! little of everything hides the bugs that need a lot of one thing.
+//! Each seed disables some features and exaggerates others (swarm testing): a run that does a
+//! little of everything hides bugs that need a lot of one thing.
 
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
@@ -15,7 +15,7 @@ use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 /// Kinds of requests, in the order of [`Plan::mix`].
 pub(crate) const KINDS: usize = 8;
 
-/// One simulated machine.
+/// A simulated machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub workers: u8,
@@ -26,88 +26,88 @@ pub(crate) struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// The journal of the volumes that have one.
     pub journal: Option<JournalPlan>,
-    /// The supply of the volumes that are under one.
+    /// The UPS of the volumes that have one.
     pub power: PowerPlan,
-    /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and of a mixture.
+    /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and write with
+    /// read-back.
     pub mix: [u32; KINDS],
     pub clients: usize,
     pub sizes: Sizes,
-    /// Weights of places: anywhere, one of a few hot lines, behind the client's last request.
+    /// Weights of positions: random, hot lines, behind the client's last request.
     pub places: [u32; 3],
     pub hot_lines: u64,
-    /// Pause of a client between answer and next request, in microseconds.
+    /// The maximum pause of a client after an answer, in microseconds.
     pub think_us_max: u64,
     pub device: DevicePlan,
-    /// Replies that keep their pins for a while, and for how long at most.
+    /// The share of replies that keep their pins for a while, and the maximum time.
     pub slow_reply: Ppm,
     pub slow_reply_us_max: u64,
-    /// Writes that hand their memory over instead of lending it.
+    /// The share of writes that hand over their memory instead of lending it.
     pub owned_payload: Ppm,
-    /// Writes whose payload is received into the pool, and how long that takes at most.
+    /// The share of writes whose payload is received into the pool, and the maximum time for that.
     pub staged_payload: Ppm,
     pub staged_payload_us_max: u64,
-    /// Requests after which a mode is changed, or clean lines are dropped.
+    /// The probabilities per request of a change of mode, and of dropping clean lines.
     pub mode_change: Ppm,
     pub drop_clean: Ppm,
     pub tick_us: u64,
     pub forward_us_max: u64,
-    /// Whether neighbouring I/Os are joined on their way to the disk.
+    /// Whether adjacent I/Os are coalesced.
     pub merge: bool,
-    /// After how many requests the process dies; true where the disk loses its power with it.
+    /// The numbers of requests after which the process crashes; true if the power fails, too.
     pub crashes: Vec<(u64, bool)>,
-    /// After how many requests the process is killed and leaves its pool to the next one.
+    /// The numbers of requests after which the process is killed and leaves its pool behind.
     pub kills: Vec<u64>,
-    /// Steps of a recovery after which the process dies again.
+    /// The probability of another crash after each step of a recovery.
     pub crash_in_recovery: Ppm,
 }
 
-/// One volume.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumePlan {
-    /// A multiple of what is in a block.
+    /// A multiple of `block_sectors`.
     pub sectors: u64,
-    /// Sectors in a block of the disk.
+    /// Sectors per block of the disk.
     pub block_sectors: u64,
     pub mode: Mode,
-    /// Whether a journal keeps its writes.
+    /// Whether it has a journal.
     pub journal: bool,
-    /// Whether a supply keeps them; never both.
+    /// Whether it has a UPS; never together with a journal.
     pub ups: bool,
-    /// Whether what is dirty goes to the disk in order.
+    /// Whether it is `ordered`.
     pub ordered: bool,
     pub streams: bool,
-    /// How its disk is striped.
+    /// The stripes of its disk.
     pub stripes: Stripes,
 }
 
-/// How long requests are, as weights.
+/// The lengths of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Up to a line, single lines, up to 64 KiB, up to 2 MiB.
+    /// Weights of: up to a line, one line, up to 64 KiB, up to 2 MiB.
     pub weights: [u32; 4],
 }
 
-/// How the disks behave.
+/// The behaviour of the disks.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePlan {
     pub latency_us_min: u64,
     pub latency_us_max: u64,
-    /// An I/O now and then that takes up to minutes.
+    /// The probability of an I/O that takes up to 100 s.
     pub stall: Ppm,
     pub read_error: Ppm,
     pub write_error: Ppm,
     pub flush_error: Ppm,
     pub erase_error: Ppm,
-    /// Sectors that can't be read, or written, until they are healed.
+    /// Sectors with read or write errors until they are healed.
     pub bad_sectors: u32,
-    /// Sectors of the volatile cache that reach stable storage by themselves.
+    /// The probability that a written unit of the volatile cache reaches stable storage by itself.
     pub write_behind: Ppm,
-    /// Sectors of the volatile cache that survive a loss of power.
+    /// The probability that a unit of the volatile cache survives a power failure.
     pub survive: Ppm,
 }
 
 impl VolumePlan {
-    /// The volume in words.
+    /// Describes the volume.
     fn describe(&self) -> String {
         let kept = [(self.journal, " in a journal"), (self.ups, " under a supply")];
         let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
@@ -115,22 +115,21 @@ impl VolumePlan {
         format!("{} sectors in blocks of {block_bytes}, {}{kept}", self.sectors, self.mode)
     }
 
-    /// From which size on writes are not held back, in bytes. It follows from the size of the
-    /// volume and takes no dice, so that older seeds mean the same machines.
+    /// The size from which writes are not held back, in bytes. It depends on the size of the volume
+    /// and draws nothing, so that older seeds keep their machines.
     pub(crate) const fn gather_below(&self) -> u64 {
         [u64::MAX, u64::MAX, 64 << 10, 8 << 10, LINE_BYTES, 0][(self.sectors % 6) as usize]
     }
 }
 
 impl Plan {
-    /// Whether clients that like the same volume best go on where any of them ended, as those of
-    /// one program do. It takes no dice either.
+    /// Whether clients of the same volume continue at a common position, like those of one program.
+    /// It draws nothing.
     pub(crate) const fn side_by_side(&self) -> bool {
         self.lines_per_shard.is_multiple_of(3)
     }
 
-    /// Makes half of those machines ones of which much goes through to a striped disk, a little at
-    /// a time.
+    /// Turns half of these machines into ones with many small writes through to a striped disk.
     fn suit_gathering(&mut self) {
         if !self.lines_per_shard.is_multiple_of(6) {
             return;
@@ -150,8 +149,8 @@ impl Plan {
         }
     }
 
-    /// Gives half of the disks larger blocks: those of 4 KiB that disks have, or of which nothing
-    /// is known, and those of 64 KiB that NBD servers may ask for.
+    /// Gives half of the disks larger blocks: 4 KiB, like many disks, or 64 KiB, which NBD servers
+    /// may require.
     pub(crate) fn draw_blocks(&mut self, dice: &mut Dice) {
         for volume in &mut self.volumes {
             volume.block_sectors = dice.pick(&[1, 1, 1, 8, 8, 128]);
@@ -159,7 +158,7 @@ impl Plan {
         }
     }
 
-    /// Everything that follows from the dice; `operations` says where crashes can lie.
+    /// Draws a machine; `operations` limits the time of crashes.
     pub(crate) fn draw(dice: &mut Dice, operations: u64) -> Self {
         let lines = dice.skewed(16, 512) as usize;
         let shards = dice.pick(&[1, 1, 2, 3, 4]).min(lines / 4);
@@ -196,14 +195,14 @@ impl Plan {
             kills: draw_kills(dice, operations),
         };
         plan.suit_gathering();
-        // It takes no dice, so that older seeds mean the same machines.
+        // This draws nothing, so that older seeds keep their machines.
         plan.power.fails_unbridged = plan.lines_per_shard % 2 == 1;
         plan
     }
 }
 
 impl Plan {
-    /// The machine in words.
+    /// Describes the machine.
     pub(crate) fn describe(&self, sabotage: Option<Sabotage>) -> String {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::describe).collect();
         format!(
@@ -218,7 +217,7 @@ impl Plan {
         )
     }
 
-    /// Makes the machine one that shows a planted bug, where few do by themselves.
+    /// Changes the machine so that it can show a planted bug that few machines show.
     pub(crate) fn suit(&mut self, bug: Option<Sabotage>, operations: u64) {
         match bug {
             Some(Sabotage::SkipForward) => self.suit_skipped_forward(operations),
@@ -231,8 +230,8 @@ impl Plan {
         }
     }
 
-    /// A disk that is faster than the journal, so that much is on it before its record is durable;
-    /// deaths that leave the pool, and soon after each a loss of power.
+    /// A disk that is faster than the journal, so that data is often on the disk before its record
+    /// is durable; kills, each followed by a power failure.
     fn suit_old_records(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
@@ -250,8 +249,7 @@ impl Plan {
         self.crashes = self.kills.iter().map(|at| (at + operations / 100, true)).collect();
     }
 
-    /// A journal that is slow and whose records only flushes wait for, many flushes, and losses of
-    /// power.
+    /// A slow journal that only flushes wait for, many flushes, and power failures.
     fn suit_ignored_barrier(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
@@ -263,8 +261,7 @@ impl Plan {
         self.kills.clear();
     }
 
-    /// A supply that bridges one failure of mains after another, and a disk that is slow to take
-    /// what is dirty.
+    /// A UPS that bridges many power failures, and a slow disk.
     fn suit_dumps(&mut self, operations: u64) {
         self.power.fails_unbridged = false;
         (self.power.dirty_lines_max, self.power.toggle) = (u64::MAX / LINE_BYTES, 100_000);
@@ -277,7 +274,7 @@ impl Plan {
         self.kills.clear();
     }
 
-    /// A journal that fails, is not replaced, and is found again after losses of power.
+    /// A journal that fails and is not replaced, and power failures.
     fn suit_skipped_mark(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.error, journal.replaced, journal.mirrored) = (5_000, false, false);
@@ -288,8 +285,8 @@ impl Plan {
         self.kills.clear();
     }
 
-    /// A mirrored journal of which one device fails now and then, losses of power, and starts that
-    /// often find one of the two devices alone.
+    /// A mirrored journal whose devices fail occasionally, power failures, and starts that often
+    /// find only one device.
     fn suit_skipped_member_record(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.mirrored, journal.device_error, journal.missing) = (true, 2_000, 900_000);
@@ -302,8 +299,7 @@ impl Plan {
     }
 
     fn suit_skipped_forward(&mut self, operations: u64) {
-        // A small log that goes round often, a disk that does not take everything, and power that
-        // fails.
+        // A small log that wraps often, a disk with bad sectors, and power failures.
         if let Some(journal) = &mut self.journal {
             (journal.buffer_bytes, journal.segment_bytes) = (16 << 10, 16 << 10);
             (journal.segments, journal.buffers, journal.error) = (16, 2, 0);
@@ -329,7 +325,7 @@ fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
     config
 }
 
-/// How fast a disk may be written for the next moment.
+/// Draws the pace of writeback for the next moment.
 pub(super) fn draw_pace(dice: &mut Dice) -> Pace {
     let mut rate = |likely| if dice.chance(likely) { u64::MAX } else { dice.below(1_000_000) };
     let (beside_reads_milli, ios_milli, bytes) = (rate(300_000), rate(800_000), rate(800_000));
@@ -337,15 +333,15 @@ pub(super) fn draw_pace(dice: &mut Dice) -> Pace {
 }
 
 fn draw_volume(dice: &mut Dice) -> VolumePlan {
-    // Most volumes are small, so that requests meet each other; some span several regions, and
-    // one in two hundred has more of them than one erase may have parts.
+    // Most volumes are small, so that requests overlap; some span several regions, and one in two
+    // hundred has more regions than one erase may have parts.
     let lines = match dice.weighted(&[60, 80, 59, 1]) {
         0 => dice.skewed(1, 64),
         1 => dice.range(16, 320),
         2 => dice.range(257, 1400),
         _ => dice.range(65 * 256, 70 * 256),
     };
-    // Half of them end within a line.
+    // Half of the volumes end within a line.
     let odd = if dice.chance(500_000) { dice.range(0, 7) } else { 0 };
     let journal = dice.chance(500_000);
     VolumePlan {
@@ -375,7 +371,7 @@ fn draw_mix(dice: &mut Dice) -> [u32; KINDS] {
     let mut mix = [400, 400, 20, 20, 15, 15, 15, 40];
     for (kind, weight) in mix.iter_mut().enumerate() {
         match dice.below(4) {
-            // A volume that is never flushed would remember every write for ever.
+            // In a volume without flushes, the oracle would have to keep every write.
             0 if kind == 3 => *weight = 4,
             0 => *weight = 0,
             1 => *weight *= 4,

@@ -1,15 +1,15 @@
-//! What a run, or many of them, tell.
+//! Reports of one run or of many.
 
 use crate::harness::Sabotage;
 use forebay_engine::VolumeCounters;
 use std::fmt;
 
-/// What to simulate.
+/// Parameters of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Decides everything else.
+    /// Determines everything else.
     pub seed: u64,
-    /// Requests that clients submit, at least 1. Those of the final checks come on top.
+    /// Requests that the clients submit, at least 1. Those of the final checks are added.
     pub operations: u64,
     /// A bug to plant in the driver or the disk.
     pub sabotage: Option<Sabotage>,
@@ -33,18 +33,18 @@ impl SimOptions {
 
 macro_rules! report {
     ($($(#[$doc:meta])* $count:ident,)*) => {
-        /// What happened in a run that broke no promise, or in several of them together.
+        /// The counts of a successful run, or of several.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct SimReport {
-            /// The seed; of the first run, where there are several.
+            /// The seed; that of the first run if there are several.
             pub seed: u64,
-            /// What the shards counted, all volumes and processes together.
+            /// Counters of the shards, summed over volumes and processes.
             pub counters: VolumeCounters,
             $($(#[$doc])* pub $count: u64,)*
         }
 
         impl SimReport {
-            /// Adds another run.
+            /// Adds the counts of another run.
             pub const fn add(&mut self, other: &Self) {
                 $(self.$count += other.$count;)*
                 self.counters.add(&other.counters);
@@ -54,65 +54,63 @@ macro_rules! report {
 }
 
 report! {
-    /// Requests answered or lost in a crash, those of the checks included.
+    /// Requests answered or lost in a crash, including those of the checks.
     operations,
-    /// Requests that failed, each for a fault that it met.
+    /// Requests that failed because of a fault.
     errors,
-    /// I/Os that shards asked for.
+    /// I/Os that shards requested.
     ios,
-    /// Things that happened.
+    /// Events processed.
     events,
-    /// Times that the process was killed or the power went.
+    /// Crashes of the process, with or without the power.
     crashes,
-    /// Times that it was killed and left its pool to the next one.
+    /// Kills that left the pool behind.
     kills,
-    /// Lines that were found then, lines that were on their way to another slot, and sectors that
-    /// were dropped because they were being filled.
+    /// Lines found after these kills.
     kept_lines,
-    /// See above.
+    /// Lines in relocation at these kills.
     moving_lines,
-    /// See above.
+    /// Sectors dropped after these kills because they were being filled.
     torn_sectors,
-    /// Looks at what disks that are written in order would hold alone.
+    /// Checks of the disks of ordered volumes.
     order_checks,
     /// Changes of a volume's mode.
     mode_changes,
-    /// Batches and superblocks that the journals wrote, their checkpoints, and how many failed.
+    /// Batches and superblocks that the journals wrote.
     journal_writes,
-    /// See above.
+    /// Checkpoints of the journals.
     checkpoints,
-    /// Sectors that disks did not take and that were recorded once more.
+    /// Sectors that disks refused and that were recorded again.
     forward_sectors,
-    /// Sectors that were lost in the pool and came back from the journal.
+    /// Sectors lost in the pool and restored from the journal.
     regained_sectors,
-    /// Checkpoints that fenced them instead.
+    /// Checkpoints that fenced refused data instead.
     fences,
     /// Changes that needed no record.
     journal_needless,
-    /// Changes that were refused one.
+    /// Changes that the journal refused to record.
     journal_refused,
-    /// Starts that failed, and ended the run: a full journal was held by what was lost in memory.
+    /// Starts that failed and ended the run: lost data occupied the whole journal.
     held_up,
-    /// Changes that failed as nothing could be said of them in a full journal.
+    /// Changes that failed because the journal had no space for their records.
     journal_unsaid,
-    /// See above.
+    /// Journals that failed.
     journal_failures,
-    /// Requests that were answered with an error, done or not, because power was failing.
+    /// Requests that failed because power was failing.
     halted,
-    /// Devices of mirrored journals that were left behind, starts with one of two, and devices
-    /// that were written anew.
+    /// Devices of mirrored journals that failed.
     journal_losses,
-    /// See above.
+    /// Starts with one device of a mirrored journal.
     journal_alone,
-    /// See above.
+    /// Devices of mirrored journals that were rewritten.
     journal_rewritten,
-    /// Extents that journals and vaults gave back after a crash.
+    /// Extents restored from journals and vaults after a crash.
     restored_extents,
-    /// Lines damaged before somebody looked at them.
+    /// Lines damaged before an inspection.
     damaged_lines,
-    /// Dirty sectors that were given up for it.
+    /// Dirty sectors given up because of damage.
     lost_sectors,
-    /// Lines evicted.
+    /// Evicted lines.
     evicted_lines,
     /// Simulated time, in microseconds.
     virtual_us,
@@ -220,23 +218,23 @@ impl fmt::Display for SimReport {
     }
 }
 
-/// A run that broke a promise.
+/// A run that broke a guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The seed that brings it back.
+    /// The seed that repeats it.
     pub seed: u64,
-    /// With this many operations.
+    /// The number of operations that repeats it.
     pub operations: u64,
-    /// Which promise, and how.
+    /// The broken guarantee.
     pub message: String,
-    /// What the seed made of the machine.
+    /// The machine.
     pub machine: String,
-    /// The last things that happened to the line concerned, or at all where it is about none.
+    /// The last events of the line concerned, or of all lines if the failure concerns none.
     pub events: Vec<String>,
 }
 
 impl Failure {
-    /// The command that runs it again.
+    /// The command that repeats the run.
     pub fn command(&self) -> String {
         format!("forebay-lab sim --seed {} --operations {}", self.seed, self.operations)
     }
@@ -255,19 +253,19 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What came of many seeds.
+/// The results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Runs that were made.
+    /// Completed runs.
     pub runs: u64,
-    /// Runs that broke no promise, added up.
+    /// The sum of the successful runs.
     pub report: SimReport,
-    /// Those that did, in the order of their seeds; no more than [`Summary::FAILURES_MAX`].
+    /// The failed runs in the order of their seeds, at most [`Summary::FAILURES_MAX`].
     pub failures: Vec<Failure>,
 }
 
 impl Summary {
-    /// Failures after which no further seed is tried.
+    /// Failures after which no further seed is run.
     pub const FAILURES_MAX: usize = 8;
 }
 

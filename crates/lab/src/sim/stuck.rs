@@ -1,4 +1,4 @@
-//! What a disk does not take is kept in the journal, as `runtime/src/stuck.rs` does it.
+//! Keeps data that a disk has refused in the journal, like `runtime/src/protect/journal/stuck.rs`.
 
 use super::disk::sectors_of;
 use super::journal::Journal;
@@ -10,29 +10,29 @@ use forebay_journal::{Admission, Entry, Source};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
-/// A line with its dirty sectors and those that are lost.
+/// Shard, line, dirty sectors and lost sectors.
 type StuckLine = (usize, LineKey, u8, u8);
 
-/// How far it is.
+/// The progress of a retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The disk is to flush, or is being asked to; it has been asked if so.
+    /// The disk must flush; true if it has been asked.
     Flush { asked: bool },
-    /// The lines from this one on are to be recorded.
+    /// The lines from this one on must be recorded.
     Record { next: usize },
-    /// Everything before this record is to be durable.
+    /// All records before this one must become durable.
     Wait { end: u64 },
-    /// Some of it has got to the disk meanwhile, which is to flush once more.
+    /// Some of the data has been destaged meanwhile, and the disk must flush again.
     FlushAgain { asked: bool },
 }
 
-/// What a checkpoint that has failed left dirty of a volume.
+/// The data of a volume that a failed checkpoint left dirty.
 pub(crate) struct Stuck {
     volume: VolumeId,
     number: u16,
     since: u64,
     lines: Vec<StuckLine>,
-    /// All of it is dirty still.
+    /// All of it is still dirty.
     is_all: bool,
     stage: Stage,
 }
@@ -45,7 +45,7 @@ fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
 }
 
 impl World {
-    /// A checkpoint of a volume has failed.
+    /// Starts the retention after a failed checkpoint of a volume.
     pub(super) fn begin_to_keep(&mut self, volume: VolumeId, number: u16) {
         let lines = self.stuck_lines(volume);
         let journal = self.journal.as_mut().expect("it began the checkpoint");
@@ -54,7 +54,7 @@ impl World {
         journal.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
     }
 
-    /// What is dirty of a volume, or lost.
+    /// The dirty or lost data of a volume.
     fn stuck_lines(&self, volume: VolumeId) -> Vec<StuckLine> {
         let mut lines: Vec<StuckLine> = Vec::new();
         for (at, shard) in self.shards.iter().enumerate() {
@@ -65,8 +65,8 @@ impl World {
         lines
     }
 
-    /// Voids what the journal has of a volume but of what is dirty or lost: the disk has that.
-    /// False where there is no room to say so.
+    /// Voids the records of a volume except those of dirty or lost data; the disk has the rest.
+    /// Returns false if the journal has no space for the fence.
     pub(crate) fn void_clean(&mut self, volume: VolumeId, number: u16) -> bool {
         let lines = self.stuck_lines(volume);
         let is_last = lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
@@ -76,7 +76,7 @@ impl World {
         log.failed().is_some() || log.fence(number, since, &kept_of(&lines), is_last)
     }
 
-    /// Goes on with what is to be kept. Returns the volumes whose disks are to flush.
+    /// Advances all retentions. Returns the volumes whose disks must flush.
     pub(crate) fn go_on_keeping(&mut self) -> Vec<(VolumeId, RequestKind)> {
         let Some(journal) = &mut self.journal else { return Vec::new() };
         let mut flushes = Vec::new();
@@ -105,7 +105,7 @@ impl World {
                 }
             }
             let journal = self.journal.as_mut().expect("as above");
-            // A journal that failed meanwhile has forgotten all of it.
+            // A journal that failed meanwhile has dropped all retentions.
             if journal.log.failed().is_none() {
                 journal.stuck.push(stuck);
             }
@@ -113,7 +113,7 @@ impl World {
         flushes
     }
 
-    /// What is lost in the pool comes back from the journal, when all is recorded.
+    /// Restores data that is lost in the pool from the journal, when everything is recorded.
     pub(crate) fn regain_lost(&mut self) {
         let idle = |journal: &&Journal| {
             let is_recorded = journal.log.first_pending_record() == journal.log.next_record();
@@ -158,7 +158,7 @@ impl World {
         self.found_again(id, range, self.moment);
     }
 
-    /// The disk of a volume has flushed, or could not.
+    /// Handles the end of a disk's flush.
     pub(crate) fn stuck_flushed(&mut self, volume: VolumeId, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
         let Some(at) = journal.stuck.iter().position(|stuck| stuck.volume == volume) else {
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// There is no room to record what is stuck once more, or some of it is lost.
+    /// Fences, because some data is lost or the journal has no space to record the data again.
     fn fence(&mut self, stuck: &Stuck) {
         let all = self.strikes_always(Sabotage::FenceAll);
         let kept = if all { Vec::new() } else { kept_of(&stuck.lines) };
@@ -197,7 +197,7 @@ impl World {
         self.end_checkpoint(stuck.number, Err(IoError::Io));
     }
 
-    /// Records lines that are still dirty. Says whether there is more to be done.
+    /// Records lines that are still dirty. Returns whether the retention continues.
     fn record_stuck(&mut self, stuck: &mut Stuck) -> bool {
         let skips = self.strikes_always(Sabotage::SkipForward);
         let Stage::Record { next } = stuck.stage else { unreachable!("it records") };
@@ -206,7 +206,7 @@ impl World {
             let dirty = one.shard.dirty_of(key);
             let is_lost = one.shard.lost_of(key) != 0;
             if is_lost {
-                // What is lost is neither recorded again nor on the disk.
+                // Lost data is neither recorded again nor on the disk.
                 self.fence(stuck);
                 return false;
             }
@@ -244,7 +244,7 @@ impl World {
     }
 }
 
-/// The ranges of what is dirty or lost, in order, those that touch each other as one.
+/// The ranges of dirty or lost data in ascending order, adjacent ones joined.
 fn kept_of(lines: &[StuckLine]) -> Vec<ByteRange> {
     let mut kept: Vec<ByteRange> = Vec::new();
     for range in lines.iter().flat_map(|&(_, key, dirty, lost)| runs_of(key, dirty | lost)) {

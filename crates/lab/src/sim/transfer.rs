@@ -1,12 +1,13 @@
-//! Transfers to and from the disks: I/Os that were joined, done as the runtime does them.
+//! Transfers to and from the disks: coalesced I/Os, executed like in the runtime.
 //!
-//! A disk has blocks of 512 bytes, 4 KiB or 64 KiB. What covers a block in part is carried out by
-//! the steps of a [`BlockPlan`], and starts when [`BlockOwners`] lets it: the code that the runtime
-//! runs. Each step takes a time of its own, so that other transfers come between them. A joined
-//! transfer that fails is tried again I/O by I/O.
+//! A disk has blocks of 512 bytes, 4 KiB or 64 KiB. A transfer that covers a block partially is
+//! executed in the steps of a [`BlockPlan`] and starts when
+//! [`BlockOwners`](forebay_volume::BlockOwners) permits it: the code of the runtime. Each step
+//! takes time of its own, so that other transfers interleave. The members of a failed coalesced
+//! transfer are retried one by one.
 //!
-//! The disk does its part of a step at its beginning, at its end, or the first half here and the
-//! rest there. It keeps each unit of 512 or 4096 bytes whole, and nothing larger.
+//! The disk executes a step at its beginning, at its end, or one half at each. Units of 512 or 4096
+//! bytes are atomic, and nothing larger is.
 
 use super::disk::sectors_of;
 use super::queue::Event;
@@ -18,38 +19,38 @@ use forebay_engine::{IoId, IoVerb};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
 use forebay_volume::{BlockPlan, BlockStep, Claim};
 
-/// Probabilities of each unit of a failed change to have been changed.
+/// Probabilities that a unit of a failed change has been changed.
 const PARTIAL: [u32; 3] = [0, 500_000, 1_000_000];
-/// The same where the process or the power has gone.
+/// The same for a crash.
 const CUT: [u32; 4] = [0, 300_000, 700_000, 1_000_000];
 
-/// When the disk does its part of a step.
+/// The time at which the disk executes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Early,
-    /// The first half early.
+    /// One half early, the other late.
     Split,
     Late,
 }
 
-/// A transfer on its way.
+/// A transfer in flight.
 pub(crate) struct Transfer {
     pub ios: Vec<Io>,
-    /// What it changes; `None` for a read.
+    /// The blocks that it changes; `None` for a read.
     claim: Option<Claim>,
     plan: Option<BlockPlan>,
     /// The index of the current step.
     step: usize,
-    /// The memory of the plan, a stamp for each sector.
+    /// The memory of the plan, one stamp per sector.
     blocks: Vec<u64>,
-    /// Another transfer owns one of its blocks.
+    /// Whether it waits for another transfer that owns one of its blocks.
     waits: bool,
     when: When,
-    /// How the current step ends.
+    /// The result of the current step.
     result: IoResult,
 }
 
-/// From the first byte of the first I/O to the last of the last one.
+/// The range from the first I/O to the last.
 fn span_of(ios: &[Io]) -> ByteRange {
     let start = ios[0].action.range.offset;
     ByteRange::new(start, ios[ios.len() - 1].action.range.end() - start)
@@ -64,7 +65,7 @@ impl Transfer {
         self.ios[0].action.verb
     }
 
-    /// The current step, as what the disk is asked to do, and where.
+    /// The current step: verb and range.
     fn at_hand(&self) -> (IoVerb, ByteRange) {
         let Some(plan) = &self.plan else { return (self.verb(), span_of(&self.ios)) };
         match plan.steps[self.step] {
@@ -75,14 +76,14 @@ impl Transfer {
         }
     }
 
-    /// Where the stamps of a range lie in the memory of the plan.
+    /// The indexes of a range in the memory of the plan.
     fn in_blocks(&self, range: ByteRange) -> std::ops::Range<usize> {
         let first = self.plan.as_ref().map_or(0, |plan| plan.memory.offset);
         let from = ((range.offset - first) / SECTOR_BYTES) as usize;
         from..from + (range.len / SECTOR_BYTES) as usize
     }
 
-    /// Puts what is written, or zeroes, over the blocks that were read.
+    /// Applies the new content to the blocks that were read.
     fn apply(&mut self) {
         for at in 0..self.ios.len() {
             let place = self.in_blocks(self.ios[at].action.range);
@@ -95,7 +96,7 @@ impl Transfer {
         }
     }
 
-    /// What a write at hand brings to the disk: for each sector of its range.
+    /// The content of the current write.
     fn content(&self, range: ByteRange) -> Vec<u64> {
         match &self.plan {
             Some(_) => self.blocks[self.in_blocks(range)].to_vec(),
@@ -109,7 +110,7 @@ impl World {
         self.plan.volumes[volume].block_sectors * SECTOR_BYTES
     }
 
-    /// Sends I/Os that were joined.
+    /// Starts a transfer of coalesced I/Os.
     pub(crate) fn send_transfer(&mut self, ios: Vec<Io>) {
         for io in &ios {
             if self.device.ios().any(|other| io.changes(other)) {
@@ -124,7 +125,7 @@ impl World {
         let verb = ios[0].action.verb;
         let ranges = ios.iter().map(|io| io.action.range);
         let claim = (verb != IoVerb::Read).then(|| Claim::new(ranges, block_bytes));
-        // Some memory is where the disk can't use it.
+        // Some memory is unsuitable for direct I/O.
         let fits = block_bytes == SECTOR_BYTES
             || matches!(verb, IoVerb::Zero { .. } | IoVerb::Discard)
             || self.dice.chance(900_000);
@@ -154,7 +155,7 @@ impl World {
         }
     }
 
-    /// The current step is given to the disk.
+    /// Starts the current step.
     fn begin_step(&mut self, at: u32) {
         let transfer = self.device.under_way.get_mut(at);
         transfer.waits = false;
@@ -201,7 +202,7 @@ impl World {
         if is_bad || self.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
     }
 
-    /// The disk does its part of the current step: all of it, or one half.
+    /// Executes the current step, or one half of it, on the disk.
     fn do_step(&mut self, at: u32, is_half: bool, is_first: bool) {
         let transfer = self.device.under_way.remove(at).expect("it is under way");
         let (verb, range) = transfer.at_hand();
@@ -217,7 +218,7 @@ impl World {
             self.do_read(transfer, range, share)
         } else {
             if !Sabotage::losing(verb).is_some_and(|bug| self.strikes(bug)) {
-                // What fails may have been done in part.
+                // A failed change may have been done in part.
                 let is_well = transfer.result.is_ok();
                 let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
                 self.do_change(&transfer, share, done);
@@ -307,8 +308,7 @@ impl World {
         }
     }
 
-    /// A step of a transfer ends. Returns what the dispatcher of each I/O is to be told, if it was
-    /// the last one.
+    /// Ends a step. After the last step, returns the results for the dispatcher.
     pub(crate) fn end_step(&mut self, at: u32) -> Vec<(usize, IoId, IoResult)> {
         let transfer = self.device.under_way.get_mut(at);
         let (when, result, volume) = (transfer.when, transfer.result, transfer.volume());
@@ -335,7 +335,7 @@ impl World {
             next.into_iter().for_each(|at| self.begin_step(at));
         }
         if result.is_err() && transfer.ios.len() > 1 {
-            // One bad sector must not fail the others.
+            // One bad sector must not fail the other I/Os.
             transfer.ios.into_iter().for_each(|io| self.send_transfer(vec![io]));
             return Vec::new();
         }
@@ -372,7 +372,8 @@ impl World {
         ended
     }
 
-    /// The process dies: the current step of each transfer is done wholly, partly or not at all.
+    /// Aborts all transfers because the process dies: the current step is done wholly, partly or
+    /// not at all.
     pub(crate) fn cut_transfers(&mut self) {
         let transfers: Vec<Transfer> = self.device.under_way.drain().collect();
         for transfer in transfers {

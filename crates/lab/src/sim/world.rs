@@ -1,9 +1,8 @@
-//! The simulated machine: everything around the dispatchers.
+//! The simulated machine: the environment of the dispatchers.
 //!
-//! It owns the shards with their tables and pools, the disks, the clock, the oracle of each volume
-//! and all that is under way. It is the [`Host`] of the dispatchers, which the driver keeps beside
-//! it. `device.rs` has what happens on the way to the disks, `answers.rs` what is checked where a
-//! request is answered.
+//! It owns the shards with their tables and pools, the disks, the clock, the oracle of each volume,
+//! and everything in flight. It is the [`Host`] of the dispatchers, which the driver keeps beside
+//! it. `device.rs` has the I/Os, `answers.rs` the checks of answers.
 
 use super::answers::{Asked, Held};
 use super::clients::Staging;
@@ -36,26 +35,26 @@ use forebay_volume::{Admission, BlockOwners, Host, JobId, Order, Reply, Streams}
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How often a planted bug strikes where it can.
+/// The probability that a planted bug takes effect at an opportunity.
 const STRIKES: Ppm = 100_000;
 
-/// The token of a request that nobody waits for.
+/// The token of a request whose answer is not used.
 const NOBODY: u32 = u32::MAX;
 
-/// A promise that was broken.
+/// A broken guarantee.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub message: String,
-    /// Volume and sector, where it is about one.
+    /// Volume and sector, if it concerns one.
     pub place: Option<(u16, u64)>,
 }
 
-/// Something that happened, for the story of a failure.
+/// An event, logged for the report of a failure.
 #[derive(Debug)]
 pub(crate) struct Note {
     pub time_us: u64,
     pub volume: u16,
-    /// Empty where it concerns the whole volume.
+    /// Empty if the event concerns the whole volume.
     pub range: ByteRange,
     pub text: String,
 }
@@ -66,19 +65,19 @@ pub(crate) struct VolumeWorld {
     pub mode: Mode,
     /// The moment up to which the volume was in write-back for certain, if it no longer is.
     pub write_back_until: u32,
-    /// Its lines were dropped when it was bypassed, and it still is.
+    /// Its lines were dropped when it became bypassed, and it still is.
     pub is_emptied: bool,
     pub disk: Disk,
-    /// Which transfers own which of its blocks.
+    /// The transfers that own blocks of the disk.
     pub owners: BlockOwners<u32>,
     pub oracle: Oracle,
     pub streams: Option<Streams>,
-    /// Whether a journal keeps its writes.
+    /// Whether it has a journal.
     pub journal: bool,
     pub lost: Lost,
-    /// Those that were lost in memory and then with the journal as well.
+    /// Lost sectors that the journal no longer has either.
     pub forsaken: BTreeSet<u64>,
-    /// Its epochs and its history, if it is written in order.
+    /// Epochs and history of an ordered volume.
     pub order: Option<(Arc<Order>, History)>,
 }
 
@@ -87,9 +86,9 @@ pub(crate) struct World {
     pub plan: Plan,
     pub dice: Dice,
     pub now_us: u64,
-    /// Moves with each submission and each answer: the oracle's time.
+    /// The oracle's time: advances with each submission and each answer.
     pub moment: u32,
-    /// Counts turns: what is started in one is joined.
+    /// The turn: I/Os started in the same turn are coalesced.
     pub turn: u64,
     pub queue: Queue,
     pub shards: Vec<ShardWorld>,
@@ -101,15 +100,15 @@ pub(crate) struct World {
     pub power: Power,
     pub asked: Slab<Asked>,
     pub held: Slab<Held>,
-    /// Payloads on their way into the pool.
+    /// Payloads that are being received into the pool.
     pub staging: Slab<Staging>,
-    /// Whose call is being served.
+    /// The worker of the current call.
     pub worker: u8,
-    /// Damage has dice of its own, so that a seed means the same machine without it.
+    /// Damage has a generator of its own, so that seeds keep their machines without it.
     pub damage: DamagePlan,
     pub damage_dice: Dice,
     pub code: Code,
-    /// Looking changes nothing.
+    /// A generator for checks, which must not affect the run.
     pub dice_of_checks: Dice,
     pub sabotage: Option<Sabotage>,
     sabotage_dice: Dice,
@@ -117,20 +116,20 @@ pub(crate) struct World {
     pub notes: Option<Vec<Note>>,
     pub report: SimReport,
     pub flushes: Slab<FlushJob>,
-    /// I/Os that have ended since the last answer.
+    /// I/Os ended since the last answer.
     pub barren: u64,
-    /// A process is recovering: nothing is damaged meanwhile, as what is brought back is brought
-    /// back once.
+    /// A process is recovering. Nothing is damaged meanwhile, because restored data is not restored
+    /// again.
     pub recovers: bool,
-    /// Calls of shards, of which some are looked at closely.
+    /// Calls of shards; some are checked for unverified changes.
     pub calls: u64,
-    /// How the last request to restore something ended.
+    /// The result of the last restore request.
     pub restored: Option<IoResult>,
-    /// When a request was answered last.
+    /// The time of the last answer.
     pub answered_us: u64,
-    /// Sectors that are still copied before the process dies.
+    /// Sectors to be copied until a scheduled kill.
     pub kill_in: Option<u64>,
-    /// What it has left, once it is dead.
+    /// The pool of a killed process.
     pub remains: Option<Remains>,
     #[cfg(feature = "sabotage")]
     planted: Option<forebay_engine::PlantedBug>,
@@ -209,7 +208,7 @@ impl World {
         }
     }
 
-    /// Makes shards that know nothing, over the disks as they are.
+    /// Creates empty shards over the current disks.
     pub(crate) fn start_process(&mut self) {
         let lines = self.plan.lines_per_shard;
         self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
@@ -220,8 +219,7 @@ impl World {
         self.make_streams();
     }
 
-    /// Tells shards that have just been made of the volumes. Those that are written in order begin
-    /// with no epoch.
+    /// Adds the volumes to new shards. Ordered volumes begin without epochs.
     pub(crate) fn add_volumes(&mut self) {
         for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
             volume.order = plan.ordered.then(Default::default);
@@ -240,7 +238,7 @@ impl World {
         let (id, plan, state) = (VolumeId(at as u16), &self.plan.volumes[at], &self.volumes[at]);
         VolumeSetup {
             mode: state.mode,
-            // As much as a stripe, where there are any.
+            // One stripe, if the disk has stripes.
             elevator: Some(Elevator::new(self.plan.shards, plan.stripes.width())),
             gather_below: Some(plan.gather_below()),
             protection: match self.has_journal(id) {
@@ -253,7 +251,7 @@ impl World {
         }
     }
 
-    /// Makes a shard err as it is to.
+    /// Plants a bug of the engine in a shard.
     #[cfg(feature = "sabotage")]
     pub(crate) fn plant(&mut self, shard: usize) {
         if let Some(bug) = self.planted {
@@ -264,7 +262,7 @@ impl World {
     #[cfg(not(feature = "sabotage"))]
     pub(crate) const fn plant(&mut self, _: usize) {}
 
-    /// Makes tables of streams that know nothing.
+    /// Creates empty stream tables.
     pub(crate) fn make_streams(&mut self) {
         let lines = self.plan.lines_per_shard;
         let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
@@ -274,7 +272,7 @@ impl World {
         }
     }
 
-    /// Adds the counters of the shards, which are about to be lost, to the report.
+    /// Adds the counters of the shards to the report, before the shards are dropped.
     pub(crate) fn collect_counters(&mut self) {
         for shard in &self.shards {
             for volume in 0..self.volumes.len() {
@@ -285,14 +283,14 @@ impl World {
         }
     }
 
-    /// Says that a promise was broken; the first one counts.
+    /// Records a broken guarantee; the first one counts.
     pub(crate) fn violate(&mut self, place: Option<(u16, u64)>, message: String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { message, place });
         }
     }
 
-    /// Notes something for the story of a failure, if it is to be told.
+    /// Logs an event, if events are logged.
     pub(crate) fn note(&mut self, volume: u16, range: ByteRange, text: impl FnOnce() -> String) {
         if let Some(notes) = &mut self.notes {
             let (time_us, text) = (self.now_us, text());
@@ -300,12 +298,12 @@ impl World {
         }
     }
 
-    /// Whether the planted bug strikes here, now.
+    /// Whether the planted bug takes effect at this opportunity.
     pub(crate) fn strikes(&mut self, bug: Sabotage) -> bool {
         self.sabotage == Some(bug) && self.sabotage_dice.chance(STRIKES)
     }
 
-    /// The same at every occasion.
+    /// The same, with effect at every opportunity.
     pub(crate) fn strikes_always(&self, bug: Sabotage) -> bool {
         self.sabotage == Some(bug)
     }
@@ -324,7 +322,7 @@ impl World {
 }
 
 impl World {
-    /// How a volume is divided.
+    /// The stripes of a volume.
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
         self.plan.volumes[usize::from(volume.0)].stripes
     }

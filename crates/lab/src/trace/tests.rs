@@ -81,7 +81,7 @@ fn a_mix_stretches_its_parts_over_each_other() {
     let (long, short) = (trace_of(33, 4), trace_of(0, 2));
     let mixed = Trace::mix("both", &[&long, &short]);
     let order: Vec<_> = mixed.requests.iter().map(|r| (r.volume, *r.blocks().start())).collect();
-    // Keys: 1/8 3/8 5/8 7/8 of the long one, 1/4 3/4 of the short one.
+    // Positions: 1/8 3/8 5/8 7/8 of the long one, 1/4 3/4 of the short one.
     assert_eq!(order, [(1, 0), (32, 0), (1, 1), (1, 2), (32, 1), (1, 3)]);
 
     let same = Trace::mix("ties", &[&trace_of(0, 3), &trace_of(0, 3)]);
