@@ -45,10 +45,9 @@ enum LabCommand {
     Enumerate(EnumerateArguments),
     /// Measure in virtual time how much the cache helps, or list the experiments
     #[command(
-        long_about = "Measure in virtual time what the cache is worth to its users, or list \
-        what can be measured.\n\
-        Each experiment runs the shipped cache on modelled disks, which takes seconds. Its figures \
-        stand beside those of older caches: in a table, and in a page with plots."
+        long_about = "Measure in virtual time how much the cache helps, or list the experiments.\n\
+        Each experiment runs the shipped cache on modelled disks, most within a minute. It prints \
+        a table, some with published figures of older caches, and writes a page with plots."
     )]
     Run(RunArguments),
 }
@@ -168,7 +167,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Sim(arguments) => simulate(&arguments),
-        LabCommand::Enumerate(arguments) => go_through(&arguments),
+        LabCommand::Enumerate(arguments) => enumerate_workloads(&arguments),
         LabCommand::Run(arguments) => experiment(arguments),
     };
     match outcome {
@@ -249,7 +248,7 @@ fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
     }
 }
 
-fn go_through(arguments: &EnumerateArguments) -> anyhow::Result<()> {
+fn enumerate_workloads(arguments: &EnumerateArguments) -> anyhow::Result<()> {
     let EnumerateArguments { operations, orders, images, seed, .. } = *arguments;
     let workloads = match arguments.seeds {
         Some(seeds) => Workloads::Seeds(seed..seed.saturating_add(seeds)),

@@ -199,7 +199,7 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
             residents.len() as u32 - 1
         } else {
             let slot = policy.evict(key, Hint::Normal, &AllClean(&keys));
-            let slot = slot.expect("a full cache of clean lines has one to give up");
+            let slot = slot.expect("a full cache of evictable lines has a victim");
             slots[residents[slot as usize] as usize] = ABSENT;
             residents[slot as usize] = block;
             keys[slot as usize] = key;

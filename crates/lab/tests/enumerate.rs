@@ -3,7 +3,7 @@
 use forebay_lab::enumerate::{Bug, Limits, Summary, Workloads, run, scripts};
 use forebay_lab::sim::Sabotage;
 
-fn go_through(length: u32, orders: u64, images: u64) -> Summary {
+fn enumerate(length: u32, orders: u64, images: u64) -> Summary {
     let limits = Limits { orders, random_orders: 20, images };
     run(&Workloads::Length(length), &limits, None, 2)
 }
@@ -29,7 +29,7 @@ fn the_manual_counts_planted_bugs_and_scripts_as_they_are() {
 
 #[test]
 fn each_single_operation_outlives_every_crash() {
-    let summary = go_through(1, 2000, 1024);
+    let summary = enumerate(1, 2000, 1024);
     assert!(summary.failures.is_empty(), "{summary}");
     let tally = summary.tally;
     assert_eq!(tally.workloads, tally.all_orders, "{summary}");
@@ -40,7 +40,7 @@ fn each_single_operation_outlives_every_crash() {
 
 #[test]
 fn each_pair_of_operations_outlives_every_crash() {
-    let summary = go_through(2, 2000, 32);
+    let summary = enumerate(2, 2000, 32);
     assert!(summary.failures.is_empty(), "{summary}");
     let tally = summary.tally;
     assert_eq!(tally.workloads, tally.all_orders, "{summary}");
@@ -52,7 +52,7 @@ fn each_pair_of_operations_outlives_every_crash() {
 #[test]
 #[ignore = "takes many minutes"]
 fn slow_each_triple_of_operations_outlives_every_crash() {
-    let summary = go_through(3, 200, 8);
+    let summary = enumerate(3, 200, 8);
     assert!(summary.failures.is_empty(), "{summary}");
     assert!(summary.tally.all_orders * 10 > summary.tally.workloads * 9, "{summary}");
     assert!(summary.tally.crash_points > 1_000_000, "{summary}");

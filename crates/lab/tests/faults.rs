@@ -1,10 +1,10 @@
 //! Each single I/O fails, and each place of a journal is damaged.
 
-use forebay_lab::enumerate::{FaultKind, RotSummary, every_fault, rot, scripts};
+use forebay_lab::enumerate::{FaultKind, RotSummary, rot, scripts, sweep_faults};
 
 #[test]
 fn every_single_fault_is_outlived() {
-    let summary = every_fault(&scripts());
+    let summary = sweep_faults(&scripts());
     assert!(summary.failures.is_empty(), "{summary}");
     for (kind, runs) in FaultKind::ALL.iter().zip(summary.runs) {
         assert!(runs > 100, "{runs} faults of the kind '{kind}' are few\n{summary}");

@@ -16,8 +16,8 @@
 //! contents of the sectors; repetitions are skipped ([`Seen`]).
 
 use super::journal::{Recovered, Refused};
-use super::rig::{Rig, brought_back};
-use super::store::{Disk, Tape};
+use super::rig::{Rig, restored_content};
+use super::store::{Disk, LogDevice};
 use super::work::SECTORS;
 use super::{Limits, Tally};
 use crate::harness::dice::Dice;
@@ -30,7 +30,7 @@ const UNITS_MAX: usize = 64;
 
 /// The uncertain sectors at one moment.
 struct Uncertain<'a> {
-    tape: Option<&'a Tape>,
+    device: Option<&'a LogDevice>,
     /// Position and bytes of the journal's write in flight, and those of its sectors that differ
     /// from the device.
     write: Option<(u64, &'a [u8])>,
@@ -108,13 +108,13 @@ impl<'a> Uncertain<'a> {
         let journal = machine.journal.as_ref().filter(|journal| !journal.is_marked);
         let write = journal.and_then(|journal| journal.writing.as_ref());
         let write = write.map(|(write, _)| (write.position, write.bytes_for(0)));
-        let tape = journal.map(|journal| &journal.tape);
-        let units = match (tape, write) {
-            (Some(tape), Some((position, bytes))) => tape.changes(position, bytes),
+        let device = journal.map(|journal| &journal.device);
+        let units = match (device, write) {
+            (Some(device), Some((position, bytes))) => device.changes(position, bytes),
             _ => Vec::new(),
         };
-        assert!(units.len() < UNITS_MAX, "a batch is shorter than that");
-        Self { tape, write, units, disk }
+        assert!(units.len() < UNITS_MAX, "a batch is shorter");
+        Self { device, write, units, disk }
     }
 
     /// A hash of everything that the results of [`Uncertain::check`] depend on: the machine's kind,
@@ -123,11 +123,11 @@ impl<'a> Uncertain<'a> {
     fn fingerprint(&self, rig: &Rig, crash: Crash) -> u64 {
         let machine = &rig.machine;
         let mut hasher = DefaultHasher::new();
-        (crash == Crash::Power, machine.kept as u8, machine.tight).hash(&mut hasher);
+        (crash == Crash::Power, machine.durability as u8, machine.tight).hash(&mut hasher);
         self.disk.hash(&mut hasher);
         (self.write, &self.units).hash(&mut hasher);
-        if let Some(tape) = self.tape {
-            tape.hash(&mut hasher);
+        if let Some(device) = self.device {
+            device.hash(&mut hasher);
         }
         machine.oracle.hash_crash(crash, &mut hasher);
         hasher.finish()
@@ -194,43 +194,45 @@ impl<'a> Uncertain<'a> {
     ) -> Result<(), String> {
         tally.images += 1;
         let content = std::array::from_fn(|at| self.disk[at][usize::from(image.disk[at])]);
-        let recovered = match self.tape {
+        let recovered = match self.device {
             None => None,
-            Some(tape) => {
+            Some(device) => {
                 let walk = walks.entry(image.landed).or_insert_with(|| {
                     tally.walks += 1;
-                    self.walk(tape, image.landed)
+                    self.walk(device, image.landed)
                 });
                 let walk = walk.as_ref();
-                Some(walk.map_err(|refused| format!("a torn write is no damage: {refused:?}"))?)
+                Some(walk.map_err(|refused| {
+                    format!("a torn write is reported as damage: {refused:?}")
+                })?)
             }
         };
-        let expected = brought_back(&content, recovered);
+        let expected = restored_content(&content, recovered);
         judge(rig, crash, &expected)?;
         let machine = &rig.machine;
         let disk = Disk::with(content);
-        let mut next = Rig::after(machine.kept, machine.tight, machine.bug, disk, recovered);
+        let mut next = Rig::after(machine.durability, machine.tight, machine.bug, disk, recovered);
         let oracle = &mut next.machine.oracle;
         (0..SECTORS).for_each(|at| oracle.restart(at as u64, expected[at]));
         // The restarted machine may also write content from before the crash.
-        oracle.reissue(&machine.oracle);
-        next.run_dry();
+        oracle.continue_from(&machine.oracle);
+        next.run_to_completion();
         next.read_all();
         next.machine.violation.map_or(Ok(()), |violation| {
             Err(format!("after a crash ({crash:?}) and a start: {violation}"))
         })
     }
 
-    fn walk(&self, tape: &Tape, landed: u64) -> Result<Recovered, Refused> {
-        let mut tape = tape.clone();
+    fn walk(&self, device: &LogDevice, landed: u64) -> Result<Recovered, Refused> {
+        let mut device = device.clone();
         if let Some((position, bytes)) = self.write {
             for (at, &unit) in self.units.iter().enumerate() {
                 if landed >> at & 1 == 1 {
-                    tape.write(position, bytes, unit);
+                    device.write(position, bytes, unit);
                 }
             }
         }
-        Recovered::read(tape, &mut Default::default(), false)
+        Recovered::read(device, &mut Default::default(), false)
     }
 
     /// Checks every content of every disk sector, one sector at a time.
@@ -256,7 +258,7 @@ fn judge(rig: &Rig, crash: Crash, content: &[u64; SECTORS]) -> Result<(), String
 
 fn judge_sector(rig: &Rig, crash: Crash, at: usize, found: u64) -> Result<(), String> {
     let oracle = &rig.machine.oracle;
-    if oracle.crash(at as u64, found, crash) {
+    if oracle.check_crash(at as u64, found, crash) {
         return Ok(());
     }
     let text = oracle.explain(at as u64, found);

@@ -57,12 +57,12 @@ pub(super) struct Faults {
     pub fault: Option<Fault>,
     counts: [u64; FaultKind::ALL.len()],
     /// The kind of the I/O that failed, if any did.
-    struck: Option<FaultKind>,
+    failed_kind: Option<FaultKind>,
 }
 
 impl Faults {
     /// The result of the next I/O of this kind.
-    pub(super) fn draw(&mut self, kind: FaultKind) -> IoResult {
+    pub(super) fn next_result(&mut self, kind: FaultKind) -> IoResult {
         let count = &mut self.counts[kind as usize];
         let number = *count;
         *count += 1;
@@ -71,7 +71,7 @@ impl Faults {
                 && if fault.lasts { number >= fault.number } else { number == fault.number }
         });
         if fails {
-            self.struck = Some(kind);
+            self.failed_kind = Some(kind);
             return Err(IoError::Io);
         }
         Ok(())
@@ -82,8 +82,8 @@ impl Faults {
         self.fault = None;
     }
 
-    pub(super) const fn has_struck(&self) -> bool {
-        self.struck.is_some()
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failed_kind.is_some()
     }
 
     /// The number of I/Os of this kind so far.
@@ -93,13 +93,13 @@ impl Faults {
 
     /// Whether a request of this kind may have failed because of the fault. A fault of the journal
     /// is no reason for a request to fail.
-    pub(super) const fn excuse(&self, kind: RequestKind) -> bool {
+    pub(super) const fn explains(&self, kind: RequestKind) -> bool {
         let is_read = matches!(kind, RequestKind::Read);
         let is_erase = matches!(
             kind,
             RequestKind::Trim { .. } | RequestKind::Zero { .. } | RequestKind::RestoreZero { .. }
         );
-        match self.struck {
+        match self.failed_kind {
             Some(FaultKind::Read) => is_read,
             Some(FaultKind::Write | FaultKind::Flush) => !is_read,
             Some(FaultKind::Erase) => is_erase,

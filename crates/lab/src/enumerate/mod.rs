@@ -13,7 +13,6 @@
 //! after a crash that is part of the workload, the disk writes its cache before the next crash.
 
 mod crash;
-mod every;
 mod faults;
 mod journal;
 mod machine;
@@ -22,15 +21,16 @@ mod report;
 mod rig;
 mod rot;
 mod store;
+mod sweep;
 mod walk;
 mod work;
 
-pub use every::{EverySummary, every_fault, scripts};
 pub use faults::FaultKind;
 pub use planted::Found;
 pub use report::{Failure, Limits, Summary, Tally};
 pub use rot::{RotSummary, rot};
-pub use work::{Kept, Operation, Workload};
+pub use sweep::{FaultSummary, scripts, sweep_faults};
+pub use work::{Durability, Operation, Workload};
 
 use crate::harness::Sabotage;
 use crate::harness::dice::Dice;
@@ -70,7 +70,7 @@ impl Workloads {
     fn group(&self, group: u64) -> impl Iterator<Item = u64> {
         let range = self.range();
         let step = match self {
-            Self::Length(_) => work::ALIKE,
+            Self::Length(_) => work::GROUPS,
             Self::Seeds(_) => range.end - range.start,
         };
         let end = if group < step { range.end } else { range.start };
@@ -88,13 +88,13 @@ impl Workloads {
 /// Runs workloads on `threads` threads (at least one). Stops early after [`Summary::FAILURES_MAX`]
 /// failures. Unless a workload fails, the counts do not depend on the number of threads.
 pub fn run(workloads: &Workloads, limits: &Limits, bug: Option<Bug>, threads: usize) -> Summary {
-    let mut summary = Runs::make(0, threads, Summary::default(), |group, runs| {
+    let mut summary = Runs::execute(0, threads, Summary::default(), |group, runs| {
         let mut group = workloads.group(group).peekable();
         if group.peek().is_none() {
             return false;
         }
         let mut seen = Seen::new();
-        for number in group.take_while(|_| !runs.is_enough()) {
+        for number in group.take_while(|_| !runs.is_stopped()) {
             let workload = workloads.workload(number);
             let mut walk = Walk::new(&workload, limits, bug, number, &mut seen);
             let result = walk.run();

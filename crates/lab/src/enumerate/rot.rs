@@ -12,10 +12,10 @@
 use super::faults::Faults;
 use super::journal::{Recovered, Refused};
 use super::machine::Journal;
-use super::rig::{Rig, brought_back};
-use super::store::Tape;
-use super::work::{Kept, SECTORS, Workload};
-use crate::harness::oracle::{Crash, ZERO, show, stamp};
+use super::rig::{Rig, restored_content};
+use super::store::LogDevice;
+use super::work::{Durability, SECTORS, Workload};
+use crate::harness::oracle::{Crash, ZERO, describe_stamp, stamp};
 use crate::harness::parallel::panic_text;
 use forebay_journal::FoundRecord;
 use forebay_types::SECTOR_BYTES;
@@ -93,18 +93,20 @@ enum Rot {
 pub fn rot(workload: &Workload, bits_each: u8) -> RotSummary {
     let mut summary = RotSummary::default();
     let mut rig = Rig::new(workload, None);
-    rig.run_dry();
-    let Some(journal) = rig.machine.journal.as_ref().filter(|_| workload.kept != Kept::None) else {
+    rig.run_to_completion();
+    let Some(journal) =
+        rig.machine.journal.as_ref().filter(|_| workload.durability != Durability::None)
+    else {
         return summary;
     };
-    let tape = journal.tape.clone();
-    let Ok(whole) = Recovered::read(tape.clone(), &mut Faults::default(), false) else {
+    let device = journal.device.clone();
+    let Ok(whole) = Recovered::read(device.clone(), &mut Faults::default(), false) else {
         summary.broken += 1;
-        summary.failures.push(format!("{workload}: a kill is no damage"));
+        summary.failures.push(format!("{workload}: a kill is reported as damage"));
         return summary;
     };
     summary.journals = 1;
-    for page in tape.written() {
+    for page in device.written() {
         for position in page..page + PAGE_BYTES {
             for bit in 0..bits_each {
                 let bits = 1 << ((position + u64::from(bit)) % 8);
@@ -144,36 +146,37 @@ enum End {
 }
 
 fn start(rig: &Rig, whole: &Recovered, rot: Rot) -> Result<End, String> {
-    let mut tape: Tape = whole.tape.clone();
+    let mut device: LogDevice = whole.device.clone();
     match rot {
-        Rot::Bit { position, bits } => tape.flip(position, bits),
-        Rot::Sector(sector) => tape.unreadable.push(sector),
+        Rot::Bit { position, bits } => device.flip(position, bits),
+        Rot::Sector(sector) => device.unreadable.push(sector),
     }
     let content = rig.machine.disk.content();
-    match Recovered::read(tape.clone(), &mut Faults::default(), false) {
+    match Recovered::read(device.clone(), &mut Faults::default(), false) {
         Ok(recovered) => {
             let lost = (0..SECTORS).find_map(|at| {
-                let found = brought_back(&content, Some(&recovered))[at];
-                (!rig.machine.oracle.crash(at as u64, found, Crash::Process)).then_some((at, found))
+                let found = restored_content(&content, Some(&recovered))[at];
+                (!rig.machine.oracle.check_crash(at as u64, found, Crash::Process))
+                    .then_some((at, found))
             });
             let Some((at, found)) = lost else { return Ok(End::Whole) };
             if matches!(rot, Rot::Bit { .. }) && lacks_the_last_batch(whole, &recovered) {
                 return Ok(End::TakenForTorn);
             }
             let allowed = rig.machine.oracle.describe(at as u64);
-            let found = show(found);
-            Err(format!("nothing is said, and sector {at} is {found}; it may be\n    {allowed}"))
+            let found = describe_stamp(found);
+            Err(format!("unreported: sector {at} is {found}; permitted are\n    {allowed}"))
         }
         Err(Refused::Unusable(_)) => Ok(End::Reported),
         Err(Refused::Damaged(said)) => {
-            let accepted = Recovered::read(tape, &mut Faults::default(), true);
+            let accepted = Recovered::read(device, &mut Faults::default(), true);
             let Ok(mut accepted) = accepted else { return Ok(End::Reported) };
             let said = |what| format!("{said}: {what}");
             check_accepted(rig, whole, &accepted).map_err(said)?;
-            goes_on(rig, &accepted).map_err(said)?;
+            check_resumed(rig, &accepted).map_err(said)?;
             // A sector that was unreadable may be readable at the next start.
-            accepted.tape.unreadable.clear();
-            goes_on(rig, &accepted).map_err(said)?;
+            accepted.device.unreadable.clear();
+            check_resumed(rig, &accepted).map_err(said)?;
             Ok(End::Reported)
         }
     }
@@ -186,15 +189,15 @@ fn lacks_the_last_batch(whole: &Recovered, recovered: &Recovered) -> bool {
 }
 
 /// With the loss accepted, later writes must be kept.
-fn goes_on(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
+fn check_resumed(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
     const NEW: u64 = stamp(0, 0, u32::MAX);
     let machine = &rig.machine;
-    let Some(mut journal) = Journal::resume(accepted, machine.kept) else { return Ok(()) };
-    journal.write_at_once(0, NEW);
-    let again = Recovered::read(journal.tape, &mut Faults::default(), true);
+    let Some(mut journal) = Journal::resume(accepted, machine.durability) else { return Ok(()) };
+    journal.write_durably(0, NEW);
+    let again = Recovered::read(journal.device, &mut Faults::default(), true);
     match again.map(|again| again.overlay()[0]) {
         Ok(Some(NEW)) => Ok(()),
-        other => Err(format!("what is written after that comes back as {other:?}")),
+        other => Err(format!("a later write is restored as {other:?}")),
     }
 }
 
@@ -204,7 +207,7 @@ fn check_accepted(rig: &Rig, whole: &Recovered, accepted: &Recovered) -> Result<
     for (at, stamp) in accepted.overlay().into_iter().enumerate() {
         let Some(stamp) = stamp else { continue };
         if stamp != ZERO && !rig.machine.oracle.was_written(at as u64, stamp) {
-            return Err(format!("sector {at} comes back as {}", show(stamp)));
+            return Err(format!("sector {at} is restored as {}", describe_stamp(stamp)));
         }
     }
     let has = |found: &&FoundRecord| {
@@ -222,6 +225,6 @@ fn check_accepted(rig: &Rig, whole: &Recovered, accepted: &Recovered) -> Result<
     batches.dedup();
     match batches.len() {
         0 | 1 => Ok(()),
-        count => Err(format!("{count} batches are lost with it")),
+        count => Err(format!("{count} batches are lost")),
     }
 }

@@ -96,13 +96,13 @@ const PAGE_BYTES: usize = 4096;
 
 /// The journal's device. Copies share their unchanged pages.
 #[derive(Clone, Debug)]
-pub(super) struct Tape {
+pub(super) struct LogDevice {
     pages: Vec<Rc<[u8; PAGE_BYTES]>>,
     /// Sectors with read errors.
     pub unreadable: Vec<u64>,
 }
 
-impl Tape {
+impl LogDevice {
     pub(super) fn new(size_bytes: u64) -> Self {
         let page = Rc::new([0; PAGE_BYTES]);
         let pages = vec![page; size_bytes as usize / PAGE_BYTES];
@@ -153,7 +153,7 @@ impl Tape {
     }
 }
 
-impl Hash for Tape {
+impl Hash for LogDevice {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for at in self.written() {
             at.hash(hasher);
@@ -163,7 +163,7 @@ impl Hash for Tape {
     }
 }
 
-impl ReadAt for Tape {
+impl ReadAt for LogDevice {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
         let end = position + buffer.len() as u64;
         if self.unreadable.iter().any(|&sector| {

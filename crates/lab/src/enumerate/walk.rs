@@ -91,7 +91,11 @@ impl<'a> Walk<'a> {
             Ok(Err(message)) => message,
             Err(panic) => panic_text(&*panic),
         };
-        Err(Box::new(Failure { workload: self.workload.clone(), message, events: self.tell(path) }))
+        Err(Box::new(Failure {
+            workload: self.workload.clone(),
+            message,
+            events: self.replay_events(path),
+        }))
     }
 
     fn play(
@@ -121,13 +125,13 @@ impl<'a> Walk<'a> {
     }
 
     /// The events of a path, for a failure.
-    fn tell(&self, path: &[Turn]) -> Vec<String> {
+    fn replay_events(&self, path: &[Turn]) -> Vec<String> {
         let mut rig = Rig::new(self.workload, self.bug);
-        rig.machine.notes = Some(Vec::new());
+        rig.machine.event_log = Some(Vec::new());
         let told = catch_unwind(AssertUnwindSafe(|| {
             path.iter().for_each(|turn| rig.step(turn.choice));
         }));
-        let mut notes = rig.machine.notes.take().unwrap_or_default();
+        let mut notes = rig.machine.event_log.take().unwrap_or_default();
         if told.is_err() {
             notes.push("panic".into());
         }

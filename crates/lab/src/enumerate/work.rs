@@ -108,7 +108,7 @@ impl fmt::Display for Operation {
 
 /// The protection of the machine's volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Durability {
     /// None: dirty data is in memory only.
     None,
     /// A journal with `durability=ack`: each write is recorded before its acknowledgement.
@@ -117,12 +117,12 @@ pub enum Kept {
     Flush,
 }
 
-impl Kept {
+impl Durability {
     /// All protections.
     pub const ALL: [Self; 3] = [Self::None, Self::Ack, Self::Flush];
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "none",
@@ -136,7 +136,7 @@ impl fmt::Display for Kept {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// The protection of its volume.
-    pub kept: Kept,
+    pub durability: Durability,
     /// Whether each shard may have only one dirty line, so that other writes go through to the
     /// disk.
     pub tight: bool,
@@ -148,13 +148,13 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.operations.iter().map(Operation::to_string).collect();
         let room = if self.tight { "little room" } else { "room" };
-        write!(f, "{}; {room}: {}", self.kept, words.join(", "))
+        write!(f, "{}; {room}: {}", self.durability, words.join(", "))
     }
 }
 
 /// The number of workloads with `length` operations.
 pub(super) const fn count(length: u32) -> u64 {
-    (Operation::ALL.len() as u64).pow(length) * Kept::ALL.len() as u64 * 2
+    (Operation::ALL.len() as u64).pow(length) * Durability::ALL.len() as u64 * 2
 }
 
 /// Workload number `index` among those with `length` operations.
@@ -164,20 +164,20 @@ pub(super) fn workload(length: u32, mut index: u64) -> Workload {
         index /= base as u64;
         digit
     };
-    let (kept, tight) = (Kept::ALL[digit(3)], digit(2) == 1);
+    let (durability, tight) = (Durability::ALL[digit(3)], digit(2) == 1);
     let operations = (0..length).map(|_| Operation::ALL[digit(Operation::ALL.len())]).collect();
-    Workload { kept, tight, operations }
+    Workload { durability, tight, operations }
 }
 
 /// Workloads whose numbers are equal modulo this have the same machine and the same first
 /// operation.
-pub(super) const ALIKE: u64 = (Operation::ALL.len() * Kept::ALL.len() * 2) as u64;
+pub(super) const GROUPS: u64 = (Operation::ALL.len() * Durability::ALL.len() * 2) as u64;
 
 /// A random workload.
 pub(super) fn random(dice: &mut Dice) -> Workload {
-    let (kept, tight) = (dice.pick(&Kept::ALL), dice.chance(500_000));
+    let (durability, tight) = (dice.pick(&Durability::ALL), dice.chance(500_000));
     let operations = (0..dice.range(3, 10)).map(|_| Operation::draw(dice)).collect();
-    Workload { kept, tight, operations }
+    Workload { durability, tight, operations }
 }
 
 /// The range that workloads use.

@@ -3,7 +3,7 @@
 
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
 use super::plot::{Plot, Scale, Series};
-use super::report::{Report, Table, figure, known};
+use super::report::{Report, Table, figure, figure_or_empty};
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
@@ -95,7 +95,7 @@ impl Clients for Stream {
 /// Lets one client transfer a range; returns the rate in bytes per second.
 pub(super) fn stream(machine: &mut Machine, is_write: bool, len: u64, range: ByteRange) -> f64 {
     let begun_ns = machine.now_ns();
-    machine.welcome(0, 0);
+    machine.add_client(0, 0);
     machine.run(u64::MAX, &mut Stream { is_write, len, rest: range });
     range.len as f64 * 1e9 / (machine.now_ns() - begun_ns) as f64
 }
@@ -172,8 +172,8 @@ fn table(rates: &[Rates]) -> Table {
                 figure(megabytes(rates.write_sustained)) + if rates.is_full() { "" } else { "*" }
             }),
             ("burst gain", &|rates| format!("{:.0}x", rates.write_burst / rates.write_bare)),
-            ("EMC before", &|rates| known(is_known(rates).then_some(ANCESTOR_BEFORE))),
-            ("EMC after", &|rates| known(is_known(rates).then_some(ANCESTOR_AFTER))),
+            ("EMC before", &|rates| figure_or_empty(is_known(rates).then_some(ANCESTOR_BEFORE))),
+            ("EMC after", &|rates| figure_or_empty(is_known(rates).then_some(ANCESTOR_AFTER))),
             ("read without", &|rates| figure(megabytes(rates.read_bare))),
             ("read first", &|rates| figure(megabytes(rates.read_ahead))),
             ("read again", &|rates| figure(megabytes(rates.read_again))),

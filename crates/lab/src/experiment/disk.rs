@@ -23,39 +23,39 @@ pub(crate) struct DiskTally {
 }
 
 /// A disturbance of a disk.
-pub(crate) struct Trouble {
+pub(crate) struct Disturbance {
     from_ns: u64,
     until_ns: u64,
     /// The slowdown during the disturbance; `None` if the disk makes no progress.
     factor: Option<u64>,
     /// The model that serves I/Os from `from_ns` on.
-    successor: Option<Box<dyn DiskModel>>,
+    replacement: Option<Box<dyn DiskModel>>,
 }
 
-impl Trouble {
+impl Disturbance {
     /// Everything takes `factor` times as long.
     pub(crate) fn slow(from_ns: u64, until_ns: u64, factor: u64) -> Self {
-        Self { from_ns, until_ns, factor: Some(factor), successor: None }
+        Self { from_ns, until_ns, factor: Some(factor), replacement: None }
     }
 
     /// The disk makes no progress.
     pub(crate) fn stopped(from_ns: u64, until_ns: u64) -> Self {
-        Self { from_ns, until_ns, factor: None, successor: None }
+        Self { from_ns, until_ns, factor: None, replacement: None }
     }
 
     /// I/Os submitted from `from_ns` on go to the model `name`. Fails if it is invalid.
-    pub(crate) fn exchanged(from_ns: u64, name: &str) -> Result<Self, OpenError> {
+    pub(crate) fn replaced(from_ns: u64, name: &str) -> Result<Self, OpenError> {
         let (model, _) = timing(name)?;
-        Ok(Self { from_ns, until_ns: from_ns, factor: None, successor: Some(model) })
+        Ok(Self { from_ns, until_ns: from_ns, factor: None, replacement: Some(model) })
     }
 
     /// The progress of the disk's own clock during the disturbance.
-    fn gained_ns(&self) -> u64 {
+    fn progress_ns(&self) -> u64 {
         self.factor.map_or(0, |factor| (self.until_ns - self.from_ns) / factor)
     }
 
     /// Converts a time to the disk's own clock.
-    fn inside_ns(&self, now_ns: u64) -> u64 {
+    fn disk_ns(&self, now_ns: u64) -> u64 {
         if now_ns < self.from_ns {
             return now_ns;
         }
@@ -63,16 +63,16 @@ impl Trouble {
             Some(factor) if now_ns < self.until_ns => {
                 self.from_ns + (now_ns - self.from_ns) / factor
             }
-            _ => self.from_ns + self.gained_ns() + now_ns.saturating_sub(self.until_ns),
+            _ => self.from_ns + self.progress_ns() + now_ns.saturating_sub(self.until_ns),
         }
     }
 
     /// Converts a time of the disk's own clock.
-    fn outside_ns(&self, inside_ns: u64) -> u64 {
-        let Some(into_ns) = inside_ns.checked_sub(self.from_ns) else { return inside_ns };
+    fn real_ns(&self, disk_ns: u64) -> u64 {
+        let Some(into_ns) = disk_ns.checked_sub(self.from_ns) else { return disk_ns };
         match self.factor {
-            Some(factor) if into_ns < self.gained_ns() => self.from_ns + into_ns * factor,
-            _ => self.until_ns + into_ns - self.gained_ns(),
+            Some(factor) if into_ns < self.progress_ns() => self.from_ns + into_ns * factor,
+            _ => self.until_ns + into_ns - self.progress_ns(),
         }
     }
 }
@@ -85,7 +85,7 @@ pub(crate) struct Disk<T> {
     /// The start of the current busy period.
     busy_from_ns: u64,
     tally: DiskTally,
-    trouble: Option<Trouble>,
+    disturbance: Option<Disturbance>,
 }
 
 impl<T> Disk<T> {
@@ -93,16 +93,16 @@ impl<T> Disk<T> {
     pub(crate) fn named(name: &str) -> Result<Self, OpenError> {
         let (model, size_bytes) = timing(name)?;
         let (in_flight, tally) = (Slab::default(), DiskTally::default());
-        Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally, trouble: None })
+        Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally, disturbance: None })
     }
 
     /// Schedules a disturbance.
-    pub(crate) fn expect(&mut self, trouble: Trouble) {
-        self.trouble = Some(trouble);
+    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
+        self.disturbance = Some(disturbance);
     }
 
-    fn inside_ns(&self, now_ns: u64) -> u64 {
-        self.trouble.as_ref().map_or(now_ns, |trouble| trouble.inside_ns(now_ns))
+    fn disk_ns(&self, now_ns: u64) -> u64 {
+        self.disturbance.as_ref().map_or(now_ns, |disturbance| disturbance.disk_ns(now_ns))
     }
 
     pub(crate) const fn size_bytes(&self) -> u64 {
@@ -130,30 +130,34 @@ impl<T> Disk<T> {
             self.busy_from_ns = now_ns;
         }
         let id = self.in_flight.insert(purpose);
-        let inside_ns = self.inside_ns(now_ns);
-        let model = match &mut self.trouble {
-            Some(Trouble { from_ns, successor: Some(successor), .. }) if now_ns >= *from_ns => {
-                successor
+        let disk_ns = self.disk_ns(now_ns);
+        let model = match &mut self.disturbance {
+            Some(Disturbance { from_ns, replacement: Some(replacement), .. })
+                if now_ns >= *from_ns =>
+            {
+                replacement
             }
             _ => &mut self.model,
         };
-        model.enqueue(inside_ns, u64::from(id), kind, range.offset, range.len);
+        model.enqueue(disk_ns, u64::from(id), kind, range.offset, range.len);
     }
 
     /// The time of the next completion.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        let successor = self.trouble.as_ref().and_then(|trouble| trouble.successor.as_ref());
-        let models = [Some(&self.model), successor].into_iter().flatten();
+        let replacement =
+            self.disturbance.as_ref().and_then(|disturbance| disturbance.replacement.as_ref());
+        let models = [Some(&self.model), replacement].into_iter().flatten();
         let next_ns = models.filter_map(|model| model.next_completion()).min()?;
-        Some(self.trouble.as_ref().map_or(next_ns, |trouble| trouble.outside_ns(next_ns)))
+        Some(self.disturbance.as_ref().map_or(next_ns, |disturbance| disturbance.real_ns(next_ns)))
     }
 
     /// Removes an I/O that is complete by now.
     pub(crate) fn end(&mut self, now_ns: u64) -> Option<T> {
-        let inside_ns = self.inside_ns(now_ns);
-        let successor = self.trouble.as_mut().and_then(|trouble| trouble.successor.as_mut());
-        let mut models = [Some(&mut self.model), successor].into_iter().flatten();
-        let id = models.find_map(|model| model.pop(inside_ns))?;
+        let disk_ns = self.disk_ns(now_ns);
+        let replacement =
+            self.disturbance.as_mut().and_then(|disturbance| disturbance.replacement.as_mut());
+        let mut models = [Some(&mut self.model), replacement].into_iter().flatten();
+        let id = models.find_map(|model| model.pop(disk_ns))?;
         let purpose = self.in_flight.remove(id as u32).expect("a model ends an I/O once");
         if self.in_flight.len() == 0 {
             self.tally.busy_ns += now_ns - self.busy_from_ns;

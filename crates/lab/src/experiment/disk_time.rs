@@ -3,7 +3,7 @@
 use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Spell, Work, measure};
+use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
@@ -27,8 +27,8 @@ pub(super) const WORK: Work = Work {
         Kind::read(10, 16 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
     ],
     shared_bytes: 192 * MIB,
-    own_bytes: 1024 * MIB,
-    is_another: false,
+    place_bytes: 1024 * MIB,
+    changes_place: false,
 };
 
 /// Parameters of the experiment.
@@ -39,7 +39,7 @@ pub(super) struct Plan {
     /// Users added per step, and the number of steps.
     pub users_step: u32,
     pub steps: u32,
-    pub spell: Spell,
+    pub schedule: Schedule,
 }
 
 impl Plan {
@@ -47,7 +47,7 @@ impl Plan {
         pool_bytes: 256 << 20,
         users_step: 10,
         steps: 10,
-        spell: Spell { warm_ns: 600_000_000_000, measured_ns: 600_000_000_000 },
+        schedule: Schedule { warmup_ns: 600_000_000_000, measured_ns: 600_000_000_000 },
     };
 }
 
@@ -96,7 +96,7 @@ pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
         let users = step * plan.users_step;
         let with = |pool_bytes| {
             let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
-            measure(&spec, &WORK, users, plan.spell, seed)
+            measure(&spec, &WORK, users, plan.schedule, seed)
         };
         Ok(Point { users, without: with(0)?, with: with(plan.pool_bytes)? })
     };
@@ -123,8 +123,8 @@ fn model(plan: &Plan) -> Vec<String> {
              it, which does not see what its cache does behind it. Behind is the share of time in \
              which the disk itself has something to do. A response is the mean over all requests.",
             Size(plan.pool_bytes),
-            plan.spell.warm_ns / 1_000_000_000,
-            plan.spell.measured_ns / 1_000_000_000
+            plan.schedule.warmup_ns / 1_000_000_000,
+            plan.schedule.measured_ns / 1_000_000_000
         ),
     ]
 }

@@ -87,7 +87,7 @@ impl Clients for Writers {
 fn machine(disk: &str, gathers: bool) -> Machine {
     let spec = MachineSpec { disk, pool_bytes: 64 * MIB, link: Link::FIBRE };
     let mut machine = Machine::new(&spec).unwrap();
-    machine.set_up(|shard| {
+    machine.configure(|shard| {
         shard.set_mode(VOLUME, Mode::WriteThrough);
         shard.set_gather_below(VOLUME, if gathers { MIB } else { 0 });
         if disk == NARROW {
@@ -105,7 +105,7 @@ fn rate(disk: &str, load: Load, gathers: bool) -> (f64, VolumeCounters) {
     let at = (0..u64::from(clients)).map(|client| client * 64 * MIB).collect();
     let (dice, thought) = (Dice::new(11), vec![false; clients as usize]);
     let mut writers = Writers { kind, len, bytes, at, left: WRITES, dice, thought };
-    (0..clients).for_each(|client| machine.welcome(client, 0));
+    (0..clients).for_each(|client| machine.add_client(client, 0));
     machine.run(u64::MAX, &mut writers);
     let rate = (WRITES * len) as f64 * 1e9 / machine.now_ns() as f64;
     (rate, machine.cache().unwrap().counters())

@@ -25,7 +25,7 @@ const READING_NS: u64 = 100_000_000;
 /// The purpose of an I/O of the disk.
 pub(crate) enum Purpose {
     /// A request of a client without a cache.
-    Client(Asker),
+    Client(Requester),
     /// Coalesced I/Os of shards, with their start.
     Shards(IoVerb, Vec<(usize, IoId)>, u64),
     /// A flush of the disk.
@@ -46,7 +46,7 @@ impl AsRef<[u8]> for Blank {
 
 /// A client that waits for an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub client: u32,
     /// The length of the answer.
     pub bytes: u64,
@@ -68,7 +68,7 @@ pub(crate) struct CacheHost {
     /// Latencies of reads since the last poll of the governor.
     reads: ReadTimes,
     /// Requests answered in this turn.
-    pub replies: Vec<Asker>,
+    pub replies: Vec<Requester>,
     zeroes: Rc<[u8]>,
 }
 
@@ -155,7 +155,7 @@ impl CacheHost {
         self.governor.status()
     }
 
-    fn look(&mut self) -> Pace {
+    fn poll_governor(&mut self) -> Pace {
         let counters = || self.shards.iter().map(|shard| shard.counters(VOLUME));
         self.governor.look(&Seen {
             now_ms: self.now_ns / 1_000_000,
@@ -171,7 +171,8 @@ impl CacheHost {
 
     /// The shards with dirty lines, after their read state and pace have been updated.
     pub(crate) fn shards_to_tick(&mut self) -> Vec<usize> {
-        let (pace, shares, now_ms) = (self.look(), self.shards.len() as u64, self.now_ms());
+        let (pace, shares, now_ms) =
+            (self.poll_governor(), self.shards.len() as u64, self.now_ms());
         let turns = self.shards.iter().filter(|shard| shard.needs_tick()).count() as u64;
         let lately = self.last_read_ns.is_some_and(|last_ns| self.now_ns < last_ns + READING_NS);
         let reading = lately || self.reads_in_flight > 0;
@@ -187,7 +188,7 @@ impl CacheHost {
 
     /// Changes the settings of all shards.
     #[cfg(test)]
-    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut LabShard)) {
+    pub(crate) fn configure(&mut self, set: impl FnMut(&mut LabShard)) {
         self.shards.iter_mut().for_each(set);
     }
 
@@ -205,7 +206,7 @@ impl CacheHost {
 }
 
 impl Host for CacheHost {
-    type Token = Option<Asker>;
+    type Token = Option<Requester>;
     type Memory = Blank;
     type Table = Vec<LineMeta>;
 
@@ -265,10 +266,10 @@ impl Host for CacheHost {
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
-        unreachable!("no journal has given a permit");
+        unreachable!("there is no journal");
     }
 
-    fn nobody(&mut self) -> Option<Asker> {
+    fn nobody(&mut self) -> Option<Requester> {
         None
     }
 
@@ -276,7 +277,7 @@ impl Host for CacheHost {
         unreachable!("there is no journal");
     }
 
-    fn reply(&mut self, token: Option<Asker>, reply: Reply<'_, Blank>) {
+    fn reply(&mut self, token: Option<Requester>, reply: Reply<'_, Blank>) {
         assert_eq!(reply.result, Ok(()), "nothing fails here");
         release_pins(reply.segments, |shard, slot| self.shards[shard].release(slot));
         self.replies.extend(token);

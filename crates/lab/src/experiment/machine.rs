@@ -9,8 +9,8 @@
 //! Only time is modelled: nothing fails, and data is not stored. The cost of processor and memory
 //! is in the link's constants. There is no patrol, parity or journal, and one worker.
 
-use super::disk::{Disk, DiskTally, Trouble};
-use super::host::{Asker, CacheHost, Purpose};
+use super::disk::{Disk, DiskTally, Disturbance};
+use super::host::{CacheHost, Purpose, Requester};
 use crate::harness::queue::Queue;
 #[cfg(test)]
 use crate::harness::shard::LabShard;
@@ -166,18 +166,18 @@ impl Machine {
 
     /// Changes the settings of all shards.
     #[cfg(test)]
-    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut LabShard)) {
+    pub(crate) fn configure(&mut self, set: impl FnMut(&mut LabShard)) {
         let (_, host) = self.cache.as_mut().expect("there is a cache");
-        host.set_up(set);
+        host.configure(set);
     }
 
     /// Schedules a disturbance of the disk.
-    pub(crate) fn expect(&mut self, trouble: Trouble) {
-        self.disk.expect(trouble);
+    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
+        self.disk.disturb(disturbance);
     }
 
     /// Adds a client that begins after `after_ns`.
-    pub(crate) fn welcome(&mut self, client: u32, after_ns: u64) {
+    pub(crate) fn add_client(&mut self, client: u32, after_ns: u64) {
         self.client_count += 1;
         self.events.push(self.now_ns + after_ns, Event::Client(client));
     }
@@ -188,7 +188,7 @@ impl Machine {
         while self.client_count > 0 {
             let event_ns = self.events.next_time();
             let next_ns = [event_ns, self.disk.next_ns()].into_iter().flatten().min();
-            let next_ns = next_ns.expect("there is always another tick");
+            let next_ns = next_ns.expect("a tick is always scheduled");
             if next_ns > end_ns {
                 self.now_ns = end_ns;
                 return;
@@ -226,13 +226,13 @@ impl Machine {
         if let Some((_, host)) = &mut self.cache {
             host.start_ios(&mut self.disk);
             let replies = std::mem::take(&mut host.replies);
-            replies.into_iter().for_each(|asker| self.answer(asker));
+            replies.into_iter().for_each(|requester| self.answer(requester));
         }
     }
 
     fn io_done(&mut self, purpose: Purpose) {
         match (purpose, &mut self.cache) {
-            (Purpose::Client(asker), _) => self.answer(asker),
+            (Purpose::Client(requester), _) => self.answer(requester),
             (Purpose::Flush(job), Some((dispatcher, host))) => {
                 dispatcher.flushed(host, job, Ok(()));
             }
@@ -283,10 +283,10 @@ impl Machine {
     }
 
     fn request(&mut self, client: u32, is_write: bool, range: ByteRange) {
-        let asker = Asker { client, bytes: if is_write { 0 } else { range.len } };
+        let requester = Requester { client, bytes: if is_write { 0 } else { range.len } };
         let Some((dispatcher, host)) = &mut self.cache else {
             let kind = if is_write { IoKind::Write { fua: false } } else { IoKind::Read };
-            return self.disk.start(self.now_ns, kind, range, Purpose::Client(asker));
+            return self.disk.start(self.now_ns, kind, range, Purpose::Client(requester));
         };
         let kind = if is_write { RequestKind::Write { fua: false } } else { RequestKind::Read };
         let request = Request { volume: VOLUME, kind, range };
@@ -299,12 +299,12 @@ impl Machine {
             None if is_write => Payload::Owned(host.blank(range.len)),
             None => Payload::None,
         };
-        dispatcher.submit(host, Some(asker), request, payload);
+        dispatcher.submit(host, Some(requester), request, payload);
     }
 
     /// A request is complete in the server; the bytes of the answer are still on the link.
-    fn answer(&mut self, asker: Asker) {
-        let at_ns = self.now_ns + self.link.bytes_ns(asker.bytes);
-        self.events.push(at_ns, Event::Answer(asker.client));
+    fn answer(&mut self, requester: Requester) {
+        let at_ns = self.now_ns + self.link.bytes_ns(requester.bytes);
+        self.events.push(at_ns, Event::Answer(requester.client));
     }
 }

@@ -17,7 +17,7 @@ const PATTERNS: [(&str, u64, bool); 3] = [
 
 /// Whole stripes of the array, nine per write as in `scripts/md-peers.sh`, and the number of
 /// writers.
-const WHOLE: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true);
+const WHOLE_STRIPES: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true);
 const WHOLE_WRITERS: u32 = 16;
 
 /// Parameters of the experiment.
@@ -119,13 +119,13 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 /// The bare array, written in whole stripes by enough writers to saturate it.
 pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
     let plan = Plan { writers: WHOLE_WRITERS, seconds: plan.seconds.min(60), ..*plan };
-    one(&plan, DISKS[1], WHOLE, false, seed)
+    run_case(&plan, DISKS[1], WHOLE_STRIPES, false, seed)
 }
 
 /// The cached array, written sequentially.
 #[cfg(test)]
 pub(super) fn in_order(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
-    one(plan, DISKS[1], PATTERNS[0], true, seed)
+    run_case(plan, DISKS[1], PATTERNS[0], true, seed)
 }
 
 /// All disks and patterns, each without and with the cache.
@@ -134,14 +134,14 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     for disk in DISKS {
         for pattern in PATTERNS {
             for cached in [false, true] {
-                runs.push(one(plan, disk, pattern, cached, seed)?);
+                runs.push(run_case(plan, disk, pattern, cached, seed)?);
             }
         }
     }
     Ok(runs)
 }
 
-fn one(
+fn run_case(
     plan: &Plan,
     (disk, name): (&'static str, &str),
     (pattern, len, in_order): (&'static str, u64, bool),
@@ -160,7 +160,7 @@ fn one(
         bytes: vec![0; plan.seconds as usize],
         longest: vec![0.0; plan.seconds as usize],
     };
-    (0..plan.writers).for_each(|writer| machine.welcome(writer, 0));
+    (0..plan.writers).for_each(|writer| machine.add_client(writer, 0));
     machine.run(plan.seconds * SECOND_NS, &mut writers);
     Ok(Run {
         disk,

@@ -96,7 +96,7 @@ impl Axis {
         }
         let (low, high, step) = match self.scale {
             Scale::Linear => {
-                let step = even_step(high.max(f64::MIN_POSITIVE) / TICKS);
+                let step = round_step(high.max(f64::MIN_POSITIVE) / TICKS);
                 (0.0, (high / step).ceil().max(1.0) * step, step)
             }
             Scale::Decades => (low.floor(), high.ceil().max(low.floor() + 1.0), 1.0),
@@ -125,14 +125,14 @@ impl Axis {
 }
 
 /// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
-fn even_step(least: f64) -> f64 {
+fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|factor| factor * power);
     steps.into_iter().find(|&step| step >= least).unwrap_or(10.0 * power)
 }
 
 /// Escapes text for HTML.
-pub(crate) fn escaped(text: &str) -> String {
+pub(crate) fn escape_html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -160,7 +160,7 @@ impl Plot {
 
     /// The plot with its title and legend, as a part of a page.
     pub(crate) fn html(&self) -> String {
-        let title = escaped(&self.title);
+        let title = escape_html(&self.title);
         let mut page = format!(
             "<figure>\n<figcaption>{title}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
              role=\"img\" aria-label=\"{title}\">\n"
@@ -184,7 +184,7 @@ impl Plot {
         page.push_str("</svg>\n<ul class=\"legend\">\n");
         for (at, Series { name, is_line, .. }) in self.series.iter().enumerate() {
             let kind = if *is_line { "" } else { " marks" };
-            let (style, name) = (at % STYLES, escaped(name));
+            let (style, name) = (at % STYLES, escape_html(name));
             let _ = writeln!(page, "<li class=\"s{style}{kind}\">{name}</li>");
         }
         page.push_str("</ul>\n</figure>\n");
@@ -221,14 +221,14 @@ impl Plot {
                 bottom + 19.0
             );
         }
-        let (middle, label) = ((LEFT + right) / 2.0, escaped(&self.x.label));
+        let (middle, label) = ((LEFT + right) / 2.0, escape_html(&self.x.label));
         let _ = writeln!(
             page,
             "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\"/>\
              <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
             HEIGHT - 8.0
         );
-        let (middle, label) = ((ABOVE + bottom) / 2.0, escaped(&self.y.label));
+        let (middle, label) = ((ABOVE + bottom) / 2.0, escape_html(&self.y.label));
         let _ = writeln!(
             page,
             "<text x=\"14\" y=\"{middle:.1}\" text-anchor=\"middle\" \
@@ -256,7 +256,7 @@ fn push_series(
         );
     }
     let radius = if series.is_line { 3 } else { 6 };
-    let name = escaped(&series.name);
+    let name = escape_html(&series.name);
     for &(at, value) in &series.points {
         let _ = writeln!(
             page,

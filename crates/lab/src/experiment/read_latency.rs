@@ -40,7 +40,7 @@ impl Plan {
 }
 
 /// A reader, and a writer that starts later.
-struct Pair {
+struct ReaderAndWriter {
     dice: Dice,
     disk_bytes: u64,
     think_ns: u64,
@@ -52,7 +52,7 @@ struct Pair {
     is_over: bool,
 }
 
-impl Pair {
+impl ReaderAndWriter {
     fn place(&mut self, from: u64, to: u64, len: u64) -> ByteRange {
         ByteRange::new(from + self.dice.below((to - from) / len) * len, len)
     }
@@ -70,7 +70,7 @@ impl Pair {
     }
 }
 
-impl Clients for Pair {
+impl Clients for ReaderAndWriter {
     fn next(&mut self, client: u32, now_ns: u64) -> Step {
         if self.is_over {
             return Step::Leave;
@@ -111,7 +111,7 @@ pub(super) struct Run {
     pub reader: &'static str,
     pub governed: bool,
     pub idle: Latency,
-    pub beside: Latency,
+    pub during: Latency,
     /// Seconds until all data was on the disk, if it ever was.
     pub seconds: Option<f64>,
     /// The number of changes of the pace.
@@ -139,14 +139,14 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     for disk in DISKS {
         for reader in READERS {
             for governed in [false, true] {
-                runs.push(one(plan, disk, reader, governed, seed)?);
+                runs.push(run_case(plan, disk, reader, governed, seed)?);
             }
         }
     }
     Ok(runs)
 }
 
-fn one(
+fn run_case(
     plan: &Plan,
     (disk, name): (&'static str, &str),
     (reader, think_ns): (&'static str, u64),
@@ -157,7 +157,7 @@ fn one(
     let mut machine = Machine::new(&spec)?;
     let target = if governed { ReadTarget::Idle } else { ReadTarget::Off };
     machine.set_limits(Limits { target, ..Limits::default() });
-    let mut pair = Pair {
+    let mut pair = ReaderAndWriter {
         dice: Dice::new(seed),
         disk_bytes: machine.disk_bytes() / READ_BYTES * READ_BYTES,
         think_ns,
@@ -166,10 +166,10 @@ fn one(
         left_bytes: plan.dirty_bytes,
         is_over: false,
     };
-    machine.welcome(READER, 0);
+    machine.add_client(READER, 0);
     machine.run(plan.idle_ns, &mut pair);
     let before = pair.reads.len();
-    machine.welcome(WRITER, 0);
+    machine.add_client(WRITER, 0);
     let (mut seconds, mut written, mut paces) = (None, Vec::new(), Vec::new());
     while seconds.is_none() && machine.now_ns() < plan.end_ns {
         machine.run(machine.now_ns() + SECOND_NS, &mut pair);
@@ -188,7 +188,7 @@ fn one(
         reader,
         governed,
         idle: Latency::of(pair.reads[..before].iter().map(|(_, took_ns)| *took_ns)),
-        beside: Latency::of(pair.reads[before..].iter().map(|(_, took_ns)| *took_ns)),
+        during: Latency::of(pair.reads[before..].iter().map(|(_, took_ns)| *took_ns)),
         seconds,
         changes: status.raised + status.lowered,
         written,
@@ -221,10 +221,10 @@ fn table(runs: &[Run]) -> Table {
             ("governor", &|run| if run.governed { "idle" } else { "off" }.to_owned()),
             ("p50 idle, ms", &|run| figure(run.idle.p50)),
             ("p99 idle", &|run| figure(run.idle.p99)),
-            ("p50 beside", &|run| figure(run.beside.p50)),
-            ("p99 beside", &|run| figure(run.beside.p99)),
-            ("longest", &|run| figure(run.beside.max)),
-            ("p99 to idle", &|run| figure(run.beside.p99 / run.idle.p99)),
+            ("p50 beside", &|run| figure(run.during.p50)),
+            ("p99 beside", &|run| figure(run.during.p99)),
+            ("longest", &|run| figure(run.during.max)),
+            ("p99 to idle", &|run| figure(run.during.p99 / run.idle.p99)),
             ("on disk after, s", &|run| run.seconds.map_or("not".to_owned(), figure)),
             ("MiB/s", &|run| {
                 run.written.last().map_or(String::new(), |(passed, mib)| figure(mib / passed))
@@ -260,7 +260,7 @@ fn plots(runs: &[Run]) -> Vec<Plot> {
 fn remark(runs: &[Run]) -> String {
     let most = |governed| {
         let runs = runs.iter().filter(|run| run.governed == governed);
-        runs.map(|run| run.beside.p99 / run.idle.p99).fold(0.0, f64::max)
+        runs.map(|run| run.during.p99 / run.idle.p99).fold(0.0, f64::max)
     };
     format!(
         "While it is written back, the p99 of reads is at most {} times that of the idle disk with \

@@ -1,6 +1,6 @@
 //! The result of an experiment: as text for a terminal, and as a page with plots.
 
-use super::plot::{Plot, escaped};
+use super::plot::{Plot, escape_html};
 use crate::grid::write_grid;
 use std::fmt::{self, Write};
 
@@ -77,7 +77,7 @@ pub(crate) fn figure(value: f64) -> String {
 }
 
 /// Formats a published figure; empty if there is none.
-pub(crate) fn known(value: Option<f64>) -> String {
+pub(crate) fn figure_or_empty(value: Option<f64>) -> String {
     value.map(figure).unwrap_or_default()
 }
 
@@ -154,7 +154,7 @@ ul.legend li.marks::before { width: 0.6rem; height: 0.6rem; border-radius: 50%; 
 impl Report {
     /// The report as a self-contained page.
     pub fn html(&self) -> String {
-        let title = escaped(&self.title);
+        let title = escape_html(&self.title);
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -173,11 +173,11 @@ impl Report {
 impl Table {
     fn push_html(&self, page: &mut String) {
         let cells = |tag: &str, cells: &[String]| {
-            let cell = |text: &String| format!("<{tag}>{}</{tag}>", escaped(text));
+            let cell = |text: &String| format!("<{tag}>{}</{tag}>", escape_html(text));
             let cells: String = cells.iter().map(cell).collect();
             format!("<tr>{cells}</tr>\n")
         };
-        let caption = escaped(&self.caption);
+        let caption = escape_html(&self.caption);
         let rows: String = self.rows.iter().map(|row| cells("td", row)).collect();
         let head = cells("th", &self.head);
         let _ = write!(
@@ -190,6 +190,6 @@ impl Table {
 
 fn push_paragraphs(page: &mut String, paragraphs: &[String]) {
     for paragraph in paragraphs {
-        let _ = writeln!(page, "<p>{}</p>", escaped(paragraph));
+        let _ = writeln!(page, "<p>{}</p>", escape_html(paragraph));
     }
 }

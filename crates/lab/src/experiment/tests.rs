@@ -1,8 +1,8 @@
 //! Tests of the machine against the bare model, and of each experiment with small parameters.
 
-use super::disk::{Disk, Trouble};
+use super::disk::{Disk, Disturbance};
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
-use super::users::{SERVER_DISK, Spell, measure};
+use super::users::{SERVER_DISK, Schedule, measure};
 use super::*;
 use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
@@ -29,7 +29,7 @@ impl Clients for List {
 fn run(machine: &mut Machine, mut steps: Vec<Step>) -> u64 {
     steps.reverse();
     let begun_ns = machine.now_ns();
-    machine.welcome(0, 0);
+    machine.add_client(0, 0);
     machine.run(u64::MAX, &mut List(steps));
     machine.now_ns() - begun_ns
 }
@@ -150,7 +150,7 @@ fn the_same_experiment_has_the_same_report_and_all_of_it_in_one_page() {
     assert!(prose.clone().all(|line| line.chars().count() <= 100), "{text}");
 }
 
-const SHORT: Spell = Spell { warm_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
+const SHORT: Schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
 
 #[test]
 fn users_do_the_same_with_the_same_seed_and_something_else_with_another() {
@@ -164,7 +164,7 @@ fn users_do_the_same_with_the_same_seed_and_something_else_with_another() {
 
 #[test]
 fn terminal_server_users_find_the_disk_less_busy() {
-    let plan = disk_time::Plan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, spell: SHORT };
+    let plan = disk_time::Plan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, schedule: SHORT };
     let points = disk_time::points(&plan, 1).unwrap();
     assert_eq!(points.iter().map(|point| point.users).collect::<Vec<_>>(), [20, 40]);
     assert!(points[0].without.waiting < points[1].without.waiting, "{points:?}");
@@ -179,8 +179,8 @@ fn terminal_server_users_find_the_disk_less_busy() {
 
 #[test]
 fn a_logon_among_others_takes_longer_and_less_so_with_the_cache() {
-    let spell = Spell { warm_ns: 60 * SECOND_NS, measured_ns: 120 * SECOND_NS };
-    let plan = logon::Plan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, spell };
+    let schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 120 * SECOND_NS };
+    let plan = logon::Plan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, schedule };
     let points = logon::points(&plan, 1).unwrap();
     let [alone, among] = points[..] else { panic!("{points:?}") };
     assert!(alone.without < among.without, "{points:?}");
@@ -198,17 +198,17 @@ fn a_server_with_a_cache_carries_more_users() {
         pools: &[0, 64 * MIB],
         limit_seconds: 1.42,
         users_max: 12,
-        spell: Spell { warm_ns: 30 * SECOND_NS, measured_ns: 60 * SECOND_NS },
+        schedule: Schedule { warmup_ns: 30 * SECOND_NS, measured_ns: 60 * SECOND_NS },
     };
-    let none = call_center::carried(&plan, 0, 1).unwrap();
-    let some = call_center::carried(&plan, 64 * MIB, 1).unwrap();
+    let none = call_center::find_user_limit(&plan, 0, 1).unwrap();
+    let some = call_center::find_user_limit(&plan, 64 * MIB, 1).unwrap();
     assert!(none.users < some.users, "{none:?} {some:?}");
-    for carried in [none, some] {
-        let tried = carried.tried;
+    for limit in [none, some] {
+        let tried = limit.tried;
         assert!(tried.is_sorted_by(|(fewer, _), (more, _)| fewer < more), "{tried:?}");
         for (users, measured) in tried {
             let is_within = measured.operation_seconds <= plan.limit_seconds;
-            assert_eq!(is_within, users <= carried.users, "{users} {measured:?}");
+            assert_eq!(is_within, users <= limit.users, "{users} {measured:?}");
         }
     }
     let report = call_center::run(&plan, 1).unwrap();
@@ -239,8 +239,8 @@ fn reads_hardly_notice_what_is_written_back_behind_them() {
     assert_eq!(runs.len(), 8);
     for pair in runs.chunks_exact(2) {
         let [off, governed] = pair else { unreachable!("they come in twos") };
-        assert!(off.seconds.is_some() && off.beside.p99 > 2.0 * off.idle.p99, "{off:?}");
-        assert!(governed.beside.p99 < 1.5 * governed.idle.p99, "{governed:?}");
+        assert!(off.seconds.is_some() && off.during.p99 > 2.0 * off.idle.p99, "{off:?}");
+        assert!(governed.during.p99 < 1.5 * governed.idle.p99, "{governed:?}");
         assert!(governed.written.last().unwrap().1 > 1.0, "something goes all the same");
     }
 }
@@ -309,7 +309,7 @@ fn when_a_disk_has_stopped_for_long_writers_wait_for_it_and_go_on() {
 fn the_clock_of_a_disk_in_trouble_goes_on_where_it_was() {
     for factor in [2, 100] {
         let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
-        disk.expect(Trouble::slow(5_000_000, 1_005_000_000, factor));
+        disk.disturb(Disturbance::slow(5_000_000, 1_005_000_000, factor));
         disk.start(0, IoKind::Read, ByteRange::new(0, 4096), ());
         // Half of the I/O is done when the disturbance begins.
         let done_ns = 5_000_000 + 5_000_000 * factor;
@@ -318,7 +318,7 @@ fn the_clock_of_a_disk_in_trouble_goes_on_where_it_was() {
         assert!(disk.end(done_ns).is_some());
     }
     let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
-    disk.expect(Trouble::stopped(5_000_000, 60_000_000_000));
+    disk.disturb(Disturbance::stopped(5_000_000, 60_000_000_000));
     disk.start(0, IoKind::Read, ByteRange::new(0, 4096), ());
     assert_eq!(disk.next_ns(), Some(60_005_000_000));
     assert!(disk.end(59_999_000_000).is_none());

@@ -1,6 +1,6 @@
 //! `disk-trouble`: a disk that slows down, stops for a minute, or loses a drive.
 
-use super::disk::Trouble;
+use super::disk::Disturbance;
 use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
@@ -55,15 +55,15 @@ impl Plan {
 struct Users {
     dice: Dice,
     area_bytes: u64,
-    asked: Vec<Option<u64>>,
+    submitted_ns: Vec<Option<u64>>,
     /// Writes and reads that ended, by second.
-    writes: Vec<Ended>,
-    reads: Vec<Ended>,
+    writes: Vec<SecondTally>,
+    reads: Vec<SecondTally>,
 }
 
 /// Requests that ended in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Ended {
+struct SecondTally {
     count: u64,
     longest_ms: f64,
 }
@@ -71,15 +71,15 @@ struct Ended {
 impl Clients for Users {
     fn next(&mut self, client: u32, now_ns: u64) -> Step {
         let is_writer = client < WRITERS;
-        if let Some(asked_ns) = self.asked[client as usize].take() {
+        if let Some(began_ns) = self.submitted_ns[client as usize].take() {
             let list = if is_writer { &mut self.writes } else { &mut self.reads };
             if let Some(ended) = list.get_mut((now_ns / SECOND_NS) as usize) {
                 ended.count += 1;
-                ended.longest_ms = ended.longest_ms.max((now_ns - asked_ns) as f64 / 1e6);
+                ended.longest_ms = ended.longest_ms.max((now_ns - began_ns) as f64 / 1e6);
             }
             return Step::Think(THINK_NS);
         }
-        self.asked[client as usize] = Some(now_ns);
+        self.submitted_ns[client as usize] = Some(now_ns);
         let mut range = |from: u64, all: u64, len: u64| {
             ByteRange::new(from + self.dice.below(all / len) * len, len)
         };
@@ -147,13 +147,13 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
     for case in CASES {
         for cached in [false, true] {
-            runs.push(one(plan, case, cached, seed)?);
+            runs.push(run_case(plan, case, cached, seed)?);
         }
     }
     Ok(runs)
 }
 
-fn one(
+fn run_case(
     plan: &Plan,
     (kind, disk, case): (Kind, &str, &'static str),
     cached: bool,
@@ -162,30 +162,30 @@ fn one(
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
     let mut machine = Machine::new(&MachineSpec { disk, pool_bytes, link: Link::FIBRE })?;
     let (from_ns, until_ns) = (2 * plan.seconds * SECOND_NS, 3 * plan.seconds * SECOND_NS);
-    machine.expect(match kind {
-        Kind::Slow => Trouble::slow(from_ns, until_ns, 100),
-        Kind::Stops => Trouble::stopped(from_ns, until_ns),
-        Kind::LosesDrive => Trouble::exchanged(from_ns, DEGRADED)?,
+    machine.disturb(match kind {
+        Kind::Slow => Disturbance::slow(from_ns, until_ns, 100),
+        Kind::Stops => Disturbance::stopped(from_ns, until_ns),
+        Kind::LosesDrive => Disturbance::replaced(from_ns, DEGRADED)?,
     });
     let seconds = 4 * plan.seconds;
     let mut users = Users {
         dice: Dice::new(seed),
         area_bytes: plan.area_bytes,
-        asked: vec![None; (WRITERS + READERS) as usize],
-        writes: vec![Ended::default(); seconds as usize],
-        reads: vec![Ended::default(); seconds as usize],
+        submitted_ns: vec![None; (WRITERS + READERS) as usize],
+        writes: vec![SecondTally::default(); seconds as usize],
+        reads: vec![SecondTally::default(); seconds as usize],
     };
     let clients = u64::from(WRITERS + READERS);
-    (0..clients).for_each(|user| machine.welcome(user as u32, user * THINK_NS / clients));
+    (0..clients).for_each(|user| machine.add_client(user as u32, user * THINK_NS / clients));
     machine.run(seconds * SECOND_NS, &mut users);
     let phase = |number: u64| {
         let seconds = (number * plan.seconds) as usize..((number + 1) * plan.seconds) as usize;
         let (writes, reads) = (&users.writes[seconds.clone()], &users.reads[seconds]);
-        let rate = |list: &[Ended]| {
+        let rate = |list: &[SecondTally]| {
             list.iter().map(|ended| ended.count).sum::<u64>() as f64 / plan.seconds as f64
         };
         let longest =
-            |list: &[Ended]| list.iter().map(|ended| ended.longest_ms).fold(0.0, f64::max);
+            |list: &[SecondTally]| list.iter().map(|ended| ended.longest_ms).fold(0.0, f64::max);
         Phase {
             writes: rate(writes),
             reads: rate(reads),
@@ -203,7 +203,7 @@ fn one(
     })
 }
 
-const fn way(run: &Run) -> &'static str {
+const fn label(run: &Run) -> &'static str {
     if run.cached { "cached" } else { "bare" }
 }
 
@@ -213,7 +213,7 @@ fn table(runs: &[Run]) -> Table {
         runs,
         &[
             ("trouble", &|run| run.case.to_owned()),
-            ("way", &|run| way(run).to_owned()),
+            ("way", &|run| label(run).to_owned()),
             ("writes/s before", &|run| figure(run.before.writes)),
             ("during", &|run| figure(run.during.writes)),
             ("after", &|run| figure(run.after.writes)),
@@ -228,7 +228,7 @@ fn table(runs: &[Run]) -> Table {
 
 fn plot(runs: &[Run]) -> Plot {
     let line = |run: &Run| {
-        let name = format!("{}, {}", run.case, way(run));
+        let name = format!("{}, {}", run.case, label(run));
         let fives = run.writes.chunks_exact(5).map(|some| some.iter().sum::<f64>() / 5.0);
         Series::line(&name, fives.enumerate().map(|(at, rate)| (5.0 * at as f64, rate)))
     };

@@ -62,16 +62,16 @@ pub(super) struct Work {
     /// The size of the shared area, in bytes; the users' places follow it.
     pub shared_bytes: u64,
     /// The size of a user's place, in bytes.
-    pub own_bytes: u64,
+    pub place_bytes: u64,
     /// Whether each operation has another user's place.
-    pub is_another: bool,
+    pub changes_place: bool,
 }
 
 /// The length of a measurement, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spell {
+pub(super) struct Schedule {
     /// The time until the cache has reached its usual content.
-    pub warm_ns: u64,
+    pub warmup_ns: u64,
     /// The time that is measured.
     pub measured_ns: u64,
 }
@@ -94,18 +94,18 @@ pub(super) fn measure(
     spec: &MachineSpec<'_>,
     work: &Work,
     users: u32,
-    spell: Spell,
+    schedule: Schedule,
     seed: u64,
 ) -> Result<Measured, OpenError> {
     let mut machine = Machine::new(spec)?;
     let mut crowd = Crowd::new(work, users, machine.disk_bytes(), seed);
-    (0..users).for_each(|user| machine.welcome(user, 0));
-    machine.run(spell.warm_ns, &mut crowd);
+    (0..users).for_each(|user| machine.add_client(user, 0));
+    machine.run(schedule.warmup_ns, &mut crowd);
     let (busy_ns, waited_ns) = (machine.disk_tally().busy_ns, machine.waited_ns());
     crowd.requests = Mean::default();
     crowd.operations = Mean::default();
-    machine.run(spell.warm_ns + spell.measured_ns, &mut crowd);
-    let share = |ns: u64| ns as f64 / spell.measured_ns as f64;
+    machine.run(schedule.warmup_ns + schedule.measured_ns, &mut crowd);
+    let share = |ns: u64| ns as f64 / schedule.measured_ns as f64;
     Ok(Measured {
         waiting: share(machine.waited_ns() - waited_ns),
         busy: share(machine.disk_tally().busy_ns - busy_ns),
@@ -134,19 +134,19 @@ impl Mean {
 
 /// The state of a user.
 #[derive(Clone, Copy, Debug)]
-enum Doing {
+enum State {
     /// The user has not arrived yet.
-    Nothing,
+    Absent,
     Thinking,
     /// Waits for a request that was submitted at this time.
-    Asking(u64),
+    Waiting(u64),
     /// Pauses between two requests of an operation.
     Pacing,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct User {
-    doing: Doing,
+    state: State,
     /// Requests left in the operation.
     left: u32,
     begun_ns: u64,
@@ -169,9 +169,9 @@ struct Crowd<'a> {
 
 impl<'a> Crowd<'a> {
     fn new(work: &'a Work, users: u32, disk_bytes: u64, seed: u64) -> Self {
-        let places = (disk_bytes - work.shared_bytes) / work.own_bytes.max(1);
+        let places = (disk_bytes - work.shared_bytes) / work.place_bytes.max(1);
         let user =
-            |place| User { doing: Doing::Nothing, left: 0, begun_ns: 0, place: u64::from(place) };
+            |place| User { state: State::Absent, left: 0, begun_ns: 0, place: u64::from(place) };
         Self {
             work,
             dice: Dice::new(seed),
@@ -185,12 +185,12 @@ impl<'a> Crowd<'a> {
     }
 
     /// A random time up to twice the mean.
-    fn any_ns(&mut self, mean_ns: u64) -> u64 {
+    fn draw_ns(&mut self, mean_ns: u64) -> u64 {
         // Dice have 32 bits: a resolution of microseconds suffices.
         self.dice.below(mean_ns / 500 + 1) * 1000
     }
 
-    fn ask(&mut self, user: usize, now_ns: u64) -> Step {
+    fn request(&mut self, user: usize, now_ns: u64) -> Step {
         let weights: Vec<u32> = self.work.kinds.iter().map(|kind| kind.weight).collect();
         let Kind { is_write, len, area, .. } = self.work.kinds[self.dice.weighted(&weights)];
         let offset = match area {
@@ -200,7 +200,7 @@ impl<'a> Crowd<'a> {
                 // The places of few users are as far apart as those of many.
                 let stride = 7919 % self.places.max(1);
                 let place = self.users[user].place * stride % self.places.max(1);
-                self.work.shared_bytes + place * self.work.own_bytes + inside
+                self.work.shared_bytes + place * self.work.place_bytes + inside
             }
             Area::Log { offset, bytes } => {
                 let at = self.log_bytes % (bytes / len * len);
@@ -208,7 +208,7 @@ impl<'a> Crowd<'a> {
                 offset + at
             }
         };
-        self.users[user].doing = Doing::Asking(now_ns);
+        self.users[user].state = State::Waiting(now_ns);
         let range = ByteRange::new(offset, len);
         if is_write { Step::Write(range) } else { Step::Read(range) }
     }
@@ -217,37 +217,37 @@ impl<'a> Crowd<'a> {
 impl Clients for Crowd<'_> {
     fn next(&mut self, client: u32, now_ns: u64) -> Step {
         let user = client as usize;
-        let Work { think_ns, requests, pace_ns, is_another, .. } = *self.work;
-        match self.users[user].doing {
-            Doing::Nothing => {
+        let Work { think_ns, requests, pace_ns, changes_place, .. } = *self.work;
+        match self.users[user].state {
+            State::Absent => {
                 // Users do not arrive all at once.
-                self.users[user].doing = Doing::Thinking;
-                Step::Think(self.any_ns(think_ns + u64::from(requests) * pace_ns))
+                self.users[user].state = State::Thinking;
+                Step::Think(self.draw_ns(think_ns + u64::from(requests) * pace_ns))
             }
-            Doing::Thinking => {
+            State::Thinking => {
                 self.users[user].left = requests;
                 self.users[user].begun_ns = now_ns;
-                if is_another {
+                if changes_place {
                     self.users[user].place = self.next_place;
                     self.next_place += 1;
                 }
-                self.ask(user, now_ns)
+                self.request(user, now_ns)
             }
-            Doing::Asking(asked_ns) => {
-                self.requests.add(now_ns - asked_ns);
+            State::Waiting(submitted_ns) => {
+                self.requests.add(now_ns - submitted_ns);
                 self.users[user].left -= 1;
                 if self.users[user].left == 0 {
                     self.operations.add(now_ns - self.users[user].begun_ns);
-                    self.users[user].doing = Doing::Thinking;
-                    return Step::Think(self.any_ns(think_ns));
+                    self.users[user].state = State::Thinking;
+                    return Step::Think(self.draw_ns(think_ns));
                 }
                 if pace_ns == 0 {
-                    return self.ask(user, now_ns);
+                    return self.request(user, now_ns);
                 }
-                self.users[user].doing = Doing::Pacing;
-                Step::Think(self.any_ns(pace_ns))
+                self.users[user].state = State::Pacing;
+                Step::Think(self.draw_ns(pace_ns))
             }
-            Doing::Pacing => self.ask(user, now_ns),
+            State::Pacing => self.request(user, now_ns),
         }
     }
 }
@@ -267,12 +267,12 @@ mod tests {
             Kind::write(1, 4096, Area::Log { offset: MIB, bytes: 3 * 4096 }),
         ],
         shared_bytes: 2 * MIB,
-        own_bytes: 2 * MIB,
-        is_another: true,
+        place_bytes: 2 * MIB,
+        changes_place: true,
     };
 
     /// The requests of one user in `count` steps.
-    fn asked(count: u32) -> Vec<Step> {
+    fn requests(count: u32) -> Vec<Step> {
         let mut crowd = Crowd::new(&WORK, 1, 64 * MIB, 9);
         let steps = (0..count).map(|at| crowd.next(0, u64::from(at)));
         steps.filter(|step| !matches!(step, Step::Think(_))).collect()
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn requests_lie_where_their_kind_says() {
         let (mut shared, mut own, mut log) = (0, Vec::new(), Vec::new());
-        for step in asked(2000) {
+        for step in requests(2000) {
             match step {
                 Step::Read(range) => {
                     assert!(range.len == 8192 && range.end() <= MIB, "{range}");
@@ -292,20 +292,20 @@ mod tests {
                     assert!(range.fits(64 * MIB) && range.offset % (2 * MIB) >= MIB, "{range}");
                     own.push(range.offset / (2 * MIB));
                 }
-                Step::Think(_) | Step::Leave => unreachable!("nobody leaves"),
+                Step::Think(_) | Step::Leave => unreachable!("users do not leave"),
             }
         }
         assert!(shared > 200 && own.len() > 200 && log.len() > 200);
         assert!(log.iter().zip([0, 4096, 8192].iter().cycle()).all(|(at, next)| at == next));
         own.sort_unstable();
         own.dedup();
-        assert_eq!(own.len(), 31, "each time it is another's, until all have had their turn");
+        assert_eq!(own.len(), 31, "each operation uses another place, until all were used");
     }
 
     #[test]
     fn times_are_even_about_their_mean() {
         let mut crowd = Crowd::new(&WORK, 1, 64 * MIB, 9);
-        let times: Vec<u64> = (0..2000).map(|_| crowd.any_ns(1_000_000)).collect();
+        let times: Vec<u64> = (0..2000).map(|_| crowd.draw_ns(1_000_000)).collect();
         assert!(times.iter().all(|&ns| ns <= 2_000_000));
         let mean = times.iter().sum::<u64>() / 2000;
         assert!((950_000..1_050_000).contains(&mean), "{mean}");

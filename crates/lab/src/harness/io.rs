@@ -1,8 +1,8 @@
 //! I/Os of shards on their way to a disk.
 
 use super::memory::Memory;
-use super::oracle::{Oracle, show};
-use super::shard::ShardWorld;
+use super::oracle::{Oracle, describe_stamp};
+use super::shard::PooledShard;
 use forebay_engine::{IoAction, IoVerb};
 use forebay_types::{ByteRange, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::Mergeable;
@@ -47,34 +47,34 @@ impl Io {
         Self { shard, action, memory, stamps: Vec::new(), result: Ok(()), block_bytes }
     }
 
-    pub(crate) fn reads(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         self.action.verb == IoVerb::Read
     }
 
-    pub(crate) const fn writes(&self) -> bool {
+    pub(crate) const fn is_write(&self) -> bool {
         matches!(self.action.verb, IoVerb::Write { .. })
     }
 
     /// Whether the I/O lies inside a volume of this size, and its memory covers it exactly.
-    pub(crate) fn is_sound(&self, volume_bytes: u64) -> bool {
+    pub(crate) fn is_valid(&self, volume_bytes: u64) -> bool {
         let range = self.action.range;
         let bytes: u64 = self.action.segments.iter().map(|s| u64::from(s.len)).sum();
-        let has_memory = self.reads() || self.writes();
+        let has_memory = self.is_read() || self.is_write();
         range.fits(volume_bytes)
             && range.is_sector_aligned()
             && bytes == if has_memory { range.len } else { 0 }
     }
 
     /// Whether both I/Os change a common sector.
-    pub(crate) fn changes(&self, other: &Self) -> bool {
+    pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
         self.action.volume == other.action.volume
-            && !self.reads()
-            && !other.reads()
+            && !self.is_read()
+            && !other.is_read()
             && self.action.range.overlaps(other.action.range)
     }
 
     /// The current content of its memory.
-    pub(crate) fn memory_of(&self, shards: &[ShardWorld]) -> Vec<u64> {
+    pub(crate) fn current_stamps(&self, shards: &[PooledShard]) -> Vec<u64> {
         let mut stamps = Vec::with_capacity((self.action.range.len / SECTOR_BYTES) as usize);
         let memory = self.memory.as_ref().map(|(memory, base)| (memory, *base));
         shards[self.shard].stamps(&self.action.segments, memory, &mut stamps);
@@ -83,7 +83,7 @@ impl Io {
 
     /// Copies the result of a read to its memory; if `misplaced`, one sector too early in a
     /// request's memory. Returns false if there is no such memory.
-    pub(crate) fn fill_memory(&self, shards: &mut [ShardWorld], misses: bool) -> bool {
+    pub(crate) fn fill_memory(&self, shards: &mut [PooledShard], misses: bool) -> bool {
         let memory = self.memory.as_ref().map(|(memory, base)| {
             let shift = if misses && *base > 0 { SECTOR_BYTES } else { 0 };
             (memory, base - shift)
@@ -99,9 +99,9 @@ impl Io {
 
     /// The first sector, counted from `first`, whose new content no client wrote there, and that
     /// content.
-    pub(crate) fn invented(&self, first: u64, oracle: &Oracle) -> Option<(u64, String)> {
+    pub(crate) fn first_foreign(&self, first: u64, oracle: &Oracle) -> Option<(u64, String)> {
         let mut sectors = (first..).zip(&self.stamps);
         let found = sectors.find(|&(sector, &stamp)| !oracle.was_written(sector, stamp));
-        found.map(|(sector, &stamp)| (sector, show(stamp)))
+        found.map(|(sector, &stamp)| (sector, describe_stamp(stamp)))
     }
 }

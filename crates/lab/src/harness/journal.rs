@@ -1,6 +1,6 @@
 //! The glue between the dispatcher and the shipped log, as in the runtime.
 
-use super::shard::ShardWorld;
+use super::shard::PooledShard;
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::RecordKind;
 use forebay_journal::{
@@ -27,7 +27,7 @@ pub(crate) fn record(
     number: u16,
     note: &Note,
     payload: &[u8],
-    shard: &ShardWorld,
+    shard: &PooledShard,
 ) -> RecordOutcome {
     let entry = |kind| Entry { kind, volume: number, range: note.range };
     let kind = match &note.kind {
@@ -55,8 +55,8 @@ pub(crate) fn record(
 }
 
 /// The answer to a part after its note was recorded, unless the answer follows later.
-pub(crate) fn answer_noted(part: PartId, noted: RecordOutcome) -> Option<Answer> {
-    let outcome = match noted {
+pub(crate) fn answer_to_record(part: PartId, outcome: RecordOutcome) -> Option<Answer> {
+    let outcome = match outcome {
         RecordOutcome::Recorded => return None,
         RecordOutcome::Unneeded => Outcome::Done(Ok(())),
         RecordOutcome::Refused => Outcome::Unlogged,
@@ -66,8 +66,8 @@ pub(crate) fn answer_noted(part: PartId, noted: RecordOutcome) -> Option<Answer>
 }
 
 /// The answer that a notification of the log means for a part.
-pub(crate) const fn answer_told((part, told): (PartId, Notification)) -> Answer {
-    let outcome = match told {
+pub(crate) const fn answer_to_notification((part, notification): (PartId, Notification)) -> Answer {
+    let outcome = match notification {
         Notification::Durable => Outcome::Done(Ok(())),
         Notification::Lost(_) => Outcome::Unlogged,
         Notification::Retry => Outcome::Retry(None),

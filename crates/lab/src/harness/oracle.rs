@@ -30,15 +30,15 @@ pub(crate) const fn stamp(volume: u16, sector: u64, version: u32) -> u64 {
 }
 
 /// Whether the stamp belongs to this sector and to a write that has been submitted.
-pub(crate) const fn belongs(stamp_found: u64, volume: u16, sector: u64, issued: u32) -> bool {
+pub(crate) const fn is_stamp_of(stamp_found: u64, volume: u16, sector: u64, issued: u32) -> bool {
     let version = stamp_found as u32;
     stamp_found == stamp(volume, sector, version) && version <= issued
 }
 
 /// Describes a stamp for messages.
-pub(crate) fn show(stamp: u64) -> String {
+pub(crate) fn describe_stamp(stamp: u64) -> String {
     match stamp {
-        POISON => "memory nobody has filled".into(),
+        POISON => "memory that was not filled".into(),
         ZERO => "zeroes".into(),
         _ => format!(
             "write {} of sector {} of volume {}",
@@ -66,7 +66,7 @@ pub(crate) enum Promise {
 enum Source {
     Write,
     /// A trim: any earlier content, or zeroes.
-    Wild,
+    Trim,
     /// The content that a read saw while several were possible; later reads must see the same.
     Observed,
 }
@@ -103,7 +103,7 @@ pub(crate) struct Oracle {
     kept: u32,
     /// Whether content that a read saw, of a trim or of a failed write, survives a crash like a
     /// write. A journal restores what was acknowledged before.
-    observed_lasts: bool,
+    observed_survives: bool,
 }
 
 impl Promise {
@@ -134,10 +134,10 @@ pub(crate) enum Crash {
 }
 
 impl Oracle {
-    pub(crate) fn new(volume: u16, sectors: u64, observed_lasts: bool) -> Self {
+    pub(crate) fn new(volume: u16, sectors: u64, observed_survives: bool) -> Self {
         let sector = |at| Sector { base: stamp(volume, at, 0), candidates: Vec::new() };
         let sectors = (0..sectors).map(sector).collect();
-        Self { volume, sectors, issued: 0, flushed: 0, kept: 0, observed_lasts }
+        Self { volume, sectors, issued: 0, flushed: 0, kept: 0, observed_survives }
     }
 
     /// The version of the next write.
@@ -147,7 +147,7 @@ impl Oracle {
     }
 
     /// Continues with the versions of another oracle, whose writes are not added to this one.
-    pub(crate) const fn reissue(&mut self, other: &Self) {
+    pub(crate) const fn continue_from(&mut self, other: &Self) {
         self.issued = other.issued;
     }
 
@@ -156,7 +156,7 @@ impl Oracle {
     pub(crate) fn was_written(&self, sector: u64, found: u64) -> bool {
         let state = &self.sectors[sector as usize];
         let is_zeroed = || state.candidates.iter().any(|c| c.stamp == ZERO) || state.base == ZERO;
-        belongs(found, self.volume, sector, self.issued) || found == ZERO && is_zeroed()
+        is_stamp_of(found, self.volume, sector, self.issued) || found == ZERO && is_zeroed()
     }
 
     /// Records the submission of a request that may change these sectors. `oldest_read` is the
@@ -173,7 +173,7 @@ impl Oracle {
             let (stamp, source) = match kind {
                 RequestKind::Write { .. } => (stamp(self.volume, sector, version), Source::Write),
                 RequestKind::Zero { .. } => (ZERO, Source::Write),
-                RequestKind::Trim { .. } => (ZERO, Source::Wild),
+                RequestKind::Trim { .. } => (ZERO, Source::Trim),
                 _ => break,
             };
             self.push(sector, stamp, source, now, oldest_read);
@@ -203,7 +203,7 @@ impl Oracle {
         for sector in sectors {
             let mut open = self.sectors[sector as usize].candidates.iter_mut().rev();
             let candidate = open.find(|c| c.submitted == submitted && c.source != Source::Observed);
-            let candidate = candidate.expect("a write that has not ended is a candidate");
+            let candidate = candidate.expect("a write in flight is a candidate");
             candidate.ended = now;
             candidate.promise = promise;
         }
@@ -224,14 +224,14 @@ impl Oracle {
     }
 
     /// Whether a read submitted at `submitted` may return `found`; if so, records the observation.
-    pub(crate) fn read(&mut self, sector: u64, found: u64, submitted: u32) -> bool {
+    pub(crate) fn check_read(&mut self, sector: u64, found: u64, submitted: u32) -> bool {
         let (volume, issued) = (self.volume, self.issued);
         let state = &mut self.sectors[sector as usize];
         if state.candidates.is_empty() {
             return found == state.base;
         }
         let replaces = |c: &Candidate| c.promise.is_some() && c.ended < submitted;
-        let known = found == ZERO || belongs(found, volume, sector, issued);
+        let known = found == ZERO || is_stamp_of(found, volume, sector, issued);
         if !state.allows(found, known, replaces) {
             return false;
         }
@@ -240,9 +240,9 @@ impl Oracle {
     }
 
     /// Whether the sector may hold `found` after a crash.
-    pub(crate) fn crash(&self, sector: u64, found: u64, crash: Crash) -> bool {
+    pub(crate) fn check_crash(&self, sector: u64, found: u64, crash: Crash) -> bool {
         let (volume, issued) = (self.volume, self.issued);
-        let observed_lasts = self.observed_lasts;
+        let observed_survives = self.observed_survives;
         let state = &self.sectors[sector as usize];
         if state.candidates.is_empty() {
             return found == state.base;
@@ -254,21 +254,21 @@ impl Oracle {
         };
         let replaces =
             |c: &Candidate| c.promise.is_some_and(|promise| promise >= least || c.ended < flushed);
-        let lasts = |c: &Candidate| observed_lasts || c.source != Source::Observed;
-        let replaces = |c: &Candidate| replaces(c) && lasts(c);
-        let known = found == ZERO || belongs(found, volume, sector, issued);
+        let survives = |c: &Candidate| observed_survives || c.source != Source::Observed;
+        let replaces = |c: &Candidate| replaces(c) && survives(c);
+        let known = found == ZERO || is_stamp_of(found, volume, sector, issued);
         state.allows(found, known, replaces)
     }
 
-    /// Hashes the answers of [`Oracle::crash`] for every sector and every content that the sector
-    /// ever had; for all other contents the answer is no.
+    /// Hashes the answers of [`Oracle::check_crash`] for every sector and every content that the
+    /// sector ever had; for all other contents the answer is no.
     pub(crate) fn hash_crash(&self, crash: Crash, hasher: &mut impl Hasher) {
         self.issued.hash(hasher);
         for at in 0..self.sectors.len() as u64 {
             self.sectors[at as usize].base.hash(hasher);
             let known = (0..=self.issued).map(|version| stamp(self.volume, at, version));
             for content in known.chain([ZERO]) {
-                self.crash(at, content, crash).hash(hasher);
+                self.check_crash(at, content, crash).hash(hasher);
             }
         }
     }
@@ -281,7 +281,7 @@ impl Oracle {
     }
 
     /// The first of these sectors with wrong content, and a description.
-    pub(crate) fn first_wrong(
+    pub(crate) fn first_mismatch(
         &mut self,
         contents: impl IntoIterator<Item = (u64, u64)>,
         mut is_right: impl FnMut(&mut Self, u64, u64) -> bool,
@@ -292,21 +292,21 @@ impl Oracle {
 
     /// Describes a sector with wrong content, for a message.
     pub(crate) fn explain(&self, sector: u64, found: u64) -> String {
-        format!("is {}; it may be\n    {}", show(found), self.describe(sector))
+        format!("is {}; permitted are\n    {}", describe_stamp(found), self.describe(sector))
     }
 
     /// Describes the permitted contents of a sector, for a message.
     pub(crate) fn describe(&self, sector: u64) -> String {
         let state = &self.sectors[sector as usize];
-        let mut text = format!("before all else {}", show(state.base));
+        let mut text = format!("initially {}", describe_stamp(state.base));
         for c in &state.candidates {
             let what = match c.source {
-                Source::Write => show(c.stamp),
-                Source::Wild => "a trim".into(),
-                Source::Observed => format!("{} as read", show(c.stamp)),
+                Source::Write => describe_stamp(c.stamp),
+                Source::Trim => "a trim".into(),
+                Source::Observed => format!("{} as read", describe_stamp(c.stamp)),
             };
             let end = match (c.ended, c.promise) {
-                (NEVER, _) => "under way".into(),
+                (NEVER, _) => "in flight".into(),
                 (at, None) => format!("failed at {at}"),
                 (at, Some(promise)) => format!("acknowledged at {at}, {promise:?}"),
             };
@@ -323,7 +323,7 @@ impl Sector {
         // Newest first: it is nearly always the match.
         for (at, candidate) in self.candidates.iter().enumerate().rev() {
             let matches = match candidate.source {
-                Source::Wild => known,
+                Source::Trim => known,
                 _ => candidate.stamp == found,
             };
             // Candidates are in the order of submission, so all later ones follow.
@@ -351,7 +351,7 @@ impl Sector {
             && last.source == Source::Write
             && self.candidates.iter().rev().skip(1).all(|c| c.ended < last.submitted);
         let trimmed = self.candidates.iter().enumerate().any(|(at, c)| {
-            c.source == Source::Wild
+            c.source == Source::Trim
                 && !self.candidates[at + 1..].iter().any(|d| d.submitted > c.ended && replaces(d))
         });
         if newest_alone || trimmed {

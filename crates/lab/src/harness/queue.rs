@@ -43,7 +43,7 @@ impl<E> Queue<E> {
     }
 
     /// Moves all later events to `time`.
-    pub(crate) fn hurry(&mut self, time: u64) {
+    pub(crate) fn cap_times(&mut self, time: u64) {
         let late = std::mem::take(&mut self.heap).into_iter().map(|Reverse(mut entry)| {
             entry.time = entry.time.min(time);
             Reverse(entry)

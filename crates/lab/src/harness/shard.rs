@@ -71,13 +71,13 @@ impl VolumeSetup {
 }
 
 /// One shard and its data.
-pub(crate) struct ShardWorld {
+pub(crate) struct PooledShard {
     pub shard: LabShard,
     /// Eight stamps per slot.
     pool: Vec<u64>,
 }
 
-impl ShardWorld {
+impl PooledShard {
     /// An empty shard over memory that has not been filled.
     pub(crate) fn new(slots: usize, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         let pool = vec![POISON; slots * SECTORS_PER_LINE as usize];
@@ -92,20 +92,20 @@ impl ShardWorld {
     ) -> (Self, Recovery) {
         let mut steps = Vec::new();
         let recovered = Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps);
-        let (shard, found) = recovered.expect("a killed process leaves a table that is sound");
+        let (shard, found) = recovered.expect("a killed process leaves a valid table");
         let mut world = Self { shard, pool };
-        steps.into_iter().for_each(|step| world.carry_out(step, &[]));
+        steps.into_iter().for_each(|step| world.apply_step(step, &[]));
         world.shard.settle_steps();
         (world, found)
     }
 
     /// Copies of the table and the data, as a killed process leaves them.
-    pub(crate) fn remains(&self) -> (Vec<LineMeta>, Vec<u64>) {
+    pub(crate) fn snapshot(&self) -> (Vec<LineMeta>, Vec<u64>) {
         (self.shard.table().to_vec(), self.pool.clone())
     }
 
     /// Executes a memory step that the shard requested.
-    pub(crate) fn carry_out(&mut self, step: MemoryStep, payload: &[u8]) {
+    pub(crate) fn apply_step(&mut self, step: MemoryStep, payload: &[u8]) {
         match step {
             MemoryStep::Fill { slot, offset, payload_offset, len } => {
                 for at in (0..len).step_by(SECTOR_BYTES as usize) {
@@ -207,18 +207,18 @@ impl ShardWorld {
     }
 
     /// A message with the remaining operations, dirty lines and pins, if there are any.
-    pub(crate) fn left_over(&self) -> Option<String> {
+    pub(crate) fn leaks(&self) -> Option<String> {
         self.shard.self_check();
         let usage = self.shard.usage();
         let left = [usage.operations, usage.dirty_lines, self.shard.pins()];
-        let message = "nothing may be left over; operations, dirty lines and pins are";
+        let message = "resources are still in use: operations, dirty lines and pins are";
         (left != [0; 3]).then(|| format!("{message} {left:?}"))
     }
 }
 
 /// The stamps of an answer.
 pub(crate) fn reply_stamps(
-    shards: &[ShardWorld],
+    shards: &[PooledShard],
     segments: &[ReplySegment],
     memory: Option<&Memory>,
 ) -> Vec<u64> {

@@ -36,7 +36,7 @@ impl<T> Slab<T> {
 
     /// The value with this number.
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut T {
-        self.entries[at as usize].as_mut().expect("it is in")
+        self.entries[at as usize].as_mut().expect("the number is in use")
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {

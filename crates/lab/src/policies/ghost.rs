@@ -99,7 +99,7 @@ impl Ghosts {
             free += 1;
             node = self.chain[node as usize];
         }
-        assert_eq!(free + self.len(), self.keys.len(), "a ghost's room is lost");
+        assert_eq!(free + self.len(), self.keys.len(), "a node is neither free nor in use");
     }
 
     fn find(&self, key: u64) -> Option<u32> {

@@ -40,7 +40,7 @@ fn evict_farthest(farthest: &mut BinaryHeap<(u32, u32)>, due: &mut [Option<u32>]
             return;
         }
     }
-    panic!("a full cache has a block to give up");
+    panic!("a full cache has a resident block");
 }
 
 /// For each access the index of the next one to the same block.

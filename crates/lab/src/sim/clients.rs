@@ -25,10 +25,10 @@ const GARBAGE: u64 = POISON;
 pub(crate) struct Client {
     pub worker: u8,
     /// The volume that it uses most.
-    home: u16,
+    main_volume: u16,
     /// The end of its last request, in sectors; shared with the clients of the same volume if they
     /// write side by side.
-    behind: Rc<Cell<u64>>,
+    position: Rc<Cell<u64>>,
     /// The next read, of data that it has just written.
     read_back: Option<(VolumeId, ByteRange)>,
 }
@@ -37,20 +37,21 @@ impl Client {
     pub(crate) fn new(plan: &Plan, dice: &mut Dice) -> Self {
         Self {
             worker: dice.below(u64::from(plan.workers)) as u8,
-            home: dice.below(plan.volumes.len() as u64) as u16,
-            behind: Rc::new(Cell::new(dice.below(1 << 20))),
+            main_volume: dice.below(plan.volumes.len() as u64) as u16,
+            position: Rc::new(Cell::new(dice.below(1 << 20))),
             read_back: None,
         }
     }
 
     /// All clients of a machine.
-    pub(crate) fn crowd(plan: &Plan, dice: &mut Dice) -> Vec<Self> {
-        let mut crowd: Vec<Self> = (0..plan.clients).map(|_| Self::new(plan, dice)).collect();
+    pub(crate) fn all(plan: &Plan, dice: &mut Dice) -> Vec<Self> {
+        let mut all: Vec<Self> = (0..plan.clients).map(|_| Self::new(plan, dice)).collect();
         if plan.side_by_side() {
             let places: Vec<_> = plan.volumes.iter().map(|_| Rc::default()).collect();
-            crowd.iter_mut().for_each(|c| c.behind = Rc::clone(&places[usize::from(c.home)]));
+            all.iter_mut()
+                .for_each(|c| c.position = Rc::clone(&places[usize::from(c.main_volume)]));
         }
-        crowd
+        all
     }
 
     /// Draws the next request.
@@ -59,7 +60,7 @@ impl Client {
             return Request { volume, kind: RequestKind::Read, range };
         }
         let count = plan.volumes.len() as u64;
-        let volume = if dice.chance(900_000) { self.home } else { dice.below(count) as u16 };
+        let volume = if dice.chance(900_000) { self.main_volume } else { dice.below(count) as u16 };
         let fua = dice.chance(250_000);
         let kind = match dice.weighted(&plan.mix) {
             0 => RequestKind::Read,
@@ -103,12 +104,12 @@ impl Client {
                 let from = (u64::from(volume) * 7919) % size;
                 from + dice.below(plan.hot_lines * 8)
             }
-            _ => self.behind.get(),
+            _ => self.position.get(),
         };
         // Half of all requests begin at a line, like those of file systems.
         let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
         let first = first % (size - count + 1);
-        self.behind.set(first + count);
+        self.position.set(first + count);
         ByteRange::new(first * SECTOR_BYTES, count * SECTOR_BYTES)
     }
 }
@@ -148,7 +149,7 @@ impl Staging {
             world.queue.push(world.now_us, Event::Client(client));
             return;
         }
-        let (token, version) = world.ask(client, request);
+        let (token, version) = world.register(client, request);
         if !world.strikes(Sabotage::ShortPayload) {
             self.fill(world, |sector| stamp(request.volume.0, sector, version));
         }
@@ -192,7 +193,7 @@ impl Payloads {
         {
             return;
         }
-        let (token, version) = world.ask(client, request);
+        let (token, version) = world.register(client, request);
         if !is_write {
             dispatcher.submit(world, token, request, Payload::None);
             return;

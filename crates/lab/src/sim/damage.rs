@@ -9,7 +9,7 @@
 
 use super::device::{Fault, FaultKind};
 use super::disk::sectors_of;
-use super::world::{VolumeWorld, World};
+use super::world::{VolumeState, World};
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::memory::write_stamp;
 use forebay_ecc::{LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
@@ -56,7 +56,7 @@ pub(crate) struct Seals {
 
 /// The damage to a line before an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blow {
+enum Damage {
     None,
     Light,
     Heavy,
@@ -104,10 +104,10 @@ impl World {
                 Verdict::Intact
             }
             Work::Verify => {
-                let blow = self.strike(shard, found.seal.slot, found.seal.valid);
+                let damage = self.inject_damage(shard, found.seal.slot, found.seal.valid);
                 let seal =
                     Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
-                let verdict = self.look(shard, &seal, blow);
+                let verdict = self.verify_line(shard, &seal, damage);
                 if verdict == Verdict::Intact {
                     self.make_seal(shard, &found.seal);
                 }
@@ -115,7 +115,7 @@ impl World {
             }
         };
         self.shards[shard].shard.inspected(found, verdict);
-        self.note_loss(shard, &found.seal, verdict);
+        self.record_loss(shard, &found.seal, verdict);
     }
 
     fn make_seal(&mut self, shard: usize, sealed: &Seal) {
@@ -132,17 +132,18 @@ impl World {
     }
 
     /// Damages a valid sector of a line, with the configured probability.
-    fn strike(&mut self, shard: usize, slot: Slot, valid: u8) -> Blow {
-        if self.recovers
+    fn inject_damage(&mut self, shard: usize, slot: Slot, valid: u8) -> Damage {
+        if self.is_recovering
             || self.device.healed
             || valid == 0
             || !self.damage_dice.chance(self.damage.rate)
         {
-            return Blow::None;
+            return Damage::None;
         }
         let dice = &mut self.damage_dice;
         let nth = dice.below(u64::from(valid.count_ones())) as usize;
-        let sector = (0..8).filter(|at| valid & 1 << at != 0).nth(nth).expect("so many are valid");
+        let sector =
+            (0..8).filter(|at| valid & 1 << at != 0).nth(nth).expect("the mask has that many bits");
         let heavy = dice.chance(self.damage.heavy);
         let bytes =
             if heavy { dice.range(LIGHT_BYTES_MAX + 1, 8) } else { dice.range(1, LIGHT_BYTES_MAX) };
@@ -153,11 +154,11 @@ impl World {
         let (one, at) = (&mut self.shards[shard], sector as u32 * SECTOR_BYTES as u32);
         one.set_stamp(slot, at, one.stamp(slot, at) ^ u64::from_le_bytes(change));
         self.report.damaged_lines += 1;
-        if heavy { Blow::Heavy } else { Blow::Light }
+        if heavy { Damage::Heavy } else { Damage::Light }
     }
 
     /// Verifies a sealed line, checks the verdict, and repairs the line if possible.
-    fn look(&mut self, shard: usize, sealed: &Seal, blow: Blow) -> Verdict {
+    fn verify_line(&mut self, shard: usize, sealed: &Seal, damage: Damage) -> Verdict {
         let mut line = self.line_of(shard, sealed.slot);
         let seals = &self.seals[shard];
         let place = sealed.parity.map(|place| (place.slot, place.index));
@@ -171,11 +172,11 @@ impl World {
             Repair::Corrected => Verdict::Corrected,
             Repair::Lost { sectors } => Verdict::Lost { sectors },
         };
-        let right = match (blow, verdict) {
-            (Blow::None, Verdict::Intact) => true,
-            (Blow::Light, Verdict::Corrected) => true,
-            (Blow::Light, Verdict::Lost { .. }) => !has_parity,
-            (Blow::Heavy, Verdict::Lost { .. }) => true,
+        let right = match (damage, verdict) {
+            (Damage::None, Verdict::Intact) => true,
+            (Damage::Light, Verdict::Corrected) => true,
+            (Damage::Light, Verdict::Lost { .. }) => !has_parity,
+            (Damage::Heavy, Verdict::Lost { .. }) => true,
             _ => false,
         };
         if !right {
@@ -183,7 +184,7 @@ impl World {
             let parity = if has_parity { "with parity" } else { "without parity" };
             self.violate(
                 place,
-                format!("damage to a line {parity} was {blow:?} and the verdict is {verdict:?}"),
+                format!("a line {parity} with damage {damage:?} has the verdict {verdict:?}"),
             );
         }
         if verdict == Verdict::Corrected {
@@ -193,7 +194,7 @@ impl World {
     }
 
     /// The lines that are sealed before a call, for some of the calls.
-    pub(crate) fn sealed_now(&mut self, shard: usize) -> Vec<Seal> {
+    pub(crate) fn sealed_lines(&mut self, shard: usize) -> Vec<Seal> {
         self.calls += 1;
         if self.damage.lines == 0 || !self.calls.is_multiple_of(CALLS_PER_CHECK) {
             return Vec::new();
@@ -203,16 +204,16 @@ impl World {
     }
 
     /// Checks that a call verified each sealed line of which it keeps a part.
-    pub(crate) fn check_looked_at(&mut self, shard: usize, sealed: &[Seal], steps: &[MemoryStep]) {
+    pub(crate) fn check_verified(&mut self, shard: usize, sealed: &[Seal], steps: &[MemoryStep]) {
         for seal in sealed {
-            let looks = |step: &MemoryStep| match step {
-                MemoryStep::Verify { seal: looked, .. } => looked.slot == seal.slot,
+            let verifies = |step: &MemoryStep| match step {
+                MemoryStep::Verify { seal: verified, .. } => verified.slot == seal.slot,
                 _ => false,
             };
             // Another line may have taken the slot.
             let here = self.shards[shard].shard.slot_of(seal.key, 0);
             let (mut filled, mut is_copied) = (0, false);
-            for step in steps.iter().take_while(|step| !looks(step)) {
+            for step in steps.iter().take_while(|step| !verifies(step)) {
                 match *step {
                     MemoryStep::Fill { slot, offset, len, .. } if slot == seal.slot => {
                         let sectors = ByteRange::new(u64::from(offset), u64::from(len));
@@ -227,24 +228,24 @@ impl World {
             let is_changed = filled != 0 && seal.valid & !filled != 0 && here == Some(seal.slot);
             if is_changed || is_copied {
                 let place = Some((seal.key.volume().0, seal.key.offset() / SECTOR_BYTES));
-                let message = "a sealed line is changed in part, and nobody has looked at it";
+                let message = "a sealed line is changed in part without verification";
                 self.violate(place, message.into());
             }
         }
     }
 
     /// Verifies a sealed line before a change that keeps a part of it.
-    pub(crate) fn verify_before(&mut self, shard: usize, sealed: &Seal, kept: u8) {
+    pub(crate) fn verify_before_change(&mut self, shard: usize, sealed: &Seal, kept: u8) {
         let before = self.shards[shard].line(sealed.slot).to_vec();
-        let blow = self.strike(shard, sealed.slot, sealed.valid);
-        let verdict = self.look(shard, sealed, blow);
+        let damage = self.inject_damage(shard, sealed.slot, sealed.valid);
+        let verdict = self.verify_line(shard, sealed, damage);
         if matches!(verdict, Verdict::Lost { .. }) {
             // Answers that still use the old slot have been checked already.
             self.shards[shard].set_line(sealed.slot, &before);
         }
         if verdict != Verdict::Intact {
             self.shards[shard].shard.damaged_before(sealed, kept, verdict);
-            self.note_loss(shard, sealed, verdict);
+            self.record_loss(shard, sealed, verdict);
         }
     }
 
@@ -255,12 +256,12 @@ impl World {
         let sealed: Vec<Seal> = sealed.collect();
         for truth in sealed {
             let before = self.shards[shard].line(truth.slot).to_vec();
-            let blow = self.strike(shard, truth.slot, truth.valid);
+            let damage = self.inject_damage(shard, truth.slot, truth.valid);
             let Some(seal) = seals.iter().find(|seal| seal.slot == truth.slot) else { continue };
-            let verdict = self.look(shard, seal, blow);
+            let verdict = self.verify_line(shard, seal, damage);
             if verdict != Verdict::Intact {
                 self.shards[shard].shard.damaged(seal, verdict);
-                self.note_loss(shard, seal, verdict);
+                self.record_loss(shard, seal, verdict);
             }
             if matches!(verdict, Verdict::Lost { .. }) {
                 good = false;
@@ -271,7 +272,7 @@ impl World {
     }
 
     /// Records lost sectors.
-    fn note_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
+    fn record_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
         let Verdict::Lost { sectors } = verdict else { return };
         let volume = sealed.key.volume();
         let lost = self.shards[shard].shard.lost_of(sealed.key);
@@ -284,7 +285,7 @@ impl World {
         self.moment += 1;
         let moment = self.moment;
         let range = ByteRange::new(sealed.key.offset(), LINE_BYTES);
-        self.note(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
+        self.log_event(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
         for sector in (0..8).filter(|at| lost & 1 << at != 0) {
             self.volumes[usize::from(volume.0)].lost.insert(first + sector, moment);
         }
@@ -292,7 +293,7 @@ impl World {
     }
 
     /// Sectors have been rewritten: their losses end, except those after `submitted`.
-    pub(crate) fn found_again(&mut self, volume: VolumeId, range: ByteRange, submitted: u32) {
+    pub(crate) fn end_loss(&mut self, volume: VolumeId, range: ByteRange, submitted: u32) {
         let moment = self.moment;
         let state = &mut self.volumes[usize::from(volume.0)];
         if state.lost.is_empty() {
@@ -303,7 +304,7 @@ impl World {
         let found: Vec<u64> = found.map(|(&sector, _)| sector).collect();
         for sector in found {
             state.lost.remove(&sector);
-            state.forsaken.remove(&sector);
+            state.unrecoverable.remove(&sector);
             let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
             let kind = FaultKind::Lost;
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
@@ -329,7 +330,7 @@ impl World {
             for slot in 0..self.plan.lines_per_shard as Slot {
                 if let Some(sealed) = self.shards[shard].shard.seal_of(slot) {
                     let sealed = Seal { parity: None, ..sealed };
-                    self.look(shard, &sealed, Blow::None);
+                    self.verify_line(shard, &sealed, Damage::None);
                 }
             }
         }
@@ -337,19 +338,19 @@ impl World {
 
     /// Accepts the disk's content of sectors that were lost before the crash and reported as such,
     /// if only memory protected them or no journal has them any more.
-    pub(crate) fn concede_lost(&mut self, contents: &[Vec<u64>]) {
+    pub(crate) fn accept_loss(&mut self, contents: &[Vec<u64>]) {
         for (at, content) in contents.iter().enumerate() {
             let has_ups = self.has_ups(VolumeId(at as u16));
-            let VolumeWorld { lost, forsaken, oracle, .. } = &mut self.volumes[at];
-            let conceded = lost.keys().filter(|sector| has_ups || forsaken.contains(sector));
-            conceded.for_each(|&sector| oracle.restart(sector, content[sector as usize]));
-            forsaken.clear();
+            let VolumeState { lost, unrecoverable, oracle, .. } = &mut self.volumes[at];
+            let accepted = lost.keys().filter(|sector| has_ups || unrecoverable.contains(sector));
+            accepted.for_each(|&sector| oracle.restart(sector, content[sector as usize]));
+            unrecoverable.clear();
         }
     }
 
     /// Reads the lost sectors from the table of an adopted pool. There may be no others than
     /// `before`. A missing one has been rewritten by a request that was not answered.
-    pub(crate) fn find_lost(&mut self, before: Vec<Lost>) {
+    pub(crate) fn reload_lost(&mut self, before: Vec<Lost>) {
         self.moment += 1;
         for (at, before) in before.into_iter().enumerate() {
             let mut lost = Lost::new();
@@ -362,7 +363,7 @@ impl World {
             }
             if let Some(sector) = lost.keys().find(|sector| !before.contains_key(sector)) {
                 let place = Some((at as u16, *sector));
-                self.violate(place, "a process finds something lost that was not".into());
+                self.violate(place, "a sector is lost that was not lost before".into());
             }
             self.volumes[at].lost = lost;
         }
@@ -380,14 +381,14 @@ impl World {
     }
 
     /// Checks that everything lost has been rewritten.
-    pub(crate) fn check_found(&mut self) {
+    pub(crate) fn check_none_lost(&mut self) {
         for volume in 0..self.volumes.len() {
             let id = VolumeId(volume as u16);
             let left: u64 = self.shards.iter().map(|shard| shard.shard.lost_sectors(id)).sum();
             if left > 0 || self.is_lost(id, None) {
                 let first = self.volumes[volume].lost.keys().next().copied().unwrap_or(0);
                 let place = Some((volume as u16, first));
-                self.violate(place, format!("{left} sectors are lost although written again"));
+                self.violate(place, format!("{left} sectors are lost although rewritten"));
             }
         }
     }

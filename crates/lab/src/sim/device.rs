@@ -49,7 +49,7 @@ pub(crate) struct FlushJob {
 /// The I/Os between shards and disks.
 #[derive(Default)]
 pub(crate) struct Device {
-    pub under_way: Slab<Transfer>,
+    pub transfers: Slab<Transfer>,
     /// I/Os of the current call, not yet sent.
     started: Vec<Io>,
     pub faults: Vec<Fault>,
@@ -91,19 +91,19 @@ fn places_of(io: &Io) -> String {
     places.dedup();
     if places.len() > 12 {
         places.truncate(11);
-        places.push("and so on".into());
+        places.push("...".into());
     }
     places.join(", ")
 }
 
 impl Device {
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way.len() == 0 && self.started.is_empty()
+        self.transfers.len() == 0 && self.started.is_empty()
     }
 
     /// The I/Os in flight.
     pub(crate) fn ios(&self) -> impl Iterator<Item = &Io> {
-        self.under_way.iter().flat_map(|transfer| &transfer.ios)
+        self.transfers.iter().flat_map(|transfer| &transfer.ios)
     }
 
     /// Records the end of an I/O: its own fault, and at the last I/O of an operation the earlier
@@ -138,26 +138,26 @@ impl World {
     pub(crate) fn take_io(&mut self, mut io: Io) {
         let (volume, range) = (io.action.volume.0, io.action.range);
         let size = self.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
-        if !io.is_sound(size) {
+        if !io.is_valid(size) {
             let action = &io.action;
-            self.violate(None, format!("an I/O must lie in its volume and memory: {action:?}"));
+            self.violate(None, format!("an I/O exceeds its volume or memory: {action:?}"));
             return;
         }
-        if io.writes() {
+        if io.is_write() {
             if !self.verify_destage(io.shard, &slots_of(&io), &io.action.seals) {
                 // Its data is lost.
                 io.result = Err(IoError::Io);
             }
-            io.stamps = io.memory_of(&self.shards);
+            io.stamps = io.current_stamps(&self.shards);
             let oracle = &self.volumes[usize::from(volume)].oracle;
             if io.result.is_ok()
-                && let Some((sector, found)) = io.invented(sectors_of(range).start, oracle)
+                && let Some((sector, found)) = io.first_foreign(sectors_of(range).start, oracle)
             {
-                let only = "only what a client wrote to this sector may go to the disk, not";
-                self.violate(Some((volume, sector)), format!("{only} {found}"));
+                let message = "no client wrote what goes to the disk:";
+                self.violate(Some((volume, sector)), format!("{message} {found}"));
             }
         }
-        self.note(volume, range, || {
+        self.log_event(volume, range, || {
             format!("shard {}: {:?} {range} {}", io.shard, io.action.verb, places_of(&io))
         });
         self.report.ios += 1;
@@ -196,7 +196,7 @@ impl World {
     pub(crate) fn fill_memory(&mut self, io: &Io) {
         let misses = io.has_base() && self.strikes(Sabotage::WrongBase);
         if !io.fill_memory(&mut self.shards, misses) {
-            self.violate(None, format!("a read ends outside its memory: {:?}", io.action));
+            self.violate(None, format!("a read exceeds its memory: {:?}", io.action));
         }
     }
 
@@ -208,7 +208,7 @@ impl World {
         let lost = self.strikes(Sabotage::FlushEarly);
         let flush = FlushJob { worker: self.worker, volume: volume.0, job, early, result };
         if early && !lost {
-            self.do_flush(&flush);
+            self.execute_flush(&flush);
         }
         let early = early || lost;
         let at = self.flushes.insert(FlushJob { early, ..flush });
@@ -216,7 +216,7 @@ impl World {
         self.queue.push(time_us, Event::Flushed(at));
     }
 
-    fn do_flush(&mut self, flush: &FlushJob) {
+    fn execute_flush(&mut self, flush: &FlushJob) {
         // A failed flush may have done its work or not.
         if flush.result.is_ok() || self.dice.chance(500_000) {
             self.volumes[usize::from(flush.volume)].disk.flush();
@@ -227,21 +227,21 @@ impl World {
     pub(crate) fn end_flush(&mut self, at: u32) -> (u8, JobId, IoResult) {
         let flush = self.flushes.remove(at).expect("a flush ends once");
         if !flush.early {
-            self.do_flush(&flush);
+            self.execute_flush(&flush);
         }
         let range = ByteRange::new(0, 0);
         if flush.result.is_err() {
             let (moment, volume, kind) = (self.moment, flush.volume, FaultKind::Flush);
             self.device.faults.push(Fault { moment, volume, kind, range });
         }
-        self.note(flush.volume, range, || format!("the disk has flushed: {:?}", flush.result));
+        self.log_event(flush.volume, range, || format!("the disk has flushed: {:?}", flush.result));
         (flush.worker, flush.job, flush.result)
     }
 
     /// Aborts all I/Os because the process dies: each transfer is done wholly, partly or not at
     /// all.
-    pub(crate) fn cut_ios(&mut self) {
-        self.cut_transfers();
+    pub(crate) fn abort_ios(&mut self) {
+        self.abort_transfers();
         self.device.started.clear();
         self.device.latched.clear();
         self.flushes.drain().for_each(drop);

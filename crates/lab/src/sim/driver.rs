@@ -1,11 +1,11 @@
 //! One run, from the first request to the last check.
 
 use super::SimOptions;
-use super::answers::Asked;
+use super::answers::PendingRequest;
 use super::clients::{Client, Payloads};
 use super::disk::sectors_of;
 use super::journal::Journal;
-use super::kept::{EVENTS_MAX, STEPS_MAX};
+use super::kept::{KILL_EVENTS_MAX, KILL_SECTORS_MAX};
 use super::plan::{self, Plan};
 use super::queue::Event;
 use super::world::World;
@@ -24,7 +24,7 @@ use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 const CONVERGE_US_MAX: u64 = 60_000_000;
 /// The limit of I/Os and answers without an answer to a request. It is far above the need of the
 /// largest request; beyond it, requests only wake each other.
-const BARREN_EVENTS_MAX: u64 = 100_000;
+const EVENTS_WITHOUT_ANSWER_MAX: u64 = 100_000;
 /// The time without an answer after which the faults are healed early, in microseconds: a few of
 /// the longest stalls.
 const SILENCE_US_MAX: u64 = 400_000_000;
@@ -56,7 +56,7 @@ pub(crate) struct Simulation {
     crashes: Vec<(u64, bool)>,
     kills: Vec<u64>,
     /// Events since a kill was scheduled.
-    doomed: u64,
+    kill_delay_events: u64,
     /// Crashes in the current recovery.
     recovery_deaths: u32,
 }
@@ -65,10 +65,10 @@ impl Simulation {
     pub(crate) fn new(options: &SimOptions) -> Self {
         let mut dice = Dice::new(options.seed);
         let mut plan = Plan::draw(&mut dice, options.operations);
-        plan.suit(options.sabotage, options.operations);
+        plan.adapt_to_bug(options.sabotage, options.operations);
         // A separate generator, so that seeds keep their machines with small blocks.
         plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
-        let clients = Client::crowd(&plan, &mut dice);
+        let clients = Client::all(&plan, &mut dice);
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
         let mut kills = plan.kills.clone();
@@ -82,7 +82,7 @@ impl Simulation {
             operations: options.operations,
             crashes,
             kills,
-            doomed: 0,
+            kill_delay_events: 0,
             recovery_deaths: 0,
         };
         simulation.start_process();
@@ -101,7 +101,7 @@ impl Simulation {
 
     pub(crate) fn start_clients(&mut self) {
         self.recovery_deaths = 0;
-        self.world.recovers = false;
+        self.world.is_recovering = false;
         let now = self.world.now_us;
         for client in 0..self.clients.len() {
             self.world.queue.push(now, Event::Client(client as u16));
@@ -111,10 +111,10 @@ impl Simulation {
 
     /// Executes the run. A broken guarantee is recorded in the world.
     pub(crate) fn run(&mut self) {
-        while self.world.report.operations < self.operations && self.is_sound() {
+        while self.world.report.operations < self.operations && self.is_ok() {
             self.step();
             if self.is_killed() {
-                self.outlive();
+                self.restart_on_pool();
                 if self.world.report.held_up > 0 {
                     return;
                 }
@@ -126,7 +126,7 @@ impl Simulation {
                 break;
             }
             // No guarantee covers two faults at once, of the journal and of the process.
-            if self.drains() {
+            if self.is_draining() {
                 continue;
             }
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
@@ -140,9 +140,9 @@ impl Simulation {
             }
             if self.kills.last().is_some_and(|&at| at <= self.world.report.operations) {
                 self.kills.pop();
-                let steps = self.world.dice.below(STEPS_MAX);
+                let steps = self.world.dice.below(KILL_SECTORS_MAX);
                 self.world.kill_in = Some(steps);
-                self.doomed = 0;
+                self.kill_delay_events = 0;
             }
         }
         // After such a silence, the clients have operations left.
@@ -151,37 +151,37 @@ impl Simulation {
         self.world.device.healed = true;
         self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
         let soon = self.world.now_us + 10_000;
-        self.world.queue.hurry(soon);
+        self.world.queue.cap_times(soon);
         // A full journal may lack the space for a record until checkpoints free some.
         for _ in 0..HEALINGS_MAX {
-            self.write_lost();
-            self.converge("all requests are to be answered soon after the last fault");
+            self.rewrite_lost();
+            self.converge("requests are not answered after the last fault");
             let soon = self.world.now_us + 4 * self.world.plan.tick_us;
-            while self.is_sound() && self.world.any_is_lost() && self.world.now_us < soon {
+            while self.is_ok() && self.world.any_is_lost() && self.world.now_us < soon {
                 self.step();
             }
         }
-        self.world.check_found();
+        self.world.check_none_lost();
         self.verify();
         self.world.report.virtual_us = self.world.now_us;
     }
 
     /// Whether the process has been killed, within a call or between two events.
     fn is_killed(&mut self) -> bool {
-        if self.world.kill_in.is_some() && !self.drains() {
-            self.doomed += 1;
-            if self.doomed > EVENTS_MAX {
-                self.world.die();
+        if self.world.kill_in.is_some() && !self.is_draining() {
+            self.kill_delay_events += 1;
+            if self.kill_delay_events > KILL_EVENTS_MAX {
+                self.world.kill();
             }
         }
         self.world.is_dead()
     }
 
-    fn drains(&self) -> bool {
+    fn is_draining(&self) -> bool {
         self.world.journal.as_ref().is_some_and(|journal| !journal.undrained.is_empty())
     }
 
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_ok(&self) -> bool {
         self.world.violation.is_none()
     }
 
@@ -193,29 +193,31 @@ impl Simulation {
         match event {
             Event::Client(client) => self.client(client),
             Event::Payload(at) => {
-                let staging = self.world.staging.remove(at).expect("a payload comes once");
+                let staging = self.world.staging.remove(at).expect("a payload completes once");
                 self.world.worker = staging.worker;
                 let dispatcher = &mut self.dispatchers[usize::from(staging.worker)];
                 staging.end(&mut self.world, dispatcher);
                 self.world.send_ios();
             }
             Event::Complete(io) => {
-                self.count_barren();
+                self.check_progress();
                 for (shard, id, result) in self.world.end_step(io) {
                     let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-                    self.on(worker, |dispatcher, world| {
+                    self.with_dispatcher(worker, |dispatcher, world| {
                         dispatcher.complete(world, shard, id, result);
                     });
                 }
             }
             Event::Flushed(flush) => {
                 let (worker, job, result) = self.world.end_flush(flush);
-                self.on(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
+                self.with_dispatcher(worker, |dispatcher, world| {
+                    dispatcher.flushed(world, job, result)
+                });
             }
             Event::Journal => self.world.end_journal_write(),
             Event::Release(held) => self.world.end_reply(held),
             Event::Answer(worker, answer) => {
-                self.on(worker, |dispatcher, world| dispatcher.answer(world, answer));
+                self.with_dispatcher(worker, |dispatcher, world| dispatcher.answer(world, answer));
             }
             Event::Tick => self.tick(),
         }
@@ -223,23 +225,27 @@ impl Simulation {
             self.world.shards.iter().for_each(|shard| shard.shard.self_check());
             self.world.journal.iter().for_each(Journal::self_check);
             self.world.check_seals();
-            self.world.check_orders();
-            self.world.check_emptied();
+            self.world.check_write_order();
+            self.world.check_bypassed();
         }
     }
 
     /// Detects that I/Os keep completing without ever answering a request.
-    fn count_barren(&mut self) {
-        self.world.barren += 1;
-        if self.world.barren == BARREN_EVENTS_MAX {
-            let waiting = self.world.asked.iter().next().map(|asked| asked.request);
+    fn check_progress(&mut self) {
+        self.world.events_since_answer += 1;
+        if self.world.events_since_answer == EVENTS_WITHOUT_ANSWER_MAX {
+            let waiting = self.world.requests.iter().next().map(|pending| pending.request);
             let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-            let message = "requests are to be answered, not to wake each other for ever";
-            self.world.violate(place, format!("{message}; waiting is {waiting:?}"));
+            let message = "I/Os complete, but no request is answered";
+            self.world.violate(place, format!("{message}; one in flight is {waiting:?}"));
         }
     }
 
-    fn on(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
+    fn with_dispatcher(
+        &mut self,
+        worker: u8,
+        call: impl FnOnce(&mut Dispatcher<World>, &mut World),
+    ) {
         self.world.worker = worker;
         call(&mut self.dispatchers[usize::from(worker)], &mut self.world);
         self.world.send_ios();
@@ -259,29 +265,29 @@ impl Simulation {
                     }
                 }
                 let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-                self.on(worker, |dispatcher, world| dispatcher.tick(world, shard));
+                self.with_dispatcher(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
         self.world.patrol();
-        self.world.regain_lost();
-        self.keep_journal();
-        self.keep_power();
+        self.world.restore_lost();
+        self.maintain_journal();
+        self.maintain_power();
         let next = self.world.now_us + self.world.plan.tick_us;
         self.world.queue.push(next, Event::Tick);
     }
 
     /// Requests checkpoints, and the writeback that follows the failure of a journal.
-    fn keep_journal(&mut self) {
+    fn maintain_journal(&mut self) {
         let mut volumes = self.world.begin_checkpoint();
         let failed = self.world.journal.as_ref().filter(|journal| journal.has_failed());
         if let Some(journal) = failed {
-            let is_asked = |volume: &u16| {
+            let is_pending = |volume: &u16| {
                 self.world
-                    .asked
+                    .requests
                     .iter()
-                    .any(|asked| asked.client == KEEPER && asked.request.volume.0 == *volume)
+                    .any(|pending| pending.client == KEEPER && pending.request.volume.0 == *volume)
             };
-            volumes.extend(journal.undrained.iter().filter(|volume| !is_asked(volume)));
+            volumes.extend(journal.undrained.iter().filter(|volume| !is_pending(volume)));
         }
         for volume in volumes {
             let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
@@ -290,7 +296,7 @@ impl Simulation {
                 Request { volume: VolumeId(volume), kind: RequestKind::Checkpoint, range };
             self.submit(worker, KEEPER, request);
         }
-        for (volume, kind) in self.world.go_on_keeping() {
+        for (volume, kind) in self.world.advance_retentions() {
             let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
             self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
         }
@@ -298,11 +304,11 @@ impl Simulation {
     }
 
     /// Requests what follows from the state of the UPS.
-    fn keep_power(&mut self) {
+    fn maintain_power(&mut self) {
         for (volume, kind) in self.world.tick_power() {
-            let is_its = |a: &Asked| a.client == KEEPER && a.request.volume == volume;
-            let is_asked = self.world.asked.iter().any(is_its);
-            if !is_asked {
+            let is_same = |a: &PendingRequest| a.client == KEEPER && a.request.volume == volume;
+            let is_pending = self.world.requests.iter().any(is_same);
+            if !is_pending {
                 let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
                 self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
             }
@@ -316,11 +322,11 @@ impl Simulation {
         self.world.spare_journal();
         let is_late = self.world.strikes_always(Sabotage::HaltLate);
         self.world.power.halted = !is_late;
-        self.pass_time();
+        self.run_some_events();
         for shard in 0..self.world.shards.len() {
             for volume in self.world.ups_volumes() {
-                self.world.save(shard, volume);
-                self.pass_time();
+                self.world.dump_lines(shard, volume);
+                self.run_some_events();
             }
         }
         self.world.power.halted = true;
@@ -329,16 +335,16 @@ impl Simulation {
                 self.world.volumes[usize::from(volume.0)].disk.flush();
             }
         }
-        self.pass_time();
-        if self.is_sound() {
+        self.run_some_events();
+        if self.is_ok() {
             self.crash(Crash::Saved);
         }
     }
 
     /// Processes a few events.
-    fn pass_time(&mut self) {
+    fn run_some_events(&mut self) {
         for _ in 0..self.world.dice.range(0, self.world.plan.power.events_between_max) {
-            if self.is_sound() {
+            if self.is_ok() {
                 self.step();
             }
         }
@@ -396,22 +402,22 @@ impl Simulation {
             }
         }
         self.world.report.mode_changes += 1;
-        self.world.note(volume, ByteRange::new(0, 0), || format!("the mode is now {mode}"));
+        self.world.log_event(volume, ByteRange::new(0, 0), || format!("mode {mode}"));
     }
 
     /// The process crashes, possibly with the power, and the next one starts on the same disks.
     fn crash(&mut self, crash: Crash) {
         let world = &mut self.world;
         for volume in 0..world.volumes.len() as u16 {
-            world.note(volume, ByteRange::new(0, 0), || format!("crash: {crash:?}"));
+            world.log_event(volume, ByteRange::new(0, 0), || format!("crash: {crash:?}"));
         }
-        world.check_orders();
+        world.check_write_order();
         world.report.crashes += 1;
         world.kill_in = None;
         world.collect_counters();
-        world.cut_ios();
+        world.abort_ios();
         world.queue.clear();
-        world.asked.drain().for_each(drop);
+        world.requests.drain().for_each(drop);
         world.held.drain().for_each(drop);
         world.staging.drain().for_each(drop);
         for volume in 0..world.volumes.len() {
@@ -431,14 +437,14 @@ impl Simulation {
             Some(found) => world.journal_image(found, at),
             None => Vec::new(),
         };
-        let lacking: Vec<_> = (0..world.volumes.len()).map(image).collect();
+        let to_restore: Vec<_> = (0..world.volumes.len()).map(image).collect();
         let contents: Vec<Vec<u64>> = world
             .volumes
             .iter()
-            .zip(&lacking)
-            .map(|(volume, lacking)| {
+            .zip(&to_restore)
+            .map(|(volume, to_restore)| {
                 let mut content = volume.disk.content().to_vec();
-                for (extent, stamps) in lacking {
+                for (extent, stamps) in to_restore {
                     if extent.source != Source::Discard {
                         let sectors = sectors_of(extent.range);
                         content[sectors.start as usize..sectors.end as usize]
@@ -448,48 +454,48 @@ impl Simulation {
                 content
             })
             .collect();
-        self.world.concede_lost(&contents);
+        self.world.accept_loss(&contents);
         self.check_contents("after a crash", &contents, |oracle, sector, found| {
-            oracle.crash(sector, found, crash)
+            oracle.check_crash(sector, found, crash)
         });
         for (state, content) in self.world.volumes.iter_mut().zip(&contents) {
             for (sector, &found) in content.iter().enumerate() {
                 state.oracle.restart(sector as u64, found);
             }
         }
-        self.restart(found, lacking);
+        self.restart(found, to_restore);
     }
 
     /// Starts a new process on the remains of the old one.
-    fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
+    fn restart(&mut self, found: Option<Found>, to_restore: Vec<Vec<(Extent, Vec<u64>)>>) {
         self.world.restart_power();
-        self.world.recovers = true;
+        self.world.is_recovering = true;
         self.world.start_process();
         self.make_dispatchers();
-        let mut lacking = lacking;
+        let mut to_restore = to_restore;
         let mut resumed = false;
         if let Some(mut found) = found {
             resumed = self.world.resume_journal(&found);
             if !resumed {
                 self.world.drain_to_disk(&found);
                 found.drained();
-                assert!(self.world.resume_journal(&found), "an empty log always goes on");
+                assert!(self.world.resume_journal(&found), "an empty log can be resumed");
                 let of_vault = |volume: usize| self.world.has_ups(VolumeId(volume as u16));
-                let drained = (0..lacking.len()).filter(|&volume| !of_vault(volume));
-                drained.collect::<Vec<_>>().into_iter().for_each(|at| lacking[at].clear());
+                let drained = (0..to_restore.len()).filter(|&volume| !of_vault(volume));
+                drained.collect::<Vec<_>>().into_iter().for_each(|at| to_restore[at].clear());
             }
         }
-        if lacking.iter().any(|extents| !extents.is_empty()) || resumed {
+        if to_restore.iter().any(|extents| !extents.is_empty()) || resumed {
             let next = self.world.now_us + self.world.plan.tick_us;
             self.world.queue.push(next, Event::Tick);
         }
-        if !self.restore(&lacking) || !self.empty_vaults() {
+        if !self.restore(&to_restore) || !self.empty_vaults() {
             return;
         }
         if resumed {
             self.world.journal.as_mut().expect("it was resumed").restored();
         }
-        if self.is_sound() {
+        if self.is_ok() {
             self.start_clients();
         }
     }
@@ -498,7 +504,7 @@ impl Simulation {
     /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
         for volume in self.world.ups_volumes() {
-            if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_sound() {
+            if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_ok() {
                 continue;
             }
             if self.world.strikes_always(Sabotage::EmptyVaultEarly) {
@@ -509,7 +515,7 @@ impl Simulation {
                 return false;
             }
             self.restore_piece(volume.0, RequestKind::Destage, ByteRange::new(0, 0), &[]);
-            if self.is_sound() && self.dies_in_recovery(chance) {
+            if self.is_ok() && self.dies_in_recovery(chance) {
                 return false;
             }
             self.world.empty_vault(volume);
@@ -522,7 +528,7 @@ impl Simulation {
     pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
         let dies = self.world.dice.chance(chance);
         // No guarantee covers two faults at once, of the journal and of the process.
-        if !dies || self.drains() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
+        if !dies || self.is_draining() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
             return false;
         }
         self.recovery_deaths += 1;
@@ -533,14 +539,14 @@ impl Simulation {
 
     /// Restores the journal's or the vault's content to the pool. Returns false if the process
     /// crashed meanwhile; then the next one has recovered.
-    fn restore(&mut self, lacking: &[Vec<(Extent, Vec<u64>)>]) -> bool {
-        for (volume, extents) in lacking.iter().enumerate() {
+    fn restore(&mut self, to_restore: &[Vec<(Extent, Vec<u64>)>]) -> bool {
+        for (volume, extents) in to_restore.iter().enumerate() {
             for (extent, stamps) in extents {
                 self.world.report.restored_extents += 1;
                 let stripes = self.world.stripes_of(VolumeId(volume as u16));
                 for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
                     self.restore_piece(volume as u16, kind, range, &stamps);
-                    if !self.is_sound() {
+                    if !self.is_ok() {
                         return true;
                     }
                     if self.dies_in_recovery(self.world.plan.crash_in_recovery) {
@@ -553,9 +559,9 @@ impl Simulation {
     }
 
     /// Processes events until the given time has passed.
-    fn let_pass(&mut self, us: u64) {
+    fn run_for(&mut self, us: u64) {
         let until = self.world.now_us + us;
-        while self.is_sound() && self.world.now_us < until {
+        while self.is_ok() && self.world.now_us < until {
             self.step();
         }
     }
@@ -576,7 +582,7 @@ impl Simulation {
             self.world.device.healed |= count > RESTORES_MAX;
             if count == 100 * RESTORES_MAX {
                 let place = Some((volume, range.offset / SECTOR_BYTES));
-                self.world.violate(place, format!("{kind:?} {range} never goes well"));
+                self.world.violate(place, format!("{kind:?} {range} never succeeds"));
             }
             // A journal that is full of records of lost data cannot record that the disk has the
             // rest. The start fails and keeps everything, and the operator has to rescue the data.
@@ -587,13 +593,13 @@ impl Simulation {
             }
             if is_full {
                 // The next attempt starts after a checkpoint has had its time.
-                self.let_pass(self.world.plan.tick_us);
+                self.run_for(self.world.plan.tick_us);
             }
             let request = Request { volume: VolumeId(volume), kind, range };
             self.world.restored = None;
             let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
             self.world.worker = worker;
-            let (token, _) = self.world.ask(KEEPER, request);
+            let (token, _) = self.world.register(KEEPER, request);
             let payload = match kind {
                 RequestKind::Restore | RequestKind::Record => {
                     Payload::Owned(Memory::payload(&bytes))
@@ -603,11 +609,11 @@ impl Simulation {
             let dispatcher = &mut self.dispatchers[usize::from(worker)];
             dispatcher.submit(&mut self.world, token, request, payload);
             self.world.send_ios();
-            let barren = self.world.report.events + RESTORE_EVENTS_MAX;
+            let last_event = self.world.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
-            while self.is_sound() && self.world.restored.is_none() {
+            while self.is_ok() && self.world.restored.is_none() {
                 // A full journal waits for a disk that refuses dirty data.
-                if self.world.report.events == barren {
+                if self.world.report.events == last_event {
                     self.world.device.healed = true;
                     self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
                     // A stall that began before may continue.
@@ -615,12 +621,12 @@ impl Simulation {
                 }
                 if self.world.now_us > too_late_us {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
-                    self.world.violate(place, format!("{kind:?} {range} is never done"));
+                    self.world.violate(place, format!("{kind:?} {range} never completes"));
                 }
                 self.step();
             }
             self.world.device.healed = healed;
-            if !self.is_sound() || self.world.restored == Some(Ok(())) {
+            if !self.is_ok() || self.world.restored == Some(Ok(())) {
                 return;
             }
         }
@@ -642,7 +648,7 @@ impl Simulation {
         for (at, content) in contents.iter().enumerate() {
             let oracle = &mut self.world.volumes[at].oracle;
             let contents = (0..).zip(content.iter().copied());
-            if let Some((sector, text)) = oracle.first_wrong(contents, &mut is_right) {
+            if let Some((sector, text)) = oracle.first_mismatch(contents, &mut is_right) {
                 let message = format!("{when}, sector {sector} of volume {at} {text}");
                 self.world.violate(Some((at as u16, sector)), message);
                 return;
@@ -651,15 +657,18 @@ impl Simulation {
     }
 
     /// Processes events until nothing is in flight.
-    fn converge(&mut self, what: &str) {
+    fn converge(&mut self, message: &str) {
         let until = self.world.now_us + CONVERGE_US_MAX;
-        while self.is_sound() && self.is_busy() {
+        while self.is_ok() && self.is_busy() {
             if self.world.now_us > until {
-                let waiting = self.world.asked.iter().next();
-                let waiting = waiting.map(|asked| asked.request);
+                let waiting = self.world.requests.iter().next();
+                let waiting = waiting.map(|pending| pending.request);
                 let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-                let count = self.world.asked.len();
-                self.world.violate(place, format!("{what}; {count} are not, first {waiting:?}"));
+                let count = self.world.requests.len();
+                self.world.violate(
+                    place,
+                    format!("{message}: {count} in flight, the first is {waiting:?}"),
+                );
                 return;
             }
             self.step();
@@ -667,7 +676,7 @@ impl Simulation {
     }
 
     fn is_busy(&self) -> bool {
-        self.world.asked.len() > 0
+        self.world.requests.len() > 0
             || self.world.held.len() > 0
             || self.world.staging.len() > 0
             || self.world.flushes.len() > 0
@@ -676,17 +685,17 @@ impl Simulation {
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
     }
 
-    fn ask(&mut self, volume: u16, kind: RequestKind, range: ByteRange) {
+    fn submit_check(&mut self, volume: u16, kind: RequestKind, range: ByteRange) {
         let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
         let request = Request { volume: VolumeId(volume), kind, range };
         self.submit(worker, VERIFIER, request);
     }
 
     /// Rewrites lost data, which must heal it.
-    fn write_lost(&mut self) {
+    fn rewrite_lost(&mut self) {
         for volume in 0..self.world.volumes.len() as u16 {
             for range in self.world.lost_lines(VolumeId(volume)) {
-                self.ask(volume, RequestKind::Write { fua: false }, range);
+                self.submit_check(volume, RequestKind::Write { fua: false }, range);
             }
         }
     }
@@ -699,39 +708,39 @@ impl Simulation {
             let size = self.world.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
             for offset in (0..size).step_by(VERIFY_BYTES as usize) {
                 let range = ByteRange::new(offset, VERIFY_BYTES.min(size - offset));
-                self.ask(volume, RequestKind::Read, range);
-                self.converge("a read at the end is to be answered soon");
+                self.submit_check(volume, RequestKind::Read, range);
+                self.converge("a read of the final check is not answered");
             }
-            self.ask(volume, RequestKind::Flush, ByteRange::new(0, 0));
-            self.converge("a flush at the end is to be answered soon");
-            self.ask(volume, RequestKind::Destage, ByteRange::new(0, 0));
-            self.converge("everything is to be on the disk in the end");
+            self.submit_check(volume, RequestKind::Flush, ByteRange::new(0, 0));
+            self.converge("a flush of the final check is not answered");
+            self.submit_check(volume, RequestKind::Destage, ByteRange::new(0, 0));
+            self.converge("the final destage is not answered");
         }
-        if !self.is_sound() {
+        if !self.is_ok() {
             return;
         }
         if self.world.report.errors > errors {
-            self.world.violate(None, "nothing fails once all faults are healed".into());
+            self.world.violate(None, "a request failed after all faults were healed".into());
         }
         let moment = self.world.moment + 1;
         self.check_disks("after the last flush", |oracle, sector, found| {
-            oracle.read(sector, found, moment)
+            oracle.check_read(sector, found, moment)
         });
         for at in 0..self.world.volumes.len() as u16 {
             let disk = &self.world.volumes[usize::from(at)].disk;
             let mut both = disk.content().iter().zip(disk.stable());
             if let Some(sector) = both.position(|(now, stable)| now != stable) {
                 let place = Some((at, sector as u64));
-                self.world.violate(place, "a flush must make everything stable".into());
+                self.world.violate(place, "after a flush, the disk has unstable data".into());
             }
         }
         self.world.collect_counters();
-        self.check_left_over();
+        self.check_leaks();
     }
 
-    fn check_left_over(&mut self) {
+    fn check_leaks(&mut self) {
         for at in 0..self.world.shards.len() {
-            if let Some(left) = self.world.shards[at].left_over() {
+            if let Some(left) = self.world.shards[at].leaks() {
                 return self.world.violate(None, format!("shard {at}: {left}"));
             }
             let shard = &mut self.world.shards[at].shard;
@@ -739,7 +748,7 @@ impl Simulation {
                 shard.remove_volume(VolumeId(volume));
             }
             if shard.usage().resident_lines != 0 {
-                let message = format!("shard {at} holds lines of volumes that are gone");
+                let message = format!("shard {at} holds lines of removed volumes");
                 self.world.violate(None, message);
                 return;
             }
@@ -747,8 +756,8 @@ impl Simulation {
     }
 
     /// The last events of a place, or of all.
-    pub(crate) fn story(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
-        let concerns = |note: &&super::world::Note| match place {
+    pub(crate) fn last_events(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
+        let concerns = |note: &&super::world::LoggedEvent| match place {
             None => true,
             Some((volume, sector)) => {
                 let line = sector / 8 * 8..sector / 8 * 8 + 8;
@@ -757,7 +766,7 @@ impl Simulation {
                     && (note.range.len == 0 || sectors.start < line.end && line.start < sectors.end)
             }
         };
-        let notes = self.world.notes.iter().flatten().filter(concerns);
+        let notes = self.world.event_log.iter().flatten().filter(concerns);
         let mut lines: Vec<String> = notes
             .rev()
             .take(count)

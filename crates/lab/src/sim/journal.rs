@@ -13,7 +13,7 @@ use super::stuck::Stuck;
 use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::journal::{LabLog, admit, answer_noted, answer_told, record};
+use crate::harness::journal::{LabLog, admit, answer_to_notification, answer_to_record, record};
 use crate::harness::memory::read_stamp;
 use crate::harness::oracle::ZERO;
 use forebay_engine::{Answer, Note, Part, PartId};
@@ -100,16 +100,16 @@ pub(crate) struct Journal {
     /// The device that is read after a start.
     reads: usize,
     /// The recorded members of a mirrored journal; they survive the process.
-    on_record: Vec<u64>,
+    recorded_members: Vec<u64>,
     /// Device numbers used so far.
-    drawn: u64,
+    numbers_used: u64,
     writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
     pub numbers: Vec<Option<u16>>,
     /// The failure mark: the records must not be used. It survives the process.
     is_marked: bool,
     /// Journals created so far.
-    made: u8,
+    journals_made: u8,
     /// Volumes with a checkpoint in progress, by their numbers in the journal.
     checkpoints: Vec<u16>,
     /// Data that failed checkpoints left dirty, until the journal has retained it.
@@ -118,11 +118,11 @@ pub(crate) struct Journal {
     pub undrained: Vec<u16>,
     /// The moment of the failure.
     failed_at: u32,
-    told: Vec<(PartId, Notification)>,
+    notifications: Vec<(PartId, Notification)>,
 }
 
-fn journal_id(made: u8) -> JournalId {
-    JournalId([made; 16])
+fn journal_id(journals_made: u8) -> JournalId {
+    JournalId([journals_made; 16])
 }
 
 fn identity(volume: usize) -> [u8; 32] {
@@ -140,17 +140,17 @@ impl Journal {
             log: if plan.mirrored { log.mirrored([1, 2]) } else { log },
             devices: [blank(true), blank(plan.mirrored)],
             reads: 0,
-            on_record: Vec::new(),
-            drawn: 2,
+            recorded_members: Vec::new(),
+            numbers_used: 2,
             writing: None,
             numbers: Vec::new(),
             is_marked: false,
-            made: 0,
+            journals_made: 0,
             checkpoints: Vec::new(),
             stuck: Vec::new(),
             undrained: Vec::new(),
             failed_at: 0,
-            told: Vec::new(),
+            notifications: Vec::new(),
         };
         journal.attach(sizes, true);
         journal
@@ -167,10 +167,10 @@ impl Journal {
         self.numbers = numbers.collect();
         while let Some(write) = self.log.poll_write() {
             (0..2).for_each(|device| self.put(&write, device, &mut |_| writes));
-            self.log.complete(write, Ok(()), &mut self.told);
+            self.log.complete(write, Ok(()), &mut self.notifications);
         }
-        self.on_record = self.log.superblock().members.numbers();
-        assert!(self.told.is_empty());
+        self.recorded_members = self.log.superblock().members.numbers();
+        assert!(self.notifications.is_empty());
     }
 
     fn put(
@@ -236,7 +236,7 @@ impl World {
     }
 
     pub(crate) fn withdraw_permit(&mut self) {
-        self.journal.as_mut().expect("a permit came from it").log.withdraw();
+        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
     }
 
     pub(crate) fn wait_for_barrier(&mut self, part: PartId) -> Result<bool, IoError> {
@@ -250,12 +250,12 @@ impl World {
     pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
         let Note { part, volume, range, ref kind } = note;
         if Sabotage::skipping_note(kind).is_some_and(|bug| self.strikes_always(bug)) {
-            return answer_noted(part, RecordOutcome::Unneeded);
+            return answer_to_record(part, RecordOutcome::Unneeded);
         }
-        let text = format!("the journal is told: {kind:?} {range}");
-        self.note(volume.0, range, || text);
+        let text = format!("journal: note {kind:?} {range}");
+        self.log_event(volume.0, range, || text);
         let journal = self.journal.as_mut().expect("the volume has one");
-        let number = journal.number(volume).expect("the volume is recorded");
+        let number = journal.number(volume).expect("the volume has a number");
         let noted = record(&mut journal.log, number, &note, payload, &self.shards[shard]);
         self.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
         self.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
@@ -264,7 +264,7 @@ impl World {
             let (kind, moment) = (FaultKind::NoRoom, self.moment);
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
         }
-        answer_noted(part, noted)
+        answer_to_record(part, noted)
     }
 
     /// Starts the next write of the journal.
@@ -276,7 +276,7 @@ impl World {
         }
         if let Some(members) = journal.log.unrecorded_loss() {
             if !skips_record {
-                journal.on_record = members;
+                journal.recorded_members = members;
             }
             journal.log.loss_recorded();
         }
@@ -309,8 +309,8 @@ impl World {
         let lose_superblock = self.strikes_always(Sabotage::LoseSuperblock);
         let marks = !self.strikes_always(Sabotage::SkipMark);
         let dice = &mut self.dice;
-        let journal = self.journal.as_mut().expect("it was writing");
-        let (write, results) = journal.writing.take().expect("it was writing");
+        let journal = self.journal.as_mut().expect("a write is in flight");
+        let (write, results) = journal.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
         for (device, result) in results.into_iter().enumerate() {
@@ -324,8 +324,8 @@ impl World {
             });
         }
         let before = journal.log.devices();
-        let mut told = std::mem::take(&mut journal.told);
-        journal.log.complete_on(write, results, &mut told);
+        let mut notifications = std::mem::take(&mut journal.notifications);
+        journal.log.complete_on(write, results, &mut notifications);
         self.report.journal_losses += u64::from(before != journal.log.devices());
         if journal.log.failed().is_some() {
             // The mark is durable before any part continues without the journal.
@@ -338,8 +338,8 @@ impl World {
             journal.undrained = journaled.map(|(volume, _)| volume as u16).collect();
             self.report.journal_failures += 1;
         }
-        self.tell(&mut told);
-        self.journal.as_mut().expect("as above").told = told;
+        self.deliver(&mut notifications);
+        self.journal.as_mut().expect("as above").notifications = notifications;
         self.pump_journal();
     }
 
@@ -383,30 +383,30 @@ impl World {
         }
         match result {
             Ok(()) => self.end_checkpoint(number, Ok(())),
-            Err(_) => self.begin_to_keep(volume, number),
+            Err(_) => self.begin_retention(volume, number),
         }
     }
 
     /// Ends the checkpoint of a volume.
     pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
-        let journal = self.journal.as_mut().expect("a checkpoint is under way");
+        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         journal.checkpoints.retain(|&other| other != number);
         journal.log.checkpointed(number, result);
-        self.tell_news();
+        self.deliver_notifications();
         self.pump_journal();
     }
 
     /// Delivers the log's notifications after a checkpoint.
-    fn tell_news(&mut self) {
-        let journal = self.journal.as_mut().expect("a checkpoint is under way");
-        let mut told = std::mem::take(&mut journal.told);
-        journal.log.poll_notifications(&mut told);
-        self.tell(&mut told);
-        self.journal.as_mut().expect("as above").told = told;
+    fn deliver_notifications(&mut self) {
+        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
+        let mut notifications = std::mem::take(&mut journal.notifications);
+        journal.log.poll_notifications(&mut notifications);
+        self.deliver(&mut notifications);
+        self.journal.as_mut().expect("as above").notifications = notifications;
     }
 
-    fn tell(&mut self, told: &mut Vec<(PartId, Notification)>) {
-        for answer in told.drain(..).map(answer_told) {
+    fn deliver(&mut self, notifications: &mut Vec<(PartId, Notification)>) {
+        for answer in notifications.drain(..).map(answer_to_notification) {
             self.queue.push(self.now_us, Event::Answer(worker_of(answer.part), answer));
         }
     }
@@ -418,14 +418,14 @@ impl World {
         let failed = journal.log.failed().is_some();
         if failed && journal.undrained.is_empty() && journal.plan.replaced {
             journal.reset(&sizes);
-            self.forsake_lost();
+            self.mark_lost_unrecoverable();
         }
     }
 
     /// Marks lost data as unrecoverable: only the journal that was replaced had it.
-    pub(crate) fn forsake_lost(&mut self) {
+    pub(crate) fn mark_lost_unrecoverable(&mut self) {
         for volume in self.volumes.iter_mut().filter(|volume| volume.journal) {
-            volume.forsaken.extend(volume.lost.keys());
+            volume.unrecoverable.extend(volume.lost.keys());
         }
     }
 
@@ -445,17 +445,17 @@ impl World {
         journal.undrained.clear();
         if journal.is_marked {
             journal.reset(&sizes);
-            self.forsake_lost();
+            self.mark_lost_unrecoverable();
             return None;
         }
         let found = if journal.plan.mirrored {
             self.start_mirrored()
         } else {
             let size = journal.plan.size_bytes();
-            recover(&mut journal.devices[0], size).expect("the superblock is whole")
+            recover(&mut journal.devices[0], size).expect("the superblock is valid")
         };
         if !found.damage.is_empty() {
-            let message = format!("a torn write is no damage: {:?}", found.damage);
+            let message = format!("a torn write is reported as damage: {:?}", found.damage);
             self.violate(None, message);
             return None;
         }
@@ -468,17 +468,17 @@ impl World {
         let journal = self.journal.as_mut().expect("it is mirrored");
         let size_bytes = journal.plan.size_bytes();
         let mut missing = dice.chance(journal.plan.missing).then(|| dice.below(2) as usize);
-        let drawn = [journal.drawn + 1, journal.drawn + 2];
-        journal.drawn += 2;
-        let on_record = journal.on_record.clone();
-        let is_on_record = |_, number| on_record.contains(&number);
+        let numbers_used = [journal.numbers_used + 1, journal.numbers_used + 2];
+        journal.numbers_used += 2;
+        let recorded_members = journal.recorded_members.clone();
+        let is_on_record = |_, number| recorded_members.contains(&number);
         let mut recovered = loop {
             let [a, b] = &mut journal.devices;
             let half = |device, at| {
                 (missing != Some(at)).then_some(MirrorDevice { device: device as _, size_bytes })
             };
             let halves = [half(a, 0), half(b, 1)];
-            match recover_mirrored(halves, drawn, &is_on_record, false) {
+            match recover_mirrored(halves, numbers_used, &is_on_record, false) {
                 Ok(recovered) => break recovered.expect("there is a journal"),
                 Err(RecoverError::MayBeStale { .. }) if missing.is_some() => missing = None,
                 Err(error) => panic!("{error}"),
@@ -486,7 +486,7 @@ impl World {
         };
         for step in recovered.steps() {
             match step {
-                Step::Record(members) => journal.on_record = members,
+                Step::Record(members) => journal.recorded_members = members,
                 Step::Write { to, position, bytes } => {
                     let at = position as usize;
                     journal.devices[to].0[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -500,7 +500,7 @@ impl World {
         }
         self.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
         self.report.journal_rewritten += u64::from(recovered.joins().is_some());
-        recovered.joined(drawn);
+        recovered.joined(numbers_used);
         journal.reads = usize::from(!recovered.in_sync()[0]);
         recovered.found
     }
@@ -509,7 +509,7 @@ impl World {
     pub(crate) fn resume_journal(&mut self, found: &Found) -> bool {
         let loses = self.strikes_always(Sabotage::LoseGeneration);
         let sizes = self.journal_sizes();
-        let journal = self.journal.as_mut().expect("something was found in it");
+        let journal = self.journal.as_mut().expect("a log was found");
         let Ok(log) = Log::resume(found, journal.plan.buffers()) else { return false };
         journal.log = log;
         journal.attach(&sizes, !loses);
@@ -518,7 +518,7 @@ impl World {
 
     /// The data that the disk of a volume may lack, according to the journal.
     pub(crate) fn journal_image(&self, found: &Found, volume: usize) -> Vec<(Extent, Vec<u64>)> {
-        let journal = self.journal.as_ref().expect("something was found in it");
+        let journal = self.journal.as_ref().expect("a log was found");
         let Some(number) = journal.numbers[volume] else { return Vec::new() };
         let image = Image::of_volume(&found.records, number);
         let stamps = |extent: &Extent| {
@@ -554,12 +554,12 @@ impl World {
 impl Journal {
     /// Starts a new journal on new devices.
     fn reset(&mut self, sizes: &[Option<u64>]) {
-        self.made = self.made.wrapping_add(1);
+        self.journals_made = self.journals_made.wrapping_add(1);
         let plan = self.plan;
-        let id = journal_id(self.made);
+        let id = journal_id(self.journals_made);
         let log = Log::format(id, plan.size_bytes(), plan.geometry(), plan.buffers());
-        self.drawn += 2;
-        let numbers = [self.drawn - 1, self.drawn];
+        self.numbers_used += 2;
+        let numbers = [self.numbers_used - 1, self.numbers_used];
         self.log = if plan.mirrored { log.mirrored(numbers) } else { log };
         self.devices.iter_mut().for_each(|device| device.0.fill(0));
         self.reads = 0;
@@ -573,7 +573,7 @@ impl Journal {
     }
 
     /// Reads the current content of the log, if it is readable without damage.
-    pub(crate) fn look(&mut self) -> Option<Found> {
+    pub(crate) fn read_log(&mut self) -> Option<Found> {
         self.reads = self.log.devices().iter().position(|&counts| counts)?;
         let size = self.plan.size_bytes();
         recover(&mut self.devices[self.reads], size).ok().filter(|found| found.damage.is_empty())

@@ -9,41 +9,41 @@ use super::disk::sectors_of;
 use super::driver::Simulation;
 use super::journal::Journal;
 use super::queue::Event;
-use super::world::{VolumeWorld, World};
+use super::world::{VolumeState, World};
 use crate::harness::Sabotage;
-use crate::harness::oracle::{POISON, show};
-use crate::harness::shard::ShardWorld;
+use crate::harness::oracle::{POISON, describe_stamp};
+use crate::harness::shard::PooledShard;
 use forebay_engine::{LineKey, LineMeta, MemoryStep};
 use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
 /// The maximum number of sectors that are copied before a scheduled kill.
-pub(crate) const STEPS_MAX: u64 = 40;
+pub(crate) const KILL_SECTORS_MAX: u64 = 40;
 /// Events after which a kill occurs between two events if no memory step came before.
-pub(crate) const EVENTS_MAX: u64 = 100;
+pub(crate) const KILL_EVENTS_MAX: u64 = 100;
 
 /// Events that a start waits for space in the journal.
 const VOID_EVENTS_MAX: u64 = 10_000;
 
 /// The tables and the data of the shards of a killed process.
-pub(crate) type Remains = Vec<(Vec<LineMeta>, Vec<u64>)>;
+pub(crate) type PoolSnapshot = Vec<(Vec<LineMeta>, Vec<u64>)>;
 
 impl World {
     /// Whether the process has been killed, although the current call continues.
     pub(crate) const fn is_dead(&self) -> bool {
-        self.remains.is_some()
+        self.killed_pool.is_some()
     }
 
     /// Kills the process.
-    pub(crate) fn die(&mut self) {
-        self.remains = Some(self.shards.iter().map(ShardWorld::remains).collect());
+    pub(crate) fn kill(&mut self) {
+        self.killed_pool = Some(self.shards.iter().map(PooledShard::snapshot).collect());
         self.kill_in = None;
     }
 
     /// Counts down the sectors of a memory step. If the kill occurs in this step, executes the part
     /// before it, possibly tears a sector, kills the process and returns true.
-    pub(crate) fn dies_in(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) -> bool {
+    pub(crate) fn is_killed_in(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) -> bool {
         let Some(left) = self.kill_in else { return false };
         let (slot, offset, len) = match step {
             MemoryStep::Fill { slot, offset, len, .. } => (slot, offset, len),
@@ -64,20 +64,20 @@ impl World {
             MemoryStep::Copy { from, to, offset, .. } => {
                 MemoryStep::Copy { from, to, offset, len: done }
             }
-            MemoryStep::Verify { .. } => unreachable!("it changes nothing"),
+            MemoryStep::Verify { .. } => unreachable!("a verification has no sectors"),
         };
-        self.carry_out(shard, first, payload);
+        self.apply_step(shard, first, payload);
         if self.dice.chance(500_000) {
             self.shards[shard].set_stamp(slot, offset + done, POISON);
         }
-        self.die();
+        self.kill();
         true
     }
 
     /// Creates the shards of a process that adopts a pool.
-    fn adopt(&mut self, remains: Remains) {
+    fn recover_shards(&mut self, killed_pool: PoolSnapshot) {
         self.shards.clear();
-        for (mut table, pool) in remains {
+        for (mut table, pool) in killed_pool {
             if self.volumes.len() > 1 && self.strikes_always(Sabotage::MixUpVolumes) {
                 // The first two volumes exchange their numbers.
                 for line in &mut table {
@@ -87,7 +87,7 @@ impl World {
                 }
             }
             let policy = self.plan.policy.build(table.len());
-            let (shard, found) = ShardWorld::recover((table, pool), policy, self.plan.config);
+            let (shard, found) = PooledShard::recover((table, pool), policy, self.plan.config);
             shard.shard.self_check();
             self.report.kept_lines += found.lines;
             self.report.moving_lines += found.moving_lines;
@@ -99,7 +99,7 @@ impl World {
     }
 
     /// The content of a sector as readers see it, and whether it is in the pool.
-    fn effective(&self, volume: u16, sector: u64) -> (u64, bool) {
+    fn visible_content(&self, volume: u16, sector: u64) -> (u64, bool) {
         let id = VolumeId(volume);
         let number = shard_of(id, self.stripes_of(id), sector * SECTOR_BYTES, self.shards.len());
         let one = &self.shards[number];
@@ -111,8 +111,8 @@ impl World {
     }
 
     /// Checks the content that the next process would read.
-    fn check_kept(&mut self, lost: Vec<Lost>) {
-        self.find_lost(lost);
+    fn check_adopted(&mut self, lost: Vec<Lost>) {
+        self.reload_lost(lost);
         self.moment += 1;
         for volume in 0..self.volumes.len() as u16 {
             let mut dirty =
@@ -125,7 +125,7 @@ impl World {
                 }
             }
             for sector in 0..self.volumes[usize::from(volume)].sectors {
-                let (found, in_pool) = self.effective(volume, sector);
+                let (found, in_pool) = self.visible_content(volume, sector);
                 let is_dirty = dirty[sector as usize / 8] >> (sector % 8) & 1 != 0;
                 let state = &mut self.volumes[usize::from(volume)];
                 if state.lost.contains_key(&sector) {
@@ -137,12 +137,12 @@ impl World {
                     let message = format!(
                         "after a kill, sector {sector} of volume {volume} is clean and {}, but {} \
                          on the disk",
-                        show(found),
-                        show(on_disk)
+                        describe_stamp(found),
+                        describe_stamp(on_disk)
                     );
                     return self.violate(place, message);
                 }
-                if !state.oracle.read(sector, found, self.moment) {
+                if !state.oracle.check_read(sector, found, self.moment) {
                     let message = format!(
                         "after a kill that left the pool, sector {sector} of volume {volume} {}",
                         state.oracle.explain(sector, found)
@@ -154,7 +154,7 @@ impl World {
     }
 
     /// Writes all dirty data of volumes with a journal to their disks.
-    fn settle_to_disk(&mut self) {
+    fn write_dirty_to_disks(&mut self) {
         for (volume, range, stamps) in self.dirty_of_journal() {
             for (sector, stamp) in sectors_of(range).zip(stamps) {
                 self.volumes[usize::from(volume)].disk.write(sector, stamp);
@@ -174,7 +174,7 @@ impl World {
             }
             let image = self.journal_image(found, at);
             let Self { volumes, shards, .. } = self;
-            let VolumeWorld { disk, oracle, lost, .. } = &mut volumes[at];
+            let VolumeState { disk, oracle, lost, .. } = &mut volumes[at];
             let held = image.iter().filter(|(extent, _)| extent.source != Source::Discard);
             for (sector, stamp) in held.flat_map(|(e, s)| sectors_of(e.range).zip(s)) {
                 if lost.contains_key(&sector) {
@@ -196,7 +196,7 @@ impl World {
         for volume in volumes.filter(|&volume| self.has_journal(volume)) {
             for one in &self.shards {
                 for (key, mask) in one.shard.dirty_sectors(volume) {
-                    let slot = one.shard.slot_of(key, mask).expect("what is dirty is valid");
+                    let slot = one.shard.slot_of(key, mask).expect("dirty sectors are valid");
                     for sector in (0..SECTORS_PER_LINE).filter(|at| mask >> at & 1 != 0) {
                         let offset = sector * SECTOR_BYTES as u32;
                         let range = ByteRange::new(key.offset() + u64::from(offset), SECTOR_BYTES);
@@ -211,34 +211,34 @@ impl World {
 
 impl Simulation {
     /// Handles a kill: the next process adopts the pool.
-    pub(crate) fn outlive(&mut self) {
+    pub(crate) fn restart_on_pool(&mut self) {
         let world = &mut self.world;
-        let remains = world.remains.take().expect("it has died");
+        let killed_pool = world.killed_pool.take().expect("the process was killed");
         for volume in 0..world.volumes.len() as u16 {
-            world.note(volume, ByteRange::new(0, 0), || "killed; the pool is kept".into());
+            world.log_event(volume, ByteRange::new(0, 0), || "killed; the pool is kept".into());
         }
         world.report.kills += 1;
         world.collect_counters();
-        world.cut_ios();
+        world.abort_ios();
         world.queue.clear();
         world.held.drain().for_each(drop);
         world.staging.drain().for_each(drop);
         world.moment += 1;
         let lost = world.volumes.iter().map(|volume| volume.lost.clone()).collect();
-        for asked in world.asked.drain().collect::<Vec<_>>() {
-            world.end_unanswered(&asked);
+        for pending in world.requests.drain().collect::<Vec<_>>() {
+            world.abandon(&pending);
         }
         let found = world.crash_journal();
         world.restart_power();
-        world.adopt(remains);
-        world.check_kept(lost);
-        if !self.is_sound() {
+        world.recover_shards(killed_pool);
+        world.check_adopted(lost);
+        if !self.is_ok() {
             return;
         }
         let journal = self.world.journal.as_ref();
         if journal.is_some_and(|journal| !journal.keeps_each_write()) {
             // The newest record of lost data may have been in the memory of the process.
-            self.world.forsake_lost();
+            self.world.mark_lost_unrecoverable();
         }
         let was_reset = found.is_none();
         self.world.make_streams();
@@ -246,20 +246,20 @@ impl Simulation {
         if let Some(mut found) = found
             && !self.world.resume_journal(&found)
         {
-            self.world.settle_to_disk();
+            self.world.write_dirty_to_disks();
             self.world.rescue_lost(&found);
             found.drained();
-            assert!(self.world.resume_journal(&found), "an empty log always goes on");
+            assert!(self.world.resume_journal(&found), "an empty log can be resumed");
         }
         if self.world.journal.is_some() {
-            self.world.journal.as_mut().expect("it was resumed").restored();
+            self.world.journal.as_mut().expect("the journal was resumed").restored();
             let next = self.world.now_us + self.world.plan.tick_us;
             self.world.queue.push(next, Event::Tick);
-            if !self.record_again(!was_reset) || self.world.report.held_up > 0 {
+            if !self.record_dirty_again(!was_reset) || self.world.report.held_up > 0 {
                 return;
             }
         }
-        if self.is_sound() {
+        if self.is_ok() {
             self.start_clients();
         }
     }
@@ -268,8 +268,8 @@ impl Simulation {
     /// of the process. The process may die meanwhile, with its pool, unless the journal is a new
     /// one: then the pool has the only copy of what the failed journal held, and its loss would be
     /// a second fault.
-    fn record_again(&mut self, may_die: bool) -> bool {
-        let mark = self.world.journal.as_ref().expect("it was resumed").log.mark();
+    fn record_dirty_again(&mut self, may_die: bool) -> bool {
+        let mark = self.world.journal.as_ref().expect("the journal was resumed").log.mark();
         // Data that is restored from old records from now on is not in any new record.
         let volumes = self.world.volumes.iter();
         let whole: Vec<bool> = volumes.map(|volume| volume.lost.is_empty()).collect();
@@ -278,7 +278,7 @@ impl Simulation {
                 continue;
             }
             self.restore_piece(volume, RequestKind::Record, range, &stamps);
-            if !self.is_sound() || self.world.report.held_up > 0 {
+            if !self.is_ok() || self.world.report.held_up > 0 {
                 return true;
             }
             // With a UPS, power is not lost before the dump.
@@ -289,18 +289,18 @@ impl Simulation {
                 return false;
             }
         }
-        self.forget_older(mark, &whole);
+        self.void_older_records(mark, &whole);
         true
     }
 
     /// Voids the records of the process before, because disk and journal have everything again and
     /// a newer record may have been in its memory. If data is lost in the pool, records of lost and
     /// dirty data are kept.
-    fn forget_older(&mut self, mark: Mark, whole: &[bool]) {
+    fn void_older_records(&mut self, mark: Mark, whole: &[bool]) {
         if self.world.strikes_always(Sabotage::KeepOldRecords) {
             return;
         }
-        let numbers = self.world.journal.as_ref().expect("it was resumed").numbers.clone();
+        let numbers = self.world.journal.as_ref().expect("the journal was resumed").numbers.clone();
         for ((at, number), whole) in numbers.into_iter().enumerate().zip(whole) {
             let Some(number) = number else { continue };
             let World { volumes, journal, .. } = &mut self.world;
@@ -321,7 +321,7 @@ impl Simulation {
                 log.failed().is_none() && (has_more || !log.superblock_is_durable())
             })
         };
-        while self.is_sound() && is_pending(&self.world) {
+        while self.is_ok() && is_pending(&self.world) {
             self.step();
         }
     }
@@ -331,7 +331,7 @@ impl Simulation {
     /// start fails and keeps everything.
     fn void_clean(&mut self, volume: VolumeId, number: u16) -> bool {
         for _ in 0..VOID_EVENTS_MAX {
-            if !self.is_sound() || self.world.void_clean(volume, number) {
+            if !self.is_ok() || self.world.void_clean(volume, number) {
                 return true;
             }
             self.step();

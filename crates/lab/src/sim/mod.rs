@@ -35,7 +35,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Events printed for a failure.
-const STORY_EVENTS: usize = 50;
+const FAILURE_EVENTS: usize = 50;
 
 /// Runs one seed. A failed seed is run again to log its events.
 ///
@@ -49,19 +49,19 @@ pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
         return Ok(simulation.world.report);
     }
     let mut simulation = Simulation::new(&options);
-    simulation.world.notes = Some(Vec::new());
+    simulation.world.event_log = Some(Vec::new());
     let ended = catch_unwind(AssertUnwindSafe(|| simulation.run()));
     let (message, place) = match (simulation.world.violation.take(), ended) {
         (Some(violation), _) => (violation.message, violation.place),
         (None, Err(panic)) => (panic_text(&*panic), None),
-        (None, Ok(())) => ("the same seed went well the second time".into(), None),
+        (None, Ok(())) => ("the failure did not repeat with the same seed".into(), None),
     };
     Err(Failure {
         seed: options.seed,
         operations: options.operations,
         message,
         machine: simulation.describe_plan(),
-        events: simulation.story(place, STORY_EVENTS),
+        events: simulation.last_events(place, FAILURE_EVENTS),
     })
 }
 
@@ -70,7 +70,7 @@ pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
 pub fn run_many(seeds: Range<u64>, options: SimOptions, threads: usize) -> Summary {
     let first = SimReport { seed: seeds.start, ..SimReport::default() };
     let summary = Summary { report: first, ..Summary::default() };
-    let mut summary = Runs::make(seeds.start, threads, summary, |seed, runs| {
+    let mut summary = Runs::execute(seeds.start, threads, summary, |seed, runs| {
         if seed >= seeds.end {
             return false;
         }

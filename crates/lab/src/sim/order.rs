@@ -5,7 +5,7 @@
 //! when requests were submitted and answered, but not the epochs.
 
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::oracle::{ZERO, show};
+use crate::harness::oracle::{ZERO, describe_stamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A moment that has not come, or the end of a request that failed.
@@ -57,7 +57,7 @@ impl History {
     }
 
     /// A sector whose content breaks the rule, and a message.
-    pub(crate) fn missing(&self, disk: &[u64]) -> Option<(u64, String)> {
+    pub(crate) fn first_violation(&self, disk: &[u64]) -> Option<(u64, String)> {
         if self.entries > ENTRIES_MAX {
             return None;
         }
@@ -87,10 +87,10 @@ impl History {
             });
             if let Some(change) = missing {
                 let message = format!(
-                    "the disk alone has {} in sector {sector}, and not what came at {} and was \
-                     answered at {} and flushed at {barrier}, but in sector {witness} what came \
-                     at {newest}",
-                    show(found),
+                    "the disk alone has {} in sector {sector}, not the change submitted at {}, \
+                     answered at {} and flushed at {barrier}, although sector {witness} has the \
+                     change submitted at {newest}",
+                    describe_stamp(found),
                     change.submitted,
                     change.ended
                 );
@@ -102,7 +102,12 @@ impl History {
 }
 
 /// The content of a disk after a power failure: each sector of its cache survives or not.
-pub(crate) fn image(stable: &[u64], content: &[u64], survive: Ppm, dice: &mut Dice) -> Vec<u64> {
+pub(crate) fn crash_image(
+    stable: &[u64],
+    content: &[u64],
+    survive: Ppm,
+    dice: &mut Dice,
+) -> Vec<u64> {
     let pick = |(&stable, &content): (&u64, &u64)| {
         if stable != content && dice.chance(survive) { content } else { stable }
     };
@@ -130,7 +135,7 @@ mod tests {
             ([10, 0, 12], false),
             ([0, 0, 12], false),
         ] {
-            assert_eq!(history.missing(&disk).is_none(), is_right, "{disk:?}");
+            assert_eq!(history.first_violation(&disk).is_none(), is_right, "{disk:?}");
         }
     }
 
@@ -142,7 +147,7 @@ mod tests {
         history.submit(1, Some(11), true, 3);
         history.end(1, 3, 4);
         history.submit(2, Some(12), false, 5);
-        assert_eq!(history.missing(&[0, 11, 12]), None);
-        assert_eq!(history.missing(&[10, 0, 12]).map(|(sector, _)| sector), Some(1));
+        assert_eq!(history.first_violation(&[0, 11, 12]), None);
+        assert_eq!(history.first_violation(&[10, 0, 12]).map(|(sector, _)| sector), Some(1));
     }
 }

@@ -130,7 +130,7 @@ impl Plan {
     }
 
     /// Turns half of these machines into ones with many small writes through to a striped disk.
-    fn suit_gathering(&mut self) {
+    fn favor_gathering(&mut self) {
         if !self.lines_per_shard.is_multiple_of(6) {
             return;
         }
@@ -194,7 +194,7 @@ impl Plan {
             crash_in_recovery: dice.pick(&[0, 1_000, 50_000]),
             kills: draw_kills(dice, operations),
         };
-        plan.suit_gathering();
+        plan.favor_gathering();
         // This draws nothing, so that older seeds keep their machines.
         plan.power.fails_unbridged = plan.lines_per_shard % 2 == 1;
         plan
@@ -218,21 +218,21 @@ impl Plan {
     }
 
     /// Changes the machine so that it can show a planted bug that few machines show.
-    pub(crate) fn suit(&mut self, bug: Option<Sabotage>, operations: u64) {
+    pub(crate) fn adapt_to_bug(&mut self, bug: Option<Sabotage>, operations: u64) {
         match bug {
-            Some(Sabotage::SkipForward) => self.suit_skipped_forward(operations),
-            Some(Sabotage::KeepOldRecords) => self.suit_old_records(operations),
-            Some(Sabotage::IgnoreBarrier) => self.suit_ignored_barrier(operations),
-            Some(Sabotage::HaltLate | Sabotage::SkipVaultLine) => self.suit_dumps(operations),
-            Some(Sabotage::SkipMark) => self.suit_skipped_mark(operations),
-            Some(Sabotage::SkipMemberRecord) => self.suit_skipped_member_record(operations),
+            Some(Sabotage::SkipForward) => self.favor_skipped_forward(operations),
+            Some(Sabotage::KeepOldRecords) => self.favor_old_records(operations),
+            Some(Sabotage::IgnoreBarrier) => self.favor_ignored_barrier(operations),
+            Some(Sabotage::HaltLate | Sabotage::SkipVaultLine) => self.favor_dumps(operations),
+            Some(Sabotage::SkipMark) => self.favor_skipped_mark(operations),
+            Some(Sabotage::SkipMemberRecord) => self.favor_skipped_member_record(operations),
             _ => {}
         }
     }
 
     /// A disk that is faster than the journal, so that data is often on the disk before its record
     /// is durable; kills, each followed by a power failure.
-    fn suit_old_records(&mut self, operations: u64) {
+    fn favor_old_records(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
         }
@@ -250,7 +250,7 @@ impl Plan {
     }
 
     /// A slow journal that only flushes wait for, many flushes, and power failures.
-    fn suit_ignored_barrier(&mut self, operations: u64) {
+    fn favor_ignored_barrier(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
         }
@@ -262,7 +262,7 @@ impl Plan {
     }
 
     /// A UPS that bridges many power failures, and a slow disk.
-    fn suit_dumps(&mut self, operations: u64) {
+    fn favor_dumps(&mut self, operations: u64) {
         self.power.fails_unbridged = false;
         (self.power.dirty_lines_max, self.power.toggle) = (u64::MAX / LINE_BYTES, 100_000);
         self.device.latency_us_max = self.device.latency_us_max.max(1_000);
@@ -275,7 +275,7 @@ impl Plan {
     }
 
     /// A journal that fails and is not replaced, and power failures.
-    fn suit_skipped_mark(&mut self, operations: u64) {
+    fn favor_skipped_mark(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.error, journal.replaced, journal.mirrored) = (5_000, false, false);
         }
@@ -287,7 +287,7 @@ impl Plan {
 
     /// A mirrored journal whose devices fail occasionally, power failures, and starts that often
     /// find only one device.
-    fn suit_skipped_member_record(&mut self, operations: u64) {
+    fn favor_skipped_member_record(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.mirrored, journal.device_error, journal.missing) = (true, 2_000, 900_000);
             (journal.error, journal.ack) = (0, true);
@@ -298,7 +298,7 @@ impl Plan {
         self.kills.clear();
     }
 
-    fn suit_skipped_forward(&mut self, operations: u64) {
+    fn favor_skipped_forward(&mut self, operations: u64) {
         // A small log that wraps often, a disk with bad sectors, and power failures.
         if let Some(journal) = &mut self.journal {
             (journal.buffer_bytes, journal.segment_bytes) = (16 << 10, 16 << 10);

@@ -10,10 +10,10 @@
 //! Everything acknowledged since the gate closed must survive, and everything before, once the
 //! dirty data has been drained.
 
-use super::answers::Asked;
+use super::answers::PendingRequest;
 use super::disk::sectors_of;
 use super::plan::Plan;
-use super::world::{VolumeWorld, World};
+use super::world::{VolumeState, World};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::oracle::Promise;
@@ -92,16 +92,21 @@ impl Power {
 }
 
 /// The guarantee of an acknowledged change of a volume with a UPS.
-pub(super) fn promise(power: &Power, plan: &Plan, asked: &Asked, volume: &VolumeWorld) -> Promise {
+pub(super) fn promise(
+    power: &Power,
+    plan: &Plan,
+    pending: &PendingRequest,
+    volume: &VolumeState,
+) -> Promise {
     if !plan.power.fails_unbridged {
         return Promise::Stable;
     }
-    let first_mode = plan.volumes[usize::from(asked.request.volume.0)].mode;
+    let first_mode = plan.volumes[usize::from(pending.request.volume.0)].mode;
     let is_write_back = first_mode == Mode::WriteBack
         && volume.mode == Mode::WriteBack
         && volume.write_back_until == 0;
-    let was_closed = power.was_closed(asked.submitted);
-    let is_stable = match asked.request.kind {
+    let was_closed = power.was_closed(pending.submitted);
+    let is_stable = match pending.request.kind {
         RequestKind::Trim { fua: true } | RequestKind::Zero { fua: true, .. } => true,
         RequestKind::Write { fua: true } => was_closed,
         RequestKind::Write { .. } | RequestKind::Zero { .. } => was_closed && is_write_back,
@@ -123,26 +128,26 @@ impl World {
     }
 
     /// Records a successful flush of a client.
-    pub(crate) fn end_flush_request(&mut self, asked: &Asked) {
+    pub(crate) fn end_flush_request(&mut self, pending: &PendingRequest) {
         let is_kept = self.plan.power.fails_unbridged
-            && self.has_ups(asked.request.volume)
-            && !self.power.was_closed(asked.submitted);
-        let oracle = &mut self.volumes[usize::from(asked.request.volume.0)].oracle;
+            && self.has_ups(pending.request.volume)
+            && !self.power.was_closed(pending.submitted);
+        let oracle = &mut self.volumes[usize::from(pending.request.volume.0)].oracle;
         match is_kept {
-            true => oracle.flush_kept(asked.submitted),
-            false => oracle.flush(asked.submitted),
+            true => oracle.flush_kept(pending.submitted),
+            false => oracle.flush(pending.submitted),
         }
     }
 
     /// Handles the end of a drain after the gate closed: with no dirty data left and a flush, the
     /// disk has everything that was acknowledged before.
-    pub(crate) fn drained(&mut self, asked: &Asked, result: IoResult) {
-        let volume = asked.request.volume;
-        if !self.has_ups(volume) || !self.power.was_closed(asked.submitted) {
+    pub(crate) fn drain_ended(&mut self, pending: &PendingRequest, result: IoResult) {
+        let volume = pending.request.volume;
+        if !self.has_ups(volume) || !self.power.was_closed(pending.submitted) {
             return;
         }
         match result {
-            Ok(()) => self.volumes[usize::from(volume.0)].oracle.flush(asked.submitted),
+            Ok(()) => self.volumes[usize::from(volume.0)].oracle.flush(pending.submitted),
             Err(_) => self.power.sync_due = true,
         }
     }
@@ -197,10 +202,10 @@ impl World {
         let dirty_lines: usize = volumes.iter().map(dirty).sum();
         let max = if self.power.is_open { plan.dirty_lines_max } else { 0 };
         self.power.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
-        let is_keeper = |asked: &Asked| {
-            asked.client == super::driver::KEEPER && volumes.contains(&asked.request.volume)
+        let is_keeper = |pending: &PendingRequest| {
+            pending.client == super::driver::KEEPER && volumes.contains(&pending.request.volume)
         };
-        let is_busy = self.asked.iter().any(is_keeper);
+        let is_busy = self.requests.iter().any(is_keeper);
         let is_open = self.power.is_open;
         let kind = match is_open {
             false if dirty_lines > 0 => RequestKind::Checkpoint,
@@ -221,7 +226,7 @@ impl World {
     }
 
     /// Dumps the dirty data of a volume in a shard to the vault.
-    pub(crate) fn save(&mut self, shard: usize, volume: VolumeId) {
+    pub(crate) fn dump_lines(&mut self, shard: usize, volume: VolumeId) {
         let mut keys = Vec::new();
         self.shards[shard].shard.dirty_keys(volume, &mut keys);
         for key in keys {

@@ -46,9 +46,9 @@ fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
 
 impl World {
     /// Starts the retention after a failed checkpoint of a volume.
-    pub(super) fn begin_to_keep(&mut self, volume: VolumeId, number: u16) {
+    pub(super) fn begin_retention(&mut self, volume: VolumeId, number: u16) {
         let lines = self.stuck_lines(volume);
-        let journal = self.journal.as_mut().expect("it began the checkpoint");
+        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         let since = journal.log.next_record();
         let (is_all, stage) = (true, Stage::Flush { asked: false });
         journal.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
@@ -73,11 +73,11 @@ impl World {
         self.volumes[usize::from(volume.0)].disk.flush();
         let log = &mut self.journal.as_mut().expect("the volume has one").log;
         let since = log.next_record();
-        log.failed().is_some() || log.fence(number, since, &kept_of(&lines), is_last)
+        log.failed().is_some() || log.fence(number, since, &retained_ranges(&lines), is_last)
     }
 
     /// Advances all retentions. Returns the volumes whose disks must flush.
-    pub(crate) fn go_on_keeping(&mut self) -> Vec<(VolumeId, RequestKind)> {
+    pub(crate) fn advance_retentions(&mut self) -> Vec<(VolumeId, RequestKind)> {
         let Some(journal) = &mut self.journal else { return Vec::new() };
         let mut flushes = Vec::new();
         for mut stuck in std::mem::take(&mut journal.stuck) {
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// Restores data that is lost in the pool from the journal, when everything is recorded.
-    pub(crate) fn regain_lost(&mut self) {
+    pub(crate) fn restore_lost(&mut self) {
         let idle = |journal: &&Journal| {
             let is_recorded = journal.log.first_pending_record() == journal.log.next_record();
             journal.log.failed().is_none() && journal.log.is_membership_recorded() && is_recorded
@@ -123,21 +123,21 @@ impl World {
         if !any || self.journal.as_ref().filter(idle).is_none() || !self.dice.chance(200_000) {
             return;
         }
-        let Some(found) = self.journal.as_mut().expect("as above").look() else { return };
+        let Some(found) = self.journal.as_mut().expect("as above").read_log() else { return };
         for at in 0..self.volumes.len() {
             for (extent, stamps) in self.journal_image(&found, at) {
                 if extent.source == Source::Discard || self.volumes[at].lost.is_empty() {
                     continue;
                 }
                 for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
-                    self.put_back(at as u16, sector, stamp);
+                    self.restore_sector(at as u16, sector, stamp);
                 }
             }
         }
     }
 
-    fn put_back(&mut self, volume: u16, sector: u64, stamp: u64) {
-        if self.volumes[usize::from(volume)].forsaken.contains(&sector) {
+    fn restore_sector(&mut self, volume: u16, sector: u64, stamp: u64) {
+        if self.volumes[usize::from(volume)].unrecoverable.contains(&sector) {
             return;
         }
         let id = VolumeId(volume);
@@ -152,10 +152,10 @@ impl World {
         let Some(slot) = one.shard.idle_slot_of(key) else { return };
         one.set_stamp(slot, (range.offset - key.offset()) as u32, stamp);
         one.shard.regained(key, bit);
-        self.note(volume, range, || "back from the journal".into());
+        self.log_event(volume, range, || "restored from the journal".into());
         self.report.regained_sectors += 1;
         self.moment += 1;
-        self.found_again(id, range, self.moment);
+        self.end_loss(id, range, self.moment);
     }
 
     /// Handles the end of a disk's flush.
@@ -189,8 +189,8 @@ impl World {
     /// Fences, because some data is lost or the journal has no space to record the data again.
     fn fence(&mut self, stuck: &Stuck) {
         let all = self.strikes_always(Sabotage::FenceAll);
-        let kept = if all { Vec::new() } else { kept_of(&stuck.lines) };
-        let journal = self.journal.as_mut().expect("it began the checkpoint");
+        let kept = if all { Vec::new() } else { retained_ranges(&stuck.lines) };
+        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         let is_last = stuck.lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
         let is_fenced = journal.log.fence(stuck.number, stuck.since, &kept, is_last);
         self.report.fences += u64::from(is_fenced);
@@ -200,7 +200,7 @@ impl World {
     /// Records lines that are still dirty. Returns whether the retention continues.
     fn record_stuck(&mut self, stuck: &mut Stuck) -> bool {
         let skips = self.strikes_always(Sabotage::SkipForward);
-        let Stage::Record { next } = stuck.stage else { unreachable!("it records") };
+        let Stage::Record { next } = stuck.stage else { unreachable!("the stage is Record") };
         for (at, &(shard, key, before, _)) in stuck.lines.iter().enumerate().skip(next) {
             let one = &self.shards[shard];
             let dirty = one.shard.dirty_of(key);
@@ -212,7 +212,7 @@ impl World {
             }
             stuck.is_all &= dirty & before == before;
             for range in runs_of(key, dirty) {
-                let journal = self.journal.as_mut().expect("it began the checkpoint");
+                let journal = self.journal.as_mut().expect("a checkpoint is in progress");
                 match journal.log.admit_forward() {
                     Admission::Granted => {}
                     Admission::Wait => {
@@ -229,15 +229,15 @@ impl World {
                     journal.log.withdraw();
                     continue;
                 }
-                let slot = one.shard.slot_of(key, dirty).expect("what is dirty is valid");
+                let slot = one.shard.slot_of(key, dirty).expect("dirty sectors are valid");
                 let bytes = one.bytes_of(&[slot], range);
                 let entry = Entry { kind: RecordKind::Write, volume: stuck.number, range };
                 let taken = journal.log.append(entry, [&bytes[..]].into_iter(), None);
-                assert!(taken, "it was granted just now");
+                assert!(taken, "the record was admitted");
                 self.report.forward_sectors += 1;
             }
         }
-        let journal = self.journal.as_ref().expect("it began the checkpoint");
+        let journal = self.journal.as_ref().expect("a checkpoint is in progress");
         stuck.stage = Stage::Wait { end: journal.log.next_record() };
         self.pump_journal();
         true
@@ -245,7 +245,7 @@ impl World {
 }
 
 /// The ranges of dirty or lost data in ascending order, adjacent ones joined.
-fn kept_of(lines: &[StuckLine]) -> Vec<ByteRange> {
+fn retained_ranges(lines: &[StuckLine]) -> Vec<ByteRange> {
     let mut kept: Vec<ByteRange> = Vec::new();
     for range in lines.iter().flat_map(|&(_, key, dirty, lost)| runs_of(key, dirty | lost)) {
         match kept.last_mut() {

@@ -44,7 +44,7 @@ pub(crate) struct Transfer {
     /// The memory of the plan, one stamp per sector.
     blocks: Vec<u64>,
     /// Whether it waits for another transfer that owns one of its blocks.
-    waits: bool,
+    is_waiting: bool,
     when: When,
     /// The result of the current step.
     result: IoResult,
@@ -66,13 +66,13 @@ impl Transfer {
     }
 
     /// The current step: verb and range.
-    fn at_hand(&self) -> (IoVerb, ByteRange) {
+    fn current_step(&self) -> (IoVerb, ByteRange) {
         let Some(plan) = &self.plan else { return (self.verb(), span_of(&self.ios)) };
         match plan.steps[self.step] {
             BlockStep::Read(range) => (IoVerb::Read, range),
             BlockStep::Write { range, fua } => (IoVerb::Write { fua }, range),
             BlockStep::Zero { range, unmap } => (IoVerb::Zero { unmap }, range),
-            BlockStep::Apply => unreachable!("it is carried out before the next step"),
+            BlockStep::Apply => unreachable!("it is applied before the next step"),
         }
     }
 
@@ -113,10 +113,10 @@ impl World {
     /// Starts a transfer of coalesced I/Os.
     pub(crate) fn send_transfer(&mut self, ios: Vec<Io>) {
         for io in &ios {
-            if self.device.ios().any(|other| io.changes(other)) {
+            if self.device.ios().any(|other| io.conflicts_with(other)) {
                 let range = io.action.range;
                 let place = Some((io.action.volume.0, range.offset / SECTOR_BYTES));
-                self.violate(place, format!("two I/Os under way change the same sectors: {range}"));
+                self.violate(place, format!("two I/Os in flight change the same sectors: {range}"));
                 return;
             }
         }
@@ -140,38 +140,38 @@ impl World {
             plan,
             step: 0,
             blocks: vec![POISON; sectors as usize],
-            waits: false,
+            is_waiting: false,
             when: When::Late,
             result: Ok(()),
         };
         let shares = self.strikes_always(Sabotage::ShareBlocks);
         transfer.claim = transfer.claim.filter(|_| !shares);
-        let at = self.device.under_way.insert(transfer);
-        let transfer = self.device.under_way.get_mut(at);
+        let at = self.device.transfers.insert(transfer);
+        let transfer = self.device.transfers.get_mut(at);
         let owners = &mut self.volumes[volume].owners;
-        transfer.waits = transfer.claim.as_ref().is_some_and(|claim| !owners.start(claim, at));
-        if !transfer.waits {
+        transfer.is_waiting = transfer.claim.as_ref().is_some_and(|claim| !owners.start(claim, at));
+        if !transfer.is_waiting {
             self.begin_step(at);
         }
     }
 
     /// Starts the current step.
     fn begin_step(&mut self, at: u32) {
-        let transfer = self.device.under_way.get_mut(at);
-        transfer.waits = false;
+        let transfer = self.device.transfers.get_mut(at);
+        transfer.is_waiting = false;
         let steps = transfer.plan.as_ref().map_or(&[][..], |plan| &plan.steps);
         if steps.get(transfer.step) == Some(&BlockStep::Apply) {
             transfer.apply();
             transfer.step += 1;
         }
-        let (verb, range) = transfer.at_hand();
+        let (verb, range) = transfer.current_step();
         let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let volume = transfer.volume();
         let block_sectors = self.plan.volumes[volume].block_sectors;
         let sectors = sectors_of(range);
         if !(sectors.start | sectors.end).is_multiple_of(block_sectors) {
             let place = Some((volume as u16, sectors.start));
-            self.violate(place, format!("{verb:?} of parts of blocks: {range}"));
+            self.violate(place, format!("{verb:?} of partial blocks: {range}"));
         }
         let when = match self.dice.below(4) {
             0 | 1 => When::Early,
@@ -179,10 +179,10 @@ impl World {
             _ => When::Late,
         };
         let result = if refused { Err(IoError::Io) } else { self.draw_result(volume, verb, range) };
-        let transfer = self.device.under_way.get_mut(at);
+        let transfer = self.device.transfers.get_mut(at);
         (transfer.when, transfer.result) = (when, result);
         if !refused && when != When::Late {
-            self.do_step(at, when == When::Split, true);
+            self.execute_step(at, when == When::Split, true);
         }
         let time_us = self.now_us + self.draw_latency();
         self.queue.push(time_us, Event::Complete(at));
@@ -203,9 +203,9 @@ impl World {
     }
 
     /// Executes the current step, or one half of it, on the disk.
-    fn do_step(&mut self, at: u32, is_half: bool, is_first: bool) {
-        let transfer = self.device.under_way.remove(at).expect("it is under way");
-        let (verb, range) = transfer.at_hand();
+    fn execute_step(&mut self, at: u32, is_half: bool, is_first: bool) {
+        let transfer = self.device.transfers.remove(at).expect("the transfer is in flight");
+        let (verb, range) = transfer.current_step();
         let sectors = sectors_of(range);
         let unit = self.volumes[transfer.volume()].disk.unit();
         let middle = (sectors.start + (sectors.end - sectors.start) / 2) / unit * unit;
@@ -215,22 +215,22 @@ impl World {
             (true, false) => middle..sectors.end,
         };
         let transfer = if verb == IoVerb::Read {
-            self.do_read(transfer, range, share)
+            self.execute_read(transfer, range, share)
         } else {
             if !Sabotage::losing(verb).is_some_and(|bug| self.strikes(bug)) {
                 // A failed change may have been done in part.
                 let is_well = transfer.result.is_ok();
                 let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
-                self.do_change(&transfer, share, done);
+                self.execute_change(&transfer, share, done);
             }
             transfer
         };
-        let again = self.device.under_way.insert(transfer);
-        assert!(again == at, "the number is used again at once");
+        let again = self.device.transfers.insert(transfer);
+        assert!(again == at, "the free number is reused");
     }
 
     /// Reads a share of the current range.
-    fn do_read(
+    fn execute_read(
         &mut self,
         mut transfer: Transfer,
         range: ByteRange,
@@ -274,8 +274,8 @@ impl World {
     }
 
     /// Changes each unit of a share of the current range with the probability `done`.
-    fn do_change(&mut self, transfer: &Transfer, share: std::ops::Range<u64>, done: u32) {
-        let (verb, range) = transfer.at_hand();
+    fn execute_change(&mut self, transfer: &Transfer, share: std::ops::Range<u64>, done: u32) {
+        let (verb, range) = transfer.current_step();
         let volume = transfer.volume();
         let is_write = matches!(verb, IoVerb::Write { .. });
         let shift = u64::from(is_write && self.strikes(Sabotage::MisdirectWrite));
@@ -310,25 +310,25 @@ impl World {
 
     /// Ends a step. After the last step, returns the results for the dispatcher.
     pub(crate) fn end_step(&mut self, at: u32) -> Vec<(usize, IoId, IoResult)> {
-        let transfer = self.device.under_way.get_mut(at);
+        let transfer = self.device.transfers.get_mut(at);
         let (when, result, volume) = (transfer.when, transfer.result, transfer.volume());
-        let (verb, range) = transfer.at_hand();
+        let (verb, range) = transfer.current_step();
         let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let steps = transfer.plan.as_ref().map_or(1, |plan| plan.steps.len());
         let is_last = transfer.step + 1 == steps;
         if !refused && when != When::Early {
-            self.do_step(at, when == When::Split, false);
+            self.execute_step(at, when == When::Split, false);
         }
         let is_stable = verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
         if is_stable && result.is_ok() {
             self.volumes[volume].disk.stabilize(sectors_of(range));
         }
         if result.is_ok() && !is_last {
-            self.device.under_way.get_mut(at).step += 1;
+            self.device.transfers.get_mut(at).step += 1;
             self.begin_step(at);
             return Vec::new();
         }
-        let transfer = self.device.under_way.remove(at).expect("it ends once");
+        let transfer = self.device.transfers.remove(at).expect("a transfer ends once");
         if let Some(claim) = &transfer.claim {
             let mut next = Vec::new();
             self.volumes[volume].owners.end(claim, &mut next);
@@ -354,16 +354,18 @@ impl World {
             let (volume, range) = (io.action.volume.0, io.action.range);
             match io.action.verb {
                 IoVerb::Read => self.fill_memory(io),
-                IoVerb::Write { .. } if io.memory_of(&self.shards) != io.stamps => {
+                IoVerb::Write { .. } if io.current_stamps(&self.shards) != io.stamps => {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
-                    let message = format!("the memory of a write changed under way: {range}");
+                    let message = format!("the memory of a write in flight changed: {range}");
                     self.violate(place, message);
                 }
                 _ => {}
             }
             let mut result = transfer.result;
             self.device.record(io, result, self.moment);
-            self.note(volume, range, || format!("{:?} {range} ends: {result:?}", io.action.verb));
+            self.log_event(volume, range, || {
+                format!("{:?} {range} ends: {result:?}", io.action.verb)
+            });
             if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
                 result = Ok(());
             }
@@ -374,17 +376,17 @@ impl World {
 
     /// Aborts all transfers because the process dies: the current step is done wholly, partly or
     /// not at all.
-    pub(crate) fn cut_transfers(&mut self) {
-        let transfers: Vec<Transfer> = self.device.under_way.drain().collect();
+    pub(crate) fn abort_transfers(&mut self) {
+        let transfers: Vec<Transfer> = self.device.transfers.drain().collect();
         for transfer in transfers {
-            let (verb, range) = match transfer.waits {
+            let (verb, range) = match transfer.is_waiting {
                 true => continue,
-                false => transfer.at_hand(),
+                false => transfer.current_step(),
             };
             let refused = transfer.ios.iter().any(|io| io.result.is_err());
             if verb != IoVerb::Read && transfer.when != When::Early && !refused {
                 let done = self.dice.pick(&CUT);
-                self.do_change(&transfer, sectors_of(range), done);
+                self.execute_change(&transfer, sectors_of(range), done);
             }
         }
         self.volumes.iter_mut().for_each(|volume| volume.owners = Default::default());

@@ -4,13 +4,13 @@
 //! and everything in flight. It is the [`Host`] of the dispatchers, which the driver keeps beside
 //! it. `device.rs` has the I/Os, `answers.rs` the checks of answers.
 
-use super::answers::{Asked, Held};
+use super::answers::{HeldReply, PendingRequest};
 use super::clients::Staging;
 use super::damage::{DamagePlan, Lost, Seals};
 use super::device::{Device, FlushJob};
 use super::disk::Disk;
 use super::journal::Journal;
-use super::kept::Remains;
+use super::kept::PoolSnapshot;
 use super::order::History;
 use super::plan::Plan;
 use super::power::Power;
@@ -21,7 +21,7 @@ use crate::harness::dice::{Dice, Ppm};
 use crate::harness::io::Io;
 use crate::harness::memory::Memory;
 use crate::harness::oracle::Oracle;
-use crate::harness::shard::{ShardWorld, VolumeSetup};
+use crate::harness::shard::{PooledShard, VolumeSetup};
 use crate::harness::slab::Slab;
 use forebay_ecc::Code;
 use forebay_engine::{
@@ -51,7 +51,7 @@ pub(crate) struct Violation {
 
 /// An event, logged for the report of a failure.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct LoggedEvent {
     pub time_us: u64,
     pub volume: u16,
     /// Empty if the event concerns the whole volume.
@@ -60,7 +60,7 @@ pub(crate) struct Note {
 }
 
 /// One volume and its disk.
-pub(crate) struct VolumeWorld {
+pub(crate) struct VolumeState {
     pub sectors: u64,
     pub mode: Mode,
     /// The moment up to which the volume was in write-back for certain, if it no longer is.
@@ -76,7 +76,7 @@ pub(crate) struct VolumeWorld {
     pub journal: bool,
     pub lost: Lost,
     /// Lost sectors that the journal no longer has either.
-    pub forsaken: BTreeSet<u64>,
+    pub unrecoverable: BTreeSet<u64>,
     /// Epochs and history of an ordered volume.
     pub order: Option<(Arc<Order>, History)>,
 }
@@ -91,15 +91,15 @@ pub(crate) struct World {
     /// The turn: I/Os started in the same turn are coalesced.
     pub turn: u64,
     pub queue: Queue,
-    pub shards: Vec<ShardWorld>,
+    pub shards: Vec<PooledShard>,
     /// The seals of each shard's lines.
     pub seals: Vec<Seals>,
-    pub volumes: Vec<VolumeWorld>,
+    pub volumes: Vec<VolumeState>,
     pub device: Device,
     pub journal: Option<Journal>,
     pub power: Power,
-    pub asked: Slab<Asked>,
-    pub held: Slab<Held>,
+    pub requests: Slab<PendingRequest>,
+    pub held: Slab<HeldReply>,
     /// Payloads that are being received into the pool.
     pub staging: Slab<Staging>,
     /// The worker of the current call.
@@ -109,18 +109,18 @@ pub(crate) struct World {
     pub damage_dice: Dice,
     pub code: Code,
     /// A generator for checks, which must not affect the run.
-    pub dice_of_checks: Dice,
+    pub check_dice: Dice,
     pub sabotage: Option<Sabotage>,
     sabotage_dice: Dice,
     pub violation: Option<Violation>,
-    pub notes: Option<Vec<Note>>,
+    pub event_log: Option<Vec<LoggedEvent>>,
     pub report: SimReport,
     pub flushes: Slab<FlushJob>,
     /// I/Os ended since the last answer.
-    pub barren: u64,
+    pub events_since_answer: u64,
     /// A process is recovering. Nothing is damaged meanwhile, because restored data is not restored
     /// again.
-    pub recovers: bool,
+    pub is_recovering: bool,
     /// Calls of shards; some are checked for unverified changes.
     pub calls: u64,
     /// The result of the last restore request.
@@ -130,7 +130,7 @@ pub(crate) struct World {
     /// Sectors to be copied until a scheduled kill.
     pub kill_in: Option<u64>,
     /// The pool of a killed process.
-    pub remains: Option<Remains>,
+    pub killed_pool: Option<PoolSnapshot>,
     #[cfg(feature = "sabotage")]
     planted: Option<forebay_engine::PlantedBug>,
 }
@@ -151,27 +151,27 @@ impl World {
             device: Device::default(),
             journal: None,
             power: Power::new(plan.volumes.len()),
-            asked: Slab::default(),
+            requests: Slab::default(),
             held: Slab::default(),
             staging: Slab::default(),
             worker: 0,
             damage: DamagePlan::draw(&mut damage_dice),
             damage_dice,
             code: Code::detect(),
-            dice_of_checks: Dice::new(seed.rotate_left(16) ^ 0x0def),
+            check_dice: Dice::new(seed.rotate_left(16) ^ 0x0def),
             sabotage: options.sabotage,
             sabotage_dice: Dice::new(!seed),
             violation: None,
-            notes: None,
+            event_log: None,
             report: SimReport { seed, ..SimReport::default() },
             flushes: Slab::default(),
-            barren: 0,
-            recovers: false,
+            events_since_answer: 0,
+            is_recovering: false,
             calls: 0,
             restored: None,
             answered_us: 0,
             kill_in: None,
-            remains: None,
+            killed_pool: None,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
             plan,
@@ -191,7 +191,7 @@ impl World {
                 let kind = self.dice.below(3);
                 disk.damage(sector, kind != 0, kind != 1);
             }
-            self.volumes.push(VolumeWorld {
+            self.volumes.push(VolumeState {
                 sectors: plan.sectors,
                 mode: plan.mode,
                 write_back_until: 0,
@@ -202,7 +202,7 @@ impl World {
                 streams: None,
                 journal: plan.journal,
                 lost: Lost::default(),
-                forsaken: BTreeSet::new(),
+                unrecoverable: BTreeSet::new(),
                 order: None,
             });
         }
@@ -213,7 +213,7 @@ impl World {
         let lines = self.plan.lines_per_shard;
         self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
         let (policy, config) = (self.plan.policy, self.plan.config);
-        let shard = |_| ShardWorld::new(lines, policy.build(lines), config);
+        let shard = |_| PooledShard::new(lines, policy.build(lines), config);
         self.shards = (0..self.plan.shards).map(shard).collect();
         self.add_volumes();
         self.make_streams();
@@ -291,10 +291,15 @@ impl World {
     }
 
     /// Logs an event, if events are logged.
-    pub(crate) fn note(&mut self, volume: u16, range: ByteRange, text: impl FnOnce() -> String) {
-        if let Some(notes) = &mut self.notes {
+    pub(crate) fn log_event(
+        &mut self,
+        volume: u16,
+        range: ByteRange,
+        text: impl FnOnce() -> String,
+    ) {
+        if let Some(notes) = &mut self.event_log {
             let (time_us, text) = (self.now_us, text());
-            notes.push(Note { time_us, volume, range, text });
+            notes.push(LoggedEvent { time_us, volume, range, text });
         }
     }
 
@@ -308,15 +313,15 @@ impl World {
         self.sabotage == Some(bug)
     }
 
-    pub(crate) fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
-        if self.is_dead() || self.dies_in(shard, step, payload) {
+    pub(crate) fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+        if self.is_dead() || self.is_killed_in(shard, step, payload) {
             return;
         }
         if let MemoryStep::Verify { seal, kept } = step {
-            return self.verify_before(shard, &seal, kept);
+            return self.verify_before_change(shard, &seal, kept);
         }
         if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
-            self.shards[shard].carry_out(step, payload);
+            self.shards[shard].apply_step(step, payload);
         }
     }
 }
@@ -360,11 +365,11 @@ impl Host for World {
         out: &mut Outbox,
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
-        let sealed = self.sealed_now(shard);
+        let sealed = self.sealed_lines(shard);
         let result = call(&mut self.shards[shard].shard, out);
-        self.check_looked_at(shard, &sealed, &out.memory);
+        self.check_verified(shard, &sealed, &out.memory);
         for at in 0..out.memory.len() {
-            self.carry_out(shard, out.memory[at], payload);
+            self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
         self.shards[shard].shard.settle_steps();
@@ -437,7 +442,7 @@ impl Host for World {
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
         let volume = &self.volumes[usize::from(volume.0)];
-        if volume.forsaken.iter().any(|sector| volume.lost.contains_key(sector)) {
+        if volume.unrecoverable.iter().any(|sector| volume.lost.contains_key(sector)) {
             return Err(IoError::Io);
         }
         self.wait_for_barrier(part)

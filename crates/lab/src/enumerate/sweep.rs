@@ -8,7 +8,7 @@
 
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;
-use super::work::{Kept, Operation, Workload};
+use super::work::{Durability, Operation, Workload};
 use crate::harness::oracle::Crash;
 use crate::harness::parallel::panic_text;
 use std::fmt;
@@ -19,7 +19,7 @@ const TICKS_MAX: usize = 20;
 
 /// The results of a fault test.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EverySummary {
+pub struct FaultSummary {
     /// Workloads, each run in two orders.
     pub workloads: u64,
     /// Runs with a fault, by kind, in the order of [`FaultKind::ALL`].
@@ -32,7 +32,7 @@ pub struct EverySummary {
     pub failures: Vec<String>,
 }
 
-impl fmt::Display for EverySummary {
+impl fmt::Display for FaultSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for failure in &self.failures {
             writeln!(f, "{failure}\n")?;
@@ -61,8 +61,8 @@ enum Pace {
 }
 
 /// Fails each I/O of each workload in turn.
-pub fn every_fault(workloads: &[Workload]) -> EverySummary {
-    let mut summary = EverySummary::default();
+pub fn sweep_faults(workloads: &[Workload]) -> FaultSummary {
+    let mut summary = FaultSummary::default();
     for workload in workloads {
         summary.workloads += 1;
         for pace in [Pace::Patient, Pace::Eager] {
@@ -84,7 +84,7 @@ pub fn every_fault(workloads: &[Workload]) -> EverySummary {
     summary
 }
 
-fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EverySummary) {
+fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut FaultSummary) {
     let tried = catch_unwind(AssertUnwindSafe(|| run(workload, pace, Some(fault))));
     let message = match tried {
         Ok((rig, result)) => {
@@ -97,7 +97,7 @@ fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EveryS
         }
         Err(panic) => panic_text(&*panic),
     };
-    let often = if fault.lasts { "and all that follow fail" } else { "fails" };
+    let often = if fault.lasts { "and all following fail" } else { "fails" };
     let Fault { kind, number, .. } = fault;
     let text = format!("{workload}; {pace:?}; {kind} {number} {often}: {message}");
     summary.failures.push(text);
@@ -106,16 +106,16 @@ fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EveryS
 fn run(workload: &Workload, pace: Pace, fault: Option<Fault>) -> (Rig, Result<(), String>) {
     let mut rig = Rig::new(workload, None);
     rig.machine.faults.fault = fault;
-    let result = go_through(&mut rig, pace);
+    let result = run_to_end(&mut rig, pace);
     (rig, result)
 }
 
-fn go_through(rig: &mut Rig, pace: Pace) -> Result<(), String> {
+fn run_to_end(rig: &mut Rig, pace: Pace) -> Result<(), String> {
     loop {
         if rig.is_down() {
             start_healed(rig);
         }
-        if rig.dies_next() && rig.is_draining() {
+        if rig.ends_next() && rig.is_draining() {
             drain(rig);
         }
         let choices = rig.choices();
@@ -134,7 +134,7 @@ fn go_through(rig: &mut Rig, pace: Pace) -> Result<(), String> {
     rig.verify();
     rig.machine.violation.take().map_or(Ok(()), Err)?;
     rig.start_again(Crash::Process);
-    rig.run_dry();
+    rig.run_to_completion();
     rig.verify();
     rig.machine.violation.take().map_or(Ok(()), Err)
 }
@@ -156,7 +156,7 @@ fn drain(rig: &mut Rig) {
         // A disk that refuses data is a second fault.
         rig.machine.faults.heal();
     }
-    rig.machine.violate("the disk is well and does not get everything".into());
+    rig.machine.violate("a healthy disk does not receive everything".into());
 }
 
 /// The scripted workloads: each operation, alone and with others, within and across the lives of
@@ -187,9 +187,11 @@ pub fn scripts() -> Vec<Workload> {
         &[border, kill, border, kill, border, checkpoint, power, read],
         &[partial, zero, fua, trim, border, flush, tick, restart, read],
     ];
-    let machines = Kept::ALL.into_iter().flat_map(|kept| [(kept, false), (kept, true)]);
-    let with = |(kept, tight)| {
-        scripts.map(|operations| Workload { kept, tight, operations: operations.to_vec() })
+    let machines = Durability::ALL
+        .into_iter()
+        .flat_map(|durability| [(durability, false), (durability, true)]);
+    let with = |(durability, tight)| {
+        scripts.map(|operations| Workload { durability, tight, operations: operations.to_vec() })
     };
     machines.flat_map(with).collect()
 }
