@@ -9,6 +9,7 @@
 //! The paper leaves the number of ghosts open. Here it is twice the capacity; the oldest is dropped
 //! first.
 
+use super::ghost::KeyIndex;
 use forebay_policy::list::{Links, List, NIL};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
@@ -31,10 +32,8 @@ pub struct Lirs {
     /// All ghosts that are in `S`, oldest at the back.
     ghosts: List,
     ghosts_free: List,
-    /// Keys of the ghosts, and the hash chains over them.
-    ghost_keys: Box<[u64]>,
-    ghost_chain: Box<[u32]>,
-    buckets: Box<[u32]>,
+    /// The ghosts by key, numbered from 0.
+    ghost_index: KeyIndex,
 }
 
 impl Lirs {
@@ -58,9 +57,7 @@ impl Lirs {
             queue: List::new(),
             ghosts: List::new(),
             ghosts_free,
-            ghost_keys: vec![0; ghost_count].into_boxed_slice(),
-            ghost_chain: vec![NIL; ghost_count].into_boxed_slice(),
-            buckets: vec![NIL; ghost_count.next_power_of_two()].into_boxed_slice(),
+            ghost_index: KeyIndex::new(ghost_count),
         }
     }
 
@@ -68,16 +65,12 @@ impl Lirs {
         node as usize >= self.capacity
     }
 
-    fn bucket(&self, key: u64) -> usize {
-        key as usize & (self.buckets.len() - 1)
+    fn ghost_number(&self, node: u32) -> u32 {
+        node - self.capacity as u32
     }
 
     fn find_ghost(&self, key: u64) -> Option<u32> {
-        let mut node = self.buckets[self.bucket(key)];
-        while node != NIL && self.ghost_keys[node as usize - self.capacity] != key {
-            node = self.ghost_chain[node as usize - self.capacity];
-        }
-        (node != NIL).then_some(node)
+        self.ghost_index.find(key).map(|ghost| ghost + self.capacity as u32)
     }
 
     /// Puts a ghost for `key` at the place of the resident line `slot` in the stack.
@@ -93,28 +86,14 @@ impl Lirs {
         let node = node.expect("there are ghosts, and one was just freed if none was free");
         self.queue_links.push_front(&mut self.ghosts, node);
         self.stack_links.replace(&mut self.stack, slot, node);
-        let bucket = self.bucket(key);
-        let index = node as usize - self.capacity;
-        self.ghost_keys[index] = key;
-        self.ghost_chain[index] = self.buckets[bucket];
-        self.buckets[bucket] = node;
+        self.ghost_index.insert(self.ghost_number(node), key);
     }
 
     fn forget_ghost(&mut self, node: u32) {
         self.stack_links.remove(&mut self.stack, node);
         self.queue_links.remove(&mut self.ghosts, node);
         self.queue_links.push_front(&mut self.ghosts_free, node);
-        let bucket = self.bucket(self.ghost_keys[node as usize - self.capacity]);
-        let after = self.ghost_chain[node as usize - self.capacity];
-        if self.buckets[bucket] == node {
-            self.buckets[bucket] = after;
-            return;
-        }
-        let mut at = self.buckets[bucket];
-        while self.ghost_chain[at as usize - self.capacity] != node {
-            at = self.ghost_chain[at as usize - self.capacity];
-        }
-        self.ghost_chain[at as usize - self.capacity] = after;
+        self.ghost_index.remove(self.ghost_number(node));
     }
 
     /// Restores the invariant that the stack ends with a LIR line.
@@ -256,9 +235,7 @@ impl Eviction for Lirs {
             + self.stack_links.heap_bytes()
             + self.queue_links.heap_bytes()
             + size_of_val(&*self.is_lir)
-            + size_of_val(&*self.ghost_keys)
-            + size_of_val(&*self.ghost_chain)
-            + size_of_val(&*self.buckets)
+            + self.ghost_index.heap_bytes()
     }
 
     fn self_check(&self) {
@@ -266,7 +243,7 @@ impl Eviction for Lirs {
         self.stack_links.check(&self.stack, |node| {
             if self.is_ghost(node) {
                 ghost_count += 1;
-                let key = self.ghost_keys[node as usize - self.capacity];
+                let key = self.ghost_index.key(self.ghost_number(node));
                 assert_eq!(self.find_ghost(key), Some(node), "a ghost can't be found");
             } else if self.is_lir[node as usize] {
                 lir_count += 1;

@@ -5,10 +5,10 @@
 //! others.
 
 mod arc;
-mod clock2q_plus;
 mod ghost;
 mod lirs;
 mod lru;
+mod queues;
 mod s3_fifo;
 mod sieve;
 mod sketch;
@@ -20,7 +20,6 @@ mod tests;
 
 use crate::named::named;
 use arc::Arc;
-use clock2q_plus::Clock2QPlus;
 use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Weir};
 use lirs::Lirs;
 use lru::Lru;
@@ -68,7 +67,7 @@ impl PolicyKind {
             Self::WTinyLfu => Box::new(WTinyLfu::new(capacity)),
             Self::S3Fifo => Box::new(S3Fifo::new(capacity)),
             Self::Sieve => Box::new(Sieve::new(capacity)),
-            Self::Clock2QPlus => Box::new(Clock2QPlus::new(capacity)),
+            Self::Clock2QPlus => Box::new(S3Fifo::clock2q_plus(capacity)),
             Self::Weir => Box::new(Weir::new(capacity)),
         }
     }
