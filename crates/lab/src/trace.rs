@@ -244,18 +244,13 @@ fn name_of(path: &Path) -> String {
 }
 
 fn parse_request(row: &str) -> Result<Request, LineProblem> {
-    let mut fields = [""; 5];
-    let mut field_count = 0;
-    for field in row.split(',') {
-        if let Some(place) = fields.get_mut(field_count) {
-            *place = field;
-        }
-        field_count += 1;
-    }
-    if field_count != fields.len() {
+    let mut fields = row.split(',');
+    let [time_us, volume, op, offset_bytes, length_bytes] =
+        std::array::from_fn(|_| fields.next().unwrap_or_default());
+    let field_count = row.split(',').count();
+    if field_count != 5 {
         return Err(LineProblem::FieldCount(field_count));
     }
-    let [time_us, volume, op, offset_bytes, length_bytes] = fields;
     let time_us = number("time_us", time_us, u64::MAX)?;
     let volume = number("volume", volume, u64::from(u32::MAX))? as u32;
     let op = match op {

@@ -1,42 +1,24 @@
 //! Faults: the n-th I/O of a kind fails, once or permanently.
 
+use crate::named::named;
 use forebay_types::{IoError, IoResult};
 use forebay_volume::RequestKind;
-use std::fmt;
 
-/// The kind of an I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// Reads of the disk.
-    Read,
-    /// Writes to the disk.
-    Write,
-    /// Flushes of the disk.
-    Flush,
-    /// Trims of the disk, and zeroing.
-    Erase,
-    /// Reads of the journal's device.
-    JournalRead,
-    /// Writes to the journal's device.
-    JournalWrite,
-}
-
-impl FaultKind {
-    /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Read, Self::Write, Self::Flush, Self::Erase, Self::JournalRead, Self::JournalWrite];
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Flush => "flush",
-            Self::Erase => "erase",
-            Self::JournalRead => "journal read",
-            Self::JournalWrite => "journal write",
-        })
+named! {
+    /// The kind of an I/O.
+    "kind of I/O" enum FaultKind {
+        /// Reads of the disk.
+        Read = "read",
+        /// Writes to the disk.
+        Write = "write",
+        /// Flushes of the disk.
+        Flush = "flush",
+        /// Trims of the disk, and zeroing.
+        Erase = "erase",
+        /// Reads of the journal's device.
+        JournalRead = "journal read",
+        /// Writes to the journal's device.
+        JournalWrite = "journal write",
     }
 }
 

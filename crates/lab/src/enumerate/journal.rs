@@ -6,16 +6,15 @@ use super::machine::{Journal, Machine};
 use super::store::LogDevice;
 use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
-use crate::harness::journal::{admit, answer_to_notification, answer_to_record, record};
+use crate::harness::journal::{LabLog, answer_to_notification, answer_to_record, record};
 use crate::harness::memory::payload_of;
-use forebay_engine::{Answer, Note, Part, PartId};
+use forebay_engine::{Answer, Note, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
     Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, RecordOutcome, Source,
     recover,
 };
 use forebay_types::{IoResult, SECTOR_BYTES};
-use forebay_volume::Admission;
 
 const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
 const SIZE_BYTES: u64 = LOG_OFFSET + GEOMETRY.log_bytes();
@@ -118,6 +117,19 @@ fn stamps_of(
     }
 }
 
+/// Executes all writes that the log has to do.
+fn write_all(log: &mut LabLog, device: &mut LogDevice) {
+    while let Some(write) = log.poll_write() {
+        let (position, bytes) = (write.position, write.bytes_for(0));
+        // A sector that has been written is readable again.
+        let first = position / SECTOR_BYTES;
+        let written = first..first + bytes.len() as u64 / SECTOR_BYTES;
+        device.unreadable.retain(|sector| !written.contains(sector));
+        device.write_some(position, bytes, |_| true);
+        log.complete(write, Ok(()), &mut Vec::new());
+    }
+}
+
 impl Journal {
     /// A new journal on an empty device; `made` numbers the journals.
     pub(super) fn make(durability: Durability, made: u8) -> Self {
@@ -125,12 +137,7 @@ impl Journal {
         let mut log = Log::format(id, SIZE_BYTES, GEOMETRY, buffers());
         // A journal is durable before a volume is added to it.
         let mut device = LogDevice::new(SIZE_BYTES);
-        while let Some(write) = log.poll_write() {
-            for sector in device.changes(write.position, write.bytes_for(0)) {
-                device.write(write.position, write.bytes_for(0), sector);
-            }
-            log.complete(write, Ok(()), &mut Vec::new());
-        }
+        write_all(&mut log, &mut device);
         Self::with(log, device, durability)
     }
 
@@ -148,19 +155,10 @@ impl Journal {
         let range = super::work::sectors(place as u64, 1);
         let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.log.append(entry, [&bytes[..]].into_iter(), None));
-        while let Some(write) = self.log.poll_write() {
-            // A sector that has been written is readable again.
-            let first = write.position / SECTOR_BYTES;
-            let written = first..first + write.bytes_for(0).len() as u64 / SECTOR_BYTES;
-            self.device.unreadable.retain(|sector| !written.contains(sector));
-            for sector in self.device.changes(write.position, write.bytes_for(0)) {
-                self.device.write(write.position, write.bytes_for(0), sector);
-            }
-            self.log.complete(write, Ok(()), &mut Vec::new());
-        }
+        write_all(&mut self.log, &mut self.device);
     }
 
-    fn with(mut log: Log<Vec<u8>, PartId>, device: LogDevice, durability: Durability) -> Self {
+    fn with(mut log: LabLog, device: LogDevice, durability: Durability) -> Self {
         let number = log.add_volume("volume", super::machine::VOLUME_BYTES, IDENTITY);
         Self {
             number: number.expect("there is one volume"),
@@ -177,16 +175,6 @@ impl Journal {
 }
 
 impl Machine {
-    pub(super) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
-        let Some(journal) = &mut self.journal else { return Admission::Free };
-        admit(&mut journal.log, journal.number, part, journal.ack || fua)
-    }
-
-    pub(super) fn may_erase(&mut self, part: &Part) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
-        journal.log.admit_erase(journal.number, part.id)
-    }
-
     /// Records a note, as the runtime does under the shard's lock.
     pub(super) fn take_note(
         &mut self,
@@ -227,13 +215,10 @@ impl Machine {
         let (write, result) = journal.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
-        for sector in journal.device.changes(write.position, write.bytes_for(0)) {
-            let torn = (is_batch && tear_batch || result.is_err()) && sector >= half;
-            let lost = if is_batch { lose_batch } else { lose_superblock };
-            if !torn && !lost {
-                journal.device.write(write.position, write.bytes_for(0), sector);
-            }
-        }
+        let lost = if is_batch { lose_batch } else { lose_superblock };
+        let torn = is_batch && tear_batch || result.is_err();
+        let is_lost = |sector: usize| lost || torn && sector >= half;
+        journal.device.write_some(write.position, write.bytes_for(0), |at| !is_lost(at));
         let mut notifications = Vec::new();
         journal.log.complete(write, result, &mut notifications);
         if result.is_err() {

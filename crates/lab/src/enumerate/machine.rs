@@ -8,7 +8,7 @@ use super::store::{Disk, LogDevice};
 use super::work::{Durability, FIRST, SECTORS, places};
 use crate::harness::Sabotage;
 use crate::harness::io::Io;
-use crate::harness::journal::LabLog;
+use crate::harness::journal::{LabLog, admit};
 use crate::harness::memory::Memory;
 use crate::harness::oracle::{Oracle, POISON, Promise, ZERO};
 use crate::harness::shard::{PooledShard, VolumeSetup, release_pins, reply_stamps};
@@ -20,7 +20,7 @@ use forebay_engine::{
 };
 use forebay_journal::LogWrite;
 use forebay_policy::Pace;
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
@@ -400,11 +400,13 @@ impl Host for Machine {
     }
 
     fn touch(&mut self, part: &Part) -> bool {
-        self.may_erase(part)
+        let Some(journal) = &mut self.journal else { return true };
+        journal.log.admit_erase(journal.number, part.id)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        self.admit_part(part, fua)
+        let Some(journal) = &mut self.journal else { return Admission::Free };
+        admit(&mut journal.log, journal.number, part, journal.ack || fua)
     }
 
     fn withdraw(&mut self, _: VolumeId) {
@@ -470,6 +472,3 @@ impl Host for Machine {
         None
     }
 }
-
-/// The range of a request for the whole volume.
-pub(super) const WHOLE: ByteRange = ByteRange::new(0, 0);

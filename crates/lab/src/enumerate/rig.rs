@@ -5,14 +5,14 @@
 //! machine as a crash would leave it.
 
 use super::journal::Recovered;
-use super::machine::{Journal, Machine, Origin, VOLUME, WHOLE};
+use super::machine::{Journal, Machine, Origin, VOLUME};
 use super::store::Disk;
 use super::work::{Durability, Operation, SECTORS, Workload, places};
 use super::{Bug, work};
-use crate::harness::Sabotage;
 use crate::harness::journal::{Piece, pieces};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle, stamp};
+use crate::harness::{Sabotage, WHOLE};
 use forebay_types::{ByteRange, Stripes};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
@@ -269,11 +269,7 @@ impl Rig {
         if let Some(journal) = &mut machine.journal
             && let Some((write, _)) = journal.writing.take()
         {
-            for sector in journal.device.changes(write.position, write.bytes_for(0)) {
-                if survives(sector) {
-                    journal.device.write(write.position, write.bytes_for(0), sector);
-                }
-            }
+            journal.device.write_some(write.position, write.bytes_for(0), survives);
         }
         self.start_again(crash);
     }

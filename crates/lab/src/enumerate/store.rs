@@ -124,6 +124,17 @@ impl LogDevice {
         changes.map(|(at, _)| at).collect()
     }
 
+    /// Writes the changed sectors of a write that `is_written` accepts by their indexes.
+    pub(super) fn write_some(
+        &mut self,
+        position: u64,
+        bytes: &[u8],
+        is_written: impl Fn(usize) -> bool,
+    ) {
+        let changes = self.changes(position, bytes).into_iter();
+        changes.filter(|&at| is_written(at)).for_each(|at| self.write(position, bytes, at));
+    }
+
     /// Writes one sector of a write, given by its index.
     pub(super) fn write(&mut self, position: u64, bytes: &[u8], sector: usize) {
         let from = sector * SECTOR_BYTES as usize;

@@ -1,6 +1,8 @@
 //! The workloads of enumerated machines.
 
+use crate::harness::WHOLE;
 use crate::harness::dice::Dice;
+use crate::named::named;
 use forebay_types::{ByteRange, REGION_BYTES, SECTOR_BYTES};
 use forebay_volume::RequestKind;
 use std::fmt;
@@ -51,7 +53,7 @@ impl Operation {
         Self::Request(WRITE, sectors(8, 16)),
         Self::Request(WRITE, sectors(6, 6)),
         Self::Request(FUA, sectors(10, 2)),
-        Self::Request(RequestKind::Flush, ByteRange::new(0, 0)),
+        Self::Request(RequestKind::Flush, WHOLE),
         Self::Request(TRIM, sectors(10, 4)),
         Self::Request(ZERO, sectors(4, 8)),
         Self::Request(RequestKind::Read, sectors(0, 24)),
@@ -70,7 +72,7 @@ impl Operation {
         match dice.weighted(&[30, 8, 10, 5, 5, 6, 12, 8, 4, 4, 2]) {
             0 => Self::Request(WRITE, range),
             1 => Self::Request(FUA, range),
-            2 => Self::Request(RequestKind::Flush, ByteRange::new(0, 0)),
+            2 => Self::Request(RequestKind::Flush, WHOLE),
             3 => Self::Request(RequestKind::Trim { fua }, range),
             4 => Self::Request(RequestKind::Zero { fua, unmap: dice.chance(500_000) }, range),
             5 => Self::Request(RequestKind::Read, range),
@@ -106,29 +108,15 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The protection of the machine's volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// None: dirty data is in memory only.
-    None,
-    /// A journal with `durability=ack`: each write is recorded before its acknowledgement.
-    Ack,
-    /// A journal with `durability=flush`: writes are recorded by the next flush.
-    Flush,
-}
-
-impl Durability {
-    /// All protections.
-    pub const ALL: [Self; 3] = [Self::None, Self::Ack, Self::Flush];
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Ack => "journal, ack",
-            Self::Flush => "journal, flush",
-        })
+named! {
+    /// The protection of the machine's volume.
+    "protection" enum Durability {
+        /// None: dirty data is in memory only.
+        None = "none",
+        /// A journal with `durability=ack`: each write is recorded before its acknowledgement.
+        Ack = "journal, ack",
+        /// A journal with `durability=flush`: writes are recorded by the next flush.
+        Flush = "journal, flush",
     }
 }
 

@@ -1,7 +1,7 @@
 //! `cache-effect`: sequential transfers of all sizes, one at a time, on a bare array and through
 //! the cache.
 
-use super::machine::{Clients, Link, Machine, MachineSpec, Step};
+use super::machine::{Clients, Link, Machine, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, figure_or_empty};
 use forebay_backend::OpenError;
@@ -42,7 +42,7 @@ impl Plan {
     }
 
     fn machine(&self, pool_bytes: u64) -> Result<Machine, OpenError> {
-        Machine::new(&MachineSpec { disk: self.disk, pool_bytes, link: Link::FIBRE })
+        Machine::new(self.disk, pool_bytes)
     }
 }
 

@@ -1,6 +1,5 @@
 //! `call-center-users`: the users of a database that one server supports, by cache size.
 
-use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table};
 use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure};
@@ -81,11 +80,10 @@ pub(super) fn find_user_limit(
     pool_bytes: u64,
     seed: u64,
 ) -> Result<UserLimit, OpenError> {
-    let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
     let mut tried = Vec::new();
     let (mut good, mut bad, mut users) = (0, plan.users_max + 1, 8.min(plan.users_max));
     while good + 1 < bad {
-        let measured = measure(&spec, &WORK, users, plan.schedule, seed)?;
+        let measured = measure(pool_bytes, &WORK, users, plan.schedule, seed)?;
         tried.push((users, measured));
         if measured.operation_seconds <= plan.limit_seconds {
             good = users;

@@ -1,6 +1,5 @@
 //! `disk-time`: terminal-server users, ten more at a time, and the utilization of their disk.
 
-use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure};
@@ -94,10 +93,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
     let point = |step| {
         let users = step * plan.users_step;
-        let with = |pool_bytes| {
-            let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
-            measure(&spec, &WORK, users, plan.schedule, seed)
-        };
+        let with = |pool_bytes| measure(pool_bytes, &WORK, users, plan.schedule, seed);
         Ok(Point { users, without: with(0)?, with: with(plan.pool_bytes)? })
     };
     (1..=plan.steps).map(point).collect()

@@ -1,7 +1,7 @@
 //! The benefit of gathering on modelled arrays, in virtual time.
 
 use super::disk::Disk;
-use super::machine::{Clients, Link, Machine, MachineSpec, Step, VOLUME};
+use super::machine::{Clients, Machine, Step, VOLUME};
 use super::users::{KIB, MIB};
 use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
@@ -85,8 +85,7 @@ impl Clients for Writers {
 
 /// A machine whose cache writes through.
 fn machine(disk: &str, gathers: bool) -> Machine {
-    let spec = MachineSpec { disk, pool_bytes: 64 * MIB, link: Link::FIBRE };
-    let mut machine = Machine::new(&spec).unwrap();
+    let mut machine = Machine::new(disk, 64 * MIB).unwrap();
     machine.configure(|shard| {
         shard.set_mode(VOLUME, Mode::WriteThrough);
         shard.set_gather_below(VOLUME, if gathers { MIB } else { 0 });

@@ -1,6 +1,5 @@
 //! `logon`: the duration of one more logon while others log on.
 
-use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, figure_or_empty};
 use super::users::{Area, KIB, Kind, MIB, SERVER_DISK, Schedule, Work, measure};
@@ -71,8 +70,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
     let point = |others| {
         let seconds = |pool_bytes| {
-            let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
-            let measured = measure(&spec, &WORK, others + 1, plan.schedule, seed)?;
+            let measured = measure(pool_bytes, &WORK, others + 1, plan.schedule, seed)?;
             Ok::<f64, OpenError>(measured.operation_seconds)
         };
         Ok(Point { others, without: seconds(0)?, with: seconds(plan.pool_bytes)? })

@@ -49,16 +49,6 @@ impl Link {
     }
 }
 
-/// The parts of a machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MachineSpec<'a> {
-    /// The model of the disk, such as `model:hdd?size=8GiB`.
-    pub disk: &'a str,
-    /// Bytes of lines in the cache; zero for the bare disk without Forebay.
-    pub pool_bytes: u64,
-    pub link: Link,
-}
-
 /// The next action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -105,14 +95,16 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine without clients and with an empty cache. Fails if the disk's model is invalid.
-    pub(crate) fn new(spec: &MachineSpec<'_>) -> Result<Self, OpenError> {
-        let disk = Disk::named(spec.disk)?;
-        let host = || CacheHost::new(spec.pool_bytes, disk.size_bytes(), &disk.geometry());
-        let cache = (spec.pool_bytes > 0).then(|| (Dispatcher::new(0), host()));
+    /// A machine without clients. Fails if the model of the disk, such as `model:hdd?size=8GiB`,
+    /// is invalid. The cache has `pool_bytes` of lines and is empty; zero means the bare disk
+    /// without Forebay.
+    pub(crate) fn new(disk: &str, pool_bytes: u64) -> Result<Self, OpenError> {
+        let disk = Disk::named(disk)?;
+        let host = || CacheHost::new(pool_bytes, disk.size_bytes(), &disk.geometry());
+        let cache = (pool_bytes > 0).then(|| (Dispatcher::new(0), host()));
         let mut machine = Self {
             now_ns: 0,
-            link: spec.link,
+            link: Link::FIBRE,
             events: Queue::default(),
             client_count: 0,
             waiting_count: 0,
@@ -162,6 +154,11 @@ impl Machine {
         if let Some((_, host)) = &mut self.cache {
             host.set_limits(limits);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_link(&mut self, link: Link) {
+        self.link = link;
     }
 
     /// Changes the settings of all shards.

@@ -1,7 +1,7 @@
 //! `overrun`: writers that are faster than the disk for ten minutes.
 
 use super::disk::DISKS;
-use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::machine::{Clients, Machine, SECOND_NS, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -149,7 +149,7 @@ fn run_case(
     seed: u64,
 ) -> Result<Run, OpenError> {
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
-    let mut machine = Machine::new(&MachineSpec { disk: name, pool_bytes, link: Link::FIBRE })?;
+    let mut machine = Machine::new(name, pool_bytes)?;
     let mut writers = Writers {
         dice: Dice::new(seed),
         area_bytes: plan.area_bytes,
@@ -198,8 +198,7 @@ fn plot(runs: &[Run]) -> Plot {
     let line = |run: &Run| {
         let way = if run.cached { "cached" } else { "bare" };
         let name = format!("{}, {}, {way}", run.disk, run.pattern);
-        let tens = run.rates.chunks_exact(10).map(|ten| ten.iter().sum::<f64>() / 10.0);
-        Series::line(&name, tens.enumerate().map(|(at, rate)| (10.0 * at as f64, rate)))
+        Series::means(&name, &run.rates, 10)
     };
     Plot::new(
         "Rates",

@@ -54,6 +54,12 @@ impl Series {
         Self { name: name.to_owned(), points: points.into_iter().collect(), is_line: true }
     }
 
+    /// A line through the means of `len` values each, one value per second.
+    pub(crate) fn means(name: &str, values: &[f64], len: usize) -> Self {
+        let means = values.chunks_exact(len).map(|some| some.iter().sum::<f64>() / len as f64);
+        Self::line(name, means.enumerate().map(|(at, mean)| ((at * len) as f64, mean)))
+    }
+
     /// Published figures.
     pub(crate) fn marks(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         Self { is_line: false, ..Self::line(name, points) }

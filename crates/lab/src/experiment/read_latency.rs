@@ -1,7 +1,7 @@
 //! `read-latency`: the latency of reads while some gigabytes are written back.
 
 use super::disk::DISKS;
-use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::machine::{Clients, Machine, SECOND_NS, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -153,8 +153,7 @@ fn run_case(
     governed: bool,
     seed: u64,
 ) -> Result<Run, OpenError> {
-    let spec = MachineSpec { disk: name, pool_bytes: plan.pool_bytes, link: Link::FIBRE };
-    let mut machine = Machine::new(&spec)?;
+    let mut machine = Machine::new(name, plan.pool_bytes)?;
     let target = if governed { ReadTarget::Idle } else { ReadTarget::Off };
     machine.set_limits(Limits { target, ..Limits::default() });
     let mut pair = ReaderAndWriter {

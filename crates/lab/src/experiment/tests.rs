@@ -1,8 +1,8 @@
 //! Tests of the machine against the bare model, and of each experiment with small parameters.
 
 use super::disk::{Disk, Disturbance};
-use super::machine::{Clients, Link, Machine, MachineSpec, Step};
-use super::users::{SERVER_DISK, Schedule, measure};
+use super::machine::{Clients, Link, Machine, Step};
+use super::users::{Schedule, measure};
 use super::*;
 use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
@@ -14,7 +14,9 @@ const MIB: u64 = 1 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn machine(pool_bytes: u64, link: Link) -> Machine {
-    Machine::new(&MachineSpec { disk: DISK, pool_bytes, link }).unwrap()
+    let mut machine = Machine::new(DISK, pool_bytes).unwrap();
+    machine.set_link(link);
+    machine
 }
 
 /// One client with a list of steps, the last one first.
@@ -154,10 +156,7 @@ const SHORT: Schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 60 * 
 
 #[test]
 fn users_do_the_same_with_the_same_seed_and_something_else_with_another() {
-    let measured = |seed| {
-        let spec = MachineSpec { disk: SERVER_DISK, pool_bytes: 32 * MIB, link: Link::FIBRE };
-        measure(&spec, &disk_time::WORK, 5, SHORT, seed).unwrap()
-    };
+    let measured = |seed| measure(32 * MIB, &disk_time::WORK, 5, SHORT, seed).unwrap();
     assert_eq!(measured(3), measured(3));
     assert_ne!(measured(3), measured(4));
 }

@@ -1,7 +1,7 @@
 //! `disk-trouble`: a disk that slows down, stops for a minute, or loses a drive.
 
 use super::disk::Disturbance;
-use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::machine::{Clients, Machine, SECOND_NS, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -160,7 +160,7 @@ fn run_case(
     seed: u64,
 ) -> Result<Run, OpenError> {
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
-    let mut machine = Machine::new(&MachineSpec { disk, pool_bytes, link: Link::FIBRE })?;
+    let mut machine = Machine::new(disk, pool_bytes)?;
     let (from_ns, until_ns) = (2 * plan.seconds * SECOND_NS, 3 * plan.seconds * SECOND_NS);
     machine.disturb(match kind {
         Kind::Slow => Disturbance::slow(from_ns, until_ns, 100),
@@ -229,8 +229,7 @@ fn table(runs: &[Run]) -> Table {
 fn plot(runs: &[Run]) -> Plot {
     let line = |run: &Run| {
         let name = format!("{}, {}", run.case, label(run));
-        let fives = run.writes.chunks_exact(5).map(|some| some.iter().sum::<f64>() / 5.0);
-        Series::line(&name, fives.enumerate().map(|(at, rate)| (5.0 * at as f64, rate)))
+        Series::means(&name, &run.writes, 5)
     };
     Plot::new(
         "Writes",

@@ -3,7 +3,7 @@
 //! Pauses are drawn uniformly between zero and twice their mean, and requests by the weights of
 //! their kinds, all from one seed.
 
-use super::machine::{Clients, Machine, MachineSpec, Step};
+use super::machine::{Clients, Machine, Step};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::ByteRange;
@@ -89,15 +89,16 @@ pub(super) struct Measured {
     pub operation_seconds: f64,
 }
 
-/// Measures users on a machine. Fails if the disk's model is invalid.
+/// Measures users of a server with [`SERVER_DISK`] and a cache of `pool_bytes` of lines, zero for
+/// none.
 pub(super) fn measure(
-    spec: &MachineSpec<'_>,
+    pool_bytes: u64,
     work: &Work,
     users: u32,
     schedule: Schedule,
     seed: u64,
 ) -> Result<Measured, OpenError> {
-    let mut machine = Machine::new(spec)?;
+    let mut machine = Machine::new(SERVER_DISK, pool_bytes)?;
     let mut crowd = Crowd::new(work, users, machine.disk_bytes(), seed);
     (0..users).for_each(|user| machine.add_client(user, 0));
     machine.run(schedule.warmup_ns, &mut crowd);

@@ -19,3 +19,6 @@ pub(crate) mod shard;
 pub(crate) mod slab;
 
 pub use sabotage::Sabotage;
+
+/// The range of a request for the whole volume.
+pub(crate) const WHOLE: forebay_types::ByteRange = forebay_types::ByteRange::new(0, 0);

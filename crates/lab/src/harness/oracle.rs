@@ -49,6 +49,11 @@ pub(crate) fn describe_stamp(stamp: u64) -> String {
     }
 }
 
+/// Whether a client's request changes sectors.
+pub(crate) const fn is_change(kind: RequestKind) -> bool {
+    matches!(kind, RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. })
+}
+
 /// The guarantee of the acknowledgement of a write, in ascending order of strength.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Promise {

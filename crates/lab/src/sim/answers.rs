@@ -5,6 +5,7 @@
 
 use super::device::FaultKind;
 use super::disk::sectors_of;
+use super::driver::KEEPER;
 use super::journal::Journal;
 use super::order::crash_image;
 use super::power;
@@ -12,7 +13,7 @@ use super::queue::Event;
 use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::memory::Memory;
-use crate::harness::oracle::{Promise, stamp};
+use crate::harness::oracle::{Promise, ZERO, is_change, stamp};
 use crate::harness::shard::{PooledShard, release_pins, reply_stamps};
 use forebay_engine::Place;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
@@ -45,6 +46,11 @@ impl World {
         let pending = self.requests.iter().filter(is_read).map(|pending| pending.submitted);
         let held = self.held.iter().map(|held| held.pending.submitted);
         pending.chain(held).min().unwrap_or(self.moment)
+    }
+
+    /// Whether a request of the keeper for this volume is in flight.
+    pub(super) fn has_keeper_request(&self, volume: VolumeId) -> bool {
+        self.requests.iter().any(|it| it.client == KEEPER && it.request.volume == volume)
     }
 
     /// The ranges that a request changes. A trim changes only whole blocks of each region.
@@ -89,7 +95,7 @@ impl World {
         for sector in changed.into_iter().flat_map(sectors_of) {
             let (stamp, fua) = match request.kind {
                 RequestKind::Write { fua } => (Some(stamp(volume, sector, version)), fua),
-                RequestKind::Zero { fua, .. } => (Some(crate::harness::oracle::ZERO), fua),
+                RequestKind::Zero { fua, .. } => (Some(ZERO), fua),
                 RequestKind::Trim { .. } => (None, false),
                 _ => return,
             };
@@ -179,7 +185,7 @@ impl World {
                 | RequestKind::Record
                 | RequestKind::Destage
         );
-        if is_restore && pending.client == super::driver::KEEPER {
+        if is_restore && pending.client == KEEPER {
             self.restored = Some(result);
         }
         match pending.request.kind {
@@ -230,11 +236,7 @@ impl World {
     pub(crate) fn abandon(&mut self, pending: &PendingRequest) {
         let Request { volume, kind, .. } = pending.request;
         let changed = self.changed_by(pending.request);
-        let changes = matches!(
-            kind,
-            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
-        );
-        let sectors = changed.into_iter().flat_map(sectors_of).filter(|_| changes);
+        let sectors = changed.into_iter().flat_map(sectors_of).filter(|_| is_change(kind));
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
         oracle.end(sectors, pending.submitted, self.moment, None);
     }

@@ -5,10 +5,10 @@ use super::driver::VERIFIER;
 use super::plan::Plan;
 use super::queue::Event;
 use super::world::World;
-use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::memory::{Memory, write_stamp};
 use crate::harness::oracle::{POISON, stamp};
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::Slot;
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind, staged_pieces};
@@ -88,14 +88,14 @@ impl Client {
     ) -> ByteRange {
         let size = plan.volumes[usize::from(volume)].sectors;
         if kind == RequestKind::Flush {
-            return ByteRange::new(0, 0);
+            return WHOLE;
         }
         let is_erase = matches!(kind, RequestKind::Trim { .. } | RequestKind::Zero { .. });
         // A few erases cover the whole volume, possibly with more parts than one erase may have.
         if is_erase && dice.chance(20_000) {
             return ByteRange::new(0, size * SECTOR_BYTES);
         }
-        let count = plan.sizes.draw(dice).min(size);
+        let count = plan.draw_sectors(dice).min(size);
         let place = dice.weighted(&plan.places);
         let first = match place {
             0 => dice.below(size),

@@ -8,9 +8,9 @@ use super::disk::sectors_of;
 use super::queue::Event;
 use super::transfer::Transfer;
 use super::world::World;
-use crate::harness::Sabotage;
 use crate::harness::io::Io;
 use crate::harness::slab::Slab;
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::{IoId, IoVerb, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{JobId, merge};
@@ -229,7 +229,7 @@ impl World {
         if !flush.early {
             self.execute_flush(&flush);
         }
-        let range = ByteRange::new(0, 0);
+        let range = WHOLE;
         if flush.result.is_err() {
             let (moment, volume, kind) = (self.moment, flush.volume, FaultKind::Flush);
             self.device.faults.push(Fault { moment, volume, kind, range });

@@ -1,7 +1,6 @@
 //! One run, from the first request to the last check.
 
 use super::SimOptions;
-use super::answers::PendingRequest;
 use super::clients::{Client, Payloads};
 use super::disk::sectors_of;
 use super::journal::Journal;
@@ -9,11 +8,11 @@ use super::kept::{KILL_EVENTS_MAX, KILL_SECTORS_MAX};
 use super::plan::{self, Plan};
 use super::queue::Event;
 use super::world::World;
-use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{Piece, pieces};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle};
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::Slot;
 use forebay_journal::{Extent, Found, Source};
 use forebay_types::{ByteRange, IoError, Mode, SECTOR_BYTES, VolumeId};
@@ -202,7 +201,7 @@ impl Simulation {
             Event::Complete(io) => {
                 self.check_progress();
                 for (shard, id, result) in self.world.end_step(io) {
-                    let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+                    let worker = self.any_worker();
                     self.with_dispatcher(worker, |dispatcher, world| {
                         dispatcher.complete(world, shard, id, result);
                     });
@@ -241,6 +240,10 @@ impl Simulation {
         }
     }
 
+    fn any_worker(&mut self) -> u8 {
+        self.world.dice.below(self.dispatchers.len() as u64) as u8
+    }
+
     fn with_dispatcher(
         &mut self,
         worker: u8,
@@ -264,7 +267,7 @@ impl Simulation {
                         shard.set_pace(volume, pace);
                     }
                 }
-                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+                let worker = self.any_worker();
                 self.with_dispatcher(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
@@ -281,24 +284,14 @@ impl Simulation {
         let mut volumes = self.world.begin_checkpoint();
         let failed = self.world.journal.as_ref().filter(|journal| journal.has_failed());
         if let Some(journal) = failed {
-            let is_pending = |volume: &u16| {
-                self.world
-                    .requests
-                    .iter()
-                    .any(|pending| pending.client == KEEPER && pending.request.volume.0 == *volume)
-            };
-            volumes.extend(journal.undrained.iter().filter(|volume| !is_pending(volume)));
+            let is_free = |volume: &&u16| !self.world.has_keeper_request(VolumeId(**volume));
+            volumes.extend(journal.undrained.iter().filter(is_free));
         }
         for volume in volumes {
-            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-            let range = ByteRange::new(0, 0);
-            let request =
-                Request { volume: VolumeId(volume), kind: RequestKind::Checkpoint, range };
-            self.submit(worker, KEEPER, request);
+            self.submit_anywhere(KEEPER, VolumeId(volume), RequestKind::Checkpoint, WHOLE);
         }
         for (volume, kind) in self.world.advance_retentions() {
-            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-            self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
+            self.submit_anywhere(KEEPER, volume, kind, WHOLE);
         }
         self.world.replace_journal();
     }
@@ -306,11 +299,8 @@ impl Simulation {
     /// Requests what follows from the state of the UPS.
     fn maintain_power(&mut self) {
         for (volume, kind) in self.world.tick_power() {
-            let is_same = |a: &PendingRequest| a.client == KEEPER && a.request.volume == volume;
-            let is_pending = self.world.requests.iter().any(is_same);
-            if !is_pending {
-                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-                self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
+            if !self.world.has_keeper_request(volume) {
+                self.submit_anywhere(KEEPER, volume, kind, WHOLE);
             }
         }
     }
@@ -369,6 +359,17 @@ impl Simulation {
         self.world.send_ios();
     }
 
+    fn submit_anywhere(
+        &mut self,
+        client: u16,
+        volume: VolumeId,
+        kind: RequestKind,
+        range: ByteRange,
+    ) {
+        let worker = self.any_worker();
+        self.submit(worker, client, Request { volume, kind, range });
+    }
+
     /// Changes settings occasionally, like an administrator.
     fn administer(&mut self) {
         let World { plan, dice, volumes, .. } = &mut self.world;
@@ -402,14 +403,14 @@ impl Simulation {
             }
         }
         self.world.report.mode_changes += 1;
-        self.world.log_event(volume, ByteRange::new(0, 0), || format!("mode {mode}"));
+        self.world.log_event(volume, WHOLE, || format!("mode {mode}"));
     }
 
     /// The process crashes, possibly with the power, and the next one starts on the same disks.
     fn crash(&mut self, crash: Crash) {
         let world = &mut self.world;
         for volume in 0..world.volumes.len() as u16 {
-            world.log_event(volume, ByteRange::new(0, 0), || format!("crash: {crash:?}"));
+            world.log_event(volume, WHOLE, || format!("crash: {crash:?}"));
         }
         world.check_write_order();
         world.report.crashes += 1;
@@ -514,7 +515,7 @@ impl Simulation {
             if self.dies_in_recovery(chance) {
                 return false;
             }
-            self.restore_piece(volume.0, RequestKind::Destage, ByteRange::new(0, 0), &[]);
+            self.restore_piece(volume.0, RequestKind::Destage, WHOLE, &[]);
             if self.is_ok() && self.dies_in_recovery(chance) {
                 return false;
             }
@@ -597,7 +598,7 @@ impl Simulation {
             }
             let request = Request { volume: VolumeId(volume), kind, range };
             self.world.restored = None;
-            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+            let worker = self.any_worker();
             self.world.worker = worker;
             let (token, _) = self.world.register(KEEPER, request);
             let payload = match kind {
@@ -685,17 +686,16 @@ impl Simulation {
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
     }
 
-    fn submit_check(&mut self, volume: u16, kind: RequestKind, range: ByteRange) {
-        let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-        let request = Request { volume: VolumeId(volume), kind, range };
-        self.submit(worker, VERIFIER, request);
-    }
-
     /// Rewrites lost data, which must heal it.
     fn rewrite_lost(&mut self) {
         for volume in 0..self.world.volumes.len() as u16 {
             for range in self.world.lost_lines(VolumeId(volume)) {
-                self.submit_check(volume, RequestKind::Write { fua: false }, range);
+                self.submit_anywhere(
+                    VERIFIER,
+                    VolumeId(volume),
+                    RequestKind::Write { fua: false },
+                    range,
+                );
             }
         }
     }
@@ -708,12 +708,12 @@ impl Simulation {
             let size = self.world.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
             for offset in (0..size).step_by(VERIFY_BYTES as usize) {
                 let range = ByteRange::new(offset, VERIFY_BYTES.min(size - offset));
-                self.submit_check(volume, RequestKind::Read, range);
+                self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Read, range);
                 self.converge("a read of the final check is not answered");
             }
-            self.submit_check(volume, RequestKind::Flush, ByteRange::new(0, 0));
+            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Flush, WHOLE);
             self.converge("a flush of the final check is not answered");
-            self.submit_check(volume, RequestKind::Destage, ByteRange::new(0, 0));
+            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Destage, WHOLE);
             self.converge("the final destage is not answered");
         }
         if !self.is_ok() {

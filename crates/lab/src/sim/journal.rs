@@ -68,8 +68,11 @@ impl JournalPlan {
         }
     }
 
-    const fn geometry(&self) -> Geometry {
-        Geometry { segment_bytes: self.segment_bytes, segments: self.segments }
+    /// The log of a new journal; `numbers` are those of its devices if it is mirrored.
+    fn format(&self, id: u8, numbers: [u64; 2]) -> LabLog {
+        let geometry = Geometry { segment_bytes: self.segment_bytes, segments: self.segments };
+        let log = Log::format(JournalId([id; 16]), self.size_bytes(), geometry, self.buffers());
+        if self.mirrored { log.mirrored(numbers) } else { log }
     }
 
     const fn size_bytes(&self) -> u64 {
@@ -121,10 +124,6 @@ pub(crate) struct Journal {
     notifications: Vec<(PartId, Notification)>,
 }
 
-fn journal_id(journals_made: u8) -> JournalId {
-    JournalId([journals_made; 16])
-}
-
 fn identity(volume: usize) -> [u8; 32] {
     [volume as u8; 32]
 }
@@ -132,12 +131,11 @@ fn identity(volume: usize) -> [u8; 32] {
 impl Journal {
     /// A new journal, durable on its devices.
     pub(crate) fn new(plan: JournalPlan, sizes: &[Option<u64>]) -> Self {
-        let log = Log::format(journal_id(0), plan.size_bytes(), plan.geometry(), plan.buffers());
         let blank =
             |is_there: bool| Device(vec![0; plan.size_bytes() as usize * usize::from(is_there)]);
         let mut journal = Self {
             plan,
-            log: if plan.mirrored { log.mirrored([1, 2]) } else { log },
+            log: plan.format(0, [1, 2]),
             devices: [blank(true), blank(plan.mirrored)],
             reads: 0,
             recorded_members: Vec::new(),
@@ -190,7 +188,7 @@ impl Journal {
         }
     }
 
-    fn number(&self, volume: VolumeId) -> Option<u16> {
+    pub(super) fn number(&self, volume: VolumeId) -> Option<u16> {
         self.numbers[usize::from(volume.0)]
     }
 
@@ -223,27 +221,10 @@ impl World {
         self.journal.as_ref().is_some_and(|journal| journal.number(volume).is_some())
     }
 
-    pub(crate) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
+    pub(crate) fn admit_to_journal(&mut self, part: &Part, fua: bool) -> Admission {
         let Some(journal) = &mut self.journal else { return Admission::Free };
         let Some(number) = journal.number(part.volume) else { return Admission::Free };
         admit(&mut journal.log, number, part, journal.plan.ack || fua)
-    }
-
-    pub(crate) fn may_erase(&mut self, part: &Part) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
-        let Some(number) = journal.number(part.volume) else { return true };
-        journal.log.admit_erase(number, part.id)
-    }
-
-    pub(crate) fn withdraw_permit(&mut self) {
-        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
-    }
-
-    pub(crate) fn wait_for_barrier(&mut self, part: PartId) -> Result<bool, IoError> {
-        if self.strikes_always(Sabotage::IgnoreBarrier) {
-            return Ok(true);
-        }
-        self.journal.as_mut().expect("the volume has one").log.barrier(part)
     }
 
     /// Records a note, as the runtime does under the shard's lock.
@@ -555,12 +536,9 @@ impl Journal {
     /// Starts a new journal on new devices.
     fn reset(&mut self, sizes: &[Option<u64>]) {
         self.journals_made = self.journals_made.wrapping_add(1);
-        let plan = self.plan;
-        let id = journal_id(self.journals_made);
-        let log = Log::format(id, plan.size_bytes(), plan.geometry(), plan.buffers());
         self.numbers_used += 2;
         let numbers = [self.numbers_used - 1, self.numbers_used];
-        self.log = if plan.mirrored { log.mirrored(numbers) } else { log };
+        self.log = self.plan.format(self.journals_made, numbers);
         self.devices.iter_mut().for_each(|device| device.0.fill(0));
         self.reads = 0;
         self.is_marked = false;

@@ -10,9 +10,9 @@ use super::driver::Simulation;
 use super::journal::Journal;
 use super::queue::Event;
 use super::world::{VolumeState, World};
-use crate::harness::Sabotage;
 use crate::harness::oracle::{POISON, describe_stamp};
 use crate::harness::shard::PooledShard;
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::{LineKey, LineMeta, MemoryStep};
 use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
@@ -43,30 +43,27 @@ impl World {
 
     /// Counts down the sectors of a memory step. If the kill occurs in this step, executes the part
     /// before it, possibly tears a sector, kills the process and returns true.
-    pub(crate) fn is_killed_in(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) -> bool {
+    pub(crate) fn is_killed_in(
+        &mut self,
+        shard: usize,
+        mut step: MemoryStep,
+        payload: &[u8],
+    ) -> bool {
         let Some(left) = self.kill_in else { return false };
-        let (slot, offset, len) = match step {
-            MemoryStep::Fill { slot, offset, len, .. } => (slot, offset, len),
-            MemoryStep::Copy { to, offset, len, .. } => (to, offset, len),
+        let (slot, offset, len) = match &mut step {
+            MemoryStep::Fill { slot: to, offset, len, .. }
+            | MemoryStep::Copy { to, offset, len, .. } => (*to, *offset, len),
             MemoryStep::Verify { .. } => return false,
         };
-        let sectors = u64::from(len) / SECTOR_BYTES;
+        let sectors = u64::from(*len) / SECTOR_BYTES;
         if left >= sectors {
             self.kill_in = Some(left - sectors);
             return false;
         }
         let done = left as u32 * SECTOR_BYTES as u32;
         self.kill_in = None;
-        let first = match step {
-            MemoryStep::Fill { slot, offset, payload_offset, .. } => {
-                MemoryStep::Fill { slot, offset, payload_offset, len: done }
-            }
-            MemoryStep::Copy { from, to, offset, .. } => {
-                MemoryStep::Copy { from, to, offset, len: done }
-            }
-            MemoryStep::Verify { .. } => unreachable!("a verification has no sectors"),
-        };
-        self.apply_step(shard, first, payload);
+        *len = done;
+        self.apply_step(shard, step, payload);
         if self.dice.chance(500_000) {
             self.shards[shard].set_stamp(slot, offset + done, POISON);
         }
@@ -215,7 +212,7 @@ impl Simulation {
         let world = &mut self.world;
         let killed_pool = world.killed_pool.take().expect("the process was killed");
         for volume in 0..world.volumes.len() as u16 {
-            world.log_event(volume, ByteRange::new(0, 0), || "killed; the pool is kept".into());
+            world.log_event(volume, WHOLE, || "killed; the pool is kept".into());
         }
         world.report.kills += 1;
         world.collect_counters();

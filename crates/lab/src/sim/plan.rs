@@ -32,7 +32,8 @@ pub(crate) struct Plan {
     /// read-back.
     pub mix: [u32; KINDS],
     pub clients: usize,
-    pub sizes: Sizes,
+    /// Weights of lengths: up to a line, one line, up to 64 KiB, up to 2 MiB.
+    pub sizes: [u32; 4],
     /// Weights of positions: random, hot lines, behind the client's last request.
     pub places: [u32; 3],
     pub hot_lines: u64,
@@ -78,13 +79,6 @@ pub(crate) struct VolumePlan {
     pub streams: bool,
     /// The stripes of its disk.
     pub stripes: Stripes,
-}
-
-/// The lengths of requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    /// Weights of: up to a line, one line, up to 64 KiB, up to 2 MiB.
-    pub weights: [u32; 4],
 }
 
 /// The behaviour of the disks.
@@ -135,7 +129,7 @@ impl Plan {
             return;
         }
         (self.clients, self.places) = (self.clients.max(12), [1, 1, 12]);
-        self.sizes = Sizes { weights: [3, 6, 1, 0] };
+        self.sizes = [3, 6, 1, 0];
         self.mix[1] = self.mix[1].max(400);
         self.device.latency_us_max = self.device.latency_us_max.max(200);
         if self.lines_per_shard.is_multiple_of(12) {
@@ -175,7 +169,14 @@ impl Plan {
             power: PowerPlan::draw(dice),
             mix: draw_mix(dice),
             clients,
-            sizes: draw_sizes(dice),
+            sizes: dice.pick(&[
+                [10, 10, 4, 0],
+                [1000, 1000, 300, 3],
+                [1, 0, 0, 0],
+                [0, 1, 0, 0],
+                [5, 5, 20, 0],
+                [400, 400, 100, 10],
+            ]),
             places: dice.pick(&[[4, 4, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 4, 8], [1, 9, 0]]),
             hot_lines: dice.skewed(1, 64),
             think_us_max: dice.pick(&[0, 0, 50, 2000]),
@@ -199,9 +200,17 @@ impl Plan {
         plan.power.fails_unbridged = plan.lines_per_shard % 2 == 1;
         plan
     }
-}
 
-impl Plan {
+    /// Draws the length of a request, in sectors.
+    pub(crate) fn draw_sectors(&self, dice: &mut Dice) -> u64 {
+        match dice.weighted(&self.sizes) {
+            0 => dice.range(1, 8),
+            1 => 8,
+            2 => dice.range(1, (64 << 10) / SECTOR_BYTES),
+            _ => dice.range(1, (2 << 20) / SECTOR_BYTES),
+        }
+    }
+
     /// Describes the machine.
     pub(crate) fn describe(&self, sabotage: Option<Sabotage>) -> String {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::describe).collect();
@@ -230,6 +239,18 @@ impl Plan {
         }
     }
 
+    /// Puts the first volume into write-back with a journal.
+    fn protect_first_volume(&mut self) {
+        let volume = &mut self.volumes[0];
+        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
+    }
+
+    /// Makes power fail between `parts` equal parts of the run, and nothing else kill the process.
+    fn fail_power(&mut self, parts: u64, operations: u64) {
+        self.crashes = (1..parts).map(|at| (operations * at / parts, true)).collect();
+        self.kills.clear();
+    }
+
     /// A disk that is faster than the journal, so that data is often on the disk before its record
     /// is durable; kills, each followed by a power failure.
     fn favor_old_records(&mut self, operations: u64) {
@@ -239,12 +260,11 @@ impl Plan {
         self.device = DevicePlan { latency_us_min: 0, latency_us_max: 0, ..self.device.clone() };
         (self.device.bad_sectors, self.device.stall) = (0, 0);
         (self.tick_us, self.config.dirty_age_ms) = (500, 1);
-        self.sizes = Sizes { weights: [0, 1, 0, 0] };
+        self.sizes = [0, 1, 0, 0];
         (self.places, self.hot_lines) = ([0, 1, 0], 8);
         self.volumes.truncate(1);
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        (volume.ordered, self.mode_change) = (true, 0);
+        self.protect_first_volume();
+        (self.volumes[0].ordered, self.mode_change) = (true, 0);
         self.kills = (1..20).map(|at| operations * at / 20).collect();
         self.crashes = self.kills.iter().map(|at| (at + operations / 100, true)).collect();
     }
@@ -255,10 +275,8 @@ impl Plan {
             (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
         }
         self.mix[3] = self.mix[3].max(100);
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..16).map(|at| (operations * at / 16, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(16, operations);
     }
 
     /// A UPS that bridges many power failures, and a slow disk.
@@ -270,8 +288,7 @@ impl Plan {
         for volume in &mut self.volumes {
             (volume.journal, volume.ups, volume.mode) = (false, true, Mode::WriteBack);
         }
-        self.crashes = (1..16).map(|at| (operations * at / 16, true)).collect();
-        self.kills.clear();
+        self.fail_power(16, operations);
     }
 
     /// A journal that fails and is not replaced, and power failures.
@@ -279,10 +296,8 @@ impl Plan {
         if let Some(journal) = &mut self.journal {
             (journal.error, journal.replaced, journal.mirrored) = (5_000, false, false);
         }
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..8).map(|at| (operations * at / 8, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(8, operations);
     }
 
     /// A mirrored journal whose devices fail occasionally, power failures, and starts that often
@@ -292,10 +307,8 @@ impl Plan {
             (journal.mirrored, journal.device_error, journal.missing) = (true, 2_000, 900_000);
             (journal.error, journal.ack) = (0, true);
         }
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..8).map(|at| (operations * at / 8, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(8, operations);
     }
 
     fn favor_skipped_forward(&mut self, operations: u64) {
@@ -306,10 +319,8 @@ impl Plan {
             journal.checkpoint = 300_000;
         }
         self.device.bad_sectors = 6;
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..4).map(|at| (operations * at / 4, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(4, operations);
     }
 }
 
@@ -384,18 +395,6 @@ fn draw_mix(dice: &mut Dice) -> [u32; KINDS] {
     mix
 }
 
-fn draw_sizes(dice: &mut Dice) -> Sizes {
-    let weights = dice.pick(&[
-        [10, 10, 4, 0],
-        [1000, 1000, 300, 3],
-        [1, 0, 0, 0],
-        [0, 1, 0, 0],
-        [5, 5, 20, 0],
-        [400, 400, 100, 10],
-    ]);
-    Sizes { weights }
-}
-
 fn draw_device(dice: &mut Dice) -> DevicePlan {
     let latency_us_min = dice.pick(&[0, 10, 100]);
     let faulty = dice.chance(600_000);
@@ -429,16 +428,4 @@ fn draw_kills(dice: &mut Dice, operations: u64) -> Vec<u64> {
         (0..count).map(|_| dice.below(operations.min(u64::from(u32::MAX)))).collect();
     at.sort_unstable();
     at
-}
-
-impl Sizes {
-    /// The length of a request, in sectors.
-    pub(crate) fn draw(&self, dice: &mut Dice) -> u64 {
-        match dice.weighted(&self.weights) {
-            0 => dice.range(1, 8),
-            1 => 8,
-            2 => dice.range(1, (64 << 10) / SECTOR_BYTES),
-            _ => dice.range(1, (2 << 20) / SECTOR_BYTES),
-        }
-    }
 }

@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::world::{VolumeState, World};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::oracle::Promise;
+use crate::harness::oracle::{Promise, is_change};
 use forebay_engine::Part;
 use forebay_journal::{Extent, Source};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
@@ -82,9 +82,7 @@ impl Power {
             vault: vec![BTreeMap::new(); volumes],
         }
     }
-}
 
-impl Power {
     /// Whether a request submitted then cannot have been acknowledged from memory.
     fn was_closed(&self, submitted: u32) -> bool {
         self.closed.is_some_and(|closed| submitted > closed)
@@ -175,11 +173,7 @@ impl World {
         kind: RequestKind,
         result: IoResult,
     ) -> IoResult {
-        let writes = matches!(
-            kind,
-            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
-        );
-        let refused = self.power.halted && writes && self.has_ups(volume);
+        let refused = self.power.halted && is_change(kind) && self.has_ups(volume);
         if refused { result.and(Err(IoError::Shutdown)) } else { result }
     }
 
@@ -202,10 +196,7 @@ impl World {
         let dirty_lines: usize = volumes.iter().map(dirty).sum();
         let max = if self.power.is_open { plan.dirty_lines_max } else { 0 };
         self.power.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
-        let is_keeper = |pending: &PendingRequest| {
-            pending.client == super::driver::KEEPER && volumes.contains(&pending.request.volume)
-        };
-        let is_busy = self.requests.iter().any(is_keeper);
+        let is_busy = volumes.iter().any(|&volume| self.has_keeper_request(volume));
         let is_open = self.power.is_open;
         let kind = match is_open {
             false if dirty_lines > 0 => RequestKind::Checkpoint,

@@ -313,6 +313,11 @@ impl World {
         self.sabotage == Some(bug)
     }
 
+    /// The stripes of a volume.
+    pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
+        self.plan.volumes[usize::from(volume.0)].stripes
+    }
+
     pub(crate) fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
         if self.is_dead() || self.is_killed_in(shard, step, payload) {
             return;
@@ -323,13 +328,6 @@ impl World {
         if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
             self.shards[shard].apply_step(step, payload);
         }
-    }
-}
-
-impl World {
-    /// The stripes of a volume.
-    pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
-        self.plan.volumes[usize::from(volume.0)].stripes
     }
 }
 
@@ -402,10 +400,9 @@ impl Host for World {
     }
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
-        if self.is_dead() {
-            return;
+        if !self.is_dead() {
+            self.start_flush(volume, job);
         }
-        self.start_flush(volume, job);
     }
 
     fn protection(&mut self, volume: VolumeId) -> Protection {
@@ -417,14 +414,16 @@ impl Host for World {
     }
 
     fn touch(&mut self, part: &Part) -> bool {
-        self.may_erase(part)
+        let Some(journal) = &mut self.journal else { return true };
+        let Some(number) = journal.number(part.volume) else { return true };
+        journal.log.admit_erase(number, part.id)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        if self.has_ups(part.volume) {
-            return self.admit_by_power(part);
+        match self.has_ups(part.volume) {
+            true => self.admit_by_power(part),
+            false => self.admit_to_journal(part, fua),
         }
-        self.admit_part(part, fua)
     }
 
     fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
@@ -437,7 +436,7 @@ impl Host for World {
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
-        self.withdraw_permit();
+        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
@@ -445,14 +444,16 @@ impl Host for World {
         if volume.unrecoverable.iter().any(|sector| volume.lost.contains_key(sector)) {
             return Err(IoError::Io);
         }
-        self.wait_for_barrier(part)
+        if self.strikes_always(Sabotage::IgnoreBarrier) {
+            return Ok(true);
+        }
+        self.journal.as_mut().expect("the volume has one").log.barrier(part)
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
-        if self.is_dead() || token == NOBODY {
-            return;
+        if !self.is_dead() && token != NOBODY {
+            self.take_reply(token, reply);
         }
-        self.take_reply(token, reply);
     }
 
     fn forward(&mut self, worker: u8, answer: Answer) {
