@@ -133,7 +133,6 @@ impl<'a> Uncertain<'a> {
         hasher.finish()
     }
 
-    /// The number of images.
     fn count(&self) -> u64 {
         let contents = self.disk.iter().map(|contents| contents.len() as u64);
         contents.fold(1 << self.units.len(), u64::saturating_mul)

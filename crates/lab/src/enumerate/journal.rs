@@ -201,7 +201,6 @@ impl Machine {
         self.log_event(|| format!("journal: write of {len} bytes at {position} begins"));
     }
 
-    /// Ends the journal's write in flight.
     pub(super) fn end_journal_write(&mut self) {
         let [lose_batch, tear_batch, lose_superblock, skips_mark] = [
             Sabotage::LoseBatch,

@@ -24,7 +24,6 @@ use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, Volume
 use forebay_volume::{Admission, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
-/// The only volume.
 pub(super) const VOLUME: VolumeId = VolumeId(0);
 pub(super) const VOLUME_BYTES: u64 = (FIRST + SECTORS as u64) * SECTOR_BYTES;
 /// A stripe is two lines; the border between the regions is the border of two stripes.
@@ -32,30 +31,25 @@ const STRIPES: Stripes = Stripes::new(2 * LINE_BYTES, 0);
 const SHARDS: usize = 2;
 const LINES_PER_SHARD: usize = 8;
 
-/// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A client, according to the workload.
     Client,
     /// The machine itself: checks, checkpoints, restores.
     Keeper,
 }
 
-/// A request in flight.
 struct PendingRequest {
     origin: Origin,
     request: Request,
     submitted: u32,
 }
 
-/// A flush of the disk in flight.
 pub(super) struct FlushJob {
     job: JobId,
     mark: u32,
     result: IoResult,
 }
 
-/// The journal of a machine.
 pub(super) struct Journal {
     pub log: LabLog,
     pub device: LogDevice,
@@ -73,7 +67,6 @@ pub(super) struct Journal {
     pub undrained: bool,
 }
 
-/// The environment of the dispatcher.
 pub(super) struct Machine {
     pub durability: Durability,
     pub tight: bool,
@@ -126,7 +119,6 @@ impl Machine {
         machine
     }
 
-    /// Creates empty shards.
     pub(super) fn make_shards(&mut self) {
         let mut config = ShardConfig::for_slots(LINES_PER_SHARD);
         config.dirty_age_ms = 1;
@@ -257,7 +249,6 @@ impl Machine {
         self.ios.push(io);
     }
 
-    /// Ends an I/O of the disk.
     pub(super) fn end_io(&mut self, at: usize) -> (usize, forebay_engine::IoId, IoResult) {
         let mut io = self.ios.remove(at);
         let range = io.action.range;
@@ -303,13 +294,12 @@ impl Machine {
         if io.result.is_err() {
             io.stamps.fill(POISON);
         }
-        let misses = self.strikes(Sabotage::WrongBase);
-        if !io.fill_memory(&mut self.shards, misses) {
+        let misplaced = self.strikes(Sabotage::WrongBase);
+        if !io.fill_memory(&mut self.shards, misplaced) {
             self.violate(format!("a read exceeds its memory: {:?}", io.action));
         }
     }
 
-    /// Ends a flush of the disk.
     pub(super) fn end_flush(&mut self, at: usize) -> (JobId, IoResult) {
         let flush = self.flushes.remove(at);
         if flush.result.is_ok() && !self.strikes(Sabotage::FlushEarly) {

@@ -52,7 +52,6 @@ pub(super) struct Rig {
     restoring: VecDeque<Piece>,
     tries: u32,
     journals_made: u8,
-    /// Starts that were refused or abandoned.
     pub refused_starts: u64,
 }
 
@@ -171,7 +170,6 @@ impl Rig {
         self.machine.violate("the machine never becomes idle".into());
     }
 
-    /// Ends an I/O in flight.
     fn complete(&mut self, which: usize) {
         let (ios, flushes) = (self.machine.ios.len(), self.machine.flushes.len());
         if which < ios {

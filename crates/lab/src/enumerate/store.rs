@@ -74,7 +74,6 @@ impl Disk {
         content
     }
 
-    /// The content of stable storage.
     pub(super) const fn stable(&self) -> &[u64; SECTORS] {
         &self.stable
     }
@@ -98,7 +97,6 @@ const PAGE_BYTES: usize = 4096;
 #[derive(Clone, Debug)]
 pub(super) struct LogDevice {
     pages: Vec<Rc<[u8; PAGE_BYTES]>>,
-    /// Sectors with read errors.
     pub unreadable: Vec<u64>,
 }
 
@@ -150,7 +148,6 @@ impl LogDevice {
         crate::harness::memory::read_stamp(&page[..], position % PAGE_BYTES as u64)
     }
 
-    /// Flips bits of one byte.
     pub(super) fn flip(&mut self, position: u64, bits: u8) {
         let page = Rc::make_mut(&mut self.pages[position as usize / PAGE_BYTES]);
         page[position as usize % PAGE_BYTES] ^= bits;

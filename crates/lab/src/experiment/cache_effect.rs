@@ -12,11 +12,9 @@ const ANCESTOR_BYTES: u64 = 64 << 10;
 const ANCESTOR_BEFORE: f64 = 4.6;
 const ANCESTOR_AFTER: f64 = 160.9;
 
-/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub disk: &'static str,
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
     /// The smallest and the largest transfer; the size doubles from one to the next.
     pub len_min: u64,
@@ -65,7 +63,6 @@ impl Rates {
     }
 }
 
-/// Runs the experiment. Fails if the disk's model is invalid.
 pub(super) fn run(plan: &Plan) -> Result<Report, OpenError> {
     let rates = plan.sizes().map(|len| measure(plan, len)).collect::<Result<Vec<_>, _>>()?;
     let stripe = plan.machine(0)?.geometry();
@@ -100,7 +97,6 @@ pub(super) fn stream(machine: &mut Machine, is_write: bool, len: u64, range: Byt
     range.len as f64 * 1e9 / (machine.now_ns() - begun_ns) as f64
 }
 
-/// Measures all rates of one transfer size.
 pub(super) fn measure(plan: &Plan, len: u64) -> Result<Rates, OpenError> {
     let (min, max) = plan.bare_count;
     let bare = ByteRange::new(0, (plan.bare_bytes / len).clamp(min, max) * len);

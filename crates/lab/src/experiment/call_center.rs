@@ -26,14 +26,12 @@ pub(super) const WORK: Work = Work {
     changes_place: false,
 };
 
-/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Cache sizes to compare, in bytes of lines; zero for no cache.
     pub pools: &'static [u64],
     /// The limit of the mean duration of a call, in seconds.
     pub limit_seconds: f64,
-    /// The maximum number of users to try.
     pub users_max: u32,
     pub schedule: Schedule,
 }
@@ -57,7 +55,6 @@ pub(super) struct UserLimit {
     pub tried: Vec<(u32, Measured)>,
 }
 
-/// Runs the experiment. Fails if the disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let found = plan.pools.iter().map(|&pool_bytes| find_user_limit(plan, pool_bytes, seed));
     let found = found.collect::<Result<Vec<_>, _>>()?;

@@ -11,7 +11,6 @@ pub(super) const DISKS: [(&str, &str); 2] = [
     ("RAID 5 of 15", "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=8GiB"),
 ];
 
-/// Counters of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskTally {
     pub reads: u64,
@@ -96,7 +95,6 @@ impl<T> Disk<T> {
         Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally, disturbance: None })
     }
 
-    /// Schedules a disturbance.
     pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
         self.disturbance = Some(disturbance);
     }
@@ -142,7 +140,6 @@ impl<T> Disk<T> {
         model.enqueue(disk_ns, u64::from(id), kind, range.offset, range.len);
     }
 
-    /// The time of the next completion.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let replacement =
             self.disturbance.as_ref().and_then(|disturbance| disturbance.replacement.as_ref());

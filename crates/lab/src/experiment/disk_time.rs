@@ -30,10 +30,8 @@ pub(super) const WORK: Work = Work {
     changes_place: false,
 };
 
-/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
     /// Users added per step, and the number of steps.
     pub users_step: u32,
@@ -71,7 +69,6 @@ struct Averages {
     behind: f64,
 }
 
-/// Runs the experiment. Fails if the disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
@@ -89,7 +86,6 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// Measures each step.
 pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
     let point = |step| {
         let users = step * plan.users_step;

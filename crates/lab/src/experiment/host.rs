@@ -22,13 +22,11 @@ const SHARD_BYTES_MIN: u64 = 16 << 20;
 /// The disk counts as being read for this long after the last read, as in the runtime.
 const READING_NS: u64 = 100_000_000;
 
-/// The purpose of an I/O of the disk.
 pub(crate) enum Purpose {
     /// A request of a client without a cache.
     Client(Requester),
     /// Coalesced I/Os of shards, with their start.
     Shards(IoVerb, Vec<(usize, IoId)>, u64),
-    /// A flush of the disk.
     Flush(JobId),
 }
 
@@ -44,7 +42,6 @@ impl AsRef<[u8]> for Blank {
     }
 }
 
-/// A client that waits for an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester {
     pub client: u32,
@@ -52,7 +49,6 @@ pub(crate) struct Requester {
     pub bytes: u64,
 }
 
-/// See the module documentation.
 pub(crate) struct CacheHost {
     pub now_ns: u64,
     shards: Vec<LabShard>,
@@ -146,7 +142,6 @@ impl CacheHost {
         self.last_read_ns = Some(self.now_ns);
     }
 
-    /// Sets the limits of writeback.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.governor.set_limits(limits);
     }
@@ -186,13 +181,11 @@ impl CacheHost {
             .collect()
     }
 
-    /// Changes the settings of all shards.
     #[cfg(test)]
     pub(crate) fn configure(&mut self, set: impl FnMut(&mut LabShard)) {
         self.shards.iter_mut().for_each(set);
     }
 
-    /// The counters of all shards.
     #[cfg(test)]
     pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
         let mut sum = forebay_engine::VolumeCounters::default();

@@ -26,10 +26,8 @@ pub(super) const WORK: Work = Work {
     changes_place: true,
 };
 
-/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
     /// The maximum number of others who log on, and the step.
     pub others_max: u32,
@@ -54,7 +52,6 @@ pub(super) struct Point {
     pub with: f64,
 }
 
-/// Runs the experiment. Fails if the disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     Ok(Report {
@@ -66,7 +63,6 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// Measures each number of others.
 pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
     let point = |others| {
         let seconds = |pool_bytes| {

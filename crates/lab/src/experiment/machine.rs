@@ -21,7 +21,6 @@ use forebay_types::{ByteRange, DiskGeometry, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
-/// The only volume.
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
 /// The intervals of ticks with and without dirty data, as in the runtime.
 const TICK_BUSY_NS: u64 = 50_000_000;
@@ -56,7 +55,6 @@ pub(crate) enum Step {
     Think(u64),
     Read(ByteRange),
     Write(ByteRange),
-    /// Ends.
     Leave,
 }
 
@@ -78,12 +76,10 @@ enum Event {
     Tick,
 }
 
-/// See the module documentation.
 pub(crate) struct Machine {
     now_ns: u64,
     link: Link,
     events: Queue<Event>,
-    /// Active clients.
     client_count: u32,
     /// Clients that wait for an answer, the start of the current period with any, and the length of
     /// earlier periods.
@@ -117,7 +113,6 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The time since the machine was created, in nanoseconds.
     pub(crate) const fn now_ns(&self) -> u64 {
         self.now_ns
     }
@@ -131,7 +126,6 @@ impl Machine {
         }
     }
 
-    /// The counters of the disk.
     pub(crate) fn disk_tally(&self) -> DiskTally {
         self.disk.tally(self.now_ns)
     }
@@ -140,7 +134,6 @@ impl Machine {
         self.disk.size_bytes()
     }
 
-    /// The stripes of the disk, if it has any.
     pub(crate) fn geometry(&self) -> DiskGeometry {
         self.disk.geometry()
     }
@@ -149,7 +142,6 @@ impl Machine {
         self.cache.as_ref().map(|(_, host)| host)
     }
 
-    /// Sets the limits of writeback.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         if let Some((_, host)) = &mut self.cache {
             host.set_limits(limits);
@@ -161,14 +153,12 @@ impl Machine {
         self.link = link;
     }
 
-    /// Changes the settings of all shards.
     #[cfg(test)]
     pub(crate) fn configure(&mut self, set: impl FnMut(&mut LabShard)) {
         let (_, host) = self.cache.as_mut().expect("there is a cache");
         host.configure(set);
     }
 
-    /// Schedules a disturbance of the disk.
     pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
         self.disk.disturb(disturbance);
     }

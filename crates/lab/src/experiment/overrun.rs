@@ -20,16 +20,13 @@ const PATTERNS: [(&str, u64, bool); 3] = [
 const WHOLE_STRIPES: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true);
 const WHOLE_WRITERS: u32 = 16;
 
-/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
     /// Writers, each without a pause.
     pub writers: u32,
     /// The area that is written, in bytes from the beginning of the disk.
     pub area_bytes: u64,
-    /// The duration.
     pub seconds: u64,
 }
 
@@ -94,7 +91,6 @@ impl Run {
     }
 }
 
-/// Runs the experiment. Fails if a disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {

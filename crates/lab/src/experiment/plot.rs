@@ -153,7 +153,6 @@ pub(crate) fn escape_html(text: &str) -> String {
 }
 
 impl Plot {
-    /// A plot with these axes, each given by label and scale.
     pub(crate) fn new(
         title: &str,
         (x, x_scale): (&str, Scale),

@@ -17,12 +17,9 @@ const WRITER: u32 = 1;
 /// Readers, and the mean pause between two reads, in nanoseconds.
 const READERS: [(&str, u64); 2] = [("without a pause", 0), ("thinks 30 ms", 30_000_000)];
 
-/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// The amount of data to write, in bytes.
     pub dirty_bytes: u64,
     /// The duration of the measurement before the writes.
     pub idle_ns: u64,
@@ -47,7 +44,6 @@ struct ReaderAndWriter {
     /// The start of the read in flight; and completed reads, with their end and latency.
     began_ns: Option<u64>,
     reads: Vec<(u64, u64)>,
-    /// Bytes still to be written.
     left_bytes: u64,
     is_over: bool,
 }
@@ -121,7 +117,6 @@ pub(super) struct Run {
     pub paces: Vec<(f64, f64)>,
 }
 
-/// Runs the experiment. Fails if a disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {

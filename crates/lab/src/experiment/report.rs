@@ -7,7 +7,6 @@ use std::fmt::{self, Write};
 /// The last paragraph of every report.
 const PURPOSE: &str = "The figures are information: no experiment fails for one. The limits that \
     the cache must keep are in the tests of the lab.";
-/// The width of the text.
 const TEXT_COLUMNS: usize = 100;
 
 /// The result of an experiment.
@@ -40,7 +39,6 @@ pub struct Table {
 pub(crate) type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
 
 impl Table {
-    /// An empty table with these columns.
     pub(crate) fn new(caption: &str, head: &[&str]) -> Self {
         let head = head.iter().map(|&head| head.to_owned()).collect();
         Self { caption: caption.to_owned(), head, rows: Vec::new() }
@@ -56,10 +54,6 @@ impl Table {
         table
     }
 
-    /// Appends a row.
-    ///
-    /// # Panics
-    /// Panics if the row does not have a cell per column.
     pub(crate) fn push(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.head.len(), "a row has a cell for each column");
         self.rows.push(row);

@@ -37,10 +37,8 @@ const CASES: [(Kind, &str, &str); 4] = [
     (Kind::LosesDrive, ARRAY, "an array loses a drive"),
 ];
 
-/// Parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
     /// The area that is written, in bytes from the beginning of the disk.
     pub area_bytes: u64,
@@ -113,7 +111,6 @@ pub(super) struct Run {
     writes: Vec<f64>,
 }
 
-/// Runs the experiment. Fails if a disk's model is invalid.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {

@@ -26,10 +26,8 @@ pub(super) enum Area {
     Log { offset: u64, bytes: u64 },
 }
 
-/// A kind of request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// The weight among all kinds.
     weight: u32,
     is_write: bool,
     /// Bytes, a multiple of 512.
@@ -133,7 +131,6 @@ impl Mean {
     }
 }
 
-/// The state of a user.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// The user has not arrived yet.
@@ -155,7 +152,6 @@ struct User {
     place: u64,
 }
 
-/// All users of a machine.
 struct Crowd<'a> {
     work: &'a Work,
     dice: Dice,

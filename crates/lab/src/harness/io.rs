@@ -83,9 +83,9 @@ impl Io {
 
     /// Copies the result of a read to its memory; if `misplaced`, one sector too early in a
     /// request's memory. Returns false if there is no such memory.
-    pub(crate) fn fill_memory(&self, shards: &mut [PooledShard], misses: bool) -> bool {
+    pub(crate) fn fill_memory(&self, shards: &mut [PooledShard], misplaced: bool) -> bool {
         let memory = self.memory.as_ref().map(|(memory, base)| {
-            let shift = if misses && *base > 0 { SECTOR_BYTES } else { 0 };
+            let shift = if misplaced && *base > 0 { SECTOR_BYTES } else { 0 };
             (memory, base - shift)
         });
         shards[self.shard].fill(&self.action.segments, &self.stamps, memory)

@@ -9,7 +9,6 @@ use forebay_journal::{
 use forebay_types::{ByteRange, IoError, SECTOR_BYTES, Stripes};
 use forebay_volume::{Admission, RequestKind};
 
-/// The log of a journal.
 pub(crate) type LabLog = Log<Vec<u8>, PartId>;
 
 /// Whether a write may begin; if it `waits`, it is answered when its record is durable.

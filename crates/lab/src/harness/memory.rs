@@ -69,7 +69,6 @@ pub(crate) fn write_stamp(payload: &mut [u8], offset: u64, stamp: u64) {
     payload[at..at + 8].copy_from_slice(&stamp.to_le_bytes());
 }
 
-/// A payload with these stamps.
 pub(crate) fn payload_of(stamps: impl ExactSizeIterator<Item = u64>) -> Vec<u8> {
     let mut bytes = vec![0; stamps.len() * SECTOR_BYTES as usize];
     (0..).step_by(SECTOR_BYTES as usize).zip(stamps).for_each(|(at, stamp)| {

@@ -35,7 +35,6 @@ pub(crate) const fn is_stamp_of(stamp_found: u64, volume: u16, sector: u64, issu
     stamp_found == stamp(volume, sector, version) && version <= issued
 }
 
-/// Describes a stamp for messages.
 pub(crate) fn describe_stamp(stamp: u64) -> String {
     match stamp {
         POISON => "memory that was not filled".into(),
@@ -145,7 +144,6 @@ impl Oracle {
         Self { volume, sectors, issued: 0, flushed: 0, kept: 0, observed_survives }
     }
 
-    /// The version of the next write.
     const fn issue(&mut self) -> u32 {
         self.issued += 1;
         self.issued
@@ -295,12 +293,10 @@ impl Oracle {
         wrong.map(|(sector, found)| (sector, self.explain(sector, found)))
     }
 
-    /// Describes a sector with wrong content, for a message.
     pub(crate) fn explain(&self, sector: u64, found: u64) -> String {
         format!("is {}; permitted are\n    {}", describe_stamp(found), self.describe(sector))
     }
 
-    /// Describes the permitted contents of a sector, for a message.
     pub(crate) fn describe(&self, sector: u64) -> String {
         let state = &self.sectors[sector as usize];
         let mut text = format!("initially {}", describe_stamp(state.base));

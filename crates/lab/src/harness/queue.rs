@@ -33,7 +33,6 @@ impl<E> Queue<E> {
         self.heap.pop().map(|Reverse(entry)| (entry.time, entry.event))
     }
 
-    /// The time of the next event.
     pub(crate) fn next_time(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse(entry)| entry.time)
     }

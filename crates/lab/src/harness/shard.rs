@@ -13,10 +13,8 @@ use forebay_types::{
 use forebay_volume::ReplySegment;
 use std::sync::Arc;
 
-/// A shard over a table in memory.
 pub(crate) type LabShard = Shard<Vec<LineMeta>>;
 
-/// An empty shard.
 pub(crate) fn empty_shard(
     slots: usize,
     policy: Box<dyn Eviction>,
@@ -53,7 +51,6 @@ impl VolumeSetup {
         }
     }
 
-    /// Adds the volume to shard `number`.
     pub(crate) fn add_to(&self, shard: &mut LabShard, number: usize) {
         shard.add_volume(self.id, self.bytes, self.mode);
         shard.set_stripes(self.id, self.stripes);
@@ -70,7 +67,6 @@ impl VolumeSetup {
     }
 }
 
-/// One shard and its data.
 pub(crate) struct PooledShard {
     pub shard: LabShard,
     /// Eight stamps per slot.
@@ -126,7 +122,6 @@ impl PooledShard {
         self.pool[index(slot, offset)]
     }
 
-    /// Sets the stamp of the sector at `offset` of a slot, in bytes.
     pub(crate) fn set_stamp(&mut self, slot: Slot, offset: u32, stamp: u64) {
         self.pool[index(slot, offset)] = stamp;
     }
@@ -137,7 +132,6 @@ impl PooledShard {
         &self.pool[at..at + SECTORS_PER_LINE as usize]
     }
 
-    /// Sets the eight stamps of a slot.
     pub(crate) fn set_line(&mut self, slot: Slot, stamps: &[u64]) {
         let at = index(slot, 0);
         self.pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(stamps);
@@ -216,7 +210,6 @@ impl PooledShard {
     }
 }
 
-/// The stamps of an answer.
 pub(crate) fn reply_stamps(
     shards: &[PooledShard],
     segments: &[ReplySegment],

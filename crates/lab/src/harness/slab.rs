@@ -34,7 +34,6 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The value with this number.
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut T {
         self.entries[at as usize].as_mut().expect("the number is in use")
     }
@@ -47,7 +46,6 @@ impl<T> Slab<T> {
         self.entries.len() - self.free.len()
     }
 
-    /// Removes all values.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
         std::mem::take(&mut self.entries).into_iter().flatten()

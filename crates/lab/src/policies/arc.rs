@@ -12,7 +12,6 @@ use forebay_policy::{Eviction, Hint, Lines, Slot};
 const T1: usize = 0;
 const T2: usize = 1;
 
-/// See the module.
 pub struct Arc {
     capacity: usize,
     queues: Queues<2>,
@@ -25,7 +24,6 @@ pub struct Arc {
 }
 
 impl Arc {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,

@@ -17,14 +17,12 @@ pub struct Ghosts {
 }
 
 impl Ghosts {
-    /// An empty set for `capacity` keys.
     pub fn new(capacity: usize) -> Self {
         let (mut links, mut free) = (Links::new(capacity), List::new());
         (0..capacity as u32).for_each(|node| links.push_front(&mut free, node));
         Self { index: KeyIndex::new(capacity), links, order: List::new(), free, recalled: None }
     }
 
-    /// The number of keys.
     pub const fn len(&self) -> usize {
         self.order.len()
     }
@@ -72,13 +70,10 @@ impl Ghosts {
         self.recalled.take() == Some(key) || self.remove(key)
     }
 
-    /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.index.heap_bytes() + self.links.heap_bytes()
     }
 
-    /// # Panics
-    /// Panics if an invariant is violated.
     pub fn self_check(&self) {
         self.links.check(&self.order, |node| {
             assert_eq!(self.index.find(self.index.key(node)), Some(node), "a ghost can't be found");
@@ -104,7 +99,6 @@ pub struct KeyIndex {
 }
 
 impl KeyIndex {
-    /// An empty index for nodes below `capacity`.
     pub fn new(capacity: usize) -> Self {
         Self {
             keys: vec![0; capacity].into_boxed_slice(),
@@ -113,12 +107,10 @@ impl KeyIndex {
         }
     }
 
-    /// The key of a node.
     pub fn key(&self, node: u32) -> u64 {
         self.keys[node as usize]
     }
 
-    /// The node with this key.
     pub fn find(&self, key: u64) -> Option<u32> {
         let mut node = self.buckets[self.bucket(key)];
         while node != NIL && self.key(node) != key {
@@ -127,7 +119,6 @@ impl KeyIndex {
         (node != NIL).then_some(node)
     }
 
-    /// Adds a node.
     pub fn insert(&mut self, node: u32, key: u64) {
         let bucket = self.bucket(key);
         self.keys[node as usize] = key;
@@ -135,7 +126,6 @@ impl KeyIndex {
         self.buckets[bucket] = node;
     }
 
-    /// Removes a node.
     pub fn remove(&mut self, node: u32) {
         let bucket = self.bucket(self.key(node));
         let after = self.chain[node as usize];
@@ -150,7 +140,6 @@ impl KeyIndex {
         self.chain[at as usize] = after;
     }
 
-    /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.keys) + size_of_val(&*self.chain) + size_of_val(&*self.buckets)
     }

@@ -37,7 +37,6 @@ pub struct Lirs {
 }
 
 impl Lirs {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         let ghost_count = GHOSTS_PER_LINE * capacity;
         let node_count = capacity + ghost_count;

@@ -5,14 +5,12 @@
 use forebay_policy::list::{Links, List};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
-/// See the module.
 pub struct Lru {
     links: Links,
     recency: List,
 }
 
 impl Lru {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self { links: Links::new(capacity), recency: List::new() }
     }

@@ -21,12 +21,10 @@ impl<const N: usize> Queues<N> {
         }
     }
 
-    /// The number of slots in a queue.
     pub const fn len(&self, queue: usize) -> usize {
         self.lists[queue].len()
     }
 
-    /// The queue of a resident slot.
     pub fn queue_of(&self, slot: Slot) -> usize {
         usize::from(self.numbers[slot as usize])
     }
@@ -41,25 +39,21 @@ impl<const N: usize> Queues<N> {
         self.links.fore(slot)
     }
 
-    /// Inserts a slot at the front of a queue.
     pub fn push(&mut self, queue: usize, slot: Slot) {
         self.numbers[slot as usize] = queue as u8;
         self.links.push_front(&mut self.lists[queue], slot);
     }
 
-    /// Removes a slot from its queue.
     pub fn remove(&mut self, slot: Slot) {
         let queue = self.queue_of(slot);
         self.links.remove(&mut self.lists[queue], slot);
     }
 
-    /// Moves a slot to the front of a queue.
     pub fn move_to(&mut self, queue: usize, slot: Slot) {
         self.remove(slot);
         self.push(queue, slot);
     }
 
-    /// Moves a slot to the front of its queue.
     pub fn move_to_front(&mut self, slot: Slot) {
         let queue = self.queue_of(slot);
         self.links.move_to_front(&mut self.lists[queue], slot);
@@ -82,13 +76,10 @@ impl<const N: usize> Queues<N> {
         self.links.rotate_behind(&mut self.lists[queue], slot);
     }
 
-    /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.links.heap_bytes() + size_of_val(&*self.numbers)
     }
 
-    /// # Panics
-    /// Panics if an invariant is violated.
     pub fn self_check(&self) {
         for (queue, list) in self.lists.iter().enumerate() {
             self.links.check(list, |slot| assert_eq!(self.queue_of(slot), queue));

@@ -20,7 +20,6 @@ const WINDOW: usize = 0;
 const SMALL: usize = 1;
 const MAIN: usize = 2;
 
-/// See the module.
 pub struct S3Fifo {
     name: &'static str,
     queues: Queues<3>,

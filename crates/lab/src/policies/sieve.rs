@@ -7,7 +7,6 @@
 use forebay_policy::list::{Links, List, NIL, PASS_OVER_MAX};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
-/// See the module.
 pub struct Sieve {
     links: Links,
     queue: List,
@@ -17,7 +16,6 @@ pub struct Sieve {
 }
 
 impl Sieve {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             links: Links::new(capacity),

@@ -4,7 +4,6 @@
 //! ten accesses per line of capacity, all counters are halved, so that old counts decay. Eight
 //! bytes per line of capacity, rounded up to a power of two.
 
-/// See the module documentation.
 pub struct Sketch {
     words: Box<[u64]>,
     additions: usize,
@@ -16,7 +15,6 @@ const COUNT_MAX: u64 = 15;
 const HALVES: u64 = 0x7777_7777_7777_7777;
 
 impl Sketch {
-    /// A sketch for a cache of `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             words: vec![0; capacity.next_power_of_two()].into_boxed_slice(),
@@ -25,7 +23,6 @@ impl Sketch {
         }
     }
 
-    /// Counts one use of `key`.
     pub fn count(&mut self, key: u64) {
         let index = self.index(key);
         let mut added = false;
@@ -47,7 +44,6 @@ impl Sketch {
         shifts(key).map(|shift| (word >> shift) & COUNT_MAX).into_iter().min().unwrap_or(0)
     }
 
-    /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.words)
     }

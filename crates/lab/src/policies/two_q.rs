@@ -12,7 +12,6 @@ use forebay_policy::{Eviction, Hint, Lines, Slot};
 const A1IN: usize = 0;
 const AM: usize = 1;
 
-/// See the module.
 pub struct TwoQ {
     queues: Queues<2>,
     a1out: Ghosts,
@@ -20,7 +19,6 @@ pub struct TwoQ {
 }
 
 impl TwoQ {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             queues: Queues::new(capacity),

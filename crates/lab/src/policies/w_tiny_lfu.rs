@@ -14,7 +14,6 @@ const WINDOW: usize = 0;
 const PROBATION: usize = 1;
 const PROTECTED: usize = 2;
 
-/// See the module.
 pub struct WTinyLfu {
     capacity: usize,
     queues: Queues<3>,
@@ -70,7 +69,6 @@ impl Climber {
 }
 
 impl WTinyLfu {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,

@@ -19,7 +19,6 @@ use forebay_engine::Place;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
-/// A request in flight.
 pub(crate) struct PendingRequest {
     pub client: u16,
     pub request: Request,
@@ -48,7 +47,6 @@ impl World {
         pending.chain(held).min().unwrap_or(self.moment)
     }
 
-    /// Whether a request of the keeper for this volume is in flight.
     pub(super) fn has_keeper_request(&self, volume: VolumeId) -> bool {
         self.requests.iter().any(|it| it.client == KEEPER && it.request.volume == volume)
     }
@@ -103,7 +101,6 @@ impl World {
         }
     }
 
-    /// Records a successful request of an ordered volume in its history.
     fn record_history_answer(&mut self, pending: &PendingRequest) {
         let moment = self.moment;
         let changed = self.changed_by(pending.request);
@@ -151,7 +148,6 @@ impl World {
         }
     }
 
-    /// Handles the answer to a request.
     pub(crate) fn take_reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
         let Some(pending) = self.requests.remove(token) else {
             self.violate(None, "a request was answered twice".into());
@@ -241,7 +237,6 @@ impl World {
         oracle.end(sectors, pending.submitted, self.moment, None);
     }
 
-    /// Checks that a failed request met a fault.
     fn check_error(&mut self, pending: &PendingRequest, reply: &Reply<'_, Memory>) {
         let Request { volume, kind, range } = pending.request;
         // A destage also writes other dirty data of the region.
@@ -340,7 +335,6 @@ impl World {
         }
     }
 
-    /// Handles a reply whose bytes have been sent.
     pub(crate) fn end_reply(&mut self, at: u32) {
         let held = self.held.remove(at).expect("a reply is sent once");
         if self.stamps_of(&held) != held.stamps {

@@ -43,7 +43,6 @@ impl Client {
         }
     }
 
-    /// All clients of a machine.
     pub(crate) fn all(plan: &Plan, dice: &mut Dice) -> Vec<Self> {
         let mut all: Vec<Self> = (0..plan.clients).map(|_| Self::new(plan, dice)).collect();
         if plan.side_by_side() {
@@ -54,7 +53,6 @@ impl Client {
         all
     }
 
-    /// Draws the next request.
     pub(crate) fn draw(&mut self, plan: &Plan, dice: &mut Dice) -> Request {
         if let Some((volume, range)) = self.read_back.take() {
             return Request { volume, kind: RequestKind::Read, range };
@@ -176,7 +174,6 @@ impl Staging {
 pub(crate) struct Payloads(Vec<u8>);
 
 impl Payloads {
-    /// Submits a request to its dispatcher.
     pub(crate) fn submit(
         &mut self,
         world: &mut World,

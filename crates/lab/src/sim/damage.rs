@@ -49,7 +49,6 @@ impl DamagePlan {
 /// Checksums and parity that the driver of a shard keeps beside its pool.
 #[derive(Default)]
 pub(crate) struct Seals {
-    /// Checksums by slot.
     sums: HashMap<Slot, u32>,
     parity: HashMap<(Slot, u8), LineParity>,
 }
@@ -83,7 +82,6 @@ impl World {
         seed(u64::from(seal.key.volume().0), seal.key.offset() / SECTOR_BYTES)
     }
 
-    /// Runs the patrol of all shards.
     pub(crate) fn patrol(&mut self) {
         for shard in 0..self.shards.len() {
             for _ in 0..self.damage.lines {
@@ -271,7 +269,6 @@ impl World {
         good
     }
 
-    /// Records lost sectors.
     fn record_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
         let Verdict::Lost { sectors } = verdict else { return };
         let volume = sealed.key.volume();
@@ -319,7 +316,6 @@ impl World {
         lost.range(sectors).next().is_some()
     }
 
-    /// Whether sectors of any volume are lost.
     pub(crate) fn any_is_lost(&self) -> bool {
         self.volumes.iter().any(|volume| !volume.lost.is_empty())
     }
@@ -369,7 +365,6 @@ impl World {
         }
     }
 
-    /// The lines of a volume with lost sectors.
     pub(crate) fn lost_lines(&self, volume: VolumeId) -> Vec<ByteRange> {
         let state = &self.volumes[usize::from(volume.0)];
         let size = state.sectors * SECTOR_BYTES;
@@ -380,7 +375,6 @@ impl World {
         lines.into_iter().map(line).collect()
     }
 
-    /// Checks that everything lost has been rewritten.
     pub(crate) fn check_none_lost(&mut self) {
         for volume in 0..self.volumes.len() {
             let id = VolumeId(volume as u16);

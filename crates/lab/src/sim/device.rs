@@ -15,7 +15,6 @@ use forebay_engine::{IoId, IoVerb, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{JobId, merge};
 
-/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
     Read,
@@ -37,7 +36,6 @@ pub(crate) struct Fault {
     pub range: ByteRange,
 }
 
-/// A flush of a disk in flight.
 pub(crate) struct FlushJob {
     pub worker: u8,
     pub volume: u16,
@@ -46,7 +44,6 @@ pub(crate) struct FlushJob {
     result: IoResult,
 }
 
-/// The I/Os between shards and disks.
 #[derive(Default)]
 pub(crate) struct Device {
     pub transfers: Slab<Transfer>,
@@ -60,7 +57,6 @@ pub(crate) struct Device {
     pub healed: bool,
 }
 
-/// The kind of fault for a failed I/O.
 pub(crate) const fn fault_kind(verb: IoVerb) -> FaultKind {
     match verb {
         IoVerb::Read => FaultKind::Read,
@@ -69,7 +65,6 @@ pub(crate) const fn fault_kind(verb: IoVerb) -> FaultKind {
     }
 }
 
-/// The slots of an I/O.
 fn slots_of(io: &Io) -> Vec<Slot> {
     let slot = |segment: &Segment| match segment.place {
         Place::Slot { slot, .. } => Some(slot),
@@ -80,7 +75,6 @@ fn slots_of(io: &Io) -> Vec<Slot> {
     slots
 }
 
-/// Describes the memory of an I/O.
 fn places_of(io: &Io) -> String {
     let place = |segment: &Segment| match segment.place {
         Place::Slot { slot, .. } => format!("slot {slot}"),
@@ -101,7 +95,6 @@ impl Device {
         self.transfers.len() == 0 && self.started.is_empty()
     }
 
-    /// The I/Os in flight.
     pub(crate) fn ios(&self) -> impl Iterator<Item = &Io> {
         self.transfers.iter().flat_map(|transfer| &transfer.ios)
     }
@@ -192,15 +185,13 @@ impl World {
         self.dice.range(plan.latency_us_min, plan.latency_us_max)
     }
 
-    /// Copies the result of a read to its memory.
     pub(crate) fn fill_memory(&mut self, io: &Io) {
-        let misses = io.has_base() && self.strikes(Sabotage::WrongBase);
-        if !io.fill_memory(&mut self.shards, misses) {
+        let misplaced = io.has_base() && self.strikes(Sabotage::WrongBase);
+        if !io.fill_memory(&mut self.shards, misplaced) {
             self.violate(None, format!("a read exceeds its memory: {:?}", io.action));
         }
     }
 
-    /// Starts a flush of a disk.
     pub(crate) fn start_flush(&mut self, volume: VolumeId, job: JobId) {
         let early = self.dice.chance(500_000);
         let failed = !self.device.healed && self.dice.chance(self.plan.device.flush_error);
@@ -223,7 +214,6 @@ impl World {
         }
     }
 
-    /// Ends a flush of a disk.
     pub(crate) fn end_flush(&mut self, at: u32) -> (u8, JobId, IoResult) {
         let flush = self.flushes.remove(at).expect("a flush ends once");
         if !flush.early {

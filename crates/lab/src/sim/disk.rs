@@ -21,7 +21,6 @@ pub(crate) struct Disk {
     unwritable: Vec<u64>,
 }
 
-/// The sectors of a byte range.
 pub(crate) const fn sectors_of(range: ByteRange) -> std::ops::Range<u64> {
     range.offset / SECTOR_BYTES..range.end() / SECTOR_BYTES
 }
@@ -42,7 +41,6 @@ impl Disk {
         self.unit
     }
 
-    /// The current content.
     pub(crate) fn content(&self) -> &[u64] {
         &self.volatile
     }
@@ -52,7 +50,6 @@ impl Disk {
         &self.stable
     }
 
-    /// Makes a sector bad.
     pub(crate) fn damage(&mut self, sector: u64, reads: bool, writes: bool) {
         if reads {
             self.unreadable.push(sector);
@@ -62,7 +59,6 @@ impl Disk {
         }
     }
 
-    /// Makes all sectors good again.
     pub(crate) fn heal(&mut self) {
         self.unreadable.clear();
         self.unwritable.clear();
@@ -92,13 +88,11 @@ impl Disk {
         }
     }
 
-    /// Moves sectors to stable storage.
     pub(crate) fn stabilize(&mut self, sectors: std::ops::Range<u64>) {
         let range = sectors.start as usize..sectors.end as usize;
         self.stable[range.clone()].copy_from_slice(&self.volatile[range]);
     }
 
-    /// Moves all sectors to stable storage.
     pub(crate) fn flush(&mut self) {
         for sector in self.unflushed.drain(..) {
             self.stable[sector as usize] = self.volatile[sector as usize];

@@ -45,7 +45,6 @@ const RESTORE_EVENTS_MAX: u64 = 30_000;
 /// too.
 const VERIFY_BYTES: u64 = 32 << 10;
 
-/// A machine, its dispatchers and its clients.
 pub(crate) struct Simulation {
     pub world: World,
     dispatchers: Vec<Dispatcher<World>>,
@@ -56,7 +55,6 @@ pub(crate) struct Simulation {
     kills: Vec<u64>,
     /// Events since a kill was scheduled.
     kill_delay_events: u64,
-    /// Crashes in the current recovery.
     recovery_deaths: u32,
 }
 
@@ -184,7 +182,6 @@ impl Simulation {
         self.world.violation.is_none()
     }
 
-    /// Processes the next event.
     pub(super) fn step(&mut self) {
         let (time_us, event) = self.world.queue.pop().expect("the clock never stops");
         self.world.now_us = time_us.max(self.world.now_us);
@@ -331,7 +328,6 @@ impl Simulation {
         }
     }
 
-    /// Processes a few events.
     fn run_some_events(&mut self) {
         for _ in 0..self.world.dice.range(0, self.world.plan.power.events_between_max) {
             if self.is_ok() {
@@ -559,7 +555,6 @@ impl Simulation {
         true
     }
 
-    /// Processes events until the given time has passed.
     fn run_for(&mut self, us: u64) {
         let until = self.world.now_us + us;
         while self.is_ok() && self.world.now_us < until {
@@ -633,7 +628,6 @@ impl Simulation {
         }
     }
 
-    /// Checks the content of all disks.
     fn check_disks(&mut self, when: &str, is_right: impl FnMut(&mut Oracle, u64, u64) -> bool) {
         let volumes = self.world.volumes.iter();
         let contents: Vec<Vec<u64>> = volumes.map(|v| v.disk.content().to_vec()).collect();
@@ -776,7 +770,6 @@ impl Simulation {
         lines
     }
 
-    /// Describes the machine, for a failure.
     pub(crate) fn describe_plan(&self) -> String {
         self.world.plan.describe(self.world.sabotage)
     }

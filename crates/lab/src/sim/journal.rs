@@ -25,7 +25,6 @@ use forebay_journal::{
 use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
 
-/// The parameters of a journal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalPlan {
     pub segment_bytes: u64,
@@ -84,7 +83,6 @@ impl JournalPlan {
     }
 }
 
-/// A device of the journal.
 struct Device(Vec<u8>);
 
 impl ReadAt for Device {
@@ -104,14 +102,12 @@ pub(crate) struct Journal {
     reads: usize,
     /// The recorded members of a mirrored journal; they survive the process.
     recorded_members: Vec<u64>,
-    /// Device numbers used so far.
     numbers_used: u64,
     writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
     pub numbers: Vec<Option<u16>>,
     /// The failure mark: the records must not be used. It survives the process.
     is_marked: bool,
-    /// Journals created so far.
     journals_made: u8,
     /// Volumes with a checkpoint in progress, by their numbers in the journal.
     checkpoints: Vec<u16>,
@@ -119,7 +115,6 @@ pub(crate) struct Journal {
     pub(super) stuck: Vec<Stuck>,
     /// Volumes whose dirty data has not been destaged since the journal failed.
     pub undrained: Vec<u16>,
-    /// The moment of the failure.
     failed_at: u32,
     notifications: Vec<(PartId, Notification)>,
 }
@@ -283,7 +278,6 @@ impl World {
         }
     }
 
-    /// Handles the end of a journal write.
     pub(crate) fn end_journal_write(&mut self) {
         let lose_batch = self.strikes(Sabotage::LoseBatch);
         let tear_batch = self.strikes(Sabotage::TearBatch);
@@ -368,7 +362,6 @@ impl World {
         }
     }
 
-    /// Ends the checkpoint of a volume.
     pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
         let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         journal.checkpoints.retain(|&other| other != number);
@@ -377,7 +370,6 @@ impl World {
         self.pump_journal();
     }
 
-    /// Delivers the log's notifications after a checkpoint.
     fn deliver_notifications(&mut self) {
         let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         let mut notifications = std::mem::take(&mut journal.notifications);

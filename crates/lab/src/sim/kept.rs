@@ -35,7 +35,6 @@ impl World {
         self.killed_pool.is_some()
     }
 
-    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         self.killed_pool = Some(self.shards.iter().map(PooledShard::snapshot).collect());
         self.kill_in = None;

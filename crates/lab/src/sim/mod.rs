@@ -34,7 +34,6 @@ use driver::Simulation;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Events printed for a failure.
 const FAILURE_EVENTS: usize = 50;
 
 /// Runs one seed. A failed seed is run again to log its events.

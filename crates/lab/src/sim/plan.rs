@@ -15,7 +15,6 @@ use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 /// Kinds of requests, in the order of [`Plan::mix`].
 pub(crate) const KINDS: usize = 8;
 
-/// A simulated machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub workers: u8,
@@ -67,21 +66,16 @@ pub(crate) struct Plan {
 pub(crate) struct VolumePlan {
     /// A multiple of `block_sectors`.
     pub sectors: u64,
-    /// Sectors per block of the disk.
     pub block_sectors: u64,
     pub mode: Mode,
-    /// Whether it has a journal.
     pub journal: bool,
     /// Whether it has a UPS; never together with a journal.
     pub ups: bool,
-    /// Whether it is `ordered`.
     pub ordered: bool,
     pub streams: bool,
-    /// The stripes of its disk.
     pub stripes: Stripes,
 }
 
-/// The behaviour of the disks.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePlan {
     pub latency_us_min: u64,
@@ -101,7 +95,6 @@ pub(crate) struct DevicePlan {
 }
 
 impl VolumePlan {
-    /// Describes the volume.
     fn describe(&self) -> String {
         let kept = [(self.journal, " in a journal"), (self.ups, " under a supply")];
         let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
@@ -211,7 +204,6 @@ impl Plan {
         }
     }
 
-    /// Describes the machine.
     pub(crate) fn describe(&self, sabotage: Option<Sabotage>) -> String {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::describe).collect();
         format!(

@@ -23,7 +23,6 @@ use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES
 use forebay_volume::{Admission, PowerGate, RequestKind};
 use std::collections::BTreeMap;
 
-/// The behaviour of a UPS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowerPlan {
     /// Lines that may be dirty while the gate is open.
@@ -53,7 +52,6 @@ impl PowerPlan {
     }
 }
 
-/// The UPS and the vault.
 pub(crate) struct Power {
     pub gate: PowerGate,
     is_open: bool,
@@ -154,7 +152,6 @@ impl World {
         self.plan.volumes[usize::from(volume.0)].ups
     }
 
-    /// The volumes with a UPS.
     pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
         let volumes = (0..self.plan.volumes.len()).map(|at| VolumeId(at as u16));
         volumes.filter(|&volume| self.has_ups(volume)).collect()
@@ -236,7 +233,6 @@ impl World {
         }
     }
 
-    /// The content of the vault for a volume.
     pub(crate) fn vault_image(&self, volume: usize) -> Vec<(Extent, Vec<u64>)> {
         let mut image: Vec<(Extent, Vec<u64>)> = Vec::new();
         for (&sector, &stamp) in &self.power.vault[volume] {

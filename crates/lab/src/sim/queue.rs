@@ -9,7 +9,6 @@ pub(crate) enum Event {
     /// A payload is complete, or its client has disconnected.
     Payload(u32),
     Complete(u32),
-    /// The flush of a disk ends.
     Flushed(u32),
     Journal,
     /// The bytes of a reply have been sent.

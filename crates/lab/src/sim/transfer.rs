@@ -39,14 +39,12 @@ pub(crate) struct Transfer {
     /// The blocks that it changes; `None` for a read.
     claim: Option<Claim>,
     plan: Option<BlockPlan>,
-    /// The index of the current step.
     step: usize,
     /// The memory of the plan, one stamp per sector.
     blocks: Vec<u64>,
     /// Whether it waits for another transfer that owns one of its blocks.
     is_waiting: bool,
     when: When,
-    /// The result of the current step.
     result: IoResult,
 }
 
@@ -155,7 +153,6 @@ impl World {
         }
     }
 
-    /// Starts the current step.
     fn begin_step(&mut self, at: u32) {
         let transfer = self.device.transfers.get_mut(at);
         transfer.is_waiting = false;

@@ -41,7 +41,6 @@ const STRIKES: Ppm = 100_000;
 /// The token of a request whose answer is not used.
 const NOBODY: u32 = u32::MAX;
 
-/// A broken guarantee.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub message: String,
@@ -72,7 +71,6 @@ pub(crate) struct VolumeState {
     pub owners: BlockOwners<u32>,
     pub oracle: Oracle,
     pub streams: Option<Streams>,
-    /// Whether it has a journal.
     pub journal: bool,
     pub lost: Lost,
     /// Lost sectors that the journal no longer has either.
@@ -81,7 +79,6 @@ pub(crate) struct VolumeState {
     pub order: Option<(Arc<Order>, History)>,
 }
 
-/// The simulated machine.
 pub(crate) struct World {
     pub plan: Plan,
     pub dice: Dice,
@@ -125,11 +122,9 @@ pub(crate) struct World {
     pub calls: u64,
     /// The result of the last restore request.
     pub restored: Option<IoResult>,
-    /// The time of the last answer.
     pub answered_us: u64,
     /// Sectors to be copied until a scheduled kill.
     pub kill_in: Option<u64>,
-    /// The pool of a killed process.
     pub killed_pool: Option<PoolSnapshot>,
     #[cfg(feature = "sabotage")]
     planted: Option<forebay_engine::PlantedBug>,
@@ -251,7 +246,6 @@ impl World {
         }
     }
 
-    /// Plants a bug of the engine in a shard.
     #[cfg(feature = "sabotage")]
     pub(crate) fn plant(&mut self, shard: usize) {
         if let Some(bug) = self.planted {
@@ -262,7 +256,6 @@ impl World {
     #[cfg(not(feature = "sabotage"))]
     pub(crate) const fn plant(&mut self, _: usize) {}
 
-    /// Creates empty stream tables.
     pub(crate) fn make_streams(&mut self) {
         let lines = self.plan.lines_per_shard;
         let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
@@ -313,7 +306,6 @@ impl World {
         self.sabotage == Some(bug)
     }
 
-    /// The stripes of a volume.
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
         self.plan.volumes[usize::from(volume.0)].stripes
     }

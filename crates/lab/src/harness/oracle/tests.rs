@@ -6,7 +6,6 @@ const OLD: u64 = stamp(0, 0, 0);
 
 const WRITE: RequestKind = RequestKind::Write { fua: false };
 
-/// An oracle of one sector.
 fn oracle() -> Oracle {
     Oracle::new(0, 1, true)
 }
