@@ -62,21 +62,19 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { workloads, all_orders, orders, steps, .. } = self;
         writeln!(
             f,
-            "{} workloads, of {} of them all orders; {} orders, {} steps",
-            self.workloads, self.all_orders, self.orders, self.steps
+            "{workloads} workloads, of {all_orders} of them all orders; {orders} orders, {steps} \
+             steps"
         )?;
+        let Self { crash_points, complete, images, walks, .. } = self;
+        let (different, sampled) = (self.different(), self.different() - complete);
         write!(
             f,
-            "{} crash points, {} of them different: {} with every image, {} sampled; {} images \
-             recovered and read back, {} journals walked",
-            self.crash_points,
-            self.different(),
-            self.complete,
-            self.different() - self.complete,
-            self.images,
-            self.walks
+            "{crash_points} crash points, {different} of them different: {complete} with every \
+             image, {sampled} sampled; {images} images recovered and read back, {walks} journals \
+             walked"
         )
     }
 }

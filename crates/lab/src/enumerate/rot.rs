@@ -67,17 +67,12 @@ impl fmt::Display for RotSummary {
         for failure in &self.failures {
             writeln!(f, "{failure}\n")?;
         }
+        let Self { journals, flips, latent, reported, harmless, taken_for_torn, broken, .. } = self;
         write!(
             f,
-            "{} journals: {} bits flipped, {} sectors unreadable; {} reported, {} found all the \
-             same, {} of the last batch taken for torn; {} violations",
-            self.journals,
-            self.flips,
-            self.latent,
-            self.reported,
-            self.harmless,
-            self.taken_for_torn,
-            self.broken
+            "{journals} journals: {flips} bits flipped, {latent} sectors unreadable; {reported} \
+             reported, {harmless} found all the same, {taken_for_torn} of the last batch taken for \
+             torn; {broken} violations"
         )
     }
 }

@@ -116,104 +116,76 @@ report! {
     virtual_us,
 }
 
-impl SimReport {
-    fn fmt_gathering(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl fmt::Display for SimReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operations, errors, ios, events, crashes, mode_changes, .. } = self;
+        let seconds = self.virtual_us / 1_000_000;
+        writeln!(
+            f,
+            "{operations} operations ({errors} failed for a fault), {ios} I/Os, {events} events, \
+             {crashes} crashes, {mode_changes} changes of mode, {seconds} s simulated"
+        )?;
+        let Self { kills, kept_lines, moving_lines, torn_sectors, order_checks, .. } = self;
+        writeln!(
+            f,
+            "kills that left the pool: {kills}; {kept_lines} lines kept, {moving_lines} moving, \
+             {torn_sectors} sectors cut short; looks at disks written in order: {order_checks}"
+        )?;
+        self.fmt_cache(f)?;
+        let Self { checkpoints, forward_sectors, fences, held_up, .. } = self;
+        let Self { journal_needless, journal_refused, journal_unsaid, .. } = self;
+        writeln!(
+            f,
+            "journal: {checkpoints} checkpoints, {forward_sectors} sectors recorded again and \
+             {fences} fences; {journal_needless} changes needed no record, {journal_refused} found \
+             no room, {journal_unsaid} failed for that; {held_up} starts held up"
+        )?;
+        let Self { damaged_lines, lost_sectors, regained_sectors, .. } = self;
+        let VolumeCounters { corrected_lines, refetched_lines, lost_lines, .. } = self.counters;
+        writeln!(
+            f,
+            "damage: {damaged_lines} lines, {corrected_lines} corrected, {refetched_lines} fetched \
+             again; {lost_sectors} sectors lost in {lost_lines} lines, {regained_sectors} of them \
+             back from a journal"
+        )?;
         let c = &self.counters;
-        writeln!(
+        let (bypass, no_room) = (c.direct_reads_bypass, c.direct_reads_no_room);
+        let VolumeCounters { direct_reads_after_error, waits, .. } = c;
+        let VolumeCounters { fill_errors, write_errors, destage_errors, .. } = c;
+        write!(
             f,
-            "gathered: {} writes held back, {} went together in {} I/Os; destaged: {} whole \
-             stripes, {} scattered",
-            c.writes_held,
-            c.gathered_writes,
-            c.gathered_ios,
-            c.destaged_stripes,
-            c.scattered_destages
-        )
-    }
-
-    fn fmt_journal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "journal: {} checkpoints, {} sectors recorded again and {} fences; {} changes needed \
-             no record, {} found no room, {} failed for that; {} starts held up",
-            self.checkpoints,
-            self.forward_sectors,
-            self.fences,
-            self.journal_needless,
-            self.journal_refused,
-            self.journal_unsaid,
-            self.held_up
+            "direct reads: {bypass} bypass, {no_room} no room, {direct_reads_after_error} after an \
+             error; {waits} waits; errors: {fill_errors} fill, {write_errors} write, \
+             {destage_errors} destage"
         )
     }
 }
 
-impl fmt::Display for SimReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let c = &self.counters;
+impl SimReport {
+    fn fmt_cache(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { counters: c, evicted_lines, halted, .. } = self;
+        let VolumeCounters { read_hit_lines, read_miss_lines, prefetched_lines, .. } = c;
+        let VolumeCounters { relocated_lines, destaged_lines, writes_back, .. } = c;
         writeln!(
             f,
-            "{} operations ({} failed for a fault), {} I/Os, {} events, {} crashes, {} changes of \
-             mode, {} s simulated",
-            self.operations,
-            self.errors,
-            self.ios,
-            self.events,
-            self.crashes,
-            self.mode_changes,
-            self.virtual_us / 1_000_000
+            "lines: {read_hit_lines} hit, {read_miss_lines} missed, {prefetched_lines} fetched \
+             ahead, {relocated_lines} relocated, {evicted_lines} evicted, {destaged_lines} destaged"
         )?;
+        let (mode, protection) = (c.writes_through_mode, c.writes_through_protection);
+        let (fua, limit) = (c.writes_through_fua, c.writes_through_dirty_limit);
+        let no_room = c.writes_through_no_room;
         writeln!(
             f,
-            "kills that left the pool: {}; {} lines kept, {} moving, {} sectors cut short; looks \
-             at disks written in order: {}",
-            self.kills, self.kept_lines, self.moving_lines, self.torn_sectors, self.order_checks
+            "writes: {writes_back} back, {halted} refused as power failed; through: {mode} mode, \
+             {protection} protection, {fua} fua, {limit} dirty limit, {no_room} no room"
         )?;
+        let VolumeCounters { writes_held, gathered_writes, gathered_ios, .. } = c;
+        let VolumeCounters { destaged_stripes, scattered_destages, .. } = c;
         writeln!(
             f,
-            "lines: {} hit, {} missed, {} fetched ahead, {} relocated, {} evicted, {} destaged",
-            c.read_hit_lines,
-            c.read_miss_lines,
-            c.prefetched_lines,
-            c.relocated_lines,
-            self.evicted_lines,
-            c.destaged_lines
-        )?;
-        writeln!(
-            f,
-            "writes: {} back, {} refused as power failed; through: {} mode, {} protection, {} fua, \
-             {} dirty limit, {} no room",
-            c.writes_back,
-            self.halted,
-            c.writes_through_mode,
-            c.writes_through_protection,
-            c.writes_through_fua,
-            c.writes_through_dirty_limit,
-            c.writes_through_no_room
-        )?;
-        self.fmt_gathering(f)?;
-        self.fmt_journal(f)?;
-        writeln!(
-            f,
-            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines, {} of \
-             them back from a journal",
-            self.damaged_lines,
-            c.corrected_lines,
-            c.refetched_lines,
-            self.lost_sectors,
-            c.lost_lines,
-            self.regained_sectors
-        )?;
-        write!(
-            f,
-            "direct reads: {} bypass, {} no room, {} after an error; {} waits; errors: {} fill, \
-             {} write, {} destage",
-            c.direct_reads_bypass,
-            c.direct_reads_no_room,
-            c.direct_reads_after_error,
-            c.waits,
-            c.fill_errors,
-            c.write_errors,
-            c.destage_errors
+            "gathered: {writes_held} writes held back, {gathered_writes} went together in \
+             {gathered_ios} I/Os; destaged: {destaged_stripes} whole stripes, {scattered_destages} \
+             scattered"
         )
     }
 }
