@@ -9,7 +9,7 @@ mod opt;
 mod table;
 
 pub use opt::misses_of_opt;
-pub use table::{Cell, Row, Table};
+pub use table::{Row, Table};
 
 use crate::policies::PolicyKind;
 use crate::trace::Trace;
@@ -132,13 +132,12 @@ pub fn run(workloads: &[Workload], plan: &Plan) -> Result<Table, ReplayError> {
             if capacity < plan.lines_min.max(1) {
                 continue;
             }
-            let replayed = plan.policies.iter().map(|kind| {
-                let outcome = replay(workload, kind.build(capacity).as_mut(), capacity);
-                Cell { outcome }
-            });
-            let mut cells: Vec<Cell> = replayed.collect();
+            let replayed = plan.policies.iter();
+            let replayed =
+                replayed.map(|kind| replay(workload, kind.build(capacity).as_mut(), capacity));
+            let mut cells: Vec<Outcome> = replayed.collect();
             if plan.with_opt {
-                cells.push(Cell { outcome: misses_of_opt(workload, capacity) });
+                cells.push(misses_of_opt(workload, capacity));
             }
             table.rows.push(Row { trace: workload.name.clone(), capacity_lines: capacity, cells });
         }

@@ -210,7 +210,7 @@ impl<'a> Uncertain<'a> {
         judge(rig, crash, &expected)?;
         let machine = &rig.machine;
         let disk = Disk::with(content);
-        let mut next = Rig::after(machine.durability, machine.tight, machine.bug, disk, recovered);
+        let mut next = Rig::after(machine, disk, recovered);
         let oracle = &mut next.machine.oracle;
         (0..SECTORS).for_each(|at| oracle.restart(at as u64, expected[at]));
         // The restarted machine may also write content from before the crash.

@@ -80,15 +80,10 @@ impl Rig {
         }
     }
 
-    /// A machine without operations that starts on these devices.
-    pub(super) fn after(
-        durability: Durability,
-        tight: bool,
-        bug: Option<Bug>,
-        disk: Disk,
-        recovered: Option<&Recovered>,
-    ) -> Self {
-        let mut rig = Self::with(Machine::new(durability, tight, bug), Vec::new());
+    /// A machine like this one, without operations, that starts on these devices.
+    pub(super) fn after(machine: &Machine, disk: Disk, recovered: Option<&Recovered>) -> Self {
+        let machine = Machine::new(machine.durability, machine.tight, machine.bug);
+        let mut rig = Self::with(machine, Vec::new());
         rig.machine.disk = disk;
         rig.start(recovered);
         rig

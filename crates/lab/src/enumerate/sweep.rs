@@ -113,7 +113,8 @@ fn run(workload: &Workload, pace: Pace, fault: Option<Fault>) -> (Rig, Result<()
 fn run_to_end(rig: &mut Rig, pace: Pace) -> Result<(), String> {
     loop {
         if rig.is_down() {
-            start_healed(rig);
+            rig.machine.faults.heal();
+            rig.start_again(Crash::Process);
         }
         if rig.ends_next() && rig.is_draining() {
             drain(rig);
@@ -137,12 +138,6 @@ fn run_to_end(rig: &mut Rig, pace: Pace) -> Result<(), String> {
     rig.run_to_completion();
     rig.verify();
     rig.machine.violation.take().map_or(Ok(()), Err)
-}
-
-/// Heals the devices and starts the machine again.
-fn start_healed(rig: &mut Rig) {
-    rig.machine.faults.heal();
-    rig.start_again(Crash::Process);
 }
 
 /// Waits until the disk has everything that only a failed journal held.
