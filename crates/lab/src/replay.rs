@@ -132,10 +132,11 @@ pub fn run(workloads: &[Workload], plan: &Plan) -> Result<Table, ReplayError> {
             if capacity < plan.lines_min.max(1) {
                 continue;
             }
-            let replayed = plan.policies.iter();
-            let replayed =
-                replayed.map(|kind| replay(workload, kind.build(capacity).as_mut(), capacity));
-            let mut cells: Vec<Outcome> = replayed.collect();
+            let outcome = |kind: &PolicyKind| {
+                let mut policy = kind.build(capacity);
+                replay(workload, policy.as_mut(), capacity)
+            };
+            let mut cells: Vec<Outcome> = plan.policies.iter().map(outcome).collect();
             if plan.with_opt {
                 cells.push(misses_of_opt(workload, capacity));
             }

@@ -3,7 +3,7 @@
 use forebay_lab::sim::{SimOptions, run, run_many};
 
 #[test]
-fn two_hundred_machines_keep_all_promises() {
+fn two_hundred_seeds_keep_all_guarantees() {
     let summary = run_many(0..200, SimOptions::new(0, 1000), 2);
     assert!(summary.failures.is_empty(), "{summary}");
     // Runs that no longer reach the difficult paths prove nothing.
@@ -32,7 +32,7 @@ fn two_hundred_machines_keep_all_promises() {
 }
 
 #[test]
-fn a_seed_is_the_same_run_every_time() {
+fn a_seed_determines_the_run() {
     for seed in [1, 22, 333] {
         let first = run(SimOptions::new(seed, 500)).unwrap();
         assert_eq!(run(SimOptions::new(seed, 500)), Ok(first));
@@ -43,6 +43,6 @@ fn a_seed_is_the_same_run_every_time() {
 /// then does more than the limit of events for a restore.
 #[test]
 #[ignore = "takes a minute without optimisation"]
-fn slow_a_restore_whose_write_stalls_is_not_called_endless() {
+fn slow_a_restore_with_a_stalled_write_completes() {
     run(SimOptions::new(12_000_512, 1000)).unwrap();
 }

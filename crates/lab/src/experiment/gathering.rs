@@ -127,7 +127,7 @@ fn gain(disk: &str, load: Load) -> f64 {
 }
 
 #[test]
-fn writes_through_are_gathered_where_each_io_costs() {
+fn gathering_speeds_up_disks_with_a_cost_per_io() {
     let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
     assert!(gain(NARROW, load) > 3.0);
     assert!(gain(FIXED, load) > 1.1);
@@ -135,7 +135,7 @@ fn writes_through_are_gathered_where_each_io_costs() {
 
 /// Only the trials cost time.
 #[test]
-fn where_the_disk_joins_what_waits_gathering_steps_aside() {
+fn gathering_stops_where_the_disk_coalesces() {
     let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
     assert!(gain(HDD, load) > 0.95);
     assert!(gain(SSD, load) > 0.95);
@@ -145,7 +145,7 @@ fn where_the_disk_joins_what_waits_gathering_steps_aside() {
 
 #[test]
 #[ignore = "a table for the curious"]
-fn slow_what_gathering_is_worth() {
+fn slow_table_of_gathering_gains() {
     for disk in [HDD, SSD, RAID6, FIXED, NARROW] {
         for kind in KINDS {
             for (clients, len) in [(4, 4 * KIB), (32, 4 * KIB), (32, 16 * KIB), (8, 64 * KIB)] {
@@ -242,7 +242,7 @@ fn stripe_ms(disk: &str, pattern: Pattern, at_once: usize, way: Way) -> f64 {
 }
 
 #[test]
-fn runs_of_a_stripe_are_quicker_at_once() {
+fn destaging_the_runs_of_a_stripe_together_is_faster() {
     let pattern = Pattern { dirty: 3, hole: 1 };
     for (disk, operations) in [(HDD, 1), (HDD, 16), (SSD, 1), (SSD, 16), (RAID6, 16), (FIXED, 1)] {
         let apart = stripe_ms(disk, pattern, operations, Way::Apart);
@@ -253,7 +253,7 @@ fn runs_of_a_stripe_are_quicker_at_once() {
 
 #[test]
 #[ignore = "a table for the curious"]
-fn slow_what_reading_holes_is_worth() {
+fn slow_table_of_hole_reading_gains() {
     for disk in [HDD, SSD, RAID6, FIXED, WIDE] {
         let lines = Disk::<usize>::named(disk).unwrap().geometry().stripe_bytes / LINE_BYTES;
         for (dirty, hole) in [

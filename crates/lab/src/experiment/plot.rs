@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_all_points_and_no_markup_of_others() {
+    fn a_plot_has_all_points_and_escapes_text() {
         let plot = Plot {
             title: "a < b".into(),
             x: Axis::new("users", Scale::Linear),

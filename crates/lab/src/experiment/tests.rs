@@ -48,7 +48,7 @@ fn steps(count: u64, size_bytes: u64) -> Vec<Step> {
 }
 
 #[test]
-fn without_a_cache_and_a_link_requests_take_the_models_own_time() {
+fn without_cache_and_link_requests_take_the_models_time() {
     let (mut model, size_bytes) = timing(DISK).unwrap();
     let steps = steps(500, size_bytes);
     let mut now_ns = 0;
@@ -76,7 +76,7 @@ fn a_link_adds_its_time_to_each_request() {
 }
 
 #[test]
-fn the_disk_gets_each_byte_that_was_written_once() {
+fn each_written_byte_reaches_the_disk_once() {
     let mut machine = machine(64 * MIB, Link::FIBRE);
     let pieces = (0..512).map(|at| Step::Write(ByteRange::new(at * (24 << 10), 24 << 10)));
     run(&mut machine, pieces.collect());
@@ -97,7 +97,7 @@ fn the_disk_is_busy_while_something_is_in_flight() {
 }
 
 #[test]
-fn what_is_in_the_cache_is_read_from_the_disk_once() {
+fn cached_data_is_read_from_the_disk_once() {
     let mut machine = machine(64 * MIB, Link::FIBRE);
     let reads = || (0..256).map(|at| Step::Read(ByteRange::new(at * LINE_BYTES, LINE_BYTES)));
     run(&mut machine, reads().collect());
@@ -110,7 +110,7 @@ fn what_is_in_the_cache_is_read_from_the_disk_once() {
 }
 
 #[test]
-fn more_than_may_be_dirty_waits_for_the_disk() {
+fn writes_above_the_dirty_limit_wait_for_the_disk() {
     let mut machine = machine(32 * MIB, Link::FIBRE);
     run(&mut machine, (0..64).map(|at| Step::Write(ByteRange::new(at * MIB, MIB))).collect());
     assert!(machine.cache().unwrap().dirty_bytes() <= 22 * MIB);
@@ -127,7 +127,7 @@ const SMALL: cache_effect::Plan = cache_effect::Plan {
 };
 
 #[test]
-fn the_cache_effect_is_one() {
+fn the_cache_speeds_up_an_array() {
     let rates = cache_effect::measure(&SMALL, 64 << 10).unwrap();
     assert!(rates.write_burst > 10.0 * rates.write_bare, "{rates:?}");
     assert!(rates.write_sustained > 2.0 * rates.write_bare, "{rates:?}");
@@ -137,7 +137,7 @@ fn the_cache_effect_is_one() {
 }
 
 #[test]
-fn the_same_experiment_has_the_same_report_and_all_of_it_in_one_page() {
+fn a_report_is_reproducible_and_self_contained() {
     let report = cache_effect::run(&SMALL).unwrap();
     assert_eq!(report, cache_effect::run(&SMALL).unwrap());
     let page = report.html();
@@ -155,14 +155,14 @@ fn the_same_experiment_has_the_same_report_and_all_of_it_in_one_page() {
 const SHORT: Schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
 
 #[test]
-fn users_do_the_same_with_the_same_seed_and_something_else_with_another() {
+fn users_depend_on_the_seed_alone() {
     let measured = |seed| measure(32 * MIB, &disk_time::WORK, 5, SHORT, seed).unwrap();
     assert_eq!(measured(3), measured(3));
     assert_ne!(measured(3), measured(4));
 }
 
 #[test]
-fn terminal_server_users_find_the_disk_less_busy() {
+fn terminal_server_users_see_less_disk_time() {
     let plan = disk_time::Plan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, schedule: SHORT };
     let points = disk_time::points(&plan, 1).unwrap();
     assert_eq!(points.iter().map(|point| point.users).collect::<Vec<_>>(), [20, 40]);
@@ -177,7 +177,7 @@ fn terminal_server_users_find_the_disk_less_busy() {
 }
 
 #[test]
-fn a_logon_among_others_takes_longer_and_less_so_with_the_cache() {
+fn other_logons_slow_a_logon_less_with_the_cache() {
     let schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 120 * SECOND_NS };
     let plan = logon::Plan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, schedule };
     let points = logon::points(&plan, 1).unwrap();
@@ -192,7 +192,7 @@ fn a_logon_among_others_takes_longer_and_less_so_with_the_cache() {
 }
 
 #[test]
-fn a_server_with_a_cache_carries_more_users() {
+fn a_server_with_a_cache_supports_more_users() {
     let plan = call_center::Plan {
         pools: &[0, 64 * MIB],
         limit_seconds: 1.42,
@@ -215,7 +215,7 @@ fn a_server_with_a_cache_carries_more_users() {
 }
 
 #[test]
-fn an_unknown_experiment_is_answered_with_the_known_ones() {
+fn an_unknown_experiment_lists_the_known_ones() {
     for experiment in Experiment::ALL {
         assert_eq!(experiment.name().parse(), Ok(experiment));
     }
@@ -227,7 +227,7 @@ fn an_unknown_experiment_is_answered_with_the_known_ones() {
 }
 
 #[test]
-fn reads_hardly_notice_what_is_written_back_behind_them() {
+fn the_governor_keeps_read_latency_near_idle() {
     let plan = read_latency::Plan {
         pool_bytes: 512 * MIB,
         dirty_bytes: 64 * MIB,
@@ -245,7 +245,7 @@ fn reads_hardly_notice_what_is_written_back_behind_them() {
 }
 
 #[test]
-fn writers_that_are_faster_than_the_disk_are_not_stopped() {
+fn writers_faster_than_the_disk_keep_progressing() {
     let plan =
         overrun::Plan { pool_bytes: 64 * MIB, writers: 4, area_bytes: 4096 * MIB, seconds: 40 };
     let runs = overrun::runs(&plan, 1).unwrap();
@@ -268,7 +268,7 @@ fn writers_that_are_faster_than_the_disk_are_not_stopped() {
 /// The pool is large enough for the I/Os that the array has in flight. A small pool limits them:
 /// with 64 MiB of lines the rate is about half.
 #[test]
-fn an_array_that_is_written_in_order_takes_as_much_as_in_whole_stripes() {
+fn sequential_writes_reach_the_rate_of_whole_stripes() {
     let plan = overrun::Plan { seconds: 20, ..overrun::Plan::FULL };
     let whole = overrun::whole_stripes(&plan, 1).unwrap();
     let in_order = overrun::in_order(&plan, 1).unwrap();
@@ -278,7 +278,7 @@ fn an_array_that_is_written_in_order_takes_as_much_as_in_whole_stripes() {
 }
 
 #[test]
-fn a_disk_in_trouble_is_not_felt_before_the_cache_is_full_of_it() {
+fn a_disturbance_is_hidden_until_the_dirty_limit() {
     let plan = trouble::Plan { pool_bytes: 256 * MIB, area_bytes: 256 * MIB, seconds: 20 };
     let runs = trouble::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 8);
@@ -293,7 +293,7 @@ fn a_disk_in_trouble_is_not_felt_before_the_cache_is_full_of_it() {
 }
 
 #[test]
-fn when_a_disk_has_stopped_for_long_writers_wait_for_it_and_go_on() {
+fn writers_wait_for_a_stopped_disk_and_continue() {
     let plan = trouble::Plan { pool_bytes: 64 * MIB, area_bytes: 1024 * MIB, seconds: 200 };
     let runs = trouble::runs(&plan, 1).unwrap();
     let stopped = runs.iter().find(|run| run.cached && run.case == "a hard disk stops").unwrap();
@@ -305,7 +305,7 @@ fn when_a_disk_has_stopped_for_long_writers_wait_for_it_and_go_on() {
 }
 
 #[test]
-fn the_clock_of_a_disk_in_trouble_goes_on_where_it_was() {
+fn a_disturbance_scales_or_stops_the_disks_clock() {
     for factor in [2, 100] {
         let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
         disk.disturb(Disturbance::slow(5_000_000, 1_005_000_000, factor));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_lie_where_their_kind_says() {
+    fn requests_are_in_the_area_of_their_kind() {
         let (mut shared, mut own, mut log) = (0, Vec::new(), Vec::new());
         for step in requests(2000) {
             match step {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_even_about_their_mean() {
+    fn pauses_are_uniform_around_their_mean() {
         let mut crowd = Crowd::new(&WORK, 1, 64 * MIB, 9);
         let times: Vec<u64> = (0..2000).map(|_| crowd.draw_ns(1_000_000)).collect();
         assert!(times.iter().all(|&ns| ns <= 2_000_000));

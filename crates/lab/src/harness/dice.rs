@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_stay_inside_their_bounds_and_reach_them() {
+    fn draws_cover_their_bounds() {
         let mut dice = Dice::new(1);
         let mut seen = [0u32; 5];
         let mut skewed = [false; 2];

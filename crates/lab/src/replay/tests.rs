@@ -77,7 +77,7 @@ fn the_table_has_a_row_per_size_and_a_mean() {
 }
 
 #[test]
-fn sizes_that_make_no_sense_are_refused() {
+fn invalid_sizes_are_rejected() {
     let workloads = [workload(&[0, 1])];
     for (memory, error) in [
         (Memory::Bytes(Size(4095)), ReplayError::TooSmall(Size(4095))),

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_flushed_outlives_the_power_and_nothing_else_does() {
+    fn only_flushed_sectors_survive_a_power_failure() {
         let mut dice = Dice::new(1);
         let mut disk = Disk::new(0, 8, 1, 0);
         disk.write(1, 11);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_sectors_fail_what_touches_them_until_healed() {
+    fn bad_sectors_fail_ios_until_healed() {
         let mut disk = Disk::new(0, 8, 1, 0);
         disk.damage(3, true, false);
         assert!(disk.is_bad(ByteRange::new(1024, 1024), false));

@@ -199,21 +199,19 @@ impl Simulation {
                 self.check_progress();
                 for (shard, id, result) in self.world.end_step(io) {
                     let worker = self.any_worker();
-                    self.with_dispatcher(worker, |dispatcher, world| {
+                    self.on_worker(worker, |dispatcher, world| {
                         dispatcher.complete(world, shard, id, result);
                     });
                 }
             }
             Event::Flushed(flush) => {
                 let (worker, job, result) = self.world.end_flush(flush);
-                self.with_dispatcher(worker, |dispatcher, world| {
-                    dispatcher.flushed(world, job, result)
-                });
+                self.on_worker(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
             }
             Event::Journal => self.world.end_journal_write(),
             Event::Release(held) => self.world.end_reply(held),
             Event::Answer(worker, answer) => {
-                self.with_dispatcher(worker, |dispatcher, world| dispatcher.answer(world, answer));
+                self.on_worker(worker, |dispatcher, world| dispatcher.answer(world, answer));
             }
             Event::Tick => self.tick(),
         }
@@ -241,11 +239,7 @@ impl Simulation {
         self.world.dice.below(self.dispatchers.len() as u64) as u8
     }
 
-    fn with_dispatcher(
-        &mut self,
-        worker: u8,
-        call: impl FnOnce(&mut Dispatcher<World>, &mut World),
-    ) {
+    fn on_worker(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
         self.world.worker = worker;
         call(&mut self.dispatchers[usize::from(worker)], &mut self.world);
         self.world.send_ios();
@@ -265,7 +259,7 @@ impl Simulation {
                     }
                 }
                 let worker = self.any_worker();
-                self.with_dispatcher(worker, |dispatcher, world| dispatcher.tick(world, shard));
+                self.on_worker(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
         self.world.patrol();

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_flushed_before_something_that_is_there_is_there() {
+    fn writes_flushed_before_a_present_write_are_present() {
         let mut history = History::default();
         history.submit(0, Some(10), false, 1);
         history.end(0, 1, 2);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_with_fua_is_there_before_what_came_after_it_and_speaks_for_nothing_else() {
+    fn a_fua_write_precedes_later_writes_and_implies_no_others() {
         let mut history = History::default();
         history.submit(0, Some(10), false, 1);
         history.end(0, 1, 2);

@@ -11,7 +11,7 @@ fn oracle() -> Oracle {
 }
 
 #[test]
-fn a_read_sees_the_last_write_and_those_under_way() {
+fn a_read_sees_the_last_write_or_one_in_flight() {
     let mut oracle = oracle();
     oracle.submit(WRITE, [0], 10, 10);
     assert!(oracle.check_read(0, OLD, 11) && oracle.check_read(0, W1, 11));
@@ -22,7 +22,7 @@ fn a_read_sees_the_last_write_and_those_under_way() {
 }
 
 #[test]
-fn of_two_writes_at_once_either_may_win_until_one_was_seen() {
+fn either_of_two_concurrent_writes_may_win_until_a_read() {
     let mut oracle = oracle();
     oracle.submit(WRITE, [0], 10, 10);
     oracle.submit(WRITE, [0], 11, 10);
@@ -34,7 +34,7 @@ fn of_two_writes_at_once_either_may_win_until_one_was_seen() {
 }
 
 #[test]
-fn a_write_that_failed_may_have_been_done_or_not() {
+fn a_failed_write_may_or_may_not_have_been_done() {
     let mut oracle = oracle();
     oracle.submit(WRITE, [0], 10, 10);
     oracle.end([0], 10, 20, None);
@@ -43,7 +43,7 @@ fn a_write_that_failed_may_have_been_done_or_not() {
 }
 
 #[test]
-fn a_crash_takes_what_was_not_promised_to_outlive_it() {
+fn a_crash_may_lose_writes_without_a_guarantee() {
     for (promise, process, power) in [
         (Promise::Seen, true, true),
         (Promise::OnDisk, false, true),
@@ -66,7 +66,7 @@ fn a_crash_takes_what_was_not_promised_to_outlive_it() {
 }
 
 #[test]
-fn a_trimmed_sector_reads_as_anything_that_ever_was_there() {
+fn a_trimmed_sector_may_have_any_earlier_content() {
     let mut oracle = oracle();
     oracle.submit(RequestKind::Trim { fua: false }, [0], 10, 10);
     oracle.end([0], 10, 20, Some(Promise::OnDisk));
@@ -82,7 +82,7 @@ fn a_trimmed_sector_reads_as_anything_that_ever_was_there() {
 }
 
 #[test]
-fn old_writes_are_forgotten_and_the_newest_is_not() {
+fn old_writes_are_pruned_but_not_the_newest() {
     let mut oracle = oracle();
     for at in 0..1000 {
         let moment = 10 + at * 2;
