@@ -53,7 +53,7 @@ fn first_line(text: &str) -> &str {
 }
 
 #[test]
-#[ignore = "looks for every bug twice"]
+#[ignore = "searches for each bug twice"]
 fn slow_every_planted_bug_is_found_within_ten_minutes() {
     std::panic::set_hook(Box::new(|_| {}));
     for bug in forebay_lab::enumerate::Bug::all() {

@@ -144,7 +144,7 @@ fn gathering_stops_where_the_disk_coalesces() {
 }
 
 #[test]
-#[ignore = "a table for the curious"]
+#[ignore = "prints a table"]
 fn slow_table_of_gathering_gains() {
     for disk in [HDD, SSD, RAID6, FIXED, NARROW] {
         for kind in KINDS {
@@ -252,7 +252,7 @@ fn destaging_the_runs_of_a_stripe_together_is_faster() {
 }
 
 #[test]
-#[ignore = "a table for the curious"]
+#[ignore = "prints a table"]
 fn slow_table_of_hole_reading_gains() {
     for disk in [HDD, SSD, RAID6, FIXED, WIDE] {
         let lines = Disk::<usize>::named(disk).unwrap().geometry().stripe_bytes / LINE_BYTES;
