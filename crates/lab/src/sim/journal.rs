@@ -116,7 +116,6 @@ pub(crate) struct Journal {
     /// Volumes whose dirty data has not been destaged since the journal failed.
     pub undrained: Vec<u16>,
     failed_at: u32,
-    notifications: Vec<(PartId, Notification)>,
 }
 
 fn identity(volume: usize) -> [u8; 32] {
@@ -143,7 +142,6 @@ impl Journal {
             stuck: Vec::new(),
             undrained: Vec::new(),
             failed_at: 0,
-            notifications: Vec::new(),
         };
         journal.attach(sizes, true);
         journal
@@ -158,12 +156,13 @@ impl Journal {
             })
         });
         self.numbers = numbers.collect();
+        let mut notifications = Vec::new();
         while let Some(write) = self.log.poll_write() {
             (0..2).for_each(|device| self.put(&write, device, &mut |_| writes));
-            self.log.complete(write, Ok(()), &mut self.notifications);
+            self.log.complete(write, Ok(()), &mut notifications);
         }
         self.recorded_members = self.log.superblock().members.numbers();
-        assert!(self.notifications.is_empty());
+        assert!(notifications.is_empty());
     }
 
     fn put(
@@ -299,7 +298,7 @@ impl World {
             });
         }
         let before = journal.log.devices();
-        let mut notifications = std::mem::take(&mut journal.notifications);
+        let mut notifications = Vec::new();
         journal.log.complete_on(write, results, &mut notifications);
         self.report.journal_losses += u64::from(before != journal.log.devices());
         if journal.log.failed().is_some() {
@@ -313,8 +312,7 @@ impl World {
             journal.undrained = journaled.map(|(volume, _)| volume as u16).collect();
             self.report.journal_failures += 1;
         }
-        self.deliver(&mut notifications);
-        self.journal.as_mut().expect("as above").notifications = notifications;
+        self.deliver(notifications);
         self.pump_journal();
     }
 
@@ -366,20 +364,14 @@ impl World {
         let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         journal.checkpoints.retain(|&other| other != number);
         journal.log.checkpointed(number, result);
-        self.deliver_notifications();
+        let mut notifications = Vec::new();
+        journal.log.poll_notifications(&mut notifications);
+        self.deliver(notifications);
         self.pump_journal();
     }
 
-    fn deliver_notifications(&mut self) {
-        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
-        let mut notifications = std::mem::take(&mut journal.notifications);
-        journal.log.poll_notifications(&mut notifications);
-        self.deliver(&mut notifications);
-        self.journal.as_mut().expect("as above").notifications = notifications;
-    }
-
-    fn deliver(&mut self, notifications: &mut Vec<(PartId, Notification)>) {
-        for answer in notifications.drain(..).map(answer_to_notification) {
+    fn deliver(&mut self, notifications: Vec<(PartId, Notification)>) {
+        for answer in notifications.into_iter().map(answer_to_notification) {
             self.queue.push(self.now_us, Event::Answer(worker_of(answer.part), answer));
         }
     }
