@@ -1,8 +1,8 @@
 //! Tests of the machine against the bare model, and of each experiment with small parameters.
 
 use super::disk::{Disk, Disturbance};
-use super::machine::{Clients, Link, Machine, Step};
-use super::users::{Schedule, measure};
+use super::machine::{Clients, Link, Machine, SECOND_NS, Step};
+use super::users::{MIB, Schedule, measure};
 use super::*;
 use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
@@ -10,8 +10,6 @@ use forebay_backend::model::timing;
 use forebay_types::{ByteRange, LINE_BYTES};
 
 const DISK: &str = "model:raid5?drives=5&chunk=8KiB&drive=hdd&drive-size=1GiB";
-const MIB: u64 = 1 << 20;
-const SECOND_NS: u64 = 1_000_000_000;
 
 fn machine(pool_bytes: u64, link: Link) -> Machine {
     let mut machine = Machine::new(DISK, pool_bytes).unwrap();

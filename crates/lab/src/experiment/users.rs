@@ -253,7 +253,6 @@ impl Clients for Crowd<'_> {
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
     const WORK: Work = Work {
         think_ns: 1_000_000,
         requests: 3,
