@@ -45,7 +45,6 @@ struct ReaderAndWriter {
     began_ns: Option<u64>,
     reads: Vec<(u64, u64)>,
     left_bytes: u64,
-    is_over: bool,
 }
 
 impl ReaderAndWriter {
@@ -68,9 +67,6 @@ impl ReaderAndWriter {
 
 impl Clients for ReaderAndWriter {
     fn next(&mut self, client: u32, now_ns: u64) -> Step {
-        if self.is_over {
-            return Step::Leave;
-        }
         match client {
             READER => self.read(now_ns),
             _ if self.left_bytes == 0 => Step::Leave,
@@ -158,7 +154,6 @@ fn run_case(
         began_ns: None,
         reads: Vec::new(),
         left_bytes: plan.dirty_bytes,
-        is_over: false,
     };
     machine.add_client(READER, 0);
     machine.run(plan.idle_ns, &mut pair);
