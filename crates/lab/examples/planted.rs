@@ -1,11 +1,11 @@
-//! Plants each bug in turn and says what finds it, and after how long. With the feature `sabotage`,
-//! those of the engine as well. With words as arguments, only bugs whose names have one of them.
+//! Plants each bug in turn and prints what finds it, and after how long; with the feature
+//! `sabotage`, bugs of the engine as well. Arguments select bugs whose names contain one of them.
 
 use forebay_lab::enumerate::Bug;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long the simulator may look for one bug.
+/// The time limit of the simulator for one bug.
 const LIMIT: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! Compares all eviction policies over the traces in the folder `FOREBAY_TRACES` names, and
-//! prints the tables of `docs/policies.md` as Markdown. Takes some minutes:
+//! Compares all eviction policies over the traces in the folder `FOREBAY_TRACES` and prints the
+//! tables of `docs/policies.md` as Markdown. Takes some minutes:
 //!
 //! ```text
 //! FOREBAY_TRACES=... cargo run --release -p forebay-lab --example policies
@@ -34,7 +34,7 @@ const SMALL: [&str; 7] = [
 ];
 /// Sizes as shares of the distinct blocks of a trace.
 const SHARES: [f64; 5] = [0.001, 0.01, 0.03, 0.1, 0.3];
-/// Smaller caches than this leave no row, in the core group and in the small one.
+/// Smaller caches get no row, in the core group and in the small one.
 const CORE_LINES_MIN: usize = 100;
 const SMALL_LINES_MIN: usize = 16;
 
@@ -78,7 +78,7 @@ fn compare(traces: &[Trace], lines_min: usize) -> Result<Table, ReplayError> {
     replay::run(&workloads, &plan)
 }
 
-/// For each trace the means over all the others: who would be chosen without having seen it?
+/// For each trace, the means over all others: the choice that would follow without that trace.
 fn print_left_out(table: &Table) {
     let policies = table.columns.len() - 1; // The last column is OPT.
     println!("## Means with one trace left out\n");
@@ -99,7 +99,7 @@ fn print_left_out(table: &Table) {
     println!();
 }
 
-/// Keys that follow from slot and generation, so that no table of keys disturbs the caches.
+/// Keys computed from slot and generation: a table of keys would occupy the processor's caches.
 struct Synthetic {
     generation: u64,
 }
@@ -121,8 +121,7 @@ fn mix(n: u64) -> u64 {
 }
 
 const COST_LINES: usize = 1 << 20;
-/// The time of an operation is that of the fastest of so many batches: other work on the machine
-/// can only make a batch slower.
+/// The fastest batch counts: other work on the machine can only slow a batch down.
 const COST_BATCHES: u64 = 16;
 const COST_BATCH_LEN: u64 = 1 << 18;
 
@@ -150,7 +149,7 @@ fn print_costs() {
     }
 }
 
-/// Nanoseconds of one call in the fastest batch; each call gets its number.
+/// Nanoseconds per call in the fastest batch; each call gets its number.
 fn fastest_ns(mut call: impl FnMut(u64)) -> f64 {
     let mut fastest = f64::INFINITY;
     for batch in 0..COST_BATCHES {

@@ -1,4 +1,4 @@
-//! The commands of `forebay-lab` that README.md and the manual print exist.
+//! The manual and README.md print only commands that `forebay-lab` accepts.
 
 #[path = "../../forebay/tests/documents/blocks.rs"]
 mod blocks;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Writes rows of cells, of which the first is the header, as a Markdown table that reads well as
-/// plain text too: columns are padded to equal width, and all but the first stand to the right.
+/// Writes rows of cells, the first row being the header, as a Markdown table that is readable as
+/// plain text: columns are padded to equal width, and all but the first are right-aligned.
 pub(crate) fn write_grid(f: &mut fmt::Formatter<'_>, lines: &[Vec<String>]) -> fmt::Result {
     let columns = lines.first().map_or(0, Vec::len);
     let cells = |column: usize| lines.iter().map(move |line| line[column].chars().count());

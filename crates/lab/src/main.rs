@@ -1,6 +1,6 @@
-//! `forebay-lab`: the simulator, trace replay and experiments on the command line. The library has
-//! what they do; here is only how they are called and what is printed. The exit code is 0 for done,
-//! 1 for failed, 2 for a command line that is wrong.
+//! `forebay-lab`: the command line of the simulator, the trace replay and the experiments. This
+//! file only parses arguments and prints results. Exit codes: 0 success, 1 failure, 2 wrong command
+//! line.
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
@@ -35,21 +35,19 @@ struct Cli {
     command: LabCommand,
 }
 
-/// What the lab can do.
 #[derive(Debug, Subcommand)]
 enum LabCommand {
-    /// Replay traces of requests and show which share of them would miss the cache
+    /// Replay traces and print the miss ratio of each cache size and policy
     Replay(ReplayArguments),
-    /// Run the cache in the simulator: faults at will, and each seed always the same
+    /// Run the cache in the simulator, with random faults; a seed determines the run
     Sim(SimArguments),
-    /// Take a small machine through all short workloads, with a crash at every moment
+    /// Run a small machine through all short workloads, with a crash after every step
     Enumerate(EnumerateArguments),
-    /// Measure in virtual time what the cache is worth to its users, or list what can be measured
+    /// Measure in virtual time how much the cache helps, or list the experiments
     #[command(
-        long_about = "Measure in virtual time what the cache is worth to its users, or list \
-        what can be measured.\n\
-        Each experiment runs the shipped cache on modelled disks, which takes seconds. Its figures \
-        stand beside those of older caches: in a table, and in a page with plots."
+        long_about = "Measure in virtual time how much the cache helps, or list the experiments.\n\
+        Each experiment runs the shipped cache on modelled disks, most within a minute. It prints \
+        a table, some with published figures of older caches, and writes a page with plots."
     )]
     Run(RunArguments),
 }
@@ -61,8 +59,8 @@ struct ReplayArguments {
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
 
-    /// Memory for the cache: a size like 64MiB, or a share like 10% of what the trace touches;
-    /// may be given several times
+    /// Size of the cache: a size like 64MiB, or a share like 10% of the blocks that the trace
+    /// touches; may be given several times
     #[arg(long, value_name = "SIZE", value_parser = parse_memory,
         default_values = ["1%", "5%", "10%", "25%"])]
     memory: Vec<Memory>,
@@ -71,7 +69,7 @@ struct ReplayArguments {
     #[arg(long = "policy", value_name = "NAME")]
     policies: Vec<PolicyKind>,
 
-    /// Leave out the bound that no policy can beat, which takes longest
+    /// Omit the bound that no policy can beat, which takes longest to compute
     #[arg(long)]
     no_opt: bool,
 }
@@ -79,15 +77,15 @@ struct ReplayArguments {
 /// Arguments of `forebay-lab sim`.
 #[derive(Args, Debug)]
 struct SimArguments {
-    /// The first seed; everything random comes from it
+    /// The first seed; a seed determines everything random in a run
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// How many seeds are run, one after the other
+    /// The number of seeds to run
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     seeds: u64,
 
-    /// Requests that the clients of one run submit, at least 1
+    /// Requests that the clients submit in one run, at least 1
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
         value_parser = clap::value_parser!(u64).range(1..))]
     operations: u64,
@@ -99,11 +97,11 @@ struct SimArguments {
 /// Arguments of the simulator and the enumeration.
 #[derive(Args, Debug)]
 struct CommonArguments {
-    /// Threads that work [default: one per processor]
+    /// Worker threads [default: one per processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
 
-    /// Plant this bug in the driver, the disk or the journal, to see whether it is found
+    /// Plant this bug in the driver, the disk or the journal, to check that it is found
     #[arg(long, value_name = "BUG")]
     sabotage: Option<Sabotage>,
 }
@@ -117,26 +115,26 @@ impl CommonArguments {
 /// Arguments of `forebay-lab enumerate`.
 #[derive(Args, Debug)]
 struct EnumerateArguments {
-    /// Operations of each workload; each more takes some twenty times as long
+    /// Operations per workload; each additional one takes some twenty times as long
     #[arg(long, value_name = "COUNT", default_value_t = 2, conflicts_with = "seeds",
         value_parser = clap::value_parser!(u32).range(1..=4))]
     operations: u32,
 
-    /// Orders of events followed of each workload; of those that have more, 100 random ones follow
+    /// Orders of events to follow per workload; if there are more, 100 random ones are added
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
         value_parser = clap::value_parser!(u64).range(1..))]
     orders: u64,
 
-    /// Images of the disks looked at after each crash; of more, a sample
+    /// Images of the devices to check after each crash; if there are more, a sample
     #[arg(long, value_name = "COUNT", default_value_t = 64,
         value_parser = clap::value_parser!(u64).range(1..))]
     images: u64,
 
-    /// Instead of all short workloads, this many random ones of three to ten operations
+    /// Run this many random workloads of three to ten operations instead of all short ones
     #[arg(long, value_name = "COUNT")]
     seeds: Option<u64>,
 
-    /// The seed of the first random one
+    /// The seed of the first random workload
     #[arg(long, value_name = "N", default_value_t = 0, requires = "seeds")]
     seed: u64,
 
@@ -147,16 +145,16 @@ struct EnumerateArguments {
 /// Arguments of `forebay-lab run`.
 #[derive(Args, Debug)]
 struct RunArguments {
-    /// The experiment; without one they are listed
+    /// The experiment; if omitted, the experiments are listed
     #[arg(value_name = "NAME")]
     experiment: Option<Experiment>,
 
-    /// Where the page with plots goes, over what is there [default: forebay-NAME.html in the
-    /// current directory]
+    /// File for the page with plots; an existing file is overwritten [default: forebay-NAME.html in
+    /// the current directory]
     #[arg(long, value_name = "FILE", requires = "experiment")]
     report: Option<PathBuf>,
 
-    /// The seed of what users do; cache-effect draws nothing
+    /// The seed of the clients' behaviour; cache-effect uses none
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
@@ -169,7 +167,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Sim(arguments) => simulate(&arguments),
-        LabCommand::Enumerate(arguments) => go_through(&arguments),
+        LabCommand::Enumerate(arguments) => enumerate_workloads(&arguments),
         LabCommand::Run(arguments) => experiment(arguments),
     };
     match outcome {
@@ -181,13 +179,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints why the command line is wrong, or the help or version that it asks for.
+/// Prints the reason why the command line is wrong, or the requested help or version.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return print(&error.to_string()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     match error.source() {
-        // The message of a parser of this project says more than the one of clap.
+        // A parser of this project says more than clap's own message.
         Some(source) => say(&source.to_string()),
         None => eprint!("{}", Shown::lines(&error.to_string())),
     }
@@ -199,7 +197,7 @@ fn say(sentence: &str) {
     let _ = writeln!(io::stderr(), "forebay-lab: {}", Shown::line(sentence));
 }
 
-/// Writes to standard output. A reader that closes it early, such as `head`, is no failure.
+/// Writes to standard output. A reader that closes it early, such as `head`, is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(Shown::lines(text).to_string().as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -250,7 +248,7 @@ fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
     }
 }
 
-fn go_through(arguments: &EnumerateArguments) -> anyhow::Result<()> {
+fn enumerate_workloads(arguments: &EnumerateArguments) -> anyhow::Result<()> {
     let EnumerateArguments { operations, orders, images, seed, .. } = *arguments;
     let workloads = match arguments.seeds {
         Some(seeds) => Workloads::Seeds(seed..seed.saturating_add(seeds)),

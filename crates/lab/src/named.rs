@@ -1,7 +1,7 @@
 //! Enumerations whose values have names on the command line.
 
-/// Declares an enumeration: the name of each value, all values in order, and how to read a name.
-/// The text before `enum` says in an error what a name is of.
+/// Declares an enumeration with a name for each value, a list of all values, and a parser for
+/// names. The text before `enum` is the kind of name in the parser's error.
 macro_rules! named {
     ($(#[$about:meta])* $what:literal enum $type:ident {
         $($(#[$doc:meta])* $value:ident = $name:literal,)*
@@ -13,7 +13,7 @@ macro_rules! named {
         }
 
         impl $type {
-            /// All of them, in the order in which they are listed.
+            /// All values, in the order in which they are listed.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$value),*];
 
             /// The name in commands and tables.

@@ -1,15 +1,15 @@
-//! Trace replay: what share of accesses would miss, by policy and size of the cache.
+//! Trace replay: the miss ratio by policy and cache size.
 //!
-//! A replay counts as a block cache sees the requests: one access per 4 KiB block that a request
-//! touches, first to last, reads and writes alike. It drives the same [`Eviction`] values that
-//! the engine drives, one shard for the whole cache, with every line free to go at any time.
-//! Beside the policies stands OPT (Belady's rule), which knows the future and so bounds them all.
+//! A replay counts accesses as a block cache does: one access per 4 KiB block that a request
+//! touches, first to last, reads and writes alike. It drives the same [`Eviction`] values as the
+//! engine, in one shard, with every line evictable at any time. OPT (Belady's rule), which knows
+//! the future, bounds all policies.
 
 mod opt;
 mod table;
 
 pub use opt::misses_of_opt;
-pub use table::{Cell, Row, Table};
+pub use table::{Row, Table};
 
 use crate::policies::PolicyKind;
 use crate::trace::Trace;
@@ -17,7 +17,7 @@ use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, Slot};
 use forebay_types::{LINE_BYTES, Size};
 use std::collections::HashMap;
 
-/// A trace in the form that replays want: blocks numbered in the order of their first access.
+/// A trace prepared for replay: blocks are numbered in the order of their first access.
 pub struct Workload {
     /// The trace's name.
     pub name: String,
@@ -27,16 +27,16 @@ pub struct Workload {
     pub keys: Vec<u64>,
 }
 
-/// How large the cache is.
+/// The size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Memory {
     /// Memory for data, in bytes, rounded down to whole lines.
     Bytes(Size),
-    /// A share of the distinct blocks of the trace, above 0; 1 holds them all. Rounded down.
+    /// A share of the distinct blocks of the trace, above 0, rounded down; 1 holds them all.
     Share(f64),
 }
 
-/// What to compare.
+/// A comparison to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The policies, in the order of the columns.
@@ -45,25 +45,25 @@ pub struct Plan {
     pub with_opt: bool,
     /// The sizes, in the order of the rows of one trace.
     pub memories: Vec<Memory>,
-    /// Sizes below this many lines leave no row: they say more about rounding than policies.
+    /// Sizes below this many lines get no row: they show rounding rather than policies.
     pub lines_min: usize,
 }
 
-/// Why a replay can't be run.
+/// Why a replay cannot run.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
     /// Less memory than one line.
     #[error("memory of {0} holds no line of 4KiB; give at least 4KiB")]
     TooSmall(Size),
-    /// More lines than a shard serves.
+    /// More lines than a shard supports.
     #[error("memory of {0} is more than a replay takes; give at most 64GiB")]
     TooLarge(Size),
-    /// A share that is no share.
+    /// A share that is not above 0 and at most 1.
     #[error("a cache of {0} of the blocks makes no sense; give a share above 0, at most 1")]
     Share(f64),
 }
 
-/// How a replay ended.
+/// The counts of one replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Accesses, one per block touched.
@@ -73,7 +73,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Misses per access, from 0 to 1; 0 where there was no access.
+    /// Misses per access, from 0 to 1; 0 if there was no access.
     pub fn miss_ratio(self) -> f64 {
         if self.access_count == 0 { 0.0 } else { self.miss_count as f64 / self.access_count as f64 }
     }
@@ -83,7 +83,7 @@ impl Workload {
     /// Numbers the blocks of `trace`.
     ///
     /// # Panics
-    /// When the trace touches 2^32 blocks or more, which is 16 TiB of data.
+    /// Panics if the trace touches 2^32 blocks (16 TiB of data) or more.
     pub fn new(trace: &Trace) -> Self {
         let mut numbers = HashMap::new();
         let mut accesses = Vec::new();
@@ -106,8 +106,8 @@ impl Workload {
     }
 }
 
-/// The key of a block: the finaliser of SplitMix64 over volume and block, so that all bits of
-/// both reach all bits of the key.
+/// The key of a block: the finaliser of SplitMix64 over volume and block, so that every bit of both
+/// affects every bit of the key.
 fn key_of(volume: u32, block: u64) -> u64 {
     let mut z = block ^ u64::from(volume).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
@@ -119,7 +119,7 @@ fn key_of(volume: u32, block: u64) -> u64 {
 /// Runs the comparison: one row per workload and size, one column per policy.
 ///
 /// # Errors
-/// When a size makes no sense.
+/// Fails if a size is out of range.
 pub fn run(workloads: &[Workload], plan: &Plan) -> Result<Table, ReplayError> {
     let mut columns: Vec<String> = plan.policies.iter().map(ToString::to_string).collect();
     if plan.with_opt {
@@ -132,13 +132,13 @@ pub fn run(workloads: &[Workload], plan: &Plan) -> Result<Table, ReplayError> {
             if capacity < plan.lines_min.max(1) {
                 continue;
             }
-            let replayed = plan.policies.iter().map(|kind| {
-                let outcome = replay(workload, kind.build(capacity).as_mut(), capacity);
-                Cell { outcome }
-            });
-            let mut cells: Vec<Cell> = replayed.collect();
+            let outcome = |kind: &PolicyKind| {
+                let mut policy = kind.build(capacity);
+                replay(workload, policy.as_mut(), capacity)
+            };
+            let mut cells: Vec<Outcome> = plan.policies.iter().map(outcome).collect();
             if plan.with_opt {
-                cells.push(Cell { outcome: misses_of_opt(workload, capacity) });
+                cells.push(misses_of_opt(workload, capacity));
             }
             table.rows.push(Row { trace: workload.name.clone(), capacity_lines: capacity, cells });
         }
@@ -147,7 +147,7 @@ pub fn run(workloads: &[Workload], plan: &Plan) -> Result<Table, ReplayError> {
 }
 
 impl Memory {
-    /// The lines that the cache has for this workload. May be 0 for a small share.
+    /// The lines of the cache for this workload; may be 0 for a small share.
     fn lines(self, workload: &Workload) -> Result<usize, ReplayError> {
         match self {
             Self::Bytes(size) if size.bytes() < LINE_BYTES => Err(ReplayError::TooSmall(size)),
@@ -164,7 +164,7 @@ impl Memory {
     }
 }
 
-/// The key of the line in each slot; every line may go.
+/// The key of the line in each slot; every line is evictable.
 struct AllClean<'a>(&'a [u64]);
 
 impl Lines for AllClean<'_> {
@@ -179,8 +179,7 @@ impl Lines for AllClean<'_> {
 
 const ABSENT: u32 = u32::MAX;
 
-/// Replays a workload through one policy, which must have been built for `capacity` lines and
-/// hold none yet.
+/// Replays a workload through one policy, which must be empty and built for `capacity` lines.
 pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -> Outcome {
     let mut slots = vec![ABSENT; workload.block_count()];
     let mut residents: Vec<u32> = Vec::with_capacity(capacity);
@@ -200,7 +199,7 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
             residents.len() as u32 - 1
         } else {
             let slot = policy.evict(key, Hint::Normal, &AllClean(&keys));
-            let slot = slot.expect("a full cache of clean lines has one to give up");
+            let slot = slot.expect("a full cache of evictable lines has a victim");
             slots[residents[slot as usize] as usize] = ABSENT;
             residents[slot as usize] = block;
             keys[slot as usize] = key;

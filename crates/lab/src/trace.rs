@@ -1,10 +1,10 @@
 //! Block traces: recorded requests, one per line of a CSV file, plain or compressed by zstd.
 //!
-//! The first line is `time_us,volume,op,offset_bytes,length_bytes`; each other line is one
-//! request, in the order in which it was made. `op` is `R`, `W`, or `0` where the trace does not
-//! say. Traces have no other claims on them: times may all be zero and offsets need no alignment.
+//! The first line is `time_us,volume,op,offset_bytes,length_bytes`; each other line is one request,
+//! in the order of submission. `op` is `R`, `W`, or `0` if unknown. Times may all be zero, and
+//! offsets need not be aligned.
 //!
-//! A whole trace is held in memory, 32 bytes per request.
+//! A trace is held in memory, 32 bytes per request.
 
 use forebay_types::LINE_BYTES;
 use std::collections::HashMap;
@@ -16,24 +16,24 @@ use std::path::{Path, PathBuf};
 const HEADER: &str = "time_us,volume,op,offset_bytes,length_bytes";
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Parts of the development mix, in the order that numbers them.
+/// Parts of the development mix; the position is the part's number.
 pub const MIX_DEV_PARTS: [&str; 7] =
     ["cloudphysics_2h", "arc_P6", "arc_OLTP", "msr_web0", "arc_P3", "hp_ajw", "lirs_sprite"];
 
-/// The name of the development mix, where a trace name is asked for.
+/// The name of the development mix.
 pub const MIX_DEV: &str = "mix_dev";
 
-/// Volumes of one part of a mix stay apart from those of the others by this factor.
+/// Volume numbers per part of a mix, so that parts do not share volumes.
 const VOLUMES_PER_PART: u32 = 32;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// A read.
     Read,
     /// A write.
     Write,
-    /// The trace does not say.
+    /// The trace does not record it.
     Unknown,
 }
 
@@ -48,7 +48,7 @@ pub struct Request {
     pub length_bytes: u64,
     /// The disk or volume of the trace.
     pub volume: u32,
-    /// What it does.
+    /// The operation.
     pub op: Op,
 }
 
@@ -62,39 +62,39 @@ impl Request {
 /// A recorded workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// What it is called in tables: the file's name without its extensions.
+    /// The name in tables: the file's name without extensions.
     pub name: String,
-    /// The requests, in the order in which they were made.
+    /// The requests, in the order of submission.
     pub requests: Vec<Request>,
 }
 
-/// Why a trace can't be read.
+/// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file can't be opened or read.
+    /// The file cannot be opened or read.
     #[error("trace {path}: cannot be read; check that the file exists and is whole")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The compressed data is no zstd stream.
+    /// The compressed data is not a zstd stream.
     #[error("trace {path}: starts like zstd but cannot be unpacked ({reason}); copy it again")]
     Unpack {
         /// The file.
         path: PathBuf,
-        /// What the decoder said.
+        /// The decoder's message.
         reason: String,
     },
-    /// A line is not what the format wants.
+    /// A line violates the format.
     #[error("trace {path}, line {line}: {problem}")]
     Line {
         /// The file.
         path: PathBuf,
         /// The line's number, counted from 1.
         line: u64,
-        /// What is wrong with it and what was expected.
+        /// The violation.
         problem: LineProblem,
     },
     /// A mix lacks one of its parts.
@@ -107,7 +107,7 @@ pub enum TraceError {
     },
 }
 
-/// What is wrong with one line of a trace.
+/// A violation of the format in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineProblem {
     /// The first line is not the header.
@@ -116,12 +116,12 @@ pub enum LineProblem {
     /// Not five fields.
     #[error("expected 5 fields, found {0}")]
     FieldCount(usize),
-    /// A field that should be a whole number is none, or is too large.
+    /// A field is not a whole number, or is too large.
     #[error("field {field} is '{text}', expected a whole number of at most {max}")]
     Number {
         /// The field's name in the header.
         field: &'static str,
-        /// What stands there.
+        /// The text found.
         text: String,
         /// The largest value allowed.
         max: u64,
@@ -129,13 +129,13 @@ pub enum LineProblem {
     /// An unknown operation.
     #[error("field op is '{0}', expected R, W or 0")]
     Op(String),
-    /// A request for nothing.
+    /// A request of length zero.
     #[error("field length_bytes is 0, expected at least 1")]
     Empty,
-    /// The end of the request has no number.
+    /// The end of the request exceeds 64 bits.
     #[error("the request ends beyond the last byte that has an address")]
     TooFar,
-    /// Nothing after the header, or not even that.
+    /// No line after the header, or an empty file.
     #[error("expected at least one request after the header")]
     NoRequests,
     /// The line is not text.
@@ -144,10 +144,10 @@ pub enum LineProblem {
 }
 
 impl Trace {
-    /// Reads the file at `path`, compressed or not: its first bytes tell.
+    /// Reads the file at `path`; its first bytes show whether it is compressed.
     ///
     /// # Errors
-    /// When the file can't be read or unpacked, or a line is wrong; nothing is skipped.
+    /// Fails if the file cannot be read or decompressed, or if any line is wrong.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let failed = |source| TraceError::Read { path: path.to_owned(), source };
         let mut reader = BufReader::with_capacity(1 << 16, File::open(path).map_err(failed)?);
@@ -161,7 +161,7 @@ impl Trace {
         Self::parse(path, BufReader::with_capacity(1 << 16, unpacked))
     }
 
-    /// Reads a trace from `text`; `path` gives it its name and is what errors point to.
+    /// Reads a trace from `text`; `path` is used for its name and in errors.
     ///
     /// # Errors
     /// As [`Trace::open`].
@@ -192,15 +192,15 @@ impl Trace {
         Ok(Self { name: name_of(path), requests })
     }
 
-    /// Merges traces into one, as if many volumes shared one cache: each part is stretched over
-    /// the whole, so that request i of n comes at (i + 0.5) / n; the earlier part goes first
-    /// where two meet. Volumes are renumbered to 32 x part + (volume mod 32), times are dropped.
+    /// Merges traces into one, as if all their volumes shared one cache. Each part is stretched
+    /// over the whole: request i of n has the position (i + 0.5) / n, and at equal positions the
+    /// earlier part goes first. Volumes are renumbered to 32 x part + (volume mod 32), times are
+    /// dropped.
     pub fn mix(name: &str, parts: &[&Self]) -> Self {
         let count = parts.iter().map(|part| part.requests.len()).sum();
         let mut requests = Vec::with_capacity(count);
         let mut next = vec![0usize; parts.len()];
-        // Keys are compared as fractions, exactly: (2i + 1) / 2n against the same of another
-        // part, multiplied out.
+        // Positions are compared exactly, as fractions: (2i + 1) / 2n.
         let key = |part: usize, i: usize| (2 * i as u128 + 1, parts[part].requests.len() as u128);
         for _ in 0..count {
             let earliest = (0..parts.len())
@@ -218,10 +218,10 @@ impl Trace {
         Self { name: name.to_owned(), requests }
     }
 
-    /// The development mix, from whatever traces are at hand.
+    /// The development mix of traces among `traces`.
     ///
     /// # Errors
-    /// When one of [`MIX_DEV_PARTS`] is not among `traces`.
+    /// Fails if one of [`MIX_DEV_PARTS`] is missing.
     pub fn mix_dev(traces: &[Self]) -> Result<Self, TraceError> {
         let by_name: HashMap<&str, &Self> =
             traces.iter().map(|trace| (trace.name.as_str(), trace)).collect();
@@ -234,7 +234,7 @@ impl Trace {
     }
 }
 
-/// No line of a trace is longer; it keeps a file that has no lines at all from filling memory.
+/// The maximum length of a line. It keeps a file without line breaks from filling memory.
 const LINE_BYTES_MAX: u64 = 4096;
 
 fn name_of(path: &Path) -> String {
@@ -244,18 +244,13 @@ fn name_of(path: &Path) -> String {
 }
 
 fn parse_request(row: &str) -> Result<Request, LineProblem> {
-    let mut fields = [""; 5];
-    let mut field_count = 0;
-    for field in row.split(',') {
-        if let Some(place) = fields.get_mut(field_count) {
-            *place = field;
-        }
-        field_count += 1;
-    }
-    if field_count != fields.len() {
+    let mut fields = row.split(',');
+    let [time_us, volume, op, offset_bytes, length_bytes] =
+        std::array::from_fn(|_| fields.next().unwrap_or_default());
+    let field_count = row.split(',').count();
+    if field_count != 5 {
         return Err(LineProblem::FieldCount(field_count));
     }
-    let [time_us, volume, op, offset_bytes, length_bytes] = fields;
     let time_us = number("time_us", time_us, u64::MAX)?;
     let volume = number("volume", volume, u64::from(u32::MAX))? as u32;
     let op = match op {
@@ -276,7 +271,7 @@ fn parse_request(row: &str) -> Result<Request, LineProblem> {
 }
 
 fn number(field: &'static str, text: &str, max: u64) -> Result<u64, LineProblem> {
-    // `parse` would accept a sign.
+    // `parse` alone would accept a sign.
     let digits_only = text.bytes().all(|byte| byte.is_ascii_digit());
     let value = if digits_only { text.parse().ok().filter(|&value| value <= max) } else { None };
     value.ok_or_else(|| LineProblem::Number { field, text: text.to_owned(), max })

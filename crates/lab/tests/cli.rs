@@ -1,4 +1,4 @@
-//! The built program: what it prints, where it prints it, and its exit code.
+//! The built program: its output and exit codes.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
@@ -7,7 +7,7 @@ use std::process::Command;
 const TRACE: &str = "time_us,volume,op,offset_bytes,length_bytes\n\
                      1,0,R,0,4096\n2,0,W,4096,8192\n3,0,R,0,4096\n";
 
-/// Runs the program beside a trace; its exit code, standard output and standard error.
+/// Runs the program beside a trace; returns its exit code, standard output and standard error.
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("t.csv"), TRACE).unwrap();
@@ -18,7 +18,7 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn every_subcommand_does_its_work() {
+fn every_subcommand_runs() {
     for (arguments, begin, part) in [
         (&["replay", "t.csv", "--memory", "4KiB"][..], "| trace | memory |", "| t "),
         (&["run"], "cache-effect ", "\ndisk-trouble "),
@@ -33,7 +33,7 @@ fn every_subcommand_does_its_work() {
 }
 
 #[test]
-fn a_broken_promise_or_an_unreadable_file_is_a_failure() {
+fn a_broken_guarantee_or_an_unreadable_file_fails() {
     let planted = &["sim", "--seeds", "8", "--sabotage", "lose-write"];
     let (code, out, err) = run(planted);
     assert_eq!((code, out.contains("again: forebay-lab sim --seed ")), (1, true), "{out}");
@@ -44,7 +44,7 @@ fn a_broken_promise_or_an_unreadable_file_is_a_failure() {
 }
 
 #[test]
-fn a_wrong_command_line_is_refused_with_a_remedy() {
+fn a_wrong_command_line_is_rejected_with_a_remedy() {
     for (arguments, sentence) in [
         (&["run", "cash-effect"][..], "choose one of cache-effect, disk-time"),
         (&["run", "--report", "x.html"], "required arguments were not provided"),

@@ -1,14 +1,14 @@
-//! Short workloads, completely.
+//! All short workloads keep their guarantees.
 
 use forebay_lab::enumerate::{Bug, Limits, Summary, Workloads, run, scripts};
 use forebay_lab::sim::Sabotage;
 
-fn go_through(length: u32, orders: u64, images: u64) -> Summary {
+fn enumerate(length: u32, orders: u64, images: u64) -> Summary {
     let limits = Limits { orders, random_orders: 20, images };
     run(&Workloads::Length(length), &limits, None, 2)
 }
 
-/// Checks that the manual has this count before these words.
+/// Checks that the manual says this count before these words.
 fn assert_in_manual(count: u64, words: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/lab.md");
     let manual = std::fs::read_to_string(path).expect("the manual is in the repository");
@@ -22,25 +22,25 @@ fn assert_in_manual(count: u64, words: &str) {
 }
 
 #[test]
-fn the_manual_counts_planted_bugs_and_scripts_as_they_are() {
+fn the_manual_has_the_current_counts() {
     assert_in_manual(Sabotage::ALL.len() as u64, "in the driver, the disk and the journal");
     assert_in_manual(scripts().len() as u64, "scripted workloads");
 }
 
 #[test]
-fn each_single_operation_outlives_every_crash() {
-    let summary = go_through(1, 2000, 1024);
+fn each_single_operation_survives_every_crash() {
+    let summary = enumerate(1, 2000, 1024);
     assert!(summary.failures.is_empty(), "{summary}");
     let tally = summary.tally;
     assert_eq!(tally.workloads, tally.all_orders, "{summary}");
     assert!(tally.crash_points > 500, "{summary}");
-    // Only a write of two lines can leave more images than that.
+    // Only a write of two lines can leave more images.
     assert!(tally.complete * 10 > tally.different() * 9, "{summary}");
 }
 
 #[test]
-fn each_pair_of_operations_outlives_every_crash() {
-    let summary = go_through(2, 2000, 32);
+fn each_pair_of_operations_survives_every_crash() {
+    let summary = enumerate(2, 2000, 32);
     assert!(summary.failures.is_empty(), "{summary}");
     let tally = summary.tally;
     assert_eq!(tally.workloads, tally.all_orders, "{summary}");
@@ -51,8 +51,8 @@ fn each_pair_of_operations_outlives_every_crash() {
 
 #[test]
 #[ignore = "takes many minutes"]
-fn slow_each_triple_of_operations_outlives_every_crash() {
-    let summary = go_through(3, 200, 8);
+fn slow_each_triple_of_operations_survives_every_crash() {
+    let summary = enumerate(3, 200, 8);
     assert!(summary.failures.is_empty(), "{summary}");
     assert!(summary.tally.all_orders * 10 > summary.tally.workloads * 9, "{summary}");
     assert!(summary.tally.crash_points > 1_000_000, "{summary}");
@@ -60,7 +60,7 @@ fn slow_each_triple_of_operations_outlives_every_crash() {
 }
 
 #[test]
-fn random_workloads_outlive_crashes() {
+fn random_workloads_survive_crashes() {
     let limits = Limits { orders: 1, random_orders: 5, images: 16 };
     let summary = run(&Workloads::Seeds(0..100), &limits, None, 2);
     assert!(summary.failures.is_empty(), "{summary}");
@@ -68,7 +68,7 @@ fn random_workloads_outlive_crashes() {
 }
 
 #[test]
-fn what_is_counted_does_not_depend_on_threads() {
+fn counts_do_not_depend_on_threads() {
     let limits = Limits { orders: 10, random_orders: 5, images: 4 };
     let counts = [1, 3].map(|threads| run(&Workloads::Seeds(0..20), &limits, None, threads).tally);
     assert_eq!(counts[0], counts[1]);

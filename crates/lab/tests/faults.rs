@@ -1,10 +1,10 @@
-//! Every single I/O fails, and every place of a journal is damaged.
+//! Each single I/O fails, and each place of a journal is damaged.
 
-use forebay_lab::enumerate::{FaultKind, RotSummary, every_fault, rot, scripts};
+use forebay_lab::enumerate::{FaultKind, RotSummary, rot, scripts, sweep_faults};
 
 #[test]
-fn every_single_fault_is_outlived() {
-    let summary = every_fault(&scripts());
+fn every_single_fault_is_survived() {
+    let summary = sweep_faults(&scripts());
     assert!(summary.failures.is_empty(), "{summary}");
     for (kind, runs) in FaultKind::ALL.iter().zip(summary.runs) {
         assert!(runs > 100, "{runs} faults of the kind '{kind}' are few\n{summary}");
@@ -19,7 +19,7 @@ fn damage(step: usize, bits_each: u8) -> RotSummary {
 }
 
 #[test]
-fn a_damaged_journal_is_noticed_and_one_batch_is_lost_at_most() {
+fn journal_damage_is_detected_and_loses_one_batch_at_most() {
     let summary = damage(11, 1);
     assert!(summary.failures.is_empty() && summary.broken == 0, "{summary}");
     assert!(summary.journals > 5 && summary.reported > 10_000, "{summary}");
@@ -28,7 +28,7 @@ fn a_damaged_journal_is_noticed_and_one_batch_is_lost_at_most() {
 
 #[test]
 #[ignore = "takes minutes"]
-fn slow_every_bit_of_every_journal_is_noticed_when_it_is_wrong() {
+fn slow_every_wrong_bit_of_a_journal_is_detected() {
     let summary = damage(1, 8);
     assert!(summary.failures.is_empty() && summary.broken == 0, "{summary}");
     assert!(summary.journals == 80 && summary.flips > 10_000_000, "{summary}");

@@ -1,13 +1,13 @@
-//! The simulator finds bugs: each of those that can be planted around the engine, and with the
-//! feature `sabotage` each of those inside it.
+//! The simulator finds each bug that can be planted around the engine and, with the feature
+//! `sabotage`, inside it.
 
 use forebay_lab::sim::{Failure, Sabotage, SimOptions, run};
 
-/// Runs tried for each bug; some need a machine that few seeds make.
+/// Seeds tried for each bug; some bugs need a machine that few seeds produce.
 const SEEDS_MAX: u64 = 10_000;
 
-/// Seeds that showed a bug for which many others had to be tried. They go first: one that no longer
-/// shows its bug costs a run, and the search goes on.
+/// Seeds for bugs that few seeds show. They are tried first; if one no longer shows its bug, the
+/// search continues.
 const KNOWN_SEEDS: [(Sabotage, &[u64]); 4] = [
     (Sabotage::SkipClosingSync, &[61, 63, 126]),
     (Sabotage::EmptyVaultEarly, &[487, 779, 248]),
@@ -33,7 +33,7 @@ fn every_planted_bug_of_driver_and_disk_is_found() {
         let found = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
         println!("{}: seed {}: {}", bug.name(), found.seed, first_line(&found.message));
         assert!(found.to_string().contains(&format!("--seed {}", found.seed)));
-        assert!(!found.events.is_empty(), "a failure tells its story");
+        assert!(!found.events.is_empty(), "a failure has events");
     }
 }
 
@@ -53,7 +53,7 @@ fn first_line(text: &str) -> &str {
 }
 
 #[test]
-#[ignore = "looks for every bug twice"]
+#[ignore = "searches for each bug twice"]
 fn slow_every_planted_bug_is_found_within_ten_minutes() {
     std::panic::set_hook(Box::new(|_| {}));
     for bug in forebay_lab::enumerate::Bug::all() {

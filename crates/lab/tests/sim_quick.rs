@@ -1,12 +1,12 @@
-//! The quick tier: a few hundred seeds with every merge. The long tier runs the same with more.
+//! The quick tier of the simulator: a few hundred seeds.
 
 use forebay_lab::sim::{SimOptions, run, run_many};
 
 #[test]
-fn two_hundred_machines_keep_all_promises() {
+fn two_hundred_seeds_keep_all_guarantees() {
     let summary = run_many(0..200, SimOptions::new(0, 1000), 2);
     assert!(summary.failures.is_empty(), "{summary}");
-    // A simulator that no longer gets anywhere near the difficult paths proves nothing.
+    // Runs that no longer reach the difficult paths prove nothing.
     let report = &summary.report;
     let counters = &report.counters;
     for (what, count) in [
@@ -27,22 +27,22 @@ fn two_hundred_machines_keep_all_promises() {
     ] {
         assert!(count > 100, "{count} {what} are too few to prove anything\n{summary}");
     }
-    // Runs that end early, as nothing can be done any more but by hand, are to be rare.
+    // Few runs may end early because only an operator could continue.
     assert!(report.held_up <= 1, "{summary}");
 }
 
 #[test]
-fn a_seed_is_the_same_run_every_time() {
+fn a_seed_determines_the_run() {
     for seed in [1, 22, 333] {
         let first = run(SimOptions::new(seed, 500)).unwrap();
         assert_eq!(run(SimOptions::new(seed, 500)), Ok(first));
     }
 }
 
-/// A transfer that began before the faults were healed may stall for 100 s, in which the rest of
-/// the machine does more than a restore is given.
+/// A transfer that began before the faults were healed may stall for 100 s. The rest of the machine
+/// then does more than the limit of events for a restore.
 #[test]
 #[ignore = "takes a minute without optimisation"]
-fn slow_a_restore_whose_write_stalls_is_not_called_endless() {
+fn slow_a_restore_with_a_stalled_write_completes() {
     run(SimOptions::new(12_000_512, 1000)).unwrap();
 }

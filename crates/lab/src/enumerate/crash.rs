@@ -1,25 +1,23 @@
-//! What a crash at one moment can leave, and whether the machine that starts from it keeps its
-//! word.
+//! The possible images of the devices after a crash, and the check of a start from each.
 //!
-//! An image is one choice for each sector that is not certain: for those of the disk, one of the
-//! contents that its cache or an I/O under way may have given it; for those of the journal's write
-//! under way, whether it has landed. Each image is recovered by the shipped code: the log is walked
-//! and resumed, what it holds is loaded into fresh shards through the dispatcher, and everything is
-//! read back.
+//! An image is one choice for each uncertain sector: for a sector of the disk, one of the contents
+//! that its cache or an I/O in flight may have given it; for a sector of the journal's write in
+//! flight, whether it has been written. The shipped code recovers each image: it reads and resumes
+//! the log, restores its content to empty shards through the dispatcher, and reads everything back.
 //!
-//! Where there are more images than asked for, a sample is taken: nothing landed, everything, each
-//! uncertain sector alone and all but each, and random ones. As the walk of the log reads nothing
-//! of the disk, every content of every sector of the disk is judged beside that for each image of
-//! the journal, so that combinations of the disk's sectors that are not in the sample can break no
-//! promise either, as long as a restore treats sectors of the disk alike.
+//! If there are more images than the limit, a sample is checked: nothing written, everything, each
+//! uncertain sector alone and all but each, and random images. Reading the log does not depend on
+//! the disk; therefore every content of every disk sector is checked for each image of the journal,
+//! too. Combinations of disk sectors outside the sample cannot break a guarantee either, as long as
+//! a restore treats all sectors of the disk alike.
 //!
-//! Most orders of a workload pass through the same few crashes, and so do workloads that begin
-//! alike. What a crash is worth follows from what may be on the devices and from what each sector
-//! may hold; where both have been looked at before, they are not looked at again ([`Seen`]).
+//! Most orders of a workload pass through the same few crashes, and so do workloads with the same
+//! beginning. The result depends only on the possible contents of the devices and the permitted
+//! contents of the sectors; repetitions are skipped ([`Seen`]).
 
 use super::journal::{Recovered, Refused};
-use super::rig::{Rig, brought_back};
-use super::store::{Disk, Tape};
+use super::rig::{Rig, restored_content};
+use super::store::{Disk, LogDevice};
 use super::work::SECTORS;
 use super::{Limits, Tally};
 use crate::harness::dice::Dice;
@@ -27,37 +25,38 @@ use crate::harness::oracle::Crash;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Sectors of one write of the journal that can be told apart.
+/// The maximum number of uncertain sectors of one journal write.
 const UNITS_MAX: usize = 64;
 
-/// What is uncertain at one moment.
+/// The uncertain sectors at one moment.
 struct Uncertain<'a> {
-    tape: Option<&'a Tape>,
-    /// Position and bytes of the journal's write under way, and its sectors that change anything.
+    device: Option<&'a LogDevice>,
+    /// Position and bytes of the journal's write in flight, and those of its sectors that differ
+    /// from the device.
     write: Option<(u64, &'a [u8])>,
     units: Vec<usize>,
-    /// What each sector of the disk may hold.
+    /// The possible contents of each sector of the disk.
     disk: [Vec<u64>; SECTORS],
 }
 
-/// One image: which sectors of the journal's write have landed, and which content each sector of
-/// the disk has.
+/// One image: the sectors of the journal's write that have been written, and the index of each disk
+/// sector's content.
 #[derive(Clone, Copy)]
 struct Image {
     landed: u64,
     disk: [u8; SECTORS],
 }
 
-/// Crashes that have been looked at, by their fingerprints. That two of ten million that differ
-/// have the same has a chance of one to three hundred thousand.
+/// Fingerprints of the crashes checked so far. Among ten million different ones, two have the same
+/// fingerprint with a probability below one in 300,000.
 pub(super) type Seen = HashSet<u64>;
 
 type Walks = HashMap<u64, Result<Recovered, Refused>>;
 
-/// Looks at everything that a crash at this moment can leave.
+/// Checks all images that a crash at this moment can leave.
 ///
 /// # Errors
-/// The promise that a start from one of the images breaks.
+/// The guarantee that a start from one of the images breaks.
 pub(super) fn check(
     rig: &Rig,
     limits: &Limits,
@@ -65,7 +64,8 @@ pub(super) fn check(
     seen: &mut Seen,
     tally: &mut Tally,
 ) -> Result<(), String> {
-    // A walk is the same for both kinds of crash: the journal's device does not know them apart.
+    // Reading the log gives the same result for both kinds of crash: the journal's device has no
+    // volatile cache.
     let mut walks = Walks::new();
     for crash in [Crash::Process, Crash::Power] {
         let uncertain = Uncertain::new(rig, crash);
@@ -108,31 +108,31 @@ impl<'a> Uncertain<'a> {
         let journal = machine.journal.as_ref().filter(|journal| !journal.is_marked);
         let write = journal.and_then(|journal| journal.writing.as_ref());
         let write = write.map(|(write, _)| (write.position, write.bytes_for(0)));
-        let tape = journal.map(|journal| &journal.tape);
-        let units = match (tape, write) {
-            (Some(tape), Some((position, bytes))) => tape.changes(position, bytes),
+        let device = journal.map(|journal| &journal.device);
+        let units = match (device, write) {
+            (Some(device), Some((position, bytes))) => device.changes(position, bytes),
             _ => Vec::new(),
         };
-        assert!(units.len() < UNITS_MAX, "a batch is shorter than that");
-        Self { tape, write, units, disk }
+        assert!(units.len() < UNITS_MAX, "a batch is shorter");
+        Self { device, write, units, disk }
     }
 
-    /// What the outcome of [`Uncertain::check`] depends on, for all images: the machine's kind,
-    /// what its devices may hold, and what the oracle says of each content that a sector ever had.
+    /// A hash of everything that the results of [`Uncertain::check`] depend on: the machine's kind,
+    /// the possible contents of its devices, and the oracle's answer for each content that a sector
+    /// ever had.
     fn fingerprint(&self, rig: &Rig, crash: Crash) -> u64 {
         let machine = &rig.machine;
         let mut hasher = DefaultHasher::new();
-        (crash == Crash::Power, machine.kept as u8, machine.tight).hash(&mut hasher);
+        (crash == Crash::Power, machine.durability as u8, machine.tight).hash(&mut hasher);
         self.disk.hash(&mut hasher);
         (self.write, &self.units).hash(&mut hasher);
-        if let Some(tape) = self.tape {
-            tape.hash(&mut hasher);
+        if let Some(device) = self.device {
+            device.hash(&mut hasher);
         }
         machine.oracle.hash_crash(crash, &mut hasher);
         hasher.finish()
     }
 
-    /// How many images there are.
     fn count(&self) -> u64 {
         let contents = self.disk.iter().map(|contents| contents.len() as u64);
         contents.fold(1 << self.units.len(), u64::saturating_mul)
@@ -151,7 +151,7 @@ impl<'a> Uncertain<'a> {
         Image { landed, disk }
     }
 
-    /// Some of the images: the corners, then random ones.
+    /// A sample of the images: the corners, then random ones.
     fn sample(&self, count: u64, dice: &mut Dice) -> Vec<Image> {
         let all = (1 << self.units.len()) - 1;
         let newest: [u8; SECTORS] = std::array::from_fn(|at| (self.disk[at].len() - 1) as u8);
@@ -193,46 +193,48 @@ impl<'a> Uncertain<'a> {
     ) -> Result<(), String> {
         tally.images += 1;
         let content = std::array::from_fn(|at| self.disk[at][usize::from(image.disk[at])]);
-        let recovered = match self.tape {
+        let recovered = match self.device {
             None => None,
-            Some(tape) => {
+            Some(device) => {
                 let walk = walks.entry(image.landed).or_insert_with(|| {
                     tally.walks += 1;
-                    self.walk(tape, image.landed)
+                    self.walk(device, image.landed)
                 });
                 let walk = walk.as_ref();
-                Some(walk.map_err(|refused| format!("a torn write is no damage: {refused:?}"))?)
+                Some(walk.map_err(|refused| {
+                    format!("a torn write is reported as damage: {refused:?}")
+                })?)
             }
         };
-        let expected = brought_back(&content, recovered);
+        let expected = restored_content(&content, recovered);
         judge(rig, crash, &expected)?;
         let machine = &rig.machine;
         let disk = Disk::with(content);
-        let mut next = Rig::after(machine.kept, machine.tight, machine.bug, disk, recovered);
+        let mut next = Rig::after(machine, disk, recovered);
         let oracle = &mut next.machine.oracle;
         (0..SECTORS).for_each(|at| oracle.restart(at as u64, expected[at]));
-        // What was written before is nobody's invention.
-        oracle.reissue(&machine.oracle);
-        next.run_dry();
+        // The restarted machine may also write content from before the crash.
+        oracle.continue_from(&machine.oracle);
+        next.run_to_completion();
         next.read_all();
         next.machine.violation.map_or(Ok(()), |violation| {
             Err(format!("after a crash ({crash:?}) and a start: {violation}"))
         })
     }
 
-    fn walk(&self, tape: &Tape, landed: u64) -> Result<Recovered, Refused> {
-        let mut tape = tape.clone();
+    fn walk(&self, device: &LogDevice, landed: u64) -> Result<Recovered, Refused> {
+        let mut device = device.clone();
         if let Some((position, bytes)) = self.write {
             for (at, &unit) in self.units.iter().enumerate() {
                 if landed >> at & 1 == 1 {
-                    tape.write(position, bytes, unit);
+                    device.write(position, bytes, unit);
                 }
             }
         }
-        Recovered::read(tape, &mut Default::default(), false)
+        Recovered::read(device, &mut Default::default(), false)
     }
 
-    /// Judges every content that a sector of the disk may have, one by one.
+    /// Checks every content of every disk sector, one sector at a time.
     fn check_each_sector(
         &self,
         rig: &Rig,
@@ -255,7 +257,7 @@ fn judge(rig: &Rig, crash: Crash, content: &[u64; SECTORS]) -> Result<(), String
 
 fn judge_sector(rig: &Rig, crash: Crash, at: usize, found: u64) -> Result<(), String> {
     let oracle = &rig.machine.oracle;
-    if oracle.crash(at as u64, found, crash) {
+    if oracle.check_crash(at as u64, found, crash) {
         return Ok(());
     }
     let text = oracle.explain(at as u64, found);

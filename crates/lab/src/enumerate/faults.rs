@@ -1,68 +1,50 @@
-//! The n-th I/O of a kind fails, once or for ever.
+//! Faults: the n-th I/O of a kind fails, once or permanently.
 
+use crate::named::named;
 use forebay_types::{IoError, IoResult};
 use forebay_volume::RequestKind;
-use std::fmt;
 
-/// What kind of I/O is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// Reads of the disk.
-    Read,
-    /// Writes to the disk.
-    Write,
-    /// Flushes of the disk.
-    Flush,
-    /// Trims of the disk, and zeroing.
-    Erase,
-    /// Reads of the journal's device.
-    JournalRead,
-    /// Writes to the journal's device.
-    JournalWrite,
-}
-
-impl FaultKind {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Read, Self::Write, Self::Flush, Self::Erase, Self::JournalRead, Self::JournalWrite];
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Flush => "flush",
-            Self::Erase => "erase",
-            Self::JournalRead => "journal read",
-            Self::JournalWrite => "journal write",
-        })
+named! {
+    /// The kind of an I/O.
+    "kind of I/O" enum FaultKind {
+        /// Reads of the disk.
+        Read = "read",
+        /// Writes to the disk.
+        Write = "write",
+        /// Flushes of the disk.
+        Flush = "flush",
+        /// Trims of the disk, and zeroing.
+        Erase = "erase",
+        /// Reads of the journal's device.
+        JournalRead = "journal read",
+        /// Writes to the journal's device.
+        JournalWrite = "journal write",
     }
 }
 
-/// Which I/O fails.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Its kind.
     pub kind: FaultKind,
-    /// Its number among those of its kind, from 0 on.
+    /// The number of the I/O among those of its kind, from 0.
     pub number: u64,
-    /// Whether all that follow it fail, too.
+    /// Whether all following ones fail, too.
     pub lasts: bool,
 }
 
-/// Counts I/Os and lets some fail.
+/// Counts I/Os and fails some.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     pub fault: Option<Fault>,
     counts: [u64; FaultKind::ALL.len()],
-    /// The kind of what was made to fail, if anything was.
-    struck: Option<FaultKind>,
+    /// The kind of the I/O that failed, if any did.
+    failed_kind: Option<FaultKind>,
 }
 
 impl Faults {
-    /// How the next I/O of this kind ends.
-    pub(super) fn draw(&mut self, kind: FaultKind) -> IoResult {
+    /// The result of the next I/O of this kind.
+    pub(super) fn next_result(&mut self, kind: FaultKind) -> IoResult {
         let count = &mut self.counts[kind as usize];
         let number = *count;
         *count += 1;
@@ -71,35 +53,35 @@ impl Faults {
                 && if fault.lasts { number >= fault.number } else { number == fault.number }
         });
         if fails {
-            self.struck = Some(kind);
+            self.failed_kind = Some(kind);
             return Err(IoError::Io);
         }
         Ok(())
     }
 
-    /// From now on nothing fails.
+    /// No further I/O fails.
     pub(super) const fn heal(&mut self) {
         self.fault = None;
     }
 
-    pub(super) const fn has_struck(&self) -> bool {
-        self.struck.is_some()
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failed_kind.is_some()
     }
 
-    /// I/Os of this kind so far.
+    /// The number of I/Os of this kind so far.
     pub(super) const fn count(&self, kind: FaultKind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// Whether a request of this kind may have failed for what was made to fail. What happens to
-    /// the journal is nobody's error but its own.
-    pub(super) const fn excuse(&self, kind: RequestKind) -> bool {
+    /// Whether a request of this kind may have failed because of the fault. A fault of the journal
+    /// is no reason for a request to fail.
+    pub(super) const fn explains(&self, kind: RequestKind) -> bool {
         let is_read = matches!(kind, RequestKind::Read);
         let is_erase = matches!(
             kind,
             RequestKind::Trim { .. } | RequestKind::Zero { .. } | RequestKind::RestoreZero { .. }
         );
-        match self.struck {
+        match self.failed_kind {
             Some(FaultKind::Read) => is_read,
             Some(FaultKind::Write | FaultKind::Flush) => !is_read,
             Some(FaultKind::Erase) => is_erase,

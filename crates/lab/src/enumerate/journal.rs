@@ -1,21 +1,20 @@
-//! The journal of an enumerated machine: the shipped log on a device that can be looked at between
-//! any two moments.
+//! The journal of an enumerated machine: the shipped log on a device that can be inspected at any
+//! moment.
 
 use super::faults::{FaultKind, Faults};
 use super::machine::{Journal, Machine};
-use super::store::Tape;
-use super::work::{Kept, SECTORS, places};
+use super::store::LogDevice;
+use super::work::{Durability, SECTORS, places};
 use crate::harness::Sabotage;
-use crate::harness::journal::{admit, answer_noted, answer_told, record};
+use crate::harness::journal::{LabLog, answer_to_notification, answer_to_record, record};
 use crate::harness::memory::payload_of;
-use forebay_engine::{Answer, Note, Part, PartId};
+use forebay_engine::{Answer, Note, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
     Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, RecordOutcome, Source,
     recover,
 };
 use forebay_types::{IoResult, SECTOR_BYTES};
-use forebay_volume::Admission;
 
 const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
 const SIZE_BYTES: u64 = LOG_OFFSET + GEOMETRY.log_bytes();
@@ -27,43 +26,43 @@ fn buffers() -> Vec<Vec<u8>> {
     vec![vec![0; BUFFER_BYTES]; BUFFERS]
 }
 
-/// What a start finds on the journal's device.
+/// The log that a start finds on the journal's device.
 #[derive(Clone)]
 pub(super) struct Recovered {
-    pub tape: Tape,
+    pub device: LogDevice,
     pub found: Found,
-    /// What the disk may lack, and its content.
+    /// The data that the disk may lack.
     pub extents: Vec<(Extent, Vec<u64>)>,
 }
 
-/// Why a start does not use what it finds.
+/// Why a start refuses a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The device can't be read, or holds no journal.
+    /// The device is unreadable or holds no journal.
     Unusable(String),
-    /// Something that was durable is gone.
+    /// Durable data is missing.
     Damaged(String),
 }
 
-/// A device that fails as it is told to.
-struct Reader<'a>(&'a mut Tape, &'a mut Faults);
+/// A device with faults.
+struct Reader<'a>(&'a mut LogDevice, &'a mut Faults);
 
 impl ReadAt for Reader<'_> {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
-        self.1.draw(FaultKind::JournalRead)?;
+        self.1.next_result(FaultKind::JournalRead)?;
         self.0.read_at(position, buffer)
     }
 }
 
 impl Recovered {
-    /// Walks the log as a start does. With `accepts_loss`, what is damaged is left out.
+    /// Reads the log like a start. With `accepts_loss`, damaged records are skipped.
     pub(super) fn read(
-        mut tape: Tape,
+        mut device: LogDevice,
         faults: &mut Faults,
         accepts_loss: bool,
     ) -> Result<Self, Refused> {
-        let size = tape.size_bytes();
-        let found = recover(&mut Reader(&mut tape, faults), size);
+        let size = device.size_bytes();
+        let found = recover(&mut Reader(&mut device, faults), size);
         let found = found.map_err(|error| Refused::Unusable(error.to_string()))?;
         if let Some(damage) = found.damage.first().filter(|_| !accepts_loss) {
             return Err(Refused::Damaged(damage.to_string()));
@@ -73,15 +72,15 @@ impl Recovered {
         let mut extents = Vec::new();
         if let Some(number) = number {
             for extent in Image::of_volume(&found.records, number).extents() {
-                if let Some(stamps) = stamps_of(&extent, &found, &tape, faults)? {
+                if let Some(stamps) = stamps_of(&extent, &found, &device, faults)? {
                     extents.push((extent, stamps));
                 }
             }
         }
-        Ok(Self { tape, found, extents })
+        Ok(Self { device, found, extents })
     }
 
-    /// What each sector is brought back to, if it is.
+    /// The restored content of each sector, if it is restored.
     pub(super) fn overlay(&self) -> [Option<u64>; SECTORS] {
         let mut overlay = [None; SECTORS];
         for (extent, stamps) in &self.extents {
@@ -93,11 +92,11 @@ impl Recovered {
     }
 }
 
-/// The content of an extent; `None` where there is nothing to be brought back.
+/// The content of an extent; `None` if there is nothing to restore.
 fn stamps_of(
     extent: &Extent,
     found: &Found,
-    tape: &Tape,
+    device: &LogDevice,
     faults: &mut Faults,
 ) -> Result<Option<Vec<u64>>, Refused> {
     let count = extent.range.len / SECTOR_BYTES;
@@ -106,68 +105,67 @@ fn stamps_of(
         Source::Write { record, offset } => {
             let first = found.records[record].position + offset;
             let mut sectors = (0..count).map(|at| first / SECTOR_BYTES + at);
-            if faults.draw(FaultKind::JournalRead).is_err()
-                || sectors.any(|sector| tape.unreadable.contains(&sector))
+            if faults.next_result(FaultKind::JournalRead).is_err()
+                || sectors.any(|sector| device.unreadable.contains(&sector))
             {
-                return Err(Refused::Unusable("a record can't be read".into()));
+                return Err(Refused::Unusable("a record is unreadable".into()));
             }
-            Ok(Some((0..count).map(|at| tape.word(first + at * SECTOR_BYTES)).collect()))
+            Ok(Some((0..count).map(|at| device.word(first + at * SECTOR_BYTES)).collect()))
         }
         Source::Zero { .. } => Ok(Some(vec![0; count as usize])),
         Source::Discard => Ok(None),
     }
 }
 
+/// Executes all writes that the log has to do.
+fn write_all(log: &mut LabLog, device: &mut LogDevice) {
+    while let Some(write) = log.poll_write() {
+        let (position, bytes) = (write.position, write.bytes_for(0));
+        // A sector that has been written is readable again.
+        let first = position / SECTOR_BYTES;
+        let written = first..first + bytes.len() as u64 / SECTOR_BYTES;
+        device.unreadable.retain(|sector| !written.contains(sector));
+        device.write_some(position, bytes, |_| true);
+        log.complete(write, Ok(()), &mut Vec::new());
+    }
+}
+
 impl Journal {
-    /// A new journal on an empty device; `made` counts them.
-    pub(super) fn make(kept: Kept, made: u8) -> Self {
+    /// A new journal on an empty device; `made` numbers the journals.
+    pub(super) fn make(durability: Durability, made: u8) -> Self {
         let id = JournalId([made; 16]);
         let mut log = Log::format(id, SIZE_BYTES, GEOMETRY, buffers());
-        // A journal is made, and is durable, before a volume is added to it.
-        let mut tape = Tape::new(SIZE_BYTES);
-        while let Some(write) = log.poll_write() {
-            for sector in tape.changes(write.position, write.bytes_for(0)) {
-                tape.write(write.position, write.bytes_for(0), sector);
-            }
-            log.complete(write, Ok(()), &mut Vec::new());
-        }
-        Self::with(log, tape, kept)
+        // A journal is durable before a volume is added to it.
+        let mut device = LogDevice::new(SIZE_BYTES);
+        write_all(&mut log, &mut device);
+        Self::with(log, device, durability)
     }
 
-    /// Goes on with what was found; `None` when the disk must have all of it first.
-    pub(super) fn resume(recovered: &Recovered, kept: Kept) -> Option<Self> {
+    /// Resumes the log; `None` if it must be drained to the disk first.
+    pub(super) fn resume(recovered: &Recovered, durability: Durability) -> Option<Self> {
         let log = Log::resume(&recovered.found, buffers()).ok()?;
-        Some(Self::with(log, recovered.tape.clone(), kept))
+        Some(Self::with(log, recovered.device.clone(), durability))
     }
 
-    /// Records a sector, and is done when that is durable.
-    pub(super) fn write_at_once(&mut self, place: usize, stamp: u64) {
+    /// Records a sector and waits until the record is durable.
+    pub(super) fn write_durably(&mut self, place: usize, stamp: u64) {
         let bytes = payload_of([stamp].into_iter());
         let granted = self.log.admit(self.number, SECTOR_BYTES, PartId(0));
-        assert_eq!(granted, LogAdmission::Granted, "a log that was short has room");
+        assert_eq!(granted, LogAdmission::Granted, "a short log has space");
         let range = super::work::sectors(place as u64, 1);
         let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.log.append(entry, [&bytes[..]].into_iter(), None));
-        while let Some(write) = self.log.poll_write() {
-            // A sector that is written can be read again.
-            let first = write.position / SECTOR_BYTES;
-            let written = first..first + write.bytes_for(0).len() as u64 / SECTOR_BYTES;
-            self.tape.unreadable.retain(|sector| !written.contains(sector));
-            for sector in self.tape.changes(write.position, write.bytes_for(0)) {
-                self.tape.write(write.position, write.bytes_for(0), sector);
-            }
-            self.log.complete(write, Ok(()), &mut Vec::new());
-        }
+        write_all(&mut self.log, &mut self.device);
     }
 
-    fn with(mut log: Log<Vec<u8>, PartId>, tape: Tape, kept: Kept) -> Self {
+    fn with(mut log: LabLog, device: LogDevice, durability: Durability) -> Self {
         let number = log.add_volume("volume", super::machine::VOLUME_BYTES, IDENTITY);
         Self {
             number: number.expect("there is one volume"),
             log,
-            tape,
+            device,
             writing: None,
-            ack: kept == Kept::Ack,
+            ack: durability == Durability::Ack,
             checkpoint: false,
             is_marked: false,
             failed_at: 0,
@@ -177,16 +175,6 @@ impl Journal {
 }
 
 impl Machine {
-    pub(super) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
-        let Some(journal) = &mut self.journal else { return Admission::Free };
-        admit(&mut journal.log, journal.number, part, journal.ack || fua)
-    }
-
-    pub(super) fn may_erase(&mut self, part: &Part) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
-        journal.log.admit_erase(journal.number, part.id)
-    }
-
     /// Records a note, as the runtime does under the shard's lock.
     pub(super) fn take_note(
         &mut self,
@@ -195,25 +183,24 @@ impl Machine {
         payload: &[u8],
     ) -> Option<Answer> {
         if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {
-            return answer_noted(note.part, RecordOutcome::Unneeded);
+            return answer_to_record(note.part, RecordOutcome::Unneeded);
         }
-        self.note(|| format!("journal: told of {:?} {}", note.kind, note.range));
+        self.log_event(|| format!("journal: note {:?} {}", note.kind, note.range));
         let journal = self.journal.as_mut().expect("the volume has one");
         let shard = &self.shards[shard];
-        answer_noted(note.part, record(&mut journal.log, journal.number, note, payload, shard))
+        answer_to_record(note.part, record(&mut journal.log, journal.number, note, payload, shard))
     }
 
-    /// Starts what the journal has to write.
+    /// Starts the next write of the journal.
     pub(super) fn pump_journal(&mut self) {
         let Some(journal) = self.journal.as_mut().filter(|j| j.writing.is_none()) else { return };
         let Some(write) = journal.log.poll_write() else { return };
-        let result = self.faults.draw(FaultKind::JournalWrite);
+        let result = self.faults.next_result(FaultKind::JournalWrite);
         let (position, len) = (write.position, write.len);
         self.journal.as_mut().expect("as above").writing = Some((write, result));
-        self.note(|| format!("journal: write of {len} bytes at {position} begins"));
+        self.log_event(|| format!("journal: write of {len} bytes at {position} begins"));
     }
 
-    /// The write of the journal that is under way ends.
     pub(super) fn end_journal_write(&mut self) {
         let [lose_batch, tear_batch, lose_superblock, skips_mark] = [
             Sabotage::LoseBatch,
@@ -223,46 +210,44 @@ impl Machine {
         ]
         .map(|bug| self.strikes(bug));
         let moment = self.moment;
-        let journal = self.journal.as_mut().expect("it was writing");
-        let (write, result) = journal.writing.take().expect("it was writing");
+        let journal = self.journal.as_mut().expect("a write is in flight");
+        let (write, result) = journal.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
-        for sector in journal.tape.changes(write.position, write.bytes_for(0)) {
-            let torn = (is_batch && tear_batch || result.is_err()) && sector >= half;
-            let lost = if is_batch { lose_batch } else { lose_superblock };
-            if !torn && !lost {
-                journal.tape.write(write.position, write.bytes_for(0), sector);
-            }
-        }
-        let mut told = Vec::new();
-        journal.log.complete(write, result, &mut told);
+        let lost = if is_batch { lose_batch } else { lose_superblock };
+        let torn = is_batch && tear_batch || result.is_err();
+        let is_lost = |sector: usize| lost || torn && sector >= half;
+        journal.device.write_some(write.position, write.bytes_for(0), |at| !is_lost(at));
+        let mut notifications = Vec::new();
+        journal.log.complete(write, result, &mut notifications);
         if result.is_err() {
             journal.is_marked = !skips_mark;
             journal.failed_at = moment;
             journal.checkpoint = false;
             journal.undrained = true;
         }
-        self.answers.extend(told.into_iter().map(answer_told));
-        self.note(|| format!("journal: write ends: {result:?}"));
+        self.answers.extend(notifications.into_iter().map(answer_to_notification));
+        self.log_event(|| format!("journal: write ends: {result:?}"));
     }
 
-    /// A checkpoint's request to the disk has ended.
+    /// Handles the end of a checkpoint's destage.
     pub(super) fn checkpoint_ended(&mut self, submitted: u32, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
         if journal.log.failed().is_some() {
-            // One that was begun before the failure does not cover all that the journal held.
+            // A destage that began before the failure does not cover everything that the journal
+            // held.
             journal.undrained &= result.is_err() || submitted <= journal.failed_at;
             return;
         }
         if std::mem::take(&mut journal.checkpoint) {
             journal.log.checkpointed(journal.number, result);
-            let mut told = Vec::new();
-            journal.log.poll_notifications(&mut told);
-            self.answers.extend(told.into_iter().map(answer_told));
+            let mut notifications = Vec::new();
+            journal.log.poll_notifications(&mut notifications);
+            self.answers.extend(notifications.into_iter().map(answer_to_notification));
         }
     }
 
-    /// Begins a checkpoint; whether the disk is to be brought up to date for it.
+    /// Begins a checkpoint; returns whether the disk must be destaged for it.
     pub(super) fn begin_checkpoint(&mut self) -> bool {
         let early = self.strikes(Sabotage::CheckpointEarly);
         let Some(journal) = &mut self.journal else { return false };

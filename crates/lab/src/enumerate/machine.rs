@@ -1,17 +1,17 @@
-//! The world around the dispatcher of an enumerated machine.
+//! The environment of the dispatcher of an enumerated machine.
 //!
-//! There is one volume, one worker and two shards; nothing is left to chance. What is under way
-//! ends when whoever drives the machine says so, and an I/O has done nothing before it ends.
+//! It has one volume, one worker and two shards, and uses no randomness. An I/O in flight ends when
+//! the driver of the machine decides so, and has no effect before.
 
 use super::faults::{FaultKind, Faults};
-use super::store::{Disk, Tape};
-use super::work::{FIRST, Kept, SECTORS, places};
+use super::store::{Disk, LogDevice};
+use super::work::{Durability, FIRST, SECTORS, places};
 use crate::harness::Sabotage;
 use crate::harness::io::Io;
-use crate::harness::journal::LabLog;
+use crate::harness::journal::{LabLog, admit};
 use crate::harness::memory::Memory;
 use crate::harness::oracle::{Oracle, POISON, Promise, ZERO};
-use crate::harness::shard::{ShardWorld, VolumeSetup, release_pins, reply_stamps};
+use crate::harness::shard::{PooledShard, VolumeSetup, release_pins, reply_stamps};
 use crate::harness::slab::Slab;
 use crate::policies::PolicyKind;
 use forebay_engine::{
@@ -20,106 +20,98 @@ use forebay_engine::{
 };
 use forebay_journal::LogWrite;
 use forebay_policy::Pace;
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
-/// The one volume.
 pub(super) const VOLUME: VolumeId = VolumeId(0);
-/// Its bytes.
 pub(super) const VOLUME_BYTES: u64 = (FIRST + SECTORS as u64) * SECTOR_BYTES;
-/// The two lines on each side of the border between the regions are a stripe.
+/// A stripe is two lines; the border between the regions is the border of two stripes.
 const STRIPES: Stripes = Stripes::new(2 * LINE_BYTES, 0);
 const SHARDS: usize = 2;
 const LINES_PER_SHARD: usize = 8;
 
-/// Who asks for something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
-    /// A client, as the workload says.
+pub(super) enum Origin {
     Client,
-    /// The machine itself: checks, checkpoints, what is restored.
+    /// The machine itself: checks, checkpoints, restores.
     Keeper,
 }
 
-/// A request that is not answered yet.
-struct Asked {
-    who: Who,
+struct PendingRequest {
+    origin: Origin,
     request: Request,
     submitted: u32,
 }
 
-/// A flush of the disk under way.
 pub(super) struct FlushJob {
     job: JobId,
     mark: u32,
     result: IoResult,
 }
 
-/// The journal's side of a machine.
 pub(super) struct Journal {
     pub log: LabLog,
-    pub tape: Tape,
+    pub device: LogDevice,
     pub writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
-    /// The volume's number in it.
+    /// The journal's number of the volume.
     pub number: u16,
     pub ack: bool,
-    /// A checkpoint was asked for and has not ended.
+    /// Whether a checkpoint is in progress.
     pub checkpoint: bool,
-    /// Outlives the process: the records are not to be used any more.
+    /// The failure mark: the records must not be used. It survives the process.
     pub is_marked: bool,
-    /// When it failed, in the oracle's time.
+    /// The moment of the failure.
     pub failed_at: u32,
-    /// What was dirty when it failed is not all on the disk.
+    /// Whether the disk lacks data that was dirty at the failure.
     pub undrained: bool,
 }
 
-/// Everything around the dispatcher.
 pub(super) struct Machine {
-    pub kept: Kept,
+    pub durability: Durability,
     pub tight: bool,
     pub bug: Option<super::Bug>,
-    pub shards: Vec<ShardWorld>,
+    pub shards: Vec<PooledShard>,
     pub disk: Disk,
     pub journal: Option<Journal>,
     pub oracle: Oracle,
-    /// Moves with each submission and each answer: the oracle's time.
+    /// The oracle's time: advances with each submission and each answer.
     pub moment: u32,
     pub now_ms: u64,
-    asked: Slab<Asked>,
+    requests: Slab<PendingRequest>,
     pub ios: Vec<Io>,
     pub flushes: Vec<FlushJob>,
-    /// Answers that the dispatcher is to be told.
+    /// Answers to be delivered to the dispatcher.
     pub answers: VecDeque<Answer>,
-    /// How the last request of the keeper ended.
+    /// The result of the machine's last own request.
     pub ended: Option<IoResult>,
     pub violation: Option<String>,
-    pub notes: Option<Vec<String>>,
+    pub event_log: Option<Vec<String>>,
     pub faults: Faults,
     /// Requests of clients that failed.
     pub errors: u64,
 }
 
 impl Machine {
-    /// A machine whose process knows nothing yet.
-    pub(super) fn new(kept: Kept, tight: bool, bug: Option<super::Bug>) -> Self {
+    /// A machine with empty shards.
+    pub(super) fn new(durability: Durability, tight: bool, bug: Option<super::Bug>) -> Self {
         let mut machine = Self {
-            kept,
+            durability,
             tight,
             bug,
             shards: Vec::new(),
             disk: Disk::new(),
             journal: None,
-            oracle: Oracle::new(0, SECTORS as u64, kept == Kept::None),
+            oracle: Oracle::new(0, SECTORS as u64, durability == Durability::None),
             moment: 1,
             now_ms: 0,
-            asked: Slab::default(),
+            requests: Slab::default(),
             ios: Vec::new(),
             flushes: Vec::new(),
             answers: VecDeque::new(),
             ended: None,
             violation: None,
-            notes: None,
+            event_log: None,
             faults: Faults::default(),
             errors: 0,
         };
@@ -127,7 +119,6 @@ impl Machine {
         machine
     }
 
-    /// Shards that hold nothing.
     pub(super) fn make_shards(&mut self) {
         let mut config = ShardConfig::for_slots(LINES_PER_SHARD);
         config.dirty_age_ms = 1;
@@ -140,7 +131,7 @@ impl Machine {
         };
         let shard = |number| {
             let policy = PolicyKind::Lru.build(LINES_PER_SHARD);
-            let mut world = ShardWorld::new(LINES_PER_SHARD, policy, config);
+            let mut world = PooledShard::new(LINES_PER_SHARD, policy, config);
             setup.add_to(&mut world.shard, number);
             world.shard.set_pace(VOLUME, Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT });
             #[cfg(feature = "sabotage")]
@@ -152,16 +143,16 @@ impl Machine {
         self.shards = (0..SHARDS).map(shard).collect();
     }
 
-    /// The process is gone with all it knew.
+    /// Drops everything that dies with the process.
     pub(super) fn die(&mut self) {
-        self.asked.drain().for_each(drop);
+        self.requests.drain().for_each(drop);
         self.ios.clear();
         self.flushes.clear();
         self.answers.clear();
         self.ended = None;
     }
 
-    /// Whether a bug is planted that strikes here.
+    /// Whether the planted bug takes effect here.
     pub(super) fn strikes(&self, bug: Sabotage) -> bool {
         self.bug == Some(super::Bug::Driver(bug))
     }
@@ -172,90 +163,98 @@ impl Machine {
         }
     }
 
-    pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
-        if let Some(notes) = &mut self.notes {
+    pub(super) fn log_event(&mut self, text: impl FnOnce() -> String) {
+        if let Some(notes) = &mut self.event_log {
             notes.push(text());
         }
     }
 
-    /// Requests that are not answered.
+    /// Requests in flight.
     pub(super) fn waiting(&self) -> usize {
-        self.asked.len()
+        self.requests.len()
     }
 
-    /// Tells the oracle of a request; returns its token and the version of what it writes.
-    pub(super) fn ask(&mut self, who: Who, request: Request) -> (u32, u32) {
+    /// Records the submission of a request in the oracle. Returns its token and the version of its
+    /// content.
+    pub(super) fn register(&mut self, origin: Origin, request: Request) -> (u32, u32) {
         self.moment += 1;
-        let reads = self.asked.iter().filter(|asked| asked.request.kind == RequestKind::Read);
-        let oldest = reads.map(|asked| asked.submitted).min().unwrap_or(self.moment);
+        let reads =
+            self.requests.iter().filter(|pending| pending.request.kind == RequestKind::Read);
+        let oldest = reads.map(|pending| pending.submitted).min().unwrap_or(self.moment);
         let sectors = if request.range.len > 0 { places(request.range) } else { 0..0 };
         let sectors = sectors.map(|place| place as u64);
         let version = self.oracle.submit(request.kind, sectors, self.moment, oldest);
-        let token = self.asked.insert(Asked { who, request, submitted: self.moment });
-        self.note(|| format!("{who:?}: {:?} {} version {version}", request.kind, request.range));
+        let token =
+            self.requests.insert(PendingRequest { origin, request, submitted: self.moment });
+        self.log_event(|| {
+            format!("{origin:?}: {:?} {} version {version}", request.kind, request.range)
+        });
         (token, version)
     }
 
-    fn end_change(&mut self, asked: &Asked, result: IoResult) {
-        let (journaled, each) = (self.kept != Kept::None, self.kept == Kept::Ack);
-        let promise = result.is_ok().then(|| Promise::of(asked.request.kind, journaled, each));
-        let sectors = places(asked.request.range).map(|place| place as u64);
-        self.oracle.end(sectors, asked.submitted, self.moment, promise);
+    fn end_change(&mut self, pending: &PendingRequest, result: IoResult) {
+        let (journaled, each) =
+            (self.durability != Durability::None, self.durability == Durability::Ack);
+        let promise = result.is_ok().then(|| Promise::of(pending.request.kind, journaled, each));
+        let sectors = places(pending.request.range).map(|place| place as u64);
+        self.oracle.end(sectors, pending.submitted, self.moment, promise);
     }
 
-    fn check_bytes(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
+    fn check_bytes(&mut self, pending: &PendingRequest, reply: &Reply<'_, Memory>) {
         let stamps = reply_stamps(&self.shards, reply.segments, reply.memory.as_ref());
-        let range = asked.request.range;
+        let range = pending.request.range;
         if stamps.len() != places(range).len() {
             self.violate(format!("the answer to a read of {range} has {} sectors", stamps.len()));
             return;
         }
         let contents = (places(range).start as u64..).zip(stamps);
-        let is_right = |it: &mut Oracle, at, found| it.read(at, found, asked.submitted);
-        if let Some((place, text)) = self.oracle.first_wrong(contents, is_right) {
+        let is_right = |it: &mut Oracle, at, found| it.check_read(at, found, pending.submitted);
+        if let Some((place, text)) = self.oracle.first_mismatch(contents, is_right) {
             self.violate(format!("a read: sector {place} {text}"));
         }
     }
 
-    fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+    fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
         if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
-            self.shards[shard].carry_out(step, payload);
+            self.shards[shard].apply_step(step, payload);
         }
     }
 
     fn take_io(&mut self, mut io: Io) {
         let range = io.action.range;
-        if range.offset < FIRST * SECTOR_BYTES || !io.is_sound(VOLUME_BYTES) {
-            self.violate(format!("an I/O must lie where the workload is: {:?}", io.action));
+        if range.offset < FIRST * SECTOR_BYTES || !io.is_valid(VOLUME_BYTES) {
+            self.violate(format!(
+                "an I/O exceeds the workload's sectors or its memory: {:?}",
+                io.action
+            ));
             return;
         }
-        if self.ios.iter().any(|other| other.changes(&io)) {
-            self.violate(format!("two I/Os under way change the same sectors: {range}"));
+        if self.ios.iter().any(|other| other.conflicts_with(&io)) {
+            self.violate(format!("two I/Os in flight change the same sectors: {range}"));
         }
-        if io.writes() {
-            io.stamps = io.memory_of(&self.shards);
-            if let Some((at, found)) = io.invented(places(range).start as u64, &self.oracle) {
-                self.violate(format!("nobody wrote what goes to sector {at}: {found}"));
+        if io.is_write() {
+            io.stamps = io.current_stamps(&self.shards);
+            if let Some((at, found)) = io.first_foreign(places(range).start as u64, &self.oracle) {
+                self.violate(format!("no client wrote what goes to sector {at}: {found}"));
             }
-        } else if !io.reads() {
+        } else if !io.is_read() {
             io.stamps = vec![ZERO; places(range).len()];
         }
-        io.result = self.faults.draw(match io.action.verb {
+        io.result = self.faults.next_result(match io.action.verb {
             IoVerb::Read => FaultKind::Read,
             IoVerb::Write { .. } => FaultKind::Write,
             IoVerb::Discard | IoVerb::Zero { .. } => FaultKind::Erase,
         });
-        self.note(|| format!("disk: {:?} {range} begins", io.action.verb));
+        self.log_event(|| format!("disk: {:?} {range} begins", io.action.verb));
         self.ios.push(io);
     }
 
-    /// An I/O of the disk ends.
     pub(super) fn end_io(&mut self, at: usize) -> (usize, forebay_engine::IoId, IoResult) {
         let mut io = self.ios.remove(at);
         let range = io.action.range;
         let mut result = io.result;
-        self.note(|| format!("disk: {:?} {range} ends: {result:?}", io.action.verb));
-        if io.reads() {
+        self.log_event(|| format!("disk: {:?} {range} ends: {result:?}", io.action.verb));
+        if io.is_read() {
             self.end_read(&mut io);
         } else {
             self.end_change_on_disk(&io);
@@ -268,10 +267,10 @@ impl Machine {
 
     fn end_change_on_disk(&mut self, io: &Io) {
         let (range, result) = (io.action.range, io.result);
-        if io.writes() && io.memory_of(&self.shards) != io.stamps {
-            self.violate(format!("the memory of a write changed under way: {range}"));
+        if io.is_write() && io.current_stamps(&self.shards) != io.stamps {
+            self.violate(format!("the memory of a write in flight changed: {range}"));
         }
-        let is_write = io.writes();
+        let is_write = io.is_write();
         let fua = io.action.verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
         let lost = Sabotage::losing(io.action.verb).is_some_and(|bug| self.strikes(bug));
         let torn = is_write && self.strikes(Sabotage::TearWrite) || result.is_err();
@@ -295,33 +294,32 @@ impl Machine {
         if io.result.is_err() {
             io.stamps.fill(POISON);
         }
-        let misses = self.strikes(Sabotage::WrongBase);
-        if !io.fill_memory(&mut self.shards, misses) {
-            self.violate(format!("a read ends outside its memory: {:?}", io.action));
+        let misplaced = self.strikes(Sabotage::WrongBase);
+        if !io.fill_memory(&mut self.shards, misplaced) {
+            self.violate(format!("a read exceeds its memory: {:?}", io.action));
         }
     }
 
-    /// A flush of the disk ends.
     pub(super) fn end_flush(&mut self, at: usize) -> (JobId, IoResult) {
         let flush = self.flushes.remove(at);
         if flush.result.is_ok() && !self.strikes(Sabotage::FlushEarly) {
             self.disk.flush(flush.mark);
         }
-        self.note(|| format!("disk: flush ends: {:?}", flush.result));
+        self.log_event(|| format!("disk: flush ends: {:?}", flush.result));
         (flush.job, flush.result)
     }
 
-    /// What I/Os under way would change: places and their new contents.
+    /// The changes of I/Os in flight: places and new contents.
     pub(super) fn changes_under_way(&self) -> Vec<(usize, u64)> {
-        let changes = self.ios.iter().filter(|io| !io.reads());
+        let changes = self.ios.iter().filter(|io| !io.is_read());
         let sectors = changes.flat_map(|io| places(io.action.range).zip(io.stamps.iter().copied()));
         sectors.collect()
     }
 
-    /// Nothing may be left over once everything is answered and on the disk.
-    pub(super) fn check_left_over(&mut self) {
+    /// Checks that no resources are in use after everything is answered and destaged.
+    pub(super) fn check_leaks(&mut self) {
         for at in 0..self.shards.len() {
-            if let Some(left) = self.shards[at].left_over() {
+            if let Some(left) = self.shards[at].leaks() {
                 self.violate(format!("shard {at}: {left}"));
             }
         }
@@ -362,7 +360,7 @@ impl Host for Machine {
     ) -> R {
         let result = call(&mut self.shards[shard].shard, out);
         for at in 0..out.memory.len() {
-            self.carry_out(shard, out.memory[at], payload);
+            self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
         self.shards[shard].shard.settle_steps();
@@ -382,25 +380,27 @@ impl Host for Machine {
     }
 
     fn flush_backend(&mut self, _: VolumeId, job: JobId) {
-        let result = self.faults.draw(FaultKind::Flush);
-        self.note(|| "disk: flush begins".into());
+        let result = self.faults.next_result(FaultKind::Flush);
+        self.log_event(|| "disk: flush begins".into());
         self.flushes.push(FlushJob { job, mark: self.disk.mark(), result });
     }
 
     fn protection(&mut self, _: VolumeId) -> Protection {
-        if self.kept == Kept::None { Protection::None } else { Protection::Journal }
+        if self.durability == Durability::None { Protection::None } else { Protection::Journal }
     }
 
     fn touch(&mut self, part: &Part) -> bool {
-        self.may_erase(part)
+        let Some(journal) = &mut self.journal else { return true };
+        journal.log.admit_erase(journal.number, part.id)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        self.admit_part(part, fua)
+        let Some(journal) = &mut self.journal else { return Admission::Free };
+        admit(&mut journal.log, journal.number, part, journal.ack || fua)
     }
 
     fn withdraw(&mut self, _: VolumeId) {
-        self.journal.as_mut().expect("a permit came from it").log.withdraw();
+        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
     }
 
     fn barrier(&mut self, _: VolumeId, part: PartId) -> Result<bool, IoError> {
@@ -411,38 +411,38 @@ impl Host for Machine {
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
-        let Some(asked) = self.asked.remove(token) else {
+        let Some(pending) = self.requests.remove(token) else {
             self.violate("a request was answered twice".into());
             return;
         };
         self.moment += 1;
-        let (kind, result) = (asked.request.kind, reply.result);
-        self.note(|| format!("{:?}: {kind:?} is answered: {result:?}", asked.who));
+        let (kind, result) = (pending.request.kind, reply.result);
+        self.log_event(|| format!("{:?}: {kind:?} answered: {result:?}", pending.origin));
         if result.is_err() {
-            self.errors += u64::from(asked.who == Who::Client);
-            if !self.faults.excuse(kind) {
-                self.violate(format!("{kind:?} failed and met no fault: {result:?}"));
+            self.errors += u64::from(pending.origin == Origin::Client);
+            if !self.faults.explains(kind) {
+                self.violate(format!("{kind:?} failed without a fault: {result:?}"));
             }
             if !reply.segments.is_empty() {
-                self.violate(format!("{kind:?} failed and has bytes in its answer"));
+                self.violate(format!("{kind:?} failed, but its answer has bytes"));
             }
         }
-        if asked.who == Who::Keeper {
+        if pending.origin == Origin::Keeper {
             self.ended = Some(result);
         }
         match kind {
             RequestKind::Read if result.is_ok() => {
-                self.check_bytes(&asked, &reply);
+                self.check_bytes(&pending, &reply);
                 if !self.strikes(Sabotage::LeakPin) {
                     release_pins(reply.segments, |at, slot| self.shards[at].shard.release(slot));
                 }
             }
             RequestKind::Flush | RequestKind::Destage if result.is_ok() => {
-                self.oracle.flush(asked.submitted);
+                self.oracle.flush(pending.submitted);
             }
-            RequestKind::Checkpoint => self.checkpoint_ended(asked.submitted, result),
+            RequestKind::Checkpoint => self.checkpoint_ended(pending.submitted, result),
             RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. } => {
-                self.end_change(&asked, result);
+                self.end_change(&pending, result);
             }
             _ => {}
         }
@@ -462,6 +462,3 @@ impl Host for Machine {
         None
     }
 }
-
-/// The range that a request of the whole volume names.
-pub(super) const WHOLE: ByteRange = ByteRange::new(0, 0);

@@ -1,20 +1,18 @@
-//! Small workloads, completely: every order of what can happen, a crash at every moment, and every
-//! image that it can leave.
+//! Exhaustive tests of small workloads: every order of events, a crash at every moment, and every
+//! possible image.
 //!
-//! Where the simulator draws a large machine and a long life from a seed, this takes a small
-//! machine through every short life there is, after ACE and CrashMonkey (Mohan et al., OSDI 2018).
-//! A machine has one volume, whose workload lies on both sides of a region's border, two shards and
-//! maybe a journal. While it serves, any I/O under way may end next, or the next operation may
-//! begin: all orders are followed, up to a limit (`walk.rs`). After each step, whatever a crash can
-//! leave is recovered by the shipped code and judged by the simulator's oracle (`crash.rs`), which
-//! knows what the table in `docs/manual/protection.md` calls kept.
+//! While the simulator draws a large machine and a long life from a seed, this module takes a small
+//! machine through every short life, after ACE and CrashMonkey (Mohan et al., OSDI 2018). A machine
+//! has one volume, whose workload lies on both sides of a region border, two shards and an optional
+//! journal. While it serves, any I/O in flight may end next, or the next operation may begin: all
+//! orders are followed, up to a limit (`walk.rs`). After each step, the shipped code recovers every
+//! image that a crash can leave, and the simulator's oracle checks it (`crash.rs`) according to the
+//! table in `docs/manual/protection.md`.
 //!
-//! The machine's simplifications: a sector is told by a stamp, as in the simulator; sectors are
-//! written wholly or not at all; after a crash that is part of the workload, the disk has written
-//! what was in its cache by the time of the next one.
+//! Simplifications: a sector is represented by a stamp, as in the simulator; sectors are atomic;
+//! after a crash that is part of the workload, the disk writes its cache before the next crash.
 
 mod crash;
-mod every;
 mod faults;
 mod journal;
 mod machine;
@@ -23,15 +21,16 @@ mod report;
 mod rig;
 mod rot;
 mod store;
+mod sweep;
 mod walk;
 mod work;
 
-pub use every::{EverySummary, every_fault, scripts};
 pub use faults::FaultKind;
 pub use planted::Found;
 pub use report::{Failure, Limits, Summary, Tally};
 pub use rot::{RotSummary, rot};
-pub use work::{Kept, Operation, Workload};
+pub use sweep::{FaultSummary, scripts, sweep_faults};
+pub use work::{Durability, Operation, Workload};
 
 use crate::harness::Sabotage;
 use crate::harness::dice::Dice;
@@ -50,12 +49,12 @@ pub enum Bug {
     Engine(forebay_engine::PlantedBug),
 }
 
-/// Which workloads are gone through.
+/// A set of workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workloads {
-    /// All of so many operations.
+    /// All workloads with this number of operations.
     Length(u32),
-    /// Random ones, each from its seed.
+    /// Random workloads, one per seed.
     Seeds(Range<u64>),
 }
 
@@ -67,11 +66,11 @@ impl Workloads {
         }
     }
 
-    /// Those that begin alike, by their numbers: crashes of the one are crashes of the others.
+    /// The numbers of workloads with the same beginning, which have crashes in common.
     fn group(&self, group: u64) -> impl Iterator<Item = u64> {
         let range = self.range();
         let step = match self {
-            Self::Length(_) => work::ALIKE,
+            Self::Length(_) => work::GROUPS,
             Self::Seeds(_) => range.end - range.start,
         };
         let end = if group < step { range.end } else { range.start };
@@ -86,17 +85,16 @@ impl Workloads {
     }
 }
 
-/// Goes through workloads on `threads` threads (at least one). Stops early when
-/// [`Summary::FAILURES_MAX`] of them have failed. What is counted does not depend on the threads,
-/// unless some fail.
+/// Runs workloads on `threads` threads (at least one). Stops early after [`Summary::FAILURES_MAX`]
+/// failures. Unless a workload fails, the counts do not depend on the number of threads.
 pub fn run(workloads: &Workloads, limits: &Limits, bug: Option<Bug>, threads: usize) -> Summary {
-    let mut summary = Runs::make(0, threads, Summary::default(), |group, runs| {
+    let mut summary = Runs::execute(0, threads, Summary::default(), |group, runs| {
         let mut group = workloads.group(group).peekable();
         if group.peek().is_none() {
             return false;
         }
         let mut seen = Seen::new();
-        for number in group.take_while(|_| !runs.is_enough()) {
+        for number in group.take_while(|_| !runs.is_stopped()) {
             let workload = workloads.workload(number);
             let mut walk = Walk::new(&workload, limits, bug, number, &mut seen);
             let result = walk.run();

@@ -1,24 +1,24 @@
-//! Every bug that can be planted, and what finds it.
+//! A search for each bug that can be planted.
 
 use super::{Bug, Limits, Workloads};
 use crate::sim::{self, Sabotage, SimOptions};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Requests of each simulated run.
+/// Requests per simulated run.
 const OPERATIONS: u64 = 1000;
 
-/// How a planted bug was found.
+/// The first detections of a planted bug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// By a workload of at most two operations: which, and after how long.
+    /// By enumeration of at most two operations: the workload, and the time.
     pub enumerated: Option<(String, Duration)>,
-    /// By the simulator: with which seed, and after how long.
+    /// By the simulator: the seed, and the time.
     pub simulated: Option<(u64, Duration)>,
 }
 
 impl Bug {
-    /// All that can be planted in this build; those of the engine need the feature `sabotage`.
+    /// All bugs that can be planted in this build; those of the engine need the feature `sabotage`.
     pub fn all() -> Vec<Self> {
         #[cfg_attr(not(feature = "sabotage"), allow(unused_mut))]
         let mut all = Sabotage::ALL.map(Self::Driver).to_vec();
@@ -27,7 +27,7 @@ impl Bug {
         all
     }
 
-    /// Looks for the bug, with the simulator for no longer than `limit`.
+    /// Searches for the bug, with the simulator no longer than `limit`.
     pub fn find(self, limit: Duration) -> Found {
         Found { enumerated: self.enumerate(), simulated: self.simulate(limit) }
     }

@@ -1,51 +1,51 @@
-//! How far to go, and what came of it.
+//! Limits and results of an enumeration.
 
 use super::Workload;
 use std::fmt;
 
-/// How far each workload is followed.
+/// Limits per workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Orders followed of a workload, at least 1. One that has more is sampled.
+    /// The maximum number of orders to follow, at least 1. A workload with more is sampled.
     pub orders: u64,
-    /// Random orders followed of one that has more.
+    /// The number of random orders for a workload with more.
     pub random_orders: u64,
-    /// Images looked at of one crash, at least 1. One that can leave more is sampled.
+    /// The maximum number of images to check per crash, at least 1. A crash with more is sampled.
     pub images: u64,
 }
 
-/// What was looked at.
+/// Counts of an enumeration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Workloads gone through.
+    /// Workloads run.
     pub workloads: u64,
-    /// Those of which all orders were followed.
+    /// Workloads with all orders followed.
     pub all_orders: u64,
     /// Orders followed.
     pub orders: u64,
-    /// Things that happened.
+    /// Steps executed.
     pub steps: u64,
-    /// Moments at which the process was killed, and moments at which the power went.
+    /// Crash points: kills and power failures.
     pub crash_points: u64,
-    /// Those that were like one that had been looked at before.
+    /// Crash points equal to earlier ones.
     pub repeated: u64,
-    /// Of the others, those of which every image was looked at.
+    /// Other crash points with every image checked.
     pub complete: u64,
     /// Images recovered and read back.
     pub images: u64,
-    /// Images that there were.
+    /// Images possible.
     pub possible_images: u64,
-    /// Journals walked for them.
+    /// Logs read for them.
     pub walks: u64,
 }
 
 impl Tally {
-    /// Crash points that were looked at.
+    /// Crash points that were checked.
     pub const fn different(&self) -> u64 {
         self.crash_points - self.repeated
     }
 
-    /// Adds another workload.
+    /// Adds the counts of another workload.
     pub const fn add(&mut self, other: &Self) {
         self.workloads += other.workloads;
         self.all_orders += other.all_orders;
@@ -62,33 +62,31 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { workloads, all_orders, orders, steps, .. } = self;
         writeln!(
             f,
-            "{} workloads, of {} of them all orders; {} orders, {} steps",
-            self.workloads, self.all_orders, self.orders, self.steps
+            "{workloads} workloads, of {all_orders} of them all orders; {orders} orders, {steps} \
+             steps"
         )?;
+        let Self { crash_points, complete, images, walks, .. } = self;
+        let (different, sampled) = (self.different(), self.different() - complete);
         write!(
             f,
-            "{} crash points, {} of them different: {} with every image, {} sampled; {} images \
-             recovered and read back, {} journals walked",
-            self.crash_points,
-            self.different(),
-            self.complete,
-            self.different() - self.complete,
-            self.images,
-            self.walks
+            "{crash_points} crash points, {different} of them different: {complete} with every \
+             image, {sampled} sampled; {images} images recovered and read back, {walks} journals \
+             walked"
         )
     }
 }
 
-/// A promise that was broken.
+/// A broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// By which machine, doing what.
+    /// The machine and its operations.
     pub workload: Workload,
-    /// Which promise, and how.
+    /// The broken guarantee.
     pub message: String,
-    /// What happened before.
+    /// The events before it.
     pub events: Vec<String>,
 }
 
@@ -104,17 +102,17 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What came of many workloads.
+/// The results of many workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// What was looked at.
+    /// The counts.
     pub tally: Tally,
-    /// The workloads that broke a promise, by their number or seed.
+    /// The failed workloads, by their number or seed.
     pub failures: Vec<(u64, Failure)>,
 }
 
 impl Summary {
-    /// Failures after which no further workload is begun.
+    /// Failures after which no further workload begins.
     pub const FAILURES_MAX: usize = 4;
 }
 

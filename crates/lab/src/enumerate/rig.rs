@@ -1,30 +1,29 @@
-//! One machine from its first start on: what can happen next, and what it leads to.
+//! One machine from its first start: its possible next steps, and their effects.
 //!
-//! While the machine serves, whatever is under way may end next, or the next operation may begin;
-//! who drives it chooses. A start and a stop go one step after the other. After each step the
-//! machine can be looked at as a crash would leave it.
+//! While the machine serves, any I/O in flight may end next, or the next operation may begin; the
+//! caller chooses. A start and a stop are sequential. After each step, the caller can inspect the
+//! machine as a crash would leave it.
 
 use super::journal::Recovered;
-use super::machine::{Journal, Machine, VOLUME, WHOLE, Who};
+use super::machine::{Journal, Machine, Origin, VOLUME};
 use super::store::Disk;
-use super::work::{Kept, Operation, SECTORS, Workload, places};
+use super::work::{Durability, Operation, SECTORS, Workload, places};
 use super::{Bug, work};
-use crate::harness::Sabotage;
 use crate::harness::journal::{Piece, pieces};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle, stamp};
+use crate::harness::{Sabotage, WHOLE};
 use forebay_types::{ByteRange, Stripes};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
 
-/// Ways in which what is under way ends when the machine dies: not at all, wholly, every other
-/// sector.
-const ENDS: usize = 3;
-/// Steps within which all that was asked for is to be answered.
+/// Ways in which I/Os in flight end when the machine dies: not done, done, every other sector done.
+const VARIANTS: usize = 3;
+/// The number of steps within which all requests must be answered.
 const STEPS_MAX: usize = 10_000;
-/// Tries of one piece of a restore, as the runtime does it.
+/// Attempts to restore one piece, as in the runtime.
 const RESTORES_MAX: u32 = 5;
-/// How far a tick moves the clock: longer than the longest pause after a failed write-back.
+/// The clock's advance per tick: more than the longest pause after a failed destage.
 const TICK_MS: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ enum Phase {
     Serving,
     Starting,
     Stopping(Stop),
-    /// A start was refused, or given up.
+    /// A start was refused or abandoned.
     Down,
 }
 
@@ -43,7 +42,7 @@ enum Stop {
     Closing,
 }
 
-/// A machine and what it has yet to do.
+/// A machine and its remaining operations.
 pub(super) struct Rig {
     pub machine: Machine,
     dispatcher: Dispatcher<Machine>,
@@ -53,18 +52,17 @@ pub(super) struct Rig {
     restoring: VecDeque<Piece>,
     tries: u32,
     journals_made: u8,
-    /// Starts that were refused, or given up.
     pub refused_starts: u64,
 }
 
 impl Rig {
     pub(super) fn new(workload: &Workload, bug: Option<Bug>) -> Self {
-        let mut machine = Machine::new(workload.kept, workload.tight, bug);
-        if workload.kept != Kept::None {
-            machine.journal = Some(Journal::make(workload.kept, 0));
+        let mut machine = Machine::new(workload.durability, workload.tight, bug);
+        if workload.durability != Durability::None {
+            machine.journal = Some(Journal::make(workload.durability, 0));
         }
         let mut rig = Self::with(machine, workload.operations.clone());
-        rig.settle();
+        rig.deliver_answers();
         rig
     }
 
@@ -82,33 +80,28 @@ impl Rig {
         }
     }
 
-    /// A machine that starts over these devices; it has nothing else to do.
-    pub(super) fn after(
-        kept: Kept,
-        tight: bool,
-        bug: Option<Bug>,
-        disk: Disk,
-        recovered: Option<&Recovered>,
-    ) -> Self {
-        let mut rig = Self::with(Machine::new(kept, tight, bug), Vec::new());
+    /// A machine like this one, without operations, that starts on these devices.
+    pub(super) fn after(machine: &Machine, disk: Disk, recovered: Option<&Recovered>) -> Self {
+        let machine = Machine::new(machine.durability, machine.tight, machine.bug);
+        let mut rig = Self::with(machine, Vec::new());
         rig.machine.disk = disk;
         rig.start(recovered);
         rig
     }
 
-    /// I/Os under way.
+    /// The number of I/Os in flight.
     fn pending(&self) -> usize {
         let writing = self.machine.journal.as_ref().is_some_and(|j| j.writing.is_some());
         self.machine.ios.len() + self.machine.flushes.len() + usize::from(writing)
     }
 
-    /// In how many ways the next operation can begin.
-    fn ways(&self) -> usize {
+    /// The number of ways in which the next operation can begin.
+    fn variants(&self) -> usize {
         let quiet = self.pending() == 0;
         match self.operations.get(self.next) {
             None => 0,
-            Some(Operation::Kill) if !quiet => ENDS,
-            Some(Operation::Power) if !quiet || self.is_volatile() => ENDS,
+            Some(Operation::Kill) if !quiet => VARIANTS,
+            Some(Operation::Power) if !quiet || self.is_volatile() => VARIANTS,
             Some(_) => 1,
         }
     }
@@ -117,63 +110,62 @@ impl Rig {
         self.machine.disk.content() != *self.machine.disk.stable()
     }
 
-    /// How many things may happen next; none when all is done.
+    /// The number of possible next steps; zero at the end.
     pub(super) fn choices(&self) -> usize {
         match self.phase {
-            Phase::Serving => self.pending() + self.ways(),
+            Phase::Serving => self.pending() + self.variants(),
             Phase::Starting | Phase::Stopping(_) => 1,
             Phase::Down => 0,
         }
     }
 
-    /// The `choice`-th thing happens.
+    /// Executes one of the possible next steps.
     pub(super) fn step(&mut self, choice: usize) {
         match self.phase {
-            Phase::Serving if choice < self.pending() => self.end(choice),
+            Phase::Serving if choice < self.pending() => self.complete(choice),
             Phase::Serving => self.begin(choice - self.pending()),
-            Phase::Starting | Phase::Stopping(_) if self.pending() > 0 => self.end(0),
-            Phase::Starting => self.go_on_starting(),
-            Phase::Stopping(stop) => self.go_on_stopping(stop),
+            Phase::Starting | Phase::Stopping(_) if self.pending() > 0 => self.complete(0),
+            Phase::Starting => self.continue_start(),
+            Phase::Stopping(stop) => self.continue_stop(stop),
             Phase::Down => {}
         }
-        self.settle();
+        self.deliver_answers();
         let stuck = self.choices() == 0 && self.phase == Phase::Serving;
         if stuck && self.machine.waiting() > 0 {
             self.machine.violate("a request is never answered".into());
         }
     }
 
-    /// Whether a start was refused or given up.
+    /// Whether a start was refused or abandoned.
     pub(super) fn is_down(&self) -> bool {
         self.phase == Phase::Down
     }
 
-    /// Whether the next operation is the end of this life.
-    pub(super) fn dies_next(&self) -> bool {
+    /// Whether the next operation ends the process.
+    pub(super) fn ends_next(&self) -> bool {
         let next = self.operations.get(self.next);
         self.phase == Phase::Serving
             && matches!(next, Some(Operation::Kill | Operation::Power | Operation::Restart))
     }
 
-    /// Whether the disk lacks something that a journal was to keep that has failed.
+    /// Whether the disk lacks data that a failed journal held.
     pub(super) fn is_draining(&self) -> bool {
         self.machine.journal.as_ref().is_some_and(|journal| journal.undrained)
     }
 
-    /// Lets everything end that is under way, and what follows from it.
+    /// Ends all I/Os in flight, and those that follow from them.
     pub(super) fn run_pending(&mut self) {
         for _ in 0..STEPS_MAX {
             if self.pending() == 0 || self.machine.violation.is_some() {
                 return;
             }
-            self.end(0);
-            self.settle();
+            self.complete(0);
+            self.deliver_answers();
         }
-        self.machine.violate("it goes on for ever".into());
+        self.machine.violate("the machine never becomes idle".into());
     }
 
-    /// Something under way ends.
-    fn end(&mut self, which: usize) {
+    fn complete(&mut self, which: usize) {
         let (ios, flushes) = (self.machine.ios.len(), self.machine.flushes.len());
         if which < ios {
             let (shard, id, result) = self.machine.end_io(which);
@@ -186,8 +178,8 @@ impl Rig {
         }
     }
 
-    /// Delivers what the dispatcher is to be told, and starts what the journal has to write.
-    fn settle(&mut self) {
+    /// Delivers answers to the dispatcher and starts the next write of the journal.
+    fn deliver_answers(&mut self) {
         self.machine.pump_journal();
         while let Some(answer) = self.machine.answers.pop_front() {
             self.dispatcher.answer(&mut self.machine, answer);
@@ -195,10 +187,10 @@ impl Rig {
         }
     }
 
-    fn submit(&mut self, who: Who, kind: RequestKind, range: ByteRange) {
+    fn submit(&mut self, origin: Origin, kind: RequestKind, range: ByteRange) {
         let request = Request { volume: VOLUME, kind, range };
         self.machine.ended = None;
-        let (token, version) = self.machine.ask(who, request);
+        let (token, version) = self.machine.register(origin, request);
         let bytes = match kind {
             RequestKind::Write { .. } => {
                 payload_of(places(range).map(|place| stamp(0, place as u64, version)))
@@ -210,20 +202,20 @@ impl Rig {
             _ => Payload::None,
         };
         self.dispatcher.submit(&mut self.machine, token, request, payload);
-        self.settle();
+        self.deliver_answers();
     }
 
-    /// The next operation begins, in one of its ways.
-    fn begin(&mut self, way: usize) {
+    /// Begins the next operation in one of its ways.
+    fn begin(&mut self, variant: usize) {
         let operation = self.operations[self.next];
         self.next += 1;
-        self.machine.note(|| format!("operation: {operation}, way {way}"));
+        self.machine.log_event(|| format!("operation: {operation}, variant {variant}"));
         match operation {
-            Operation::Request(kind, range) => self.submit(Who::Client, kind, range),
+            Operation::Request(kind, range) => self.submit(Origin::Client, kind, range),
             Operation::Tick => self.tick(),
             Operation::Checkpoint => self.checkpoint(),
-            Operation::Kill => self.crash(Crash::Process, way),
-            Operation::Power => self.crash(Crash::Power, way),
+            Operation::Kill => self.crash(Crash::Process, variant),
+            Operation::Power => self.crash(Crash::Power, variant),
             Operation::Restart => self.phase = Phase::Stopping(Stop::Answering),
         }
     }
@@ -245,13 +237,13 @@ impl Rig {
 
     fn checkpoint(&mut self) {
         if self.machine.begin_checkpoint() {
-            self.submit(Who::Keeper, RequestKind::Checkpoint, WHOLE);
+            self.submit(Origin::Keeper, RequestKind::Checkpoint, WHOLE);
         }
     }
 
-    /// The machine dies, what is under way ending in the given way, and starts again.
-    fn crash(&mut self, crash: Crash, way: usize) {
-        let survives = |at: usize| way == 1 || way == 2 && at.is_multiple_of(2);
+    /// Kills the machine, with I/Os in flight ending in the given way, and starts it again.
+    fn crash(&mut self, crash: Crash, variant: usize) {
+        let survives = |at: usize| variant == 1 || variant == 2 && at.is_multiple_of(2);
         let machine = &mut self.machine;
         let mut content = machine.disk.content();
         if crash == Crash::Power {
@@ -265,21 +257,17 @@ impl Rig {
                 content[place] = stamp;
             }
         }
-        // By the time of the next crash, the disk has written what it had in its cache.
+        // Until the next crash, the disk has written its cache.
         machine.disk = Disk::with(content);
         if let Some(journal) = &mut machine.journal
             && let Some((write, _)) = journal.writing.take()
         {
-            for sector in journal.tape.changes(write.position, write.bytes_for(0)) {
-                if survives(sector) {
-                    journal.tape.write(write.position, write.bytes_for(0), sector);
-                }
-            }
+            journal.device.write_some(write.position, write.bytes_for(0), survives);
         }
         self.start_again(crash);
     }
 
-    /// A process has ended, well or badly, and another one finds what it left.
+    /// Starts the next process on the remains of the old one.
     pub(super) fn start_again(&mut self, crash: Crash) {
         self.machine.die();
         let recovered = match self.machine.journal.take() {
@@ -289,21 +277,22 @@ impl Rig {
                 None
             }
             Some(journal) => {
-                let tape = journal.tape.clone();
-                match Recovered::read(tape, &mut self.machine.faults, false) {
+                let device = journal.device.clone();
+                match Recovered::read(device, &mut self.machine.faults, false) {
                     Ok(recovered) => Some(recovered),
                     Err(refused) => {
-                        if !self.machine.faults.has_struck() {
-                            self.machine.violate(format!("a crash is no damage: {refused:?}"));
+                        if !self.machine.faults.has_failed() {
+                            self.machine
+                                .violate(format!("a crash is reported as damage: {refused:?}"));
                         }
                         self.machine.journal = Some(journal);
-                        self.go_down();
+                        self.fail_start();
                         return;
                     }
                 }
             }
         };
-        let content = brought_back(&self.machine.disk.content(), recovered.as_ref());
+        let content = restored_content(&self.machine.disk.content(), recovered.as_ref());
         self.check_content("after a crash", &content, crash);
         for (place, &found) in content.iter().enumerate() {
             self.machine.oracle.restart(place as u64, found);
@@ -315,8 +304,8 @@ impl Rig {
 
     fn check_content(&mut self, when: &str, content: &[u64; SECTORS], crash: Crash) {
         let contents = (0..).zip(content.iter().copied());
-        let is_right = |it: &mut Oracle, at, found| it.crash(at, found, crash);
-        if let Some((place, text)) = self.machine.oracle.first_wrong(contents, is_right) {
+        let is_right = |it: &mut Oracle, at, found| it.check_crash(at, found, crash);
+        if let Some((place, text)) = self.machine.oracle.first_mismatch(contents, is_right) {
             self.machine.violate(format!("{when}, sector {place} {text}"));
         }
     }
@@ -325,11 +314,11 @@ impl Rig {
         self.phase = Phase::Starting;
         self.restoring.clear();
         self.tries = 0;
-        let kept = self.machine.kept;
+        let durability = self.machine.durability;
         match recovered {
-            None if kept == Kept::None => {}
-            None => self.machine.journal = Some(Journal::make(kept, self.journals_made)),
-            Some(recovered) => match Journal::resume(recovered, kept) {
+            None if durability == Durability::None => {}
+            None => self.machine.journal = Some(Journal::make(durability, self.journals_made)),
+            Some(recovered) => match Journal::resume(recovered, durability) {
                 Some(journal) => {
                     self.machine.journal = Some(journal);
                     let extents = recovered.extents.iter();
@@ -347,41 +336,41 @@ impl Rig {
                 journal.log.complete(write, Ok(()), &mut Vec::new());
             }
         }
-        self.settle();
+        self.deliver_answers();
     }
 
-    /// The log has no room for another start: the disk gets everything first.
+    /// Destages the log's data, because the log has no space for another start.
     fn drain(&mut self, recovered: &Recovered) {
-        let content = brought_back(&self.machine.disk.content(), Some(recovered));
+        let content = restored_content(&self.machine.disk.content(), Some(recovered));
         self.machine.disk = Disk::with(content);
         let mut recovered = recovered.clone();
         recovered.found.drained();
-        let journal = Journal::resume(&recovered, self.machine.kept);
-        self.machine.journal = Some(journal.expect("an empty log always goes on"));
+        let journal = Journal::resume(&recovered, self.machine.durability);
+        self.machine.journal = Some(journal.expect("an empty log can be resumed"));
     }
 
-    fn go_down(&mut self) {
+    fn fail_start(&mut self) {
         self.refused_starts += 1;
         self.phase = Phase::Down;
     }
 
-    fn go_on_starting(&mut self) {
+    fn continue_start(&mut self) {
         if self.machine.ended.is_some_and(|result| result.is_ok()) {
             self.restoring.pop_front();
             self.tries = 0;
         }
         self.machine.ended = None;
         if self.tries == RESTORES_MAX {
-            self.go_down();
+            self.fail_start();
             return;
         }
         let Some(piece) = self.restoring.front() else {
             if let Some(journal) = &mut self.machine.journal {
                 if journal.log.failed().is_some() {
-                    // Before anybody is served, a failure is put on record nowhere.
+                    // No volume is served yet, so the failure is not recorded.
                     journal.is_marked = false;
                     journal.undrained = false;
-                    self.go_down();
+                    self.fail_start();
                     return;
                 }
                 journal.log.restored(journal.number);
@@ -400,17 +389,17 @@ impl Rig {
             RequestKind::Restore => Payload::Owned(Memory::payload(&bytes)),
             _ => Payload::None,
         };
-        let (token, _) = self.machine.ask(Who::Keeper, request);
+        let (token, _) = self.machine.register(Origin::Keeper, request);
         self.dispatcher.submit(&mut self.machine, token, request, payload);
     }
 
-    fn go_on_stopping(&mut self, stop: Stop) {
+    fn continue_stop(&mut self, stop: Stop) {
         match stop {
             Stop::Answering => {
                 if self.machine.waiting() > 0 {
                     self.machine.violate("a request is never answered before a stop".into());
                 }
-                self.submit(Who::Keeper, RequestKind::Destage, WHOLE);
+                self.submit(Origin::Keeper, RequestKind::Destage, WHOLE);
                 self.phase = Phase::Stopping(Stop::Destaging);
             }
             Stop::Destaging => {
@@ -419,7 +408,7 @@ impl Rig {
                     self.machine.violate("a stop never ends".into());
                 }
                 if !clean {
-                    // The command fails, and the process serves on.
+                    // The command fails, and the process continues to serve.
                     self.phase = Phase::Serving;
                     return;
                 }
@@ -428,7 +417,7 @@ impl Rig {
                 {
                     journal.log.mark_clean(journal.number);
                     let removed = journal.log.remove_volume(journal.number);
-                    removed.expect("it was settled just now");
+                    removed.expect("the volume has no records left");
                     journal.log.close();
                 }
                 self.phase = Phase::Stopping(Stop::Closing);
@@ -437,57 +426,57 @@ impl Rig {
         }
     }
 
-    /// Goes on, whatever is first coming first, until nothing is left to be done.
-    pub(super) fn run_dry(&mut self) {
+    /// Executes the first possible step until none is left.
+    pub(super) fn run_to_completion(&mut self) {
         for _ in 0..STEPS_MAX {
             if self.choices() == 0 || self.machine.violation.is_some() {
                 return;
             }
             self.step(0);
         }
-        self.machine.violate("it goes on for ever".into());
+        self.machine.violate("the machine never becomes idle".into());
     }
 
-    /// Asks for something and waits until it is answered.
-    pub(super) fn ask(&mut self, kind: RequestKind, range: ByteRange) {
-        self.submit(Who::Keeper, kind, range);
+    /// Submits a request and waits for its answer.
+    pub(super) fn request_and_wait(&mut self, kind: RequestKind, range: ByteRange) {
+        self.submit(Origin::Keeper, kind, range);
         while self.machine.ended.is_none() && self.machine.violation.is_none() {
             if self.pending() == 0 {
                 self.machine.violate(format!("{kind:?} is never answered"));
                 return;
             }
-            self.end(0);
-            self.settle();
+            self.complete(0);
+            self.deliver_answers();
         }
     }
 
-    /// Reads everything.
     pub(super) fn read_all(&mut self) {
-        self.ask(RequestKind::Read, work::all_sectors());
+        self.request_and_wait(RequestKind::Read, work::all_sectors());
     }
 
-    /// All that must be true once everything is answered: it reads right, a flush and a destage
-    /// bring it to the disk's stable storage, and nothing is left over.
+    /// The final checks: all reads are right, a flush and a destage bring everything to the disk's
+    /// stable storage, and no resources are in use.
     pub(super) fn verify(&mut self) {
         self.read_all();
-        self.ask(RequestKind::Flush, WHOLE);
-        self.ask(RequestKind::Destage, WHOLE);
+        self.request_and_wait(RequestKind::Flush, WHOLE);
+        self.request_and_wait(RequestKind::Destage, WHOLE);
         let now = self.machine.moment + 1;
         let content = self.machine.disk.content();
         let contents = (0..).zip(content);
-        let is_right = |it: &mut Oracle, at, found| it.read(at, found, now);
-        if let Some((place, text)) = self.machine.oracle.first_wrong(contents, is_right) {
-            self.machine.violate(format!("in the end, sector {place} of the disk {text}"));
+        let is_right = |it: &mut Oracle, at, found| it.check_read(at, found, now);
+        if let Some((place, text)) = self.machine.oracle.first_mismatch(contents, is_right) {
+            self.machine
+                .violate(format!("after the final flush, sector {place} of the disk {text}"));
         }
         if self.is_volatile() {
-            self.machine.violate("a destage must make everything stable".into());
+            self.machine.violate("after a destage, the disk has unstable data".into());
         }
-        self.machine.check_left_over();
+        self.machine.check_leaks();
     }
 }
 
-/// What a disk with this content and the journal hold together.
-pub(super) fn brought_back(
+/// The content of a disk together with that of the journal.
+pub(super) fn restored_content(
     content: &[u64; SECTORS],
     recovered: Option<&Recovered>,
 ) -> [u64; SECTORS] {

@@ -1,22 +1,21 @@
-//! The journal's device forgets: one bit is wrong, or one sector can't be read, while the log holds
-//! what the disk lacks.
+//! Damage to the journal's device: one wrong bit, or one unreadable sector, while the log holds
+//! data that the disk lacks.
 //!
-//! Each byte of the device that means anything is tried in turn, and each sector. A start must
-//! either find everything all the same, or say that something is damaged; it must never go on with
-//! old data as if it were the newest, let alone with wrong data. And when the operator accepts the
-//! loss, it must be one batch that is lost, and no more.
+//! Each meaningful byte of the device and each sector is damaged in turn. A start must either find
+//! everything or report the damage; it must never continue with stale or wrong data. If the
+//! operator accepts the loss, at most one batch may be lost.
 //!
-//! One case can't be told from a crash by the device alone: the last batch of the log, when a bit
-//! of it is wrong, looks like a batch that power cut short before anybody was told of it. These are
-//! counted by themselves, and it is checked that they are no more than that batch.
+//! The device alone does not distinguish one case from a crash: a wrong bit in the last batch looks
+//! like a batch that a power failure tore before its acknowledgement. These cases are counted
+//! separately, and at most that batch may be lost.
 
 use super::faults::Faults;
 use super::journal::{Recovered, Refused};
 use super::machine::Journal;
-use super::rig::{Rig, brought_back};
-use super::store::Tape;
-use super::work::{Kept, SECTORS, Workload};
-use crate::harness::oracle::{Crash, ZERO, show, stamp};
+use super::rig::{Rig, restored_content};
+use super::store::LogDevice;
+use super::work::{Durability, SECTORS, Workload};
+use crate::harness::oracle::{Crash, ZERO, describe_stamp, stamp};
 use crate::harness::parallel::panic_text;
 use forebay_journal::FoundRecord;
 use forebay_types::SECTOR_BYTES;
@@ -24,32 +23,32 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const PAGE_BYTES: u64 = 4096;
-/// Messages kept of what was broken.
+/// The maximum number of failure messages.
 const FAILURES_MAX: usize = 20;
 
-/// What was tried, and how it ended.
+/// The results of damage to journals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RotSummary {
-    /// Journals that were damaged, each in every place.
+    /// Journals damaged in every place.
     pub journals: u64,
-    /// Bits that were flipped.
+    /// Bits flipped.
     pub flips: u64,
-    /// Sectors that could not be read.
+    /// Sectors made unreadable.
     pub latent: u64,
-    /// Starts that said so.
+    /// Starts that reported the damage.
     pub reported: u64,
-    /// Starts that found everything all the same.
+    /// Starts that found everything.
     pub harmless: u64,
-    /// Starts that took the last batch for one that was not finished.
+    /// Starts that took the last batch for a torn one.
     pub taken_for_torn: u64,
-    /// What was broken: how often, and the first of them.
+    /// The number of broken guarantees.
     pub broken: u64,
-    /// See above.
+    /// The first broken guarantees.
     pub failures: Vec<String>,
 }
 
 impl RotSummary {
-    /// Adds another.
+    /// Adds the results of another workload.
     pub fn add(&mut self, other: Self) {
         self.journals += other.journals;
         self.flips += other.flips;
@@ -68,17 +67,12 @@ impl fmt::Display for RotSummary {
         for failure in &self.failures {
             writeln!(f, "{failure}\n")?;
         }
+        let Self { journals, flips, latent, reported, harmless, taken_for_torn, broken, .. } = self;
         write!(
             f,
-            "{} journals: {} bits flipped, {} sectors unreadable; {} reported, {} found all the \
-             same, {} of the last batch taken for torn; {} violations",
-            self.journals,
-            self.flips,
-            self.latent,
-            self.reported,
-            self.harmless,
-            self.taken_for_torn,
-            self.broken
+            "{journals} journals: {flips} bits flipped, {latent} sectors unreadable; {reported} \
+             reported, {harmless} found all the same, {taken_for_torn} of the last batch taken for \
+             torn; {broken} violations"
         )
     }
 }
@@ -89,23 +83,25 @@ enum Rot {
     Sector(u64),
 }
 
-/// Damages the journal that a workload leaves: one bit of every byte, `bits_each` of them (1 to 8),
-/// and every sector.
+/// Damages the journal that a workload leaves behind: `bits_each` bits (1 to 8) of every byte, one
+/// at a time, and every sector.
 pub fn rot(workload: &Workload, bits_each: u8) -> RotSummary {
     let mut summary = RotSummary::default();
     let mut rig = Rig::new(workload, None);
-    rig.run_dry();
-    let Some(journal) = rig.machine.journal.as_ref().filter(|_| workload.kept != Kept::None) else {
+    rig.run_to_completion();
+    let Some(journal) =
+        rig.machine.journal.as_ref().filter(|_| workload.durability != Durability::None)
+    else {
         return summary;
     };
-    let tape = journal.tape.clone();
-    let Ok(whole) = Recovered::read(tape.clone(), &mut Faults::default(), false) else {
+    let device = journal.device.clone();
+    let Ok(whole) = Recovered::read(device.clone(), &mut Faults::default(), false) else {
         summary.broken += 1;
-        summary.failures.push(format!("{workload}: a kill is no damage"));
+        summary.failures.push(format!("{workload}: a kill is reported as damage"));
         return summary;
     };
     summary.journals = 1;
-    for page in tape.written() {
+    for page in device.written() {
         for position in page..page + PAGE_BYTES {
             for bit in 0..bits_each {
                 let bits = 1 << ((position + u64::from(bit)) % 8);
@@ -137,7 +133,7 @@ fn try_one(rig: &Rig, workload: &Workload, whole: &Recovered, rot: Rot, summary:
     }
 }
 
-/// How a start over a damaged journal ends well.
+/// The result of a successful start on a damaged journal.
 enum End {
     Reported,
     Whole,
@@ -145,67 +141,68 @@ enum End {
 }
 
 fn start(rig: &Rig, whole: &Recovered, rot: Rot) -> Result<End, String> {
-    let mut tape: Tape = whole.tape.clone();
+    let mut device: LogDevice = whole.device.clone();
     match rot {
-        Rot::Bit { position, bits } => tape.flip(position, bits),
-        Rot::Sector(sector) => tape.unreadable.push(sector),
+        Rot::Bit { position, bits } => device.flip(position, bits),
+        Rot::Sector(sector) => device.unreadable.push(sector),
     }
     let content = rig.machine.disk.content();
-    match Recovered::read(tape.clone(), &mut Faults::default(), false) {
+    match Recovered::read(device.clone(), &mut Faults::default(), false) {
         Ok(recovered) => {
             let lost = (0..SECTORS).find_map(|at| {
-                let found = brought_back(&content, Some(&recovered))[at];
-                (!rig.machine.oracle.crash(at as u64, found, Crash::Process)).then_some((at, found))
+                let found = restored_content(&content, Some(&recovered))[at];
+                (!rig.machine.oracle.check_crash(at as u64, found, Crash::Process))
+                    .then_some((at, found))
             });
             let Some((at, found)) = lost else { return Ok(End::Whole) };
             if matches!(rot, Rot::Bit { .. }) && lacks_the_last_batch(whole, &recovered) {
                 return Ok(End::TakenForTorn);
             }
             let allowed = rig.machine.oracle.describe(at as u64);
-            let found = show(found);
-            Err(format!("nothing is said, and sector {at} is {found}; it may be\n    {allowed}"))
+            let found = describe_stamp(found);
+            Err(format!("unreported: sector {at} is {found}; permitted are\n    {allowed}"))
         }
         Err(Refused::Unusable(_)) => Ok(End::Reported),
         Err(Refused::Damaged(said)) => {
-            let accepted = Recovered::read(tape, &mut Faults::default(), true);
+            let accepted = Recovered::read(device, &mut Faults::default(), true);
             let Ok(mut accepted) = accepted else { return Ok(End::Reported) };
             let said = |what| format!("{said}: {what}");
             check_accepted(rig, whole, &accepted).map_err(said)?;
-            goes_on(rig, &accepted).map_err(said)?;
-            // What could not be read may be read the next time.
-            accepted.tape.unreadable.clear();
-            goes_on(rig, &accepted).map_err(said)?;
+            check_resumed(rig, &accepted).map_err(said)?;
+            // A sector that was unreadable may be readable at the next start.
+            accepted.device.unreadable.clear();
+            check_resumed(rig, &accepted).map_err(said)?;
             Ok(End::Reported)
         }
     }
 }
 
-/// Whether what was found is all but the last batch.
+/// Whether only the last batch is missing.
 fn lacks_the_last_batch(whole: &Recovered, recovered: &Recovered) -> bool {
     whole.found.next_batch == recovered.found.next_batch + 1
         && whole.found.records.starts_with(&recovered.found.records)
 }
 
-/// With the loss accepted, what is written after that is kept.
-fn goes_on(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
+/// With the loss accepted, later writes must be kept.
+fn check_resumed(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
     const NEW: u64 = stamp(0, 0, u32::MAX);
     let machine = &rig.machine;
-    let Some(mut journal) = Journal::resume(accepted, machine.kept) else { return Ok(()) };
-    journal.write_at_once(0, NEW);
-    let again = Recovered::read(journal.tape, &mut Faults::default(), true);
+    let Some(mut journal) = Journal::resume(accepted, machine.durability) else { return Ok(()) };
+    journal.write_durably(0, NEW);
+    let again = Recovered::read(journal.device, &mut Faults::default(), true);
     match again.map(|again| again.overlay()[0]) {
         Ok(Some(NEW)) => Ok(()),
-        other => Err(format!("what is written after that comes back as {other:?}")),
+        other => Err(format!("a later write is restored as {other:?}")),
     }
 }
 
-/// With the loss accepted: the records of one batch are gone, no others, and nothing is brought
-/// back that nobody wrote.
+/// With the loss accepted, the records of at most one batch may be missing, and all restored data
+/// must have been written by a client.
 fn check_accepted(rig: &Rig, whole: &Recovered, accepted: &Recovered) -> Result<(), String> {
     for (at, stamp) in accepted.overlay().into_iter().enumerate() {
         let Some(stamp) = stamp else { continue };
         if stamp != ZERO && !rig.machine.oracle.was_written(at as u64, stamp) {
-            return Err(format!("sector {at} comes back as {}", show(stamp)));
+            return Err(format!("sector {at} is restored as {}", describe_stamp(stamp)));
         }
     }
     let has = |found: &&FoundRecord| {
@@ -223,6 +220,6 @@ fn check_accepted(rig: &Rig, whole: &Recovered, accepted: &Recovered) -> Result<
     batches.dedup();
     match batches.len() {
         0 | 1 => Ok(()),
-        count => Err(format!("{count} batches are lost with it")),
+        count => Err(format!("{count} batches are lost")),
     }
 }

@@ -1,8 +1,8 @@
-//! The two devices of an enumerated machine, as they are between two moments.
+//! The two devices of an enumerated machine.
 //!
-//! A sector is written wholly or not at all. Until a flush, the disk may keep any of the contents
-//! that a sector was given since the last one, whatever came of its neighbours: that covers every
-//! subset and every order of what is in its cache.
+//! Sectors are atomic. Until a flush, the disk may keep any of the contents that a sector was given
+//! since the last one, independently of other sectors: that covers every subset and every order of
+//! its cache.
 
 use super::work::SECTORS;
 use crate::harness::oracle::stamp;
@@ -22,9 +22,9 @@ struct Cached {
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     stable: [u64; SECTORS],
-    /// What was written since, in order.
+    /// Writes since the last flush, in order.
     cached: Vec<Cached>,
-    /// Writes so far.
+    /// The number of writes so far.
     written: u32,
 }
 
@@ -34,7 +34,7 @@ impl Disk {
         Self { stable, cached: Vec::new(), written: 0 }
     }
 
-    /// One whose sectors hold this for certain.
+    /// A disk with this content and an empty cache.
     pub(super) const fn with(stable: [u64; SECTORS]) -> Self {
         Self { stable, cached: Vec::new(), written: 0 }
     }
@@ -44,18 +44,18 @@ impl Disk {
         self.cached.push(Cached { sector, stamp, number: self.written });
     }
 
-    /// Writes past the cache.
+    /// Writes to stable storage.
     pub(super) fn write_through(&mut self, sector: usize, stamp: u64) {
         self.cached.retain(|cached| cached.sector != sector);
         self.stable[sector] = stamp;
     }
 
-    /// What a flush that begins now brings to stable storage.
+    /// The position of a flush that begins now.
     pub(super) const fn mark(&self) -> u32 {
         self.written
     }
 
-    /// A flush that began at `mark` has ended.
+    /// Ends a flush that began at `mark`.
     pub(super) fn flush(&mut self, mark: u32) {
         let stable = &mut self.stable;
         self.cached.retain(|cached| {
@@ -67,19 +67,18 @@ impl Disk {
         });
     }
 
-    /// What a read finds.
+    /// The content as reads see it.
     pub(super) fn content(&self) -> [u64; SECTORS] {
         let mut content = self.stable;
         self.cached.iter().for_each(|cached| content[cached.sector] = cached.stamp);
         content
     }
 
-    /// What a read finds once everything that is not on stable storage is gone.
     pub(super) const fn stable(&self) -> &[u64; SECTORS] {
         &self.stable
     }
 
-    /// What each sector may hold when the power is gone.
+    /// The contents that each sector may have after a power failure.
     pub(super) fn possible(&self) -> [Vec<u64>; SECTORS] {
         let mut possible = self.stable.map(|stamp| vec![stamp]);
         for cached in &self.cached {
@@ -94,15 +93,14 @@ impl Disk {
 
 const PAGE_BYTES: usize = 4096;
 
-/// The journal's device. A copy shares what neither changes.
+/// The journal's device. Copies share their unchanged pages.
 #[derive(Clone, Debug)]
-pub(super) struct Tape {
+pub(super) struct LogDevice {
     pages: Vec<Rc<[u8; PAGE_BYTES]>>,
-    /// Sectors that can't be read.
     pub unreadable: Vec<u64>,
 }
 
-impl Tape {
+impl LogDevice {
     pub(super) fn new(size_bytes: u64) -> Self {
         let page = Rc::new([0; PAGE_BYTES]);
         let pages = vec![page; size_bytes as usize / PAGE_BYTES];
@@ -113,7 +111,7 @@ impl Tape {
         (self.pages.len() * PAGE_BYTES) as u64
     }
 
-    /// The sectors that these bytes would change, by their number within the bytes.
+    /// The indexes of those sectors of a write that differ from the device.
     pub(super) fn changes(&self, position: u64, bytes: &[u8]) -> Vec<usize> {
         let sectors = bytes.chunks(SECTOR_BYTES as usize).enumerate();
         let changes = sectors.filter(|(at, sector)| {
@@ -124,7 +122,18 @@ impl Tape {
         changes.map(|(at, _)| at).collect()
     }
 
-    /// Writes one sector of these bytes, by its number within them.
+    /// Writes the changed sectors of a write that `is_written` accepts by their indexes.
+    pub(super) fn write_some(
+        &mut self,
+        position: u64,
+        bytes: &[u8],
+        is_written: impl Fn(usize) -> bool,
+    ) {
+        let changes = self.changes(position, bytes).into_iter();
+        changes.filter(|&at| is_written(at)).for_each(|at| self.write(position, bytes, at));
+    }
+
+    /// Writes one sector of a write, given by its index.
     pub(super) fn write(&mut self, position: u64, bytes: &[u8], sector: usize) {
         let from = sector * SECTOR_BYTES as usize;
         let place = position as usize + from;
@@ -139,13 +148,12 @@ impl Tape {
         crate::harness::memory::read_stamp(&page[..], position % PAGE_BYTES as u64)
     }
 
-    /// Flips bits of one byte.
     pub(super) fn flip(&mut self, position: u64, bits: u8) {
         let page = Rc::make_mut(&mut self.pages[position as usize / PAGE_BYTES]);
         page[position as usize % PAGE_BYTES] ^= bits;
     }
 
-    /// Positions of pages that hold anything but zeroes.
+    /// The positions of pages that are not all zero.
     pub(super) fn written(&self) -> impl Iterator<Item = u64> {
         let pages = self.pages.iter().enumerate();
         let written = pages.filter(|(_, page)| page.iter().any(|&byte| byte != 0));
@@ -153,7 +161,7 @@ impl Tape {
     }
 }
 
-impl Hash for Tape {
+impl Hash for LogDevice {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for at in self.written() {
             at.hash(hasher);
@@ -163,7 +171,7 @@ impl Hash for Tape {
     }
 }
 
-impl ReadAt for Tape {
+impl ReadAt for LogDevice {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
         let end = position + buffer.len() as u64;
         if self.unreadable.iter().any(|&sector| {

@@ -1,5 +1,4 @@
-//! Every order in which the things of one workload can happen, or some of them where there are too
-//! many.
+//! The orders of the events of one workload: all of them, or a sample if there are too many.
 
 use super::crash::{self, Seen};
 use super::rig::Rig;
@@ -10,7 +9,7 @@ use crate::harness::parallel::panic_text;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A choice that was made, and how many there were.
+/// A choice, and the number of alternatives.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     choice: usize,
@@ -38,17 +37,17 @@ impl<'a> Walk<'a> {
         Self { workload, limits, bug, dice: Dice::new(seed), seen, tally: Tally::default() }
     }
 
-    /// Goes through the orders.
+    /// Follows the orders.
     ///
     /// # Errors
-    /// The first order that breaks a promise.
+    /// The first order that breaks a guarantee.
     pub(super) fn run(&mut self) -> Result<(), Box<Failure>> {
         self.tally.workloads += 1;
         let mut path: Vec<Turn> = Vec::new();
         let mut fresh = 0;
         for _ in 0..self.limits.orders {
             self.follow(&mut path, |path| path.len() > fresh, |_| 0)?;
-            // The next order is the same up to the last turn that had another choice left.
+            // The next order shares the path up to the last turn with another alternative.
             let last = path.iter().rposition(|turn| turn.choice + 1 < turn.choices);
             let Some(last) = last else {
                 self.tally.all_orders += 1;
@@ -61,7 +60,7 @@ impl<'a> Walk<'a> {
         self.follow_some(&path)
     }
 
-    /// Follows random orders; those before `next` have been followed.
+    /// Follows random orders; all orders before `next` have been followed.
     fn follow_some(&mut self, next: &[Turn]) -> Result<(), Box<Failure>> {
         let mut seen = HashSet::new();
         for _ in 0..self.limits.random_orders {
@@ -77,8 +76,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Follows one order: `path` as far as it goes, then as chosen. Looks at the crashes of each
-    /// moment that `look` wants.
+    /// Follows one order: `path` first, then as `choose` decides. Checks the crashes of each moment
+    /// that `look` accepts.
     fn follow(
         &mut self,
         path: &mut Vec<Turn>,
@@ -92,7 +91,11 @@ impl<'a> Walk<'a> {
             Ok(Err(message)) => message,
             Err(panic) => panic_text(&*panic),
         };
-        Err(Box::new(Failure { workload: self.workload.clone(), message, events: self.tell(path) }))
+        Err(Box::new(Failure {
+            workload: self.workload.clone(),
+            message,
+            events: self.replay_events(path),
+        }))
     }
 
     fn play(
@@ -121,14 +124,14 @@ impl<'a> Walk<'a> {
         rig.machine.violation.take().map_or(Ok(()), Err)
     }
 
-    /// What happened on the way, for people.
-    fn tell(&self, path: &[Turn]) -> Vec<String> {
+    /// The events of a path, for a failure.
+    fn replay_events(&self, path: &[Turn]) -> Vec<String> {
         let mut rig = Rig::new(self.workload, self.bug);
-        rig.machine.notes = Some(Vec::new());
+        rig.machine.event_log = Some(Vec::new());
         let told = catch_unwind(AssertUnwindSafe(|| {
             path.iter().for_each(|turn| rig.step(turn.choice));
         }));
-        let mut notes = rig.machine.notes.take().unwrap_or_default();
+        let mut notes = rig.machine.event_log.take().unwrap_or_default();
         if told.is_err() {
             notes.push("panic".into());
         }

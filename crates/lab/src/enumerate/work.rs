@@ -1,14 +1,15 @@
-//! What the enumerated machines are asked to do.
+//! The workloads of enumerated machines.
 
+use crate::harness::WHOLE;
 use crate::harness::dice::Dice;
+use crate::named::named;
 use forebay_types::{ByteRange, REGION_BYTES, SECTOR_BYTES};
 use forebay_volume::RequestKind;
 use std::fmt;
 
-/// Sectors that workloads may touch: two lines before the border of the first two regions, and two
-/// behind it.
+/// Sectors that workloads use: two lines on each side of the border between the first two regions.
 pub(super) const SECTORS: usize = 32;
-/// The first of them on the volume.
+/// The first of them.
 pub(super) const FIRST: u64 = REGION_BYTES / SECTOR_BYTES - 16;
 
 /// One operation of a workload.
@@ -16,25 +17,25 @@ pub(super) const FIRST: u64 = REGION_BYTES / SECTOR_BYTES - 16;
 pub enum Operation {
     /// A client's request.
     Request(RequestKind, ByteRange),
-    /// Time passes, and the background writes back what is old enough.
+    /// Time passes; background writeback destages old data.
     Tick,
     /// The journal begins a checkpoint.
     Checkpoint,
-    /// The process dies and another one starts.
+    /// The process is killed, and the next one starts.
     Kill,
-    /// The power fails and comes back.
+    /// Power fails and returns.
     Power,
-    /// The process is stopped and started as an operator does it.
+    /// The process is stopped and started by the operator.
     Restart,
 }
 
-/// The sectors of a byte range, counted from the first that workloads touch.
+/// The sectors of a byte range, counted from the first one that workloads use.
 pub(super) fn places(range: ByteRange) -> std::ops::Range<usize> {
     let first = (range.offset / SECTOR_BYTES - FIRST) as usize;
     first..first + (range.len / SECTOR_BYTES) as usize
 }
 
-/// Sectors from `first` on, counted the same way.
+/// A byte range of sectors, counted in the same way.
 pub(super) const fn sectors(first: u64, count: u64) -> ByteRange {
     ByteRange::new((FIRST + first) * SECTOR_BYTES, count * SECTOR_BYTES)
 }
@@ -45,14 +46,14 @@ const TRIM: RequestKind = RequestKind::Trim { fua: false };
 const ZERO: RequestKind = RequestKind::Zero { fua: false, unmap: false };
 
 impl Operation {
-    /// The set that is enumerated. The border of the regions lies behind sector 15.
+    /// The enumerated operations. The border of the regions follows sector 15.
     pub const ALL: [Self; 14] = [
         Self::Request(WRITE, sectors(11, 1)),
         Self::Request(WRITE, sectors(8, 8)),
         Self::Request(WRITE, sectors(8, 16)),
         Self::Request(WRITE, sectors(6, 6)),
         Self::Request(FUA, sectors(10, 2)),
-        Self::Request(RequestKind::Flush, ByteRange::new(0, 0)),
+        Self::Request(RequestKind::Flush, WHOLE),
         Self::Request(TRIM, sectors(10, 4)),
         Self::Request(ZERO, sectors(4, 8)),
         Self::Request(RequestKind::Read, sectors(0, 24)),
@@ -63,7 +64,7 @@ impl Operation {
         Self::Restart,
     ];
 
-    /// Any operation, of any place and length.
+    /// A random operation at a random place.
     pub(super) fn draw(dice: &mut Dice) -> Self {
         let count = dice.skewed(1, 16);
         let range = sectors(dice.below(SECTORS as u64 - count + 1), count);
@@ -71,7 +72,7 @@ impl Operation {
         match dice.weighted(&[30, 8, 10, 5, 5, 6, 12, 8, 4, 4, 2]) {
             0 => Self::Request(WRITE, range),
             1 => Self::Request(FUA, range),
-            2 => Self::Request(RequestKind::Flush, ByteRange::new(0, 0)),
+            2 => Self::Request(RequestKind::Flush, WHOLE),
             3 => Self::Request(RequestKind::Trim { fua }, range),
             4 => Self::Request(RequestKind::Zero { fua, unmap: dice.chance(500_000) }, range),
             5 => Self::Request(RequestKind::Read, range),
@@ -107,40 +108,27 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What keeps the acknowledged writes of the machine's volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// Nothing but memory.
-    None,
-    /// A journal, each write before it is acknowledged.
-    Ack,
-    /// A journal, with the next flush.
-    Flush,
-}
-
-impl Kept {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::None, Self::Ack, Self::Flush];
-}
-
-impl fmt::Display for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Ack => "journal, ack",
-            Self::Flush => "journal, flush",
-        })
+named! {
+    /// The protection of the machine's volume.
+    "protection" enum Durability {
+        /// None: dirty data is in memory only.
+        None = "none",
+        /// A journal with `durability=ack`: each write is recorded before its acknowledgement.
+        Ack = "journal, ack",
+        /// A journal with `durability=flush`: writes are recorded by the next flush.
+        Flush = "journal, flush",
     }
 }
 
-/// One machine and what it is asked to do.
+/// A machine and its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// What protects its volume.
-    pub kept: Kept,
-    /// Whether each shard takes one dirty line only, so that other writes go through to the disk.
+    /// The protection of its volume.
+    pub durability: Durability,
+    /// Whether each shard may have only one dirty line, so that other writes go through to the
+    /// disk.
     pub tight: bool,
-    /// What it does, in order; each may begin before the one before it has ended.
+    /// The operations in order; each may begin before the previous one has ended.
     pub operations: Vec<Operation>,
 }
 
@@ -148,39 +136,39 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.operations.iter().map(Operation::to_string).collect();
         let room = if self.tight { "little room" } else { "room" };
-        write!(f, "{}; {room}: {}", self.kept, words.join(", "))
+        write!(f, "{}; {room}: {}", self.durability, words.join(", "))
     }
 }
 
-/// How many workloads there are of `length` operations.
+/// The number of workloads with `length` operations.
 pub(super) const fn count(length: u32) -> u64 {
-    (Operation::ALL.len() as u64).pow(length) * Kept::ALL.len() as u64 * 2
+    (Operation::ALL.len() as u64).pow(length) * Durability::ALL.len() as u64 * 2
 }
 
-/// Workload number `index` of those with `length` operations.
+/// Workload number `index` among those with `length` operations.
 pub(super) fn workload(length: u32, mut index: u64) -> Workload {
     let mut digit = |base: usize| {
         let digit = (index % base as u64) as usize;
         index /= base as u64;
         digit
     };
-    let (kept, tight) = (Kept::ALL[digit(3)], digit(2) == 1);
+    let (durability, tight) = (Durability::ALL[digit(3)], digit(2) == 1);
     let operations = (0..length).map(|_| Operation::ALL[digit(Operation::ALL.len())]).collect();
-    Workload { kept, tight, operations }
+    Workload { durability, tight, operations }
 }
 
-/// Workloads whose indexes leave the same rest have the same machine and begin with the same
+/// Workloads whose numbers are equal modulo this have the same machine and the same first
 /// operation.
-pub(super) const ALIKE: u64 = (Operation::ALL.len() * Kept::ALL.len() * 2) as u64;
+pub(super) const GROUPS: u64 = (Operation::ALL.len() * Durability::ALL.len() * 2) as u64;
 
-/// A workload that follows from the seed.
+/// A random workload.
 pub(super) fn random(dice: &mut Dice) -> Workload {
-    let (kept, tight) = (dice.pick(&Kept::ALL), dice.chance(500_000));
+    let (durability, tight) = (dice.pick(&Durability::ALL), dice.chance(500_000));
     let operations = (0..dice.range(3, 10)).map(|_| Operation::draw(dice)).collect();
-    Workload { kept, tight, operations }
+    Workload { durability, tight, operations }
 }
 
-/// Everything that workloads may touch.
+/// The range that workloads use.
 pub(super) const fn all_sectors() -> ByteRange {
     sectors(0, SECTORS as u64)
 }

@@ -1,28 +1,25 @@
-//! `cache-effect`: transfers of all sizes, written and read in sequence, one at a time, by an array
-//! that is used bare and through the cache.
+//! `cache-effect`: sequential transfers of all sizes, one at a time, on a bare array and through
+//! the cache.
 
-use super::machine::{Clients, Link, Machine, MachineSpec, Step};
+use super::machine::{Clients, Link, Machine, Step};
 use super::plot::{Plot, Scale, Series};
-use super::report::{Report, Table, figure, known};
+use super::report::{Report, Table, figure, figure_or_empty};
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
-/// What was measured of an EMC CLARiiON CX3-80 in 2008: transfers of 64 KiB, in MB/s.
+/// The published measurement of an EMC CLARiiON CX3-80 in 2008: transfers of 64 KiB, in MB/s.
 const ANCESTOR_BYTES: u64 = 64 << 10;
 const ANCESTOR_BEFORE: f64 = 4.6;
 const ANCESTOR_AFTER: f64 = 160.9;
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub disk: &'static str,
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// The smallest transfer and the largest, each twice the one before.
+    /// The smallest and the largest transfer; the size doubles from one to the next.
     pub len_min: u64,
     pub len_max: u64,
-    /// Transfers without the cache: as many as have so many bytes, and so many at least and at
-    /// most.
+    /// Transfers without the cache: the total size, and the limits of their number.
     pub bare_bytes: u64,
     pub bare_count: (u64, u64),
 }
@@ -43,7 +40,7 @@ impl Plan {
     }
 
     fn machine(&self, pool_bytes: u64) -> Result<Machine, OpenError> {
-        Machine::new(&MachineSpec { disk: self.disk, pool_bytes, link: Link::FIBRE })
+        Machine::new(self.disk, pool_bytes)
     }
 }
 
@@ -60,16 +57,12 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Whether writers had to wait for the disk in the end.
+    /// Whether the writer was limited by the disk in the end.
     pub(super) fn is_full(&self) -> bool {
         self.write_sustained < 0.99 * self.write_burst
     }
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
 pub(super) fn run(plan: &Plan) -> Result<Report, OpenError> {
     let rates = plan.sizes().map(|len| measure(plan, len)).collect::<Result<Vec<_>, _>>()?;
     let stripe = plan.machine(0)?.geometry();
@@ -96,15 +89,14 @@ impl Clients for Stream {
     }
 }
 
-/// Lets one client go through a range; gives its rate in bytes per second.
+/// Lets one client transfer a range; returns the rate in bytes per second.
 pub(super) fn stream(machine: &mut Machine, is_write: bool, len: u64, range: ByteRange) -> f64 {
     let begun_ns = machine.now_ns();
-    machine.welcome(0, 0);
+    machine.add_client(0, 0);
     machine.run(u64::MAX, &mut Stream { is_write, len, rest: range });
     range.len as f64 * 1e9 / (machine.now_ns() - begun_ns) as f64
 }
 
-/// Takes all rates of one size.
 pub(super) fn measure(plan: &Plan, len: u64) -> Result<Rates, OpenError> {
     let (min, max) = plan.bare_count;
     let bare = ByteRange::new(0, (plan.bare_bytes / len).clamp(min, max) * len);
@@ -113,8 +105,8 @@ pub(super) fn measure(plan: &Plan, len: u64) -> Result<Rates, OpenError> {
 
     let pool_bytes = plan.pool_bytes;
     let mut machine = plan.machine(pool_bytes)?;
-    // A quarter of the cache is dirty without anybody minding. When more has been written than the
-    // cache holds, all that may be dirty is, unless the disk has kept up.
+    // A quarter of the cache stays below the background limit. After the size of the cache has been
+    // written, the cache has reached the dirty limit, unless the disk has kept up.
     let quarter = ByteRange::new(0, (pool_bytes / 4).next_multiple_of(len));
     let write_burst = stream(&mut machine, true, len, quarter);
     let filling = ByteRange::new(quarter.end(), pool_bytes);
@@ -128,7 +120,6 @@ pub(super) fn measure(plan: &Plan, len: u64) -> Result<Rates, OpenError> {
     Ok(Rates { len, write_bare, write_burst, write_sustained, read_bare, read_ahead, read_again })
 }
 
-/// Bytes per second as MB/s.
 fn megabytes(rate: f64) -> f64 {
     rate / 1e6
 }
@@ -177,8 +168,8 @@ fn table(rates: &[Rates]) -> Table {
                 figure(megabytes(rates.write_sustained)) + if rates.is_full() { "" } else { "*" }
             }),
             ("burst gain", &|rates| format!("{:.0}x", rates.write_burst / rates.write_bare)),
-            ("EMC before", &|rates| known(is_known(rates).then_some(ANCESTOR_BEFORE))),
-            ("EMC after", &|rates| known(is_known(rates).then_some(ANCESTOR_AFTER))),
+            ("EMC before", &|rates| figure_or_empty(is_known(rates).then_some(ANCESTOR_BEFORE))),
+            ("EMC after", &|rates| figure_or_empty(is_known(rates).then_some(ANCESTOR_AFTER))),
             ("read without", &|rates| figure(megabytes(rates.read_bare))),
             ("read first", &|rates| figure(megabytes(rates.read_ahead))),
             ("read again", &|rates| figure(megabytes(rates.read_again))),

@@ -1,17 +1,15 @@
-//! `call-center-users`: how many users of a database one server carries, by size of its write
-//! cache.
+//! `call-center-users`: the users of a database that one server supports, by cache size.
 
-use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table};
-use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Spell, Work, measure};
+use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
-/// What was measured of a server with a battery-backed cache: users by MiB of the write cache.
+/// The published measurement of a server with a battery-backed cache: users by MiB of write cache.
 const ANCESTOR: [(u64, f64); 3] = [(0, 39.0), (64, 51.0), (256, 96.0)];
 
-/// What a user of the database does. The last 16 MiB of what is shared are its log.
+/// The behaviour of a database user. The last 16 MiB of the shared area are the log.
 pub(super) const WORK: Work = Work {
     think_ns: 12_000_000_000,
     requests: 175,
@@ -24,20 +22,18 @@ pub(super) const WORK: Work = Work {
         Kind::write(10, 4 * KIB, Area::Log { offset: 4192 * MIB, bytes: 16 * MIB }),
     ],
     shared_bytes: 4208 * MIB,
-    own_bytes: 0,
-    is_another: false,
+    place_bytes: 0,
+    changes_place: false,
 };
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the caches that are compared; zero for none.
+    /// Cache sizes to compare, in bytes of lines; zero for no cache.
     pub pools: &'static [u64],
-    /// The longest that what a user does may take on average, in seconds.
+    /// The limit of the mean duration of a call, in seconds.
     pub limit_seconds: f64,
-    /// Users that are tried, at most.
     pub users_max: u32,
-    pub spell: Spell,
+    pub schedule: Schedule,
 }
 
 impl Plan {
@@ -45,26 +41,22 @@ impl Plan {
         pools: &[0, 64 << 20, 256 << 20],
         limit_seconds: 5.0,
         users_max: 400,
-        spell: Spell { warm_ns: 150_000_000_000, measured_ns: 120_000_000_000 },
+        schedule: Schedule { warmup_ns: 150_000_000_000, measured_ns: 120_000_000_000 },
     };
 }
 
-/// A cache, and who gets along with it.
+/// One cache size and the users that it supports.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Carried {
+pub(super) struct UserLimit {
     pub pool_bytes: u64,
-    /// The most users whose response is within the limit.
+    /// The largest number of users within the limit.
     pub users: u32,
-    /// What was measured with each number of users that was tried, in their order.
+    /// The measurement for each number of users tried, in ascending order.
     pub tried: Vec<(u32, Measured)>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
-    let found = plan.pools.iter().map(|&pool_bytes| carried(plan, pool_bytes, seed));
+    let found = plan.pools.iter().map(|&pool_bytes| find_user_limit(plan, pool_bytes, seed));
     let found = found.collect::<Result<Vec<_>, _>>()?;
     Ok(Report {
         title: "Call-center users that one server carries, by size of its cache".to_owned(),
@@ -79,13 +71,16 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// Looks for the most users within the limit: first ever twice as many, then by halves.
-pub(super) fn carried(plan: &Plan, pool_bytes: u64, seed: u64) -> Result<Carried, OpenError> {
-    let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
+/// Searches the largest number of users within the limit: by doubling, then by bisection.
+pub(super) fn find_user_limit(
+    plan: &Plan,
+    pool_bytes: u64,
+    seed: u64,
+) -> Result<UserLimit, OpenError> {
     let mut tried = Vec::new();
     let (mut good, mut bad, mut users) = (0, plan.users_max + 1, 8.min(plan.users_max));
     while good + 1 < bad {
-        let measured = measure(&spec, &WORK, users, plan.spell, seed)?;
+        let measured = measure(pool_bytes, &WORK, users, plan.schedule, seed)?;
         tried.push((users, measured));
         if measured.operation_seconds <= plan.limit_seconds {
             good = users;
@@ -96,7 +91,7 @@ pub(super) fn carried(plan: &Plan, pool_bytes: u64, seed: u64) -> Result<Carried
         users = if bad > plan.users_max { (good * 2).min(plan.users_max) } else { halves };
     }
     tried.sort_by_key(|&(users, _)| users);
-    Ok(Carried { pool_bytes, users: good, tried })
+    Ok(UserLimit { pool_bytes, users: good, tried })
 }
 
 fn model(plan: &Plan) -> Vec<String> {
@@ -117,8 +112,8 @@ fn model(plan: &Plan) -> Vec<String> {
             "The disk is {SERVER_DISK}, used bare, and through Forebay in write-back under a \
              supply with so much memory for lines, which serves reads and writes alike. Each \
              number of users works for {} s before it is measured for {} s.",
-            plan.spell.warm_ns / 1_000_000_000,
-            plan.spell.measured_ns / 1_000_000_000
+            plan.schedule.warmup_ns / 1_000_000_000,
+            plan.schedule.measured_ns / 1_000_000_000
         ),
     ]
 }
@@ -127,10 +122,10 @@ fn name_of(pool_bytes: u64) -> String {
     if pool_bytes == 0 { "none".to_owned() } else { Size(pool_bytes).to_string() }
 }
 
-fn table(found: &[Carried]) -> Table {
-    let none = found.first().map_or(1, |carried| carried.users.max(1));
-    let ancestor = |carried: &Carried| {
-        let known = ANCESTOR.iter().find(|known| known.0 == carried.pool_bytes / MIB);
+fn table(found: &[UserLimit]) -> Table {
+    let none = found.first().map_or(1, |limit| limit.users.max(1));
+    let ancestor = |limit: &UserLimit| {
+        let known = ANCESTOR.iter().find(|known| known.0 == limit.pool_bytes / MIB);
         known.map(|known| known.1)
     };
     let times = |users: f64, of: f64| format!("{:.1}x", users / of);
@@ -147,20 +142,20 @@ fn table(found: &[Carried]) -> Table {
     )
 }
 
-fn plot(found: &[Carried], plan: &Plan) -> Plot {
-    let most = found.iter().flat_map(|carried| &carried.tried).map(|&(users, _)| users).max();
-    let limit = [1, most.unwrap_or(1)].map(|users| (f64::from(users), plan.limit_seconds));
-    let lines = found.iter().map(|carried| {
-        let points = carried
+fn plot(found: &[UserLimit], plan: &Plan) -> Plot {
+    let most = found.iter().flat_map(|limit| &limit.tried).map(|&(users, _)| users).max();
+    let limit_line = [1, most.unwrap_or(1)].map(|users| (f64::from(users), plan.limit_seconds));
+    let lines = found.iter().map(|limit| {
+        let points = limit
             .tried
             .iter()
             .map(|&(users, measured)| (f64::from(users), measured.operation_seconds));
-        Series::line(&format!("cache: {}", name_of(carried.pool_bytes)), points)
+        Series::line(&format!("cache: {}", name_of(limit.pool_bytes)), points)
     });
     Plot::new(
         "What a call waits for its requests",
         ("users", Scale::Linear),
         ("seconds", Scale::Decades),
-        lines.chain([Series::line("limit", limit)]).collect(),
+        lines.chain([Series::line("limit", limit_line)]).collect(),
     )
 }

@@ -1,64 +1,60 @@
-//! The disk of a machine: a model's timing, and what it was asked for.
+//! The disk of a machine: the timing of a model, and counters.
 
 use crate::harness::slab::Slab;
 use forebay_backend::model::{DiskModel, timing};
 use forebay_backend::{IoKind, OpenError};
 use forebay_types::{ByteRange, DiskGeometry};
 
-/// The disks, as people call them, and by their names.
+/// Disks of experiments: name in tables, and model.
 pub(super) const DISKS: [(&str, &str); 2] = [
     ("hard disk", "model:hdd?size=64GiB"),
     ("RAID 5 of 15", "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=8GiB"),
 ];
 
-/// What a disk has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskTally {
     pub reads: u64,
     pub read_bytes: u64,
     pub writes: u64,
     pub write_bytes: u64,
-    /// How long anything was in flight, in nanoseconds.
+    /// Time with an I/O in flight, in nanoseconds.
     pub busy_ns: u64,
 }
 
-/// What happens to a disk.
-pub(crate) struct Trouble {
+/// A disturbance of a disk.
+pub(crate) struct Disturbance {
     from_ns: u64,
     until_ns: u64,
-    /// How many times as long everything takes meanwhile; `None` where nothing goes on.
+    /// The slowdown during the disturbance; `None` if the disk makes no progress.
     factor: Option<u64>,
-    /// What takes its place for I/Os from then on.
-    successor: Option<Box<dyn DiskModel>>,
+    /// The model that serves I/Os from `from_ns` on.
+    replacement: Option<Box<dyn DiskModel>>,
 }
 
-impl Trouble {
+impl Disturbance {
     /// Everything takes `factor` times as long.
     pub(crate) fn slow(from_ns: u64, until_ns: u64, factor: u64) -> Self {
-        Self { from_ns, until_ns, factor: Some(factor), successor: None }
+        Self { from_ns, until_ns, factor: Some(factor), replacement: None }
     }
 
-    /// Nothing goes on.
+    /// The disk makes no progress.
     pub(crate) fn stopped(from_ns: u64, until_ns: u64) -> Self {
-        Self { from_ns, until_ns, factor: None, successor: None }
+        Self { from_ns, until_ns, factor: None, replacement: None }
     }
 
-    /// I/Os from then on are those of a disk of this name.
-    ///
-    /// # Errors
-    /// When there is no such disk.
-    pub(crate) fn exchanged(from_ns: u64, name: &str) -> Result<Self, OpenError> {
+    /// I/Os submitted from `from_ns` on go to the model `name`. Fails if it is invalid.
+    pub(crate) fn replaced(from_ns: u64, name: &str) -> Result<Self, OpenError> {
         let (model, _) = timing(name)?;
-        Ok(Self { from_ns, until_ns: from_ns, factor: None, successor: Some(model) })
+        Ok(Self { from_ns, until_ns: from_ns, factor: None, replacement: Some(model) })
     }
 
-    /// What the disk's own clock gains in the time of trouble.
-    fn gained_ns(&self) -> u64 {
+    /// The progress of the disk's own clock during the disturbance.
+    fn progress_ns(&self) -> u64 {
         self.factor.map_or(0, |factor| (self.until_ns - self.from_ns) / factor)
     }
 
-    /// The time by the disk's own clock.
-    fn inside_ns(&self, now_ns: u64) -> u64 {
+    /// Converts a time to the disk's own clock.
+    fn disk_ns(&self, now_ns: u64) -> u64 {
         if now_ns < self.from_ns {
             return now_ns;
         }
@@ -66,62 +62,56 @@ impl Trouble {
             Some(factor) if now_ns < self.until_ns => {
                 self.from_ns + (now_ns - self.from_ns) / factor
             }
-            _ => self.from_ns + self.gained_ns() + now_ns.saturating_sub(self.until_ns),
+            _ => self.from_ns + self.progress_ns() + now_ns.saturating_sub(self.until_ns),
         }
     }
 
-    /// When the disk's own clock shows a time.
-    fn outside_ns(&self, inside_ns: u64) -> u64 {
-        let Some(into_ns) = inside_ns.checked_sub(self.from_ns) else { return inside_ns };
+    /// Converts a time of the disk's own clock.
+    fn real_ns(&self, disk_ns: u64) -> u64 {
+        let Some(into_ns) = disk_ns.checked_sub(self.from_ns) else { return disk_ns };
         match self.factor {
-            Some(factor) if into_ns < self.gained_ns() => self.from_ns + into_ns * factor,
-            _ => self.until_ns + into_ns - self.gained_ns(),
+            Some(factor) if into_ns < self.progress_ns() => self.from_ns + into_ns * factor,
+            _ => self.until_ns + into_ns - self.progress_ns(),
         }
     }
 }
 
-/// A disk without data. Each I/O carries a `T`, which says what it is for.
+/// A disk without data. Each I/O carries a `T`, its purpose.
 pub(crate) struct Disk<T> {
     model: Box<dyn DiskModel>,
     size_bytes: u64,
     in_flight: Slab<T>,
-    /// Since when something is in flight.
+    /// The start of the current busy period.
     busy_from_ns: u64,
     tally: DiskTally,
-    trouble: Option<Trouble>,
+    disturbance: Option<Disturbance>,
 }
 
 impl<T> Disk<T> {
-    /// The disk of this name, `model:hdd?size=8GiB`, idle.
-    ///
-    /// # Errors
-    /// When there is no such disk.
+    /// An idle disk with the model `name`, such as `model:hdd?size=8GiB`. Fails if it is invalid.
     pub(crate) fn named(name: &str) -> Result<Self, OpenError> {
         let (model, size_bytes) = timing(name)?;
         let (in_flight, tally) = (Slab::default(), DiskTally::default());
-        Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally, trouble: None })
+        Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally, disturbance: None })
     }
 
-    /// Something will happen to it.
-    pub(crate) fn expect(&mut self, trouble: Trouble) {
-        self.trouble = Some(trouble);
+    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
+        self.disturbance = Some(disturbance);
     }
 
-    fn inside_ns(&self, now_ns: u64) -> u64 {
-        self.trouble.as_ref().map_or(now_ns, |trouble| trouble.inside_ns(now_ns))
+    fn disk_ns(&self, now_ns: u64) -> u64 {
+        self.disturbance.as_ref().map_or(now_ns, |disturbance| disturbance.disk_ns(now_ns))
     }
 
-    /// In bytes.
     pub(crate) const fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Its stripes, if it has any.
+    /// The stripes of the disk, if it has any.
     pub(crate) fn geometry(&self) -> DiskGeometry {
         self.model.geometry()
     }
 
-    /// Starts an I/O.
     pub(crate) fn start(&mut self, now_ns: u64, kind: IoKind, range: ByteRange, purpose: T) {
         match kind {
             IoKind::Read => {
@@ -138,30 +128,33 @@ impl<T> Disk<T> {
             self.busy_from_ns = now_ns;
         }
         let id = self.in_flight.insert(purpose);
-        let inside_ns = self.inside_ns(now_ns);
-        let model = match &mut self.trouble {
-            Some(Trouble { from_ns, successor: Some(successor), .. }) if now_ns >= *from_ns => {
-                successor
+        let disk_ns = self.disk_ns(now_ns);
+        let model = match &mut self.disturbance {
+            Some(Disturbance { from_ns, replacement: Some(replacement), .. })
+                if now_ns >= *from_ns =>
+            {
+                replacement
             }
             _ => &mut self.model,
         };
-        model.enqueue(inside_ns, u64::from(id), kind, range.offset, range.len);
+        model.enqueue(disk_ns, u64::from(id), kind, range.offset, range.len);
     }
 
-    /// When the next I/O may be done.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        let successor = self.trouble.as_ref().and_then(|trouble| trouble.successor.as_ref());
-        let models = [Some(&self.model), successor].into_iter().flatten();
+        let replacement =
+            self.disturbance.as_ref().and_then(|disturbance| disturbance.replacement.as_ref());
+        let models = [Some(&self.model), replacement].into_iter().flatten();
         let next_ns = models.filter_map(|model| model.next_completion()).min()?;
-        Some(self.trouble.as_ref().map_or(next_ns, |trouble| trouble.outside_ns(next_ns)))
+        Some(self.disturbance.as_ref().map_or(next_ns, |disturbance| disturbance.real_ns(next_ns)))
     }
 
-    /// Takes the next I/O that is done by now.
+    /// Removes an I/O that is complete by now.
     pub(crate) fn end(&mut self, now_ns: u64) -> Option<T> {
-        let inside_ns = self.inside_ns(now_ns);
-        let successor = self.trouble.as_mut().and_then(|trouble| trouble.successor.as_mut());
-        let mut models = [Some(&mut self.model), successor].into_iter().flatten();
-        let id = models.find_map(|model| model.pop(inside_ns))?;
+        let disk_ns = self.disk_ns(now_ns);
+        let replacement =
+            self.disturbance.as_mut().and_then(|disturbance| disturbance.replacement.as_mut());
+        let mut models = [Some(&mut self.model), replacement].into_iter().flatten();
+        let id = models.find_map(|model| model.pop(disk_ns))?;
         let purpose = self.in_flight.remove(id as u32).expect("a model ends an I/O once");
         if self.in_flight.len() == 0 {
             self.tally.busy_ns += now_ns - self.busy_from_ns;
@@ -169,7 +162,7 @@ impl<T> Disk<T> {
         Some(purpose)
     }
 
-    /// What was done up to now. What is in flight counts as asked for.
+    /// The counters up to now. I/Os in flight are included.
     pub(crate) fn tally(&self, now_ns: u64) -> DiskTally {
         let since_ns = if self.in_flight.len() > 0 { now_ns - self.busy_from_ns } else { 0 };
         DiskTally { busy_ns: self.tally.busy_ns + since_ns, ..self.tally }

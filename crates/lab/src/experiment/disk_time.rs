@@ -1,20 +1,19 @@
-//! `disk-time`: terminal-server users added ten at a time, and how busy their disk is.
+//! `disk-time`: terminal-server users, ten more at a time, and the utilization of their disk.
 
-use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Spell, Work, measure};
+use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
-/// What was measured of a server with a battery-backed cache: the average over all steps, and the
-/// most with the cache, in percent; and how much less time a request took at the best number.
+/// The published measurement of a server with a battery-backed cache, in percent: the averages over
+/// all steps, the maximum with the cache, and the largest reduction of the response time.
 const ANCESTOR_WITHOUT: f64 = 20.74;
 const ANCESTOR_WITH: f64 = 3.05;
 const ANCESTOR_WITH_MAX: f64 = 5.0;
 const ANCESTOR_FASTER: f64 = 70.0;
 
-/// What a terminal-server user does.
+/// The behaviour of a terminal-server user.
 pub(super) const WORK: Work = Work {
     think_ns: 13_000_000_000,
     requests: 4,
@@ -27,19 +26,17 @@ pub(super) const WORK: Work = Work {
         Kind::read(10, 16 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
     ],
     shared_bytes: 192 * MIB,
-    own_bytes: 1024 * MIB,
-    is_another: false,
+    place_bytes: 1024 * MIB,
+    changes_place: false,
 };
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// So many users come at a time, so often.
+    /// Users added per step, and the number of steps.
     pub users_step: u32,
     pub steps: u32,
-    pub spell: Spell,
+    pub schedule: Schedule,
 }
 
 impl Plan {
@@ -47,11 +44,11 @@ impl Plan {
         pool_bytes: 256 << 20,
         users_step: 10,
         steps: 10,
-        spell: Spell { warm_ns: 600_000_000_000, measured_ns: 600_000_000_000 },
+        schedule: Schedule { warmup_ns: 600_000_000_000, measured_ns: 600_000_000_000 },
     };
 }
 
-/// So many users, without the cache and with it.
+/// The measurement for one number of users, without and with the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     pub users: u32,
@@ -60,23 +57,18 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// How much less time a request takes with the cache, in percent.
+    /// The reduction of the response time by the cache, in percent.
     fn faster(&self) -> f64 {
         100.0 * (1.0 - self.with.request_seconds / self.without.request_seconds)
     }
 }
 
-/// Averages over all steps, in percent.
 struct Averages {
     without: f64,
     with: f64,
     behind: f64,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
@@ -94,14 +86,10 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// Measures each step.
 pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
     let point = |step| {
         let users = step * plan.users_step;
-        let with = |pool_bytes| {
-            let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
-            measure(&spec, &WORK, users, plan.spell, seed)
-        };
+        let with = |pool_bytes| measure(pool_bytes, &WORK, users, plan.schedule, seed);
         Ok(Point { users, without: with(0)?, with: with(plan.pool_bytes)? })
     };
     (1..=plan.steps).map(point).collect()
@@ -127,8 +115,8 @@ fn model(plan: &Plan) -> Vec<String> {
              it, which does not see what its cache does behind it. Behind is the share of time in \
              which the disk itself has something to do. A response is the mean over all requests.",
             Size(plan.pool_bytes),
-            plan.spell.warm_ns / 1_000_000_000,
-            plan.spell.measured_ns / 1_000_000_000
+            plan.schedule.warmup_ns / 1_000_000_000,
+            plan.schedule.measured_ns / 1_000_000_000
         ),
     ]
 }

@@ -1,44 +1,44 @@
-//! What gathering is worth on modelled arrays, in virtual time.
+//! The benefit of gathering on modelled arrays, in virtual time.
 
 use super::disk::Disk;
-use super::machine::{Clients, Link, Machine, MachineSpec, Step, VOLUME};
+use super::machine::{Clients, Machine, Step, VOLUME};
 use super::users::{KIB, MIB};
 use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
 use forebay_engine::VolumeCounters;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, Stripes};
 
-/// Writes of a run.
+/// Writes per run.
 const WRITES: u64 = 24_000;
 /// Arrays as Linux md drives them.
 const HDD: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=4GiB";
 const SSD: &str = "model:raid5?drives=5&chunk=64KiB&drive=ssd&drive-size=4GiB";
-/// An array of disks that take as long for an I/O of any size, one after the other.
+/// An array whose disks serve one I/O at a time, in a fixed time for any size.
 const FIXED: &str =
     "model:raid5?drives=5&chunk=64KiB&drive=fixed&drive-latency=2ms&drive-size=4GiB";
-/// A disk that does two I/Os at a time, as a tenant of a larger one does.
+/// A disk that serves two I/Os at a time, such as a tenant's share of a larger one.
 const NARROW: &str = "model:ssd?size=4GiB&parallel=2&write-latency=1ms&bandwidth=200MiB/s";
 const WIDE: &str = "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=4GiB";
 const RAID6: &str = "model:raid6?drives=8&chunk=32KiB&drive=hdd&drive-size=4GiB";
 
-/// Many clients, each with one write under way.
+/// Access patterns of many clients with one write in flight each.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// All go on where any of them ended: a deep queue of one program, which comes in a batch.
+    /// All clients share one sequential position: a program with a deep queue, which submits in
+    /// batches.
     Together,
-    /// The same, each after it has thought for up to as long as a write takes.
+    /// The same, but each client pauses up to 2 ms before a write.
     Loose,
-    /// Each in a place of its own.
+    /// Each client has its own sequential position.
     Apart,
-    /// Anywhere.
+    /// Random.
     Random,
-    /// Anywhere in a few stripes.
+    /// Random within a few stripes.
     Hot,
 }
 
 const KINDS: [Kind; 5] = [Kind::Together, Kind::Loose, Kind::Apart, Kind::Random, Kind::Hot];
 
-/// What is written, and by how many.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     kind: Kind,
@@ -85,9 +85,8 @@ impl Clients for Writers {
 
 /// A machine whose cache writes through.
 fn machine(disk: &str, gathers: bool) -> Machine {
-    let spec = MachineSpec { disk, pool_bytes: 64 * MIB, link: Link::FIBRE };
-    let mut machine = Machine::new(&spec).unwrap();
-    machine.set_up(|shard| {
+    let mut machine = Machine::new(disk, 64 * MIB).unwrap();
+    machine.configure(|shard| {
         shard.set_mode(VOLUME, Mode::WriteThrough);
         shard.set_gather_below(VOLUME, if gathers { MIB } else { 0 });
         if disk == NARROW {
@@ -97,7 +96,7 @@ fn machine(disk: &str, gathers: bool) -> Machine {
     machine
 }
 
-/// Bytes a second that clients write through, and what was counted.
+/// The throughput of writes through the cache in bytes per second, and the counters.
 fn rate(disk: &str, load: Load, gathers: bool) -> (f64, VolumeCounters) {
     let Load { kind, clients, len } = load;
     let mut machine = machine(disk, gathers);
@@ -105,13 +104,13 @@ fn rate(disk: &str, load: Load, gathers: bool) -> (f64, VolumeCounters) {
     let at = (0..u64::from(clients)).map(|client| client * 64 * MIB).collect();
     let (dice, thought) = (Dice::new(11), vec![false; clients as usize]);
     let mut writers = Writers { kind, len, bytes, at, left: WRITES, dice, thought };
-    (0..clients).for_each(|client| machine.welcome(client, 0));
+    (0..clients).for_each(|client| machine.add_client(client, 0));
     machine.run(u64::MAX, &mut writers);
     let rate = (WRITES * len) as f64 * 1e9 / machine.now_ns() as f64;
     (rate, machine.cache().unwrap().counters())
 }
 
-/// By how much gathering makes writes through the cache faster.
+/// The speedup of writes through the cache by gathering.
 fn gain(disk: &str, load: Load) -> f64 {
     let (without, _) = rate(disk, load, false);
     let (with, counters) = rate(disk, load, true);
@@ -128,15 +127,15 @@ fn gain(disk: &str, load: Load) -> f64 {
 }
 
 #[test]
-fn writes_through_are_gathered_where_each_io_costs() {
+fn gathering_speeds_up_disks_with_a_cost_per_io() {
     let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
     assert!(gain(NARROW, load) > 3.0);
     assert!(gain(FIXED, load) > 1.1);
 }
 
-/// All that is lost is the time of the trials.
+/// Only the trials cost time.
 #[test]
-fn where_the_disk_joins_what_waits_gathering_steps_aside() {
+fn gathering_stops_where_the_disk_coalesces() {
     let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
     assert!(gain(HDD, load) > 0.95);
     assert!(gain(SSD, load) > 0.95);
@@ -145,8 +144,8 @@ fn where_the_disk_joins_what_waits_gathering_steps_aside() {
 }
 
 #[test]
-#[ignore = "a table for the curious"]
-fn slow_what_gathering_is_worth() {
+#[ignore = "prints a table"]
+fn slow_table_of_gathering_gains() {
     for disk in [HDD, SSD, RAID6, FIXED, NARROW] {
         for kind in KINDS {
             for (clients, len) in [(4, 4 * KIB), (32, 4 * KIB), (32, 16 * KIB), (8, 64 * KIB)] {
@@ -156,29 +155,29 @@ fn slow_what_gathering_is_worth() {
     }
 }
 
-/// What of a stripe is dirty: whole lines, in runs of so many, with holes of so many between them.
+/// The dirty lines of a stripe: runs of `dirty` lines with `hole` clean lines between them.
 #[derive(Clone, Copy, Debug)]
 struct Pattern {
     dirty: u64,
     hole: u64,
 }
 
-/// A way to bring a stripe with holes to the disk.
+/// Ways to destage a stripe with holes.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// Each run is an operation.
+    /// Each run in an operation of its own.
     Apart,
-    /// All runs are one.
+    /// All runs in one operation.
     AtOnce,
-    /// The holes are read, and then all of it is written.
+    /// The holes are read, then the whole stripe is written.
     Filled,
 }
 
-/// I/Os that follow each other, each list at once when the one before is done.
+/// I/Os in sequence: each list is submitted at once when the one before is complete.
 type Steps = Vec<(IoKind, Vec<ByteRange>)>;
 
 impl Pattern {
-    /// The runs of a stripe that are dirty, or not; those closer than `bridge` in one.
+    /// The runs of dirty lines of a stripe, or of clean ones; runs closer than `bridge` are joined.
     fn runs(self, stripe: ByteRange, wanted: bool, bridge: u64) -> Vec<ByteRange> {
         let is_dirty = |line: u64| line % (self.dirty + self.hole) < self.dirty;
         let mut runs: Vec<ByteRange> = Vec::new();
@@ -192,7 +191,7 @@ impl Pattern {
         runs
     }
 
-    /// What is done for a stripe.
+    /// The I/Os that destage a stripe.
     fn steps(self, stripe: ByteRange, way: Way) -> Vec<Steps> {
         let write = IoKind::Write { fua: false };
         let dirty = self.runs(stripe, true, 0);
@@ -207,8 +206,8 @@ impl Pattern {
     }
 }
 
-/// Milliseconds that it takes to bring the dirty lines of a stripe to an array, with so many
-/// operations under way at a time, in order of place.
+/// Milliseconds per stripe to destage dirty lines to an array, with `at_once` operations in flight,
+/// in ascending order.
 fn stripe_ms(disk: &str, pattern: Pattern, at_once: usize, way: Way) -> f64 {
     let mut disk: Disk<usize> = Disk::named(disk).unwrap();
     let (width, count) = (disk.geometry().stripe_bytes, 400);
@@ -219,7 +218,7 @@ fn stripe_ms(disk: &str, pattern: Pattern, at_once: usize, way: Way) -> f64 {
     stripes.dedup();
     let steps = |&at: &u64| pattern.steps(ByteRange::new(at, width), way);
     let mut waiting = stripes.iter().flat_map(steps);
-    // What is left of each operation under way, and the I/Os it waits for.
+    // The remaining steps of each operation in flight, and its outstanding I/Os.
     let mut places: Vec<(Steps, usize)> = (0..at_once).map(|_| (Vec::new(), 0)).collect();
     let mut now_ns = 0;
     loop {
@@ -243,7 +242,7 @@ fn stripe_ms(disk: &str, pattern: Pattern, at_once: usize, way: Way) -> f64 {
 }
 
 #[test]
-fn runs_of_a_stripe_are_quicker_at_once() {
+fn destaging_the_runs_of_a_stripe_together_is_faster() {
     let pattern = Pattern { dirty: 3, hole: 1 };
     for (disk, operations) in [(HDD, 1), (HDD, 16), (SSD, 1), (SSD, 16), (RAID6, 16), (FIXED, 1)] {
         let apart = stripe_ms(disk, pattern, operations, Way::Apart);
@@ -253,8 +252,8 @@ fn runs_of_a_stripe_are_quicker_at_once() {
 }
 
 #[test]
-#[ignore = "a table for the curious"]
-fn slow_what_reading_holes_is_worth() {
+#[ignore = "prints a table"]
+fn slow_table_of_hole_reading_gains() {
     for disk in [HDD, SSD, RAID6, FIXED, WIDE] {
         let lines = Disk::<usize>::named(disk).unwrap().geometry().stripe_bytes / LINE_BYTES;
         for (dirty, hole) in [

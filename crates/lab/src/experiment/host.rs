@@ -1,4 +1,4 @@
-//! The world around a machine's dispatcher: shards, and I/Os on their way to the disk.
+//! The host of a machine's dispatcher: shards, and I/Os on their way to the disk.
 
 use super::disk::Disk;
 use super::machine::VOLUME;
@@ -16,23 +16,21 @@ use forebay_types::{
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
 
-/// As many shards as the runtime gives one worker, and as large as it has them at least.
+/// The runtime's number of shards per worker, and their minimum size.
 const SHARDS_MAX: u64 = 4;
 const SHARD_BYTES_MIN: u64 = 16 << 20;
-/// How long a disk counts as being read after the last read has ended: as for the runtime.
+/// The disk counts as being read for this long after the last read, as in the runtime.
 const READING_NS: u64 = 100_000_000;
 
-/// What an I/O of the disk is for.
 pub(crate) enum Purpose {
-    /// A client's request, without a cache.
-    Client(Asker),
-    /// I/Os of shards, joined, and when they began.
+    /// A request of a client without a cache.
+    Client(Requester),
+    /// Coalesced I/Os of shards, with their start.
     Shards(IoVerb, Vec<(usize, IoId)>, u64),
-    /// A flush of the disk.
     Flush(JobId),
 }
 
-/// Memory whose content is of no interest.
+/// Memory without content.
 pub(crate) struct Blank {
     zeroes: Rc<[u8]>,
     len: usize,
@@ -44,36 +42,34 @@ impl AsRef<[u8]> for Blank {
     }
 }
 
-/// A client that waits for an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub client: u32,
-    /// Bytes of the answer.
+    /// The length of the answer.
     pub bytes: u64,
 }
 
-/// See the module's description.
 pub(crate) struct CacheHost {
     pub now_ns: u64,
     shards: Vec<LabShard>,
     stripes: Stripes,
     streams: Streams,
     pending: Vec<Io>,
-    /// Times that these were started, and one.
+    /// Calls of [`CacheHost::start_ios`] plus one.
     turn: u64,
     flushes: Vec<JobId>,
     reads_in_flight: u32,
     last_read_ns: Option<u64>,
     governor: Governor,
-    /// Reads that have ended since the governor looked last.
+    /// Latencies of reads since the last poll of the governor.
     reads: ReadTimes,
-    /// Who has been answered in this turn.
-    pub replies: Vec<Asker>,
+    /// Requests answered in this turn.
+    pub replies: Vec<Requester>,
     zeroes: Rc<[u8]>,
 }
 
 impl CacheHost {
-    /// A cache of `pool_bytes` of lines for one volume in write-back, as the runtime makes it.
+    /// A cache of `pool_bytes` of lines for one volume in write-back, as the runtime creates it.
     pub(crate) fn new(pool_bytes: u64, volume_bytes: u64, geometry: &DiskGeometry) -> Self {
         let stripes = geometry.stripes();
         let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
@@ -106,7 +102,6 @@ impl CacheHost {
         }
     }
 
-    /// Memory of so many bytes.
     pub(crate) fn blank(&mut self, len: u64) -> Blank {
         let len = len as usize;
         if self.zeroes.len() < len {
@@ -115,7 +110,7 @@ impl CacheHost {
         Blank { zeroes: Rc::clone(&self.zeroes), len }
     }
 
-    /// Gives the disk what the turn has gathered, neighbours joined.
+    /// Starts the I/Os of a turn, adjacent ones coalesced.
     pub(crate) fn start_ios(&mut self, disk: &mut Disk<Purpose>) {
         self.turn += 1;
         let mut pending = std::mem::take(&mut self.pending);
@@ -140,24 +135,22 @@ impl CacheHost {
         }
     }
 
-    /// A read that [`CacheHost::start_ios`] started has ended.
+    /// Records the completion of a read that [`CacheHost::start_ios`] started.
     pub(crate) fn end_read(&mut self, began_ns: u64) {
         self.reads.add(ReadTimes::bucket_of((self.now_ns - began_ns) / 1_000), 1);
         self.reads_in_flight -= 1;
         self.last_read_ns = Some(self.now_ns);
     }
 
-    /// What write-back may do from now on.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.governor.set_limits(limits);
     }
 
-    /// How that stands.
     pub(crate) fn governor(&self) -> GovernorStatus {
         self.governor.status()
     }
 
-    fn look(&mut self) -> Pace {
+    fn poll_governor(&mut self) -> Pace {
         let counters = || self.shards.iter().map(|shard| shard.counters(VOLUME));
         self.governor.look(&Seen {
             now_ms: self.now_ns / 1_000_000,
@@ -171,10 +164,10 @@ impl CacheHost {
         })
     }
 
-    /// The shards with dirty lines, told whether the disk is being read, and how fast they may
-    /// write.
+    /// The shards with dirty lines, after their read state and pace have been updated.
     pub(crate) fn shards_to_tick(&mut self) -> Vec<usize> {
-        let (pace, shares, now_ms) = (self.look(), self.shards.len() as u64, self.now_ms());
+        let (pace, shares, now_ms) =
+            (self.poll_governor(), self.shards.len() as u64, self.now_ms());
         let turns = self.shards.iter().filter(|shard| shard.needs_tick()).count() as u64;
         let lately = self.last_read_ns.is_some_and(|last_ns| self.now_ns < last_ns + READING_NS);
         let reading = lately || self.reads_in_flight > 0;
@@ -188,13 +181,11 @@ impl CacheHost {
             .collect()
     }
 
-    /// Changes the settings of all shards.
     #[cfg(test)]
-    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut LabShard)) {
+    pub(crate) fn configure(&mut self, set: impl FnMut(&mut LabShard)) {
         self.shards.iter_mut().for_each(set);
     }
 
-    /// What all shards have counted.
     #[cfg(test)]
     pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
         let mut sum = forebay_engine::VolumeCounters::default();
@@ -202,14 +193,13 @@ impl CacheHost {
         sum
     }
 
-    /// Bytes of lines that are dirty.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.usage().dirty_lines * LINE_BYTES).sum()
     }
 }
 
 impl Host for CacheHost {
-    type Token = Option<Asker>;
+    type Token = Option<Requester>;
     type Memory = Blank;
     type Table = Vec<LineMeta>;
 
@@ -242,7 +232,7 @@ impl Host for CacheHost {
     ) -> R {
         let shard = &mut self.shards[shard];
         let result = call(shard, out);
-        // There is no memory that they would change, and no line has a seal.
+        // No memory exists that the steps would change, and no line has a seal.
         out.memory.clear();
         shard.settle_steps();
         result
@@ -269,10 +259,10 @@ impl Host for CacheHost {
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
-        unreachable!("no journal has given a permit");
+        unreachable!("there is no journal");
     }
 
-    fn nobody(&mut self) -> Option<Asker> {
+    fn nobody(&mut self) -> Option<Requester> {
         None
     }
 
@@ -280,7 +270,7 @@ impl Host for CacheHost {
         unreachable!("there is no journal");
     }
 
-    fn reply(&mut self, token: Option<Asker>, reply: Reply<'_, Blank>) {
+    fn reply(&mut self, token: Option<Requester>, reply: Reply<'_, Blank>) {
         assert_eq!(reply.result, Ok(()), "nothing fails here");
         release_pins(reply.segments, |shard, slot| self.shards[shard].release(slot));
         self.replies.extend(token);

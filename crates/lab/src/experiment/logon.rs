@@ -1,17 +1,16 @@
-//! `logon`: how long one more user takes to log on while others do.
+//! `logon`: the duration of one more logon while others log on.
 
-use super::machine::{Link, MachineSpec};
 use super::plot::{Plot, Scale, Series};
-use super::report::{Report, Table, figure, known};
-use super::users::{Area, KIB, Kind, MIB, SERVER_DISK, Spell, Work, measure};
+use super::report::{Report, Table, figure, figure_or_empty};
+use super::users::{Area, KIB, Kind, MIB, SERVER_DISK, Schedule, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
-/// What was measured of a server with a battery-backed cache: others who log on, and the seconds
-/// that one more takes without the cache and with it.
+/// The published measurement of a server with a battery-backed cache: the number of others who log
+/// on, and the seconds of one more logon without and with the cache.
 const ANCESTOR: [(u32, f64, f64); 2] = [(45, 43.0, 38.0), (75, 80.0, 60.0)];
 
-/// What a logon is.
+/// The behaviour of a user who logs on.
 pub(super) const WORK: Work = Work {
     think_ns: 20_000_000_000,
     requests: 430,
@@ -23,19 +22,17 @@ pub(super) const WORK: Work = Work {
         Kind::write(20, 4 * KIB, Area::Own { offset: 32 * MIB, bytes: 2 * MIB }),
     ],
     shared_bytes: 192 * MIB,
-    own_bytes: 64 * MIB,
-    is_another: true,
+    place_bytes: 64 * MIB,
+    changes_place: true,
 };
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// Others who log on: up to so many, with steps of so many.
+    /// The maximum number of others who log on, and the step.
     pub others_max: u32,
     pub others_step: usize,
-    pub spell: Spell,
+    pub schedule: Schedule,
 }
 
 impl Plan {
@@ -43,11 +40,11 @@ impl Plan {
         pool_bytes: 256 << 20,
         others_max: 75,
         others_step: 15,
-        spell: Spell { warm_ns: 240_000_000_000, measured_ns: 480_000_000_000 },
+        schedule: Schedule { warmup_ns: 240_000_000_000, measured_ns: 480_000_000_000 },
     };
 }
 
-/// So many others, and the seconds of a logon.
+/// The seconds of a logon beside `others`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     pub others: u32,
@@ -55,10 +52,6 @@ pub(super) struct Point {
     pub with: f64,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
     Ok(Report {
@@ -70,12 +63,10 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// Measures each number of others.
 pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
     let point = |others| {
         let seconds = |pool_bytes| {
-            let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
-            let measured = measure(&spec, &WORK, others + 1, plan.spell, seed)?;
+            let measured = measure(pool_bytes, &WORK, others + 1, plan.schedule, seed)?;
             Ok::<f64, OpenError>(measured.operation_seconds)
         };
         Ok(Point { others, without: seconds(0)?, with: seconds(plan.pool_bytes)? })
@@ -103,7 +94,7 @@ fn model(plan: &Plan) -> Vec<String> {
             "The disk is {SERVER_DISK}, used bare, and through Forebay in write-back with {} of \
              lines under a supply. Each number of others is measured for {} s.",
             Size(plan.pool_bytes),
-            plan.spell.measured_ns / 1_000_000_000
+            plan.schedule.measured_ns / 1_000_000_000
         ),
         "The ancestor's server had processors that its users shared, and they are in its figures; \
          here only the disk is shared."
@@ -125,8 +116,8 @@ fn table(points: &[Point]) -> Table {
             ("without", &|point| figure(point.without)),
             ("with", &|point| figure(point.with)),
             ("shorter by", &|point| format!("{:.0}%", 100.0 * (1.0 - point.with / point.without))),
-            ("ancestor without", &|point| known(ancestor(point.others).0)),
-            ("ancestor with", &|point| known(ancestor(point.others).1)),
+            ("ancestor without", &|point| figure_or_empty(ancestor(point.others).0)),
+            ("ancestor with", &|point| figure_or_empty(ancestor(point.others).1)),
         ],
     )
 }

@@ -1,17 +1,16 @@
-//! A server in virtual time: clients, a link to them, the cache or none, and one disk.
+//! A server in virtual time: clients, a link to them, an optional cache, and one disk.
 //!
-//! The cache is the shipped one, a dispatcher over shards with the runtime's settings. The machine
-//! stands where a worker of the runtime does, behind [`Host`], and does what that does: I/Os of a
-//! turn are joined, shards with dirty lines are ticked, a disk that is being read is spared, long
-//! payloads are received into the pool. A supply protects what is dirty, as a battery does in an
-//! array, so a flush waits for no disk.
+//! The cache is the shipped one: a dispatcher over shards with the runtime's settings. The machine
+//! takes the place of a worker of the runtime, behind [`Host`](forebay_volume::Host), and behaves
+//! like one: it coalesces the I/Os of a turn, ticks shards with dirty lines, limits writeback
+//! beside reads, and receives long payloads into the pool. A UPS protects dirty data, like the
+//! battery of an array, so a flush does not wait for the disk.
 //!
-//! Only time is modelled: nothing fails, and no byte is kept anywhere. What the processor and the
-//! memory take is in the link's constant. The price: no patrol and so no parity, no journal, and
-//! one worker.
+//! Only time is modelled: nothing fails, and data is not stored. The cost of processor and memory
+//! is in the link's constants. There is no patrol, parity or journal, and one worker.
 
-use super::disk::{Disk, DiskTally, Trouble};
-use super::host::{Asker, CacheHost, Purpose};
+use super::disk::{Disk, DiskTally, Disturbance};
+use super::host::{CacheHost, Purpose, Requester};
 use crate::harness::queue::Queue;
 #[cfg(test)]
 use crate::harness::shard::LabShard;
@@ -22,25 +21,23 @@ use forebay_types::{ByteRange, DiskGeometry, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
-/// The one volume there is.
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
-/// How often shards are looked after while something is dirty, and otherwise: as the runtime does.
+/// The intervals of ticks with and without dirty data, as in the runtime.
 const TICK_BUSY_NS: u64 = 50_000_000;
 const TICK_IDLE_NS: u64 = 500_000_000;
-/// Payloads from this length on are received into the pool, as by the runtime.
+/// Payloads of this length and longer are received into the pool, as in the runtime.
 const DIRECT_BYTES_MIN: u64 = 32 << 10;
 
-/// What lies between a client and the server. It takes any number of requests at once.
+/// The link between clients and server. It carries any number of requests at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// What each request takes beside its bytes, there and back and in memory, in nanoseconds.
+    /// The time per request in addition to that of its bytes, in nanoseconds.
     pub request_ns: u64,
-    /// How fast the bytes of a request come, per second.
     pub bytes_per_second: u64,
 }
 
 impl Link {
-    /// Ten microseconds and the 400 MB/s of Fibre Channel at four gigabits.
+    /// Ten microseconds, and the 400 MB/s of 4-gigabit Fibre Channel.
     pub(crate) const FIBRE: Self = Self { request_ns: 10_000, bytes_per_second: 400_000_000 };
     /// A link that takes no time.
     #[cfg(test)]
@@ -51,53 +48,41 @@ impl Link {
     }
 }
 
-/// What a machine is made of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MachineSpec<'a> {
-    /// The disk, by its name: `model:hdd?size=8GiB`.
-    pub disk: &'a str,
-    /// Bytes of lines in the cache; zero for no cache, and no Forebay at all.
-    pub pool_bytes: u64,
-    pub link: Link,
-}
-
-/// What a client does next.
+/// The next action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It thinks so long, in nanoseconds.
+    /// Waits, in nanoseconds.
     Think(u64),
     Read(ByteRange),
     Write(ByteRange),
-    /// It has nothing more to do.
     Leave,
 }
 
-/// Those who use a machine.
+/// The behaviour of a machine's clients.
 pub(crate) trait Clients {
-    /// What a client does, now that what it did before is over.
+    /// The next action of a client whose previous one is complete.
     fn next(&mut self, client: u32, now_ns: u64) -> Step;
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The client has thought.
+    /// The client has waited.
     Client(u32),
-    /// The client has its answer.
+    /// The client has received its answer.
     Answer(u32),
-    /// A request has come: whose, whether it writes, and where.
+    /// A request arrives: client, whether it is a write, and range.
     Request(u32, bool, ByteRange),
-    /// It is time to look after the shards.
+    /// The shards are ticked.
     Tick,
 }
 
-/// See the module's description.
 pub(crate) struct Machine {
     now_ns: u64,
     link: Link,
     events: Queue<Event>,
-    /// Clients that have come and not left.
     client_count: u32,
-    /// Clients that wait for an answer, since when any has, and how long that was before.
+    /// Clients that wait for an answer, the start of the current period with any, and the length of
+    /// earlier periods.
     waiting_count: u32,
     waiting_from_ns: u64,
     waited_ns: u64,
@@ -106,17 +91,16 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine without clients, and with nothing in its cache.
-    ///
-    /// # Errors
-    /// When there is no such disk.
-    pub(crate) fn new(spec: &MachineSpec<'_>) -> Result<Self, OpenError> {
-        let disk = Disk::named(spec.disk)?;
-        let host = || CacheHost::new(spec.pool_bytes, disk.size_bytes(), &disk.geometry());
-        let cache = (spec.pool_bytes > 0).then(|| (Dispatcher::new(0), host()));
+    /// A machine without clients. Fails if the model of the disk, such as `model:hdd?size=8GiB`,
+    /// is invalid. The cache has `pool_bytes` of lines and is empty; zero means the bare disk
+    /// without Forebay.
+    pub(crate) fn new(disk: &str, pool_bytes: u64) -> Result<Self, OpenError> {
+        let disk = Disk::named(disk)?;
+        let host = || CacheHost::new(pool_bytes, disk.size_bytes(), &disk.geometry());
+        let cache = (pool_bytes > 0).then(|| (Dispatcher::new(0), host()));
         let mut machine = Self {
             now_ns: 0,
-            link: spec.link,
+            link: Link::FIBRE,
             events: Queue::default(),
             client_count: 0,
             waiting_count: 0,
@@ -129,13 +113,12 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The time since the machine was made, in nanoseconds.
     pub(crate) const fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// How long any client has waited for an answer so far, in nanoseconds: what the clients'
-    /// own system would call the time of its disk.
+    /// The time in which any client waited for an answer, in nanoseconds: the disk time that the
+    /// clients' own system would report.
     pub(crate) const fn waited_ns(&self) -> u64 {
         match self.waiting_count {
             0 => self.waited_ns,
@@ -143,58 +126,56 @@ impl Machine {
         }
     }
 
-    /// What the disk has done so far.
     pub(crate) fn disk_tally(&self) -> DiskTally {
         self.disk.tally(self.now_ns)
     }
 
-    /// The size of the disk in bytes.
     pub(crate) const fn disk_bytes(&self) -> u64 {
         self.disk.size_bytes()
     }
 
-    /// Its stripes, if it has any.
     pub(crate) fn geometry(&self) -> DiskGeometry {
         self.disk.geometry()
     }
 
-    /// The cache, if there is one.
     pub(crate) fn cache(&self) -> Option<&CacheHost> {
         self.cache.as_ref().map(|(_, host)| host)
     }
 
-    /// Says what write-back may do.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         if let Some((_, host)) = &mut self.cache {
             host.set_limits(limits);
         }
     }
 
-    /// Changes the settings of the cache, shard by shard.
     #[cfg(test)]
-    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut LabShard)) {
+    pub(crate) fn set_link(&mut self, link: Link) {
+        self.link = link;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn configure(&mut self, set: impl FnMut(&mut LabShard)) {
         let (_, host) = self.cache.as_mut().expect("there is a cache");
-        host.set_up(set);
+        host.configure(set);
     }
 
-    /// Something will happen to the disk.
-    pub(crate) fn expect(&mut self, trouble: Trouble) {
-        self.disk.expect(trouble);
+    pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
+        self.disk.disturb(disturbance);
     }
 
-    /// Lets a client begin after so many nanoseconds.
-    pub(crate) fn welcome(&mut self, client: u32, after_ns: u64) {
+    /// Adds a client that begins after `after_ns`.
+    pub(crate) fn add_client(&mut self, client: u32, after_ns: u64) {
         self.client_count += 1;
         self.events.push(self.now_ns + after_ns, Event::Client(client));
     }
 
-    /// Lets the time pass up to `end_ns`, or until the last client has left. What is under way
-    /// then goes on with the next call.
+    /// Advances the time to `end_ns`, or until the last client has left. Requests in flight
+    /// continue with the next call.
     pub(crate) fn run(&mut self, end_ns: u64, clients: &mut impl Clients) {
         while self.client_count > 0 {
             let event_ns = self.events.next_time();
             let next_ns = [event_ns, self.disk.next_ns()].into_iter().flatten().min();
-            let next_ns = next_ns.expect("there is always another tick");
+            let next_ns = next_ns.expect("a tick is always scheduled");
             if next_ns > end_ns {
                 self.now_ns = end_ns;
                 return;
@@ -203,8 +184,8 @@ impl Machine {
         }
     }
 
-    /// Everything that happens at one moment. The I/Os that come of it start together, as in a turn
-    /// of a worker.
+    /// Handles everything that happens at one moment. The resulting I/Os start together, as in a
+    /// turn of a worker.
     fn turn(&mut self, now_ns: u64, clients: &mut impl Clients) {
         self.now_ns = now_ns;
         if let Some((_, host)) = &mut self.cache {
@@ -232,13 +213,13 @@ impl Machine {
         if let Some((_, host)) = &mut self.cache {
             host.start_ios(&mut self.disk);
             let replies = std::mem::take(&mut host.replies);
-            replies.into_iter().for_each(|asker| self.answer(asker));
+            replies.into_iter().for_each(|requester| self.answer(requester));
         }
     }
 
     fn io_done(&mut self, purpose: Purpose) {
         match (purpose, &mut self.cache) {
-            (Purpose::Client(asker), _) => self.answer(asker),
+            (Purpose::Client(requester), _) => self.answer(requester),
             (Purpose::Flush(job), Some((dispatcher, host))) => {
                 dispatcher.flushed(host, job, Ok(()));
             }
@@ -289,10 +270,10 @@ impl Machine {
     }
 
     fn request(&mut self, client: u32, is_write: bool, range: ByteRange) {
-        let asker = Asker { client, bytes: if is_write { 0 } else { range.len } };
+        let requester = Requester { client, bytes: if is_write { 0 } else { range.len } };
         let Some((dispatcher, host)) = &mut self.cache else {
             let kind = if is_write { IoKind::Write { fua: false } } else { IoKind::Read };
-            return self.disk.start(self.now_ns, kind, range, Purpose::Client(asker));
+            return self.disk.start(self.now_ns, kind, range, Purpose::Client(requester));
         };
         let kind = if is_write { RequestKind::Write { fua: false } } else { RequestKind::Read };
         let request = Request { volume: VOLUME, kind, range };
@@ -305,12 +286,12 @@ impl Machine {
             None if is_write => Payload::Owned(host.blank(range.len)),
             None => Payload::None,
         };
-        dispatcher.submit(host, Some(asker), request, payload);
+        dispatcher.submit(host, Some(requester), request, payload);
     }
 
-    /// The server has done what a client asked for; its bytes are still on their way.
-    fn answer(&mut self, asker: Asker) {
-        let at_ns = self.now_ns + self.link.bytes_ns(asker.bytes);
-        self.events.push(at_ns, Event::Answer(asker.client));
+    /// A request is complete in the server; the bytes of the answer are still on the link.
+    fn answer(&mut self, requester: Requester) {
+        let at_ns = self.now_ns + self.link.bytes_ns(requester.bytes);
+        self.events.push(at_ns, Event::Answer(requester.client));
     }
 }

@@ -1,11 +1,11 @@
-//! Experiments in virtual time: what the cache is worth to those who use it.
+//! Experiments in virtual time: the benefit of the cache for its users.
 //!
-//! Each repeats what was once measured of an older cache, on modelled disks, and shows its figures
-//! beside the ones that are known of that. The cache is the shipped one. Hours of its life take
-//! seconds, and the same seed gives the same figures.
+//! The first four experiments repeat published measurements of older caches on modelled disks and
+//! print both figures. The cache is the shipped one. Hours of virtual time take seconds, and the
+//! same seed gives the same figures.
 //!
-//! `machine.rs` is the machine: clients, link, cache, disk. One file for each experiment has its
-//! users and its table.
+//! `machine.rs` has the machine: clients, link, cache, disk. Each experiment has a file with its
+//! clients and its tables.
 
 mod cache_effect;
 mod call_center;
@@ -37,13 +37,13 @@ named! {
     "experiment" enum Experiment {
         /// Transfers of all sizes, without and with the cache.
         CacheEffect = "cache-effect",
-        /// How busy users of a terminal server keep its disk.
+        /// The utilization of a terminal server's disk.
         DiskTime = "disk-time",
         /// One more logon while others log on.
         Logon = "logon",
-        /// Users of a database within a limit.
+        /// The number of users of a database within a limit.
         CallCenterUsers = "call-center-users",
-        /// Reads while dirty data goes to the disk.
+        /// Reads beside writeback.
         ReadLatency = "read-latency",
         /// Writers that are faster than the disk.
         Overrun = "overrun",
@@ -53,7 +53,7 @@ named! {
 }
 
 impl Experiment {
-    /// What it measures, in one line.
+    /// Its purpose, in one line.
     pub const fn summary(self) -> &'static str {
         match self {
             Self::CacheEffect => "rates of writes and reads of 0.5 KiB to 8 MiB on RAID 5",
@@ -66,10 +66,10 @@ impl Experiment {
         }
     }
 
-    /// Runs it.
+    /// Runs the experiment.
     ///
     /// # Errors
-    /// When there is no such disk as it is to run on.
+    /// Fails if the model of a disk is invalid.
     pub fn run(self, seed: u64) -> Result<Report, OpenError> {
         match self {
             Self::CacheEffect => cache_effect::run(&cache_effect::Plan::FULL),

@@ -1,35 +1,32 @@
 //! `overrun`: writers that are faster than the disk for ten minutes.
 
 use super::disk::DISKS;
-use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::machine::{Clients, Machine, SECOND_NS, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
-/// What writers do: its name, the length of a write, and whether they go on in order.
+/// Patterns of writes: name, length, and whether they are sequential.
 const PATTERNS: [(&str, u64, bool); 3] = [
     ("64 KiB in order", 64 << 10, true),
     ("64 KiB anywhere", 64 << 10, false),
     ("4 KiB anywhere", 4 << 10, false),
 ];
 
-/// Whole stripes of the array, nine of them in a write as in `scripts/md-peers.sh`, and how many
-/// write them.
-const WHOLE: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true);
+/// Whole stripes of the array, nine per write as in `scripts/md-peers.sh`, and the number of
+/// writers.
+const WHOLE_STRIPES: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true);
 const WHOLE_WRITERS: u32 = 16;
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// Who writes, each without a pause.
+    /// Writers, each without a pause.
     pub writers: u32,
-    /// Where they write, in bytes from the beginning of the disk.
+    /// The area that is written, in bytes from the beginning of the disk.
     pub area_bytes: u64,
-    /// How long.
     pub seconds: u64,
 }
 
@@ -38,7 +35,6 @@ impl Plan {
         Self { pool_bytes: 512 << 20, writers: 4, area_bytes: 16 << 30, seconds: 600 };
 }
 
-/// Those who write.
 struct Writers {
     dice: Dice,
     area_bytes: u64,
@@ -46,7 +42,8 @@ struct Writers {
     in_order: bool,
     next: u64,
     began_ns: Vec<Option<u64>>,
-    /// Bytes written by second, and the longest write that ended there, in milliseconds.
+    /// Bytes written per second of the run, and the longest write that ended in it, in
+    /// milliseconds.
     bytes: Vec<u64>,
     longest: Vec<f64>,
 }
@@ -68,36 +65,32 @@ impl Clients for Writers {
     }
 }
 
-/// What came of one pattern on one machine.
+/// The result of one pattern on one machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Run {
     pub disk: &'static str,
     pub pattern: &'static str,
     pub cached: bool,
-    /// Megabytes in a second, by second.
+    /// Megabytes per second, by second.
     pub rates: Vec<f64>,
     /// The longest write, in milliseconds.
     pub longest: f64,
 }
 
 impl Run {
-    /// The mean over the second half, in which the cache has no room left that it began with.
+    /// The mean over the second half, in which the cache has reached its dirty limit.
     pub(super) fn sustained(&self) -> f64 {
         let half = &self.rates[self.rates.len() / 2..];
         half.iter().sum::<f64>() / half.len() as f64
     }
 
-    /// The least that any ten seconds brought.
+    /// The rate of the slowest ten seconds.
     pub(super) fn least(&self) -> f64 {
         let tens = self.rates.chunks_exact(10).map(|ten| ten.iter().sum::<f64>() / 10.0);
         tens.fold(f64::INFINITY, f64::min)
     }
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
@@ -119,32 +112,32 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// The bare array, given nothing but whole stripes in order, by so many writers that it is busy.
+/// The bare array, written in whole stripes by enough writers to saturate it.
 pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
     let plan = Plan { writers: WHOLE_WRITERS, seconds: plan.seconds.min(60), ..*plan };
-    one(&plan, DISKS[1], WHOLE, false, seed)
+    run_case(&plan, DISKS[1], WHOLE_STRIPES, false, seed)
 }
 
-/// The cached array, written in order.
+/// The cached array, written sequentially.
 #[cfg(test)]
 pub(super) fn in_order(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
-    one(plan, DISKS[1], PATTERNS[0], true, seed)
+    run_case(plan, DISKS[1], PATTERNS[0], true, seed)
 }
 
-/// All disks and patterns, bare and cached in turn.
+/// All disks and patterns, each without and with the cache.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
     for disk in DISKS {
         for pattern in PATTERNS {
             for cached in [false, true] {
-                runs.push(one(plan, disk, pattern, cached, seed)?);
+                runs.push(run_case(plan, disk, pattern, cached, seed)?);
             }
         }
     }
     Ok(runs)
 }
 
-fn one(
+fn run_case(
     plan: &Plan,
     (disk, name): (&'static str, &str),
     (pattern, len, in_order): (&'static str, u64, bool),
@@ -152,7 +145,7 @@ fn one(
     seed: u64,
 ) -> Result<Run, OpenError> {
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
-    let mut machine = Machine::new(&MachineSpec { disk: name, pool_bytes, link: Link::FIBRE })?;
+    let mut machine = Machine::new(name, pool_bytes)?;
     let mut writers = Writers {
         dice: Dice::new(seed),
         area_bytes: plan.area_bytes,
@@ -163,7 +156,7 @@ fn one(
         bytes: vec![0; plan.seconds as usize],
         longest: vec![0.0; plan.seconds as usize],
     };
-    (0..plan.writers).for_each(|writer| machine.welcome(writer, 0));
+    (0..plan.writers).for_each(|writer| machine.add_client(writer, 0));
     machine.run(plan.seconds * SECOND_NS, &mut writers);
     Ok(Run {
         disk,
@@ -174,7 +167,7 @@ fn one(
     })
 }
 
-/// Without the cache and with it.
+/// Each run without the cache, with its counterpart.
 fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &Run)> {
     runs.chunks_exact(2).map(|pair| (&pair[0], &pair[1]))
 }
@@ -201,8 +194,7 @@ fn plot(runs: &[Run]) -> Plot {
     let line = |run: &Run| {
         let way = if run.cached { "cached" } else { "bare" };
         let name = format!("{}, {}, {way}", run.disk, run.pattern);
-        let tens = run.rates.chunks_exact(10).map(|ten| ten.iter().sum::<f64>() / 10.0);
-        Series::line(&name, tens.enumerate().map(|(at, rate)| (10.0 * at as f64, rate)))
+        Series::means(&name, &run.rates, 10)
     };
     Plot::new(
         "Rates",

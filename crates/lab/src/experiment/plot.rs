@@ -1,75 +1,81 @@
-//! Plots as SVG, made of lines and marks in a frame. Their colours are those of the page's style.
+//! Plots as SVG: lines and marks in a frame. The style sheet of the page has the colours.
 
 use super::report::figure;
 use forebay_types::Size;
 use std::fmt::Write;
 
-/// The picture, in the units of its own.
+/// The size of a plot, in units of its own.
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 380.0;
-/// Room for the labels on the left and below, and what is left above and on the right.
+/// Margins: labels on the left and below; empty above and on the right.
 const LEFT: f64 = 64.0;
 const BELOW: f64 = 48.0;
 const ABOVE: f64 = 12.0;
 const RIGHT: f64 = 20.0;
-/// Styles for series; further ones begin anew.
+/// Styles for series; further series reuse them.
 const STYLES: usize = 6;
-/// Lines across a picture with a linear axis, about.
+/// The approximate number of ticks of a linear axis.
 const TICKS: f64 = 6.0;
 
-/// How values lie on an axis.
+/// The mapping of values to an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly, from zero.
+    /// Linear, from zero.
     Linear,
-    /// By their logarithm; values above zero.
+    /// Logarithmic; values above zero.
     Decades,
-    /// Bytes by their logarithm.
+    /// Sizes in bytes, logarithmic.
     Sizes,
 }
 
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// The quantity, with its unit.
     pub label: String,
-    /// How.
+    /// The mapping of values.
     pub scale: Scale,
 }
 
-/// Points that belong together.
+/// A series of points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What they are.
+    /// The name in the legend.
     pub name: String,
-    /// Each with its place on both axes.
+    /// Coordinates in the units of the axes.
     pub points: Vec<(f64, f64)>,
-    /// Whether a line goes through them.
+    /// Whether a line connects the points.
     pub is_line: bool,
 }
 
 impl Series {
-    /// What was measured here.
+    /// A measured series.
     pub(crate) fn line(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         Self { name: name.to_owned(), points: points.into_iter().collect(), is_line: true }
     }
 
-    /// What is known of elsewhere.
+    /// A line through the means of `len` values each, one value per second.
+    pub(crate) fn means(name: &str, values: &[f64], len: usize) -> Self {
+        let means = values.chunks_exact(len).map(|some| some.iter().sum::<f64>() / len as f64);
+        Self::line(name, means.enumerate().map(|(at, mean)| ((at * len) as f64, mean)))
+    }
+
+    /// Published figures.
     pub(crate) fn marks(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         Self { is_line: false, ..Self::line(name, points) }
     }
 }
 
-/// A picture of some series.
+/// A plot of some series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// The axis from left to right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// The axis from below.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// The series.
     pub series: Vec<Series>,
 }
 
@@ -86,7 +92,7 @@ impl Axis {
         }
     }
 
-    /// From where to where the axis goes, as places, and the values that have a line.
+    /// The ends of the axis, as positions, and the values of its ticks.
     fn span(&self, values: &[f64]) -> (f64, f64, Vec<f64>) {
         let places = || values.iter().map(|&value| self.place(value));
         let low = places().fold(f64::INFINITY, f64::min);
@@ -96,7 +102,7 @@ impl Axis {
         }
         let (low, high, step) = match self.scale {
             Scale::Linear => {
-                let step = even_step(high.max(f64::MIN_POSITIVE) / TICKS);
+                let step = round_step(high.max(f64::MIN_POSITIVE) / TICKS);
                 (0.0, (high / step).ceil().max(1.0) * step, step)
             }
             Scale::Decades => (low.floor(), high.ceil().max(low.floor() + 1.0), 1.0),
@@ -124,30 +130,20 @@ impl Axis {
     }
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is not less.
-fn even_step(least: f64) -> f64 {
+/// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
+fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|factor| factor * power);
     steps.into_iter().find(|&step| step >= least).unwrap_or(10.0 * power)
 }
 
-/// Text as it may stand in a page.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            _ => safe.push(c),
-        }
-    }
-    safe
+/// Escapes text for HTML.
+pub(crate) fn escape_html(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
 impl Plot {
-    /// A picture with these axes, each by its label.
     pub(crate) fn new(
         title: &str,
         (x, x_scale): (&str, Scale),
@@ -158,9 +154,9 @@ impl Plot {
         Self { title, x: Axis::new(x, x_scale), y: Axis::new(y, y_scale), series }
     }
 
-    /// The picture with its title and its legend, as a part of a page.
+    /// The plot with its title and legend, as a part of a page.
     pub(crate) fn html(&self) -> String {
-        let title = escaped(&self.title);
+        let title = escape_html(&self.title);
         let mut page = format!(
             "<figure>\n<figcaption>{title}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
              role=\"img\" aria-label=\"{title}\">\n"
@@ -184,14 +180,15 @@ impl Plot {
         page.push_str("</svg>\n<ul class=\"legend\">\n");
         for (at, Series { name, is_line, .. }) in self.series.iter().enumerate() {
             let kind = if *is_line { "" } else { " marks" };
-            let (style, name) = (at % STYLES, escaped(name));
+            let (style, name) = (at % STYLES, escape_html(name));
             let _ = writeln!(page, "<li class=\"s{style}{kind}\">{name}</li>");
         }
         page.push_str("</ul>\n</figure>\n");
         page
     }
 
-    /// Lines and labels for the ticks of both axes, each with how values become places.
+    /// Adds lines and labels for the ticks of both axes; each axis comes with its mapping to
+    /// coordinates.
     fn push_frame(
         &self,
         page: &mut String,
@@ -220,14 +217,14 @@ impl Plot {
                 bottom + 19.0
             );
         }
-        let (middle, label) = ((LEFT + right) / 2.0, escaped(&self.x.label));
+        let (middle, label) = ((LEFT + right) / 2.0, escape_html(&self.x.label));
         let _ = writeln!(
             page,
             "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\"/>\
              <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
             HEIGHT - 8.0
         );
-        let (middle, label) = ((ABOVE + bottom) / 2.0, escaped(&self.y.label));
+        let (middle, label) = ((ABOVE + bottom) / 2.0, escape_html(&self.y.label));
         let _ = writeln!(
             page,
             "<text x=\"14\" y=\"{middle:.1}\" text-anchor=\"middle\" \
@@ -236,7 +233,7 @@ impl Plot {
     }
 }
 
-/// The points of a series, each with its figure for who points at it, and the line through them.
+/// Adds the points of a series, with their values as tooltips, and the line through them.
 fn push_series(
     page: &mut String,
     series: &Series,
@@ -255,7 +252,7 @@ fn push_series(
         );
     }
     let radius = if series.is_line { 3 } else { 6 };
-    let name = escaped(&series.name);
+    let name = escape_html(&series.name);
     for &(at, value) in &series.points {
         let _ = writeln!(
             page,
@@ -291,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_all_points_and_no_markup_of_others() {
+    fn a_plot_has_all_points_and_escapes_text() {
         let plot = Plot {
             title: "a < b".into(),
             x: Axis::new("users", Scale::Linear),

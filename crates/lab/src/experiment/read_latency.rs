@@ -1,7 +1,7 @@
-//! `read-latency`: how long reads take while some gigabytes are written back behind them.
+//! `read-latency`: the latency of reads while some gigabytes are written back.
 
 use super::disk::DISKS;
-use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::machine::{Clients, Machine, SECOND_NS, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
@@ -11,23 +11,19 @@ use forebay_types::{ByteRange, Size};
 
 const READ_BYTES: u64 = 4 << 10;
 const WRITE_BYTES: u64 = 64 << 10;
-/// Clients: who reads, and who writes.
 const READER: u32 = 0;
 const WRITER: u32 = 1;
 
-/// Readers, and what they think between two reads: the mean, in nanoseconds.
+/// Readers, and the mean pause between two reads, in nanoseconds.
 const READERS: [(&str, u64); 2] = [("without a pause", 0), ("thinks 30 ms", 30_000_000)];
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// What is written, in bytes.
     pub dirty_bytes: u64,
-    /// How long reads are measured before that.
+    /// The duration of the measurement before the writes.
     pub idle_ns: u64,
-    /// How long it is waited at most until all is on the disk.
+    /// The time limit for writeback.
     pub end_ns: u64,
 }
 
@@ -40,20 +36,18 @@ impl Plan {
     };
 }
 
-/// One who reads, and from some moment on one who writes.
-struct Pair {
+/// A reader, and a writer that starts later.
+struct ReaderAndWriter {
     dice: Dice,
     disk_bytes: u64,
     think_ns: u64,
-    /// When the read began that is under way, and those that are over: when, and how long.
+    /// The start of the read in flight; and completed reads, with their end and latency.
     began_ns: Option<u64>,
     reads: Vec<(u64, u64)>,
-    /// What is left to write.
     left_bytes: u64,
-    is_over: bool,
 }
 
-impl Pair {
+impl ReaderAndWriter {
     fn place(&mut self, from: u64, to: u64, len: u64) -> ByteRange {
         ByteRange::new(from + self.dice.below((to - from) / len) * len, len)
     }
@@ -66,16 +60,13 @@ impl Pair {
             }
         }
         self.began_ns = Some(now_ns);
-        // Not what is written: each read is one of the disk.
+        // The reader does not read written data, so that each read reaches the disk.
         Step::Read(self.place(self.disk_bytes / 2, self.disk_bytes, READ_BYTES))
     }
 }
 
-impl Clients for Pair {
+impl Clients for ReaderAndWriter {
     fn next(&mut self, client: u32, now_ns: u64) -> Step {
-        if self.is_over {
-            return Step::Leave;
-        }
         match client {
             READER => self.read(now_ns),
             _ if self.left_bytes == 0 => Step::Leave,
@@ -105,27 +96,23 @@ impl Latency {
     }
 }
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Run {
     pub disk: &'static str,
     pub reader: &'static str,
     pub governed: bool,
     pub idle: Latency,
-    pub beside: Latency,
-    /// Until all was on the disk, in seconds, if it ever was.
+    pub during: Latency,
+    /// Seconds until all data was on the disk, if it ever was.
     pub seconds: Option<f64>,
-    /// How often the pace was changed.
+    /// The number of changes of the pace.
     pub changes: u64,
-    /// Mebibytes on the disk by second, and the pace there.
+    /// Mebibytes written to the disk, and the pace, by time in seconds.
     pub written: Vec<(f64, f64)>,
     pub paces: Vec<(f64, f64)>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
@@ -137,43 +124,41 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// All disks, readers and ways.
+/// All disks and readers, each without and with the governor.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
     for disk in DISKS {
         for reader in READERS {
             for governed in [false, true] {
-                runs.push(one(plan, disk, reader, governed, seed)?);
+                runs.push(run_case(plan, disk, reader, governed, seed)?);
             }
         }
     }
     Ok(runs)
 }
 
-fn one(
+fn run_case(
     plan: &Plan,
     (disk, name): (&'static str, &str),
     (reader, think_ns): (&'static str, u64),
     governed: bool,
     seed: u64,
 ) -> Result<Run, OpenError> {
-    let spec = MachineSpec { disk: name, pool_bytes: plan.pool_bytes, link: Link::FIBRE };
-    let mut machine = Machine::new(&spec)?;
+    let mut machine = Machine::new(name, plan.pool_bytes)?;
     let target = if governed { ReadTarget::Idle } else { ReadTarget::Off };
     machine.set_limits(Limits { target, ..Limits::default() });
-    let mut pair = Pair {
+    let mut pair = ReaderAndWriter {
         dice: Dice::new(seed),
         disk_bytes: machine.disk_bytes() / READ_BYTES * READ_BYTES,
         think_ns,
         began_ns: None,
         reads: Vec::new(),
         left_bytes: plan.dirty_bytes,
-        is_over: false,
     };
-    machine.welcome(READER, 0);
+    machine.add_client(READER, 0);
     machine.run(plan.idle_ns, &mut pair);
     let before = pair.reads.len();
-    machine.welcome(WRITER, 0);
+    machine.add_client(WRITER, 0);
     let (mut seconds, mut written, mut paces) = (None, Vec::new(), Vec::new());
     while seconds.is_none() && machine.now_ns() < plan.end_ns {
         machine.run(machine.now_ns() + SECOND_NS, &mut pair);
@@ -192,7 +177,7 @@ fn one(
         reader,
         governed,
         idle: Latency::of(pair.reads[..before].iter().map(|(_, took_ns)| *took_ns)),
-        beside: Latency::of(pair.reads[before..].iter().map(|(_, took_ns)| *took_ns)),
+        during: Latency::of(pair.reads[before..].iter().map(|(_, took_ns)| *took_ns)),
         seconds,
         changes: status.raised + status.lowered,
         written,
@@ -225,10 +210,10 @@ fn table(runs: &[Run]) -> Table {
             ("governor", &|run| if run.governed { "idle" } else { "off" }.to_owned()),
             ("p50 idle, ms", &|run| figure(run.idle.p50)),
             ("p99 idle", &|run| figure(run.idle.p99)),
-            ("p50 beside", &|run| figure(run.beside.p50)),
-            ("p99 beside", &|run| figure(run.beside.p99)),
-            ("longest", &|run| figure(run.beside.max)),
-            ("p99 to idle", &|run| figure(run.beside.p99 / run.idle.p99)),
+            ("p50 beside", &|run| figure(run.during.p50)),
+            ("p99 beside", &|run| figure(run.during.p99)),
+            ("longest", &|run| figure(run.during.max)),
+            ("p99 to idle", &|run| figure(run.during.p99 / run.idle.p99)),
             ("on disk after, s", &|run| run.seconds.map_or("not".to_owned(), figure)),
             ("MiB/s", &|run| {
                 run.written.last().map_or(String::new(), |(passed, mib)| figure(mib / passed))
@@ -246,7 +231,7 @@ fn plots(runs: &[Run]) -> Vec<Plot> {
     let plot = |title: &str, label, series| {
         Plot::new(title, ("seconds", Scale::Linear), (label, Scale::Linear), series)
     };
-    // A tenth of the points is enough to see by.
+    // A tenth of the points is enough for a plot.
     let line = |run: &Run, points: &[(f64, f64)]| {
         Series::line(&named(run), points.iter().copied().step_by(10))
     };
@@ -264,7 +249,7 @@ fn plots(runs: &[Run]) -> Vec<Plot> {
 fn remark(runs: &[Run]) -> String {
     let most = |governed| {
         let runs = runs.iter().filter(|run| run.governed == governed);
-        runs.map(|run| run.beside.p99 / run.idle.p99).fold(0.0, f64::max)
+        runs.map(|run| run.during.p99 / run.idle.p99).fold(0.0, f64::max)
     };
     format!(
         "While it is written back, the p99 of reads is at most {} times that of the idle disk with \

@@ -1,52 +1,50 @@
-//! What an experiment has to say: as text for a terminal, and as one page with plots.
+//! The result of an experiment: as text for a terminal, and as a page with plots.
 
-use super::plot::{Plot, escaped};
+use super::plot::{Plot, escape_html};
 use crate::grid::write_grid;
 use std::fmt::{self, Write};
 
-/// What the figures of a report are for.
+/// The last paragraph of every report.
 const PURPOSE: &str = "The figures are information: no experiment fails for one. The limits that \
     the cache must keep are in the tests of the lab.";
-/// Columns of the text.
 const TEXT_COLUMNS: usize = 100;
 
 /// The result of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// What was measured, in one line.
+    /// The title, in one line.
     pub title: String,
-    /// What stands for what, and how to read the figures: paragraphs.
+    /// The model, and how to interpret the figures: paragraphs.
     pub model: Vec<String>,
     /// The figures.
     pub tables: Vec<Table>,
-    /// The same as pictures.
+    /// Plots of the figures.
     pub plots: Vec<Plot>,
-    /// What follows from the figures: paragraphs.
+    /// Conclusions: paragraphs.
     pub remarks: Vec<String>,
 }
 
 /// Figures in rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// What they are, with their unit.
+    /// The content, with its unit.
     pub caption: String,
-    /// The heads of the columns.
+    /// The headings of the columns.
     pub head: Vec<String>,
-    /// As many cells in each row as there are heads.
+    /// Rows with a cell per column.
     pub rows: Vec<Vec<String>>,
 }
 
-/// The head of a column and what makes its cells.
+/// The heading of a column, and the function for its cells.
 pub(crate) type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
 
 impl Table {
-    /// An empty table with these columns.
     pub(crate) fn new(caption: &str, head: &[&str]) -> Self {
         let head = head.iter().map(|&head| head.to_owned()).collect();
         Self { caption: caption.to_owned(), head, rows: Vec::new() }
     }
 
-    /// A table with a row for each of `of`, and columns by head and cell.
+    /// A table with a row per element of `of`.
     pub(crate) fn of<T>(caption: &str, of: &[T], columns: &[Column<'_, T>]) -> Self {
         let head: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
         let mut table = Self::new(caption, &head);
@@ -56,17 +54,13 @@ impl Table {
         table
     }
 
-    /// Appends a row.
-    ///
-    /// # Panics
-    /// When it has not one cell for each column.
     pub(crate) fn push(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.head.len(), "a row has a cell for each column");
         self.rows.push(row);
     }
 }
 
-/// A figure with three digits that matter: `160.9`, `4.62`, `1234`.
+/// Formats a figure with three significant digits: `160.9`, `4.62`, `1234`.
 pub(crate) fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         small if small < 9.995 => 2,
@@ -76,8 +70,8 @@ pub(crate) fn figure(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// An ancestor's figure, or nothing where it has none.
-pub(crate) fn known(value: Option<f64>) -> String {
+/// Formats a published figure; empty if there is none.
+pub(crate) fn figure_or_empty(value: Option<f64>) -> String {
     value.map(figure).unwrap_or_default()
 }
 
@@ -96,7 +90,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Writes paragraphs in lines of [`TEXT_COLUMNS`], each with an empty line behind it.
+/// Writes paragraphs, wrapped at [`TEXT_COLUMNS`], each followed by an empty line.
 fn write_paragraphs(f: &mut fmt::Formatter<'_>, paragraphs: &[String]) -> fmt::Result {
     for paragraph in paragraphs {
         let mut column = 0;
@@ -121,7 +115,7 @@ fn write_paragraphs(f: &mut fmt::Formatter<'_>, paragraphs: &[String]) -> fmt::R
     Ok(())
 }
 
-/// Colours are chosen to be told apart on both grounds, also by those who see few.
+/// The colours are distinguishable on both backgrounds, also with colour blindness.
 const STYLE: &str = "
 :root { color-scheme: light dark; --ground: #fcfcfb; --ink: #1d1d1b; --faint: #8a8a85;
   --rule: #dededa; --s0: #1f5fa8; --s1: #c2571a; --s2: #2e7d4f; --s3: #8e3b8c; --s4: #7a6a10;
@@ -152,9 +146,9 @@ ul.legend li.marks::before { width: 0.6rem; height: 0.6rem; border-radius: 50%; 
 ";
 
 impl Report {
-    /// The report as one page that needs nothing else: no script, no other file.
+    /// The report as a self-contained page.
     pub fn html(&self) -> String {
-        let title = escaped(&self.title);
+        let title = escape_html(&self.title);
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -173,11 +167,11 @@ impl Report {
 impl Table {
     fn push_html(&self, page: &mut String) {
         let cells = |tag: &str, cells: &[String]| {
-            let cell = |text: &String| format!("<{tag}>{}</{tag}>", escaped(text));
+            let cell = |text: &String| format!("<{tag}>{}</{tag}>", escape_html(text));
             let cells: String = cells.iter().map(cell).collect();
             format!("<tr>{cells}</tr>\n")
         };
-        let caption = escaped(&self.caption);
+        let caption = escape_html(&self.caption);
         let rows: String = self.rows.iter().map(|row| cells("td", row)).collect();
         let head = cells("th", &self.head);
         let _ = write!(
@@ -190,6 +184,6 @@ impl Table {
 
 fn push_paragraphs(page: &mut String, paragraphs: &[String]) {
     for paragraph in paragraphs {
-        let _ = writeln!(page, "<p>{}</p>", escaped(paragraph));
+        let _ = writeln!(page, "<p>{}</p>", escape_html(paragraph));
     }
 }

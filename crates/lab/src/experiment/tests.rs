@@ -1,8 +1,8 @@
-//! The machine against the bare model, and each experiment in small.
+//! Tests of the machine against the bare model, and of each experiment with small parameters.
 
-use super::disk::{Disk, Trouble};
-use super::machine::{Clients, Link, Machine, MachineSpec, Step};
-use super::users::{SERVER_DISK, Spell, measure};
+use super::disk::{Disk, Disturbance};
+use super::machine::{Clients, Link, Machine, SECOND_NS, Step};
+use super::users::{MIB, Schedule, measure};
 use super::*;
 use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
@@ -10,14 +10,14 @@ use forebay_backend::model::timing;
 use forebay_types::{ByteRange, LINE_BYTES};
 
 const DISK: &str = "model:raid5?drives=5&chunk=8KiB&drive=hdd&drive-size=1GiB";
-const MIB: u64 = 1 << 20;
-const SECOND_NS: u64 = 1_000_000_000;
 
 fn machine(pool_bytes: u64, link: Link) -> Machine {
-    Machine::new(&MachineSpec { disk: DISK, pool_bytes, link }).unwrap()
+    let mut machine = Machine::new(DISK, pool_bytes).unwrap();
+    machine.set_link(link);
+    machine
 }
 
-/// One client with a list of things to do, the last one first.
+/// One client with a list of steps, the last one first.
 struct List(Vec<Step>);
 
 impl Clients for List {
@@ -29,12 +29,12 @@ impl Clients for List {
 fn run(machine: &mut Machine, mut steps: Vec<Step>) -> u64 {
     steps.reverse();
     let begun_ns = machine.now_ns();
-    machine.welcome(0, 0);
+    machine.add_client(0, 0);
     machine.run(u64::MAX, &mut List(steps));
     machine.now_ns() - begun_ns
 }
 
-/// Reads and writes of any size at any place.
+/// Random reads and writes of random sizes.
 fn steps(count: u64, size_bytes: u64) -> Vec<Step> {
     let mut dice = Dice::new(7);
     let step = |_| {
@@ -46,7 +46,7 @@ fn steps(count: u64, size_bytes: u64) -> Vec<Step> {
 }
 
 #[test]
-fn without_a_cache_and_a_link_requests_take_the_models_own_time() {
+fn without_cache_and_link_requests_take_the_models_time() {
     let (mut model, size_bytes) = timing(DISK).unwrap();
     let steps = steps(500, size_bytes);
     let mut now_ns = 0;
@@ -74,7 +74,7 @@ fn a_link_adds_its_time_to_each_request() {
 }
 
 #[test]
-fn the_disk_gets_each_byte_that_was_written_once() {
+fn each_written_byte_reaches_the_disk_once() {
     let mut machine = machine(64 * MIB, Link::FIBRE);
     let pieces = (0..512).map(|at| Step::Write(ByteRange::new(at * (24 << 10), 24 << 10)));
     run(&mut machine, pieces.collect());
@@ -95,7 +95,7 @@ fn the_disk_is_busy_while_something_is_in_flight() {
 }
 
 #[test]
-fn what_is_in_the_cache_is_read_from_the_disk_once() {
+fn cached_data_is_read_from_the_disk_once() {
     let mut machine = machine(64 * MIB, Link::FIBRE);
     let reads = || (0..256).map(|at| Step::Read(ByteRange::new(at * LINE_BYTES, LINE_BYTES)));
     run(&mut machine, reads().collect());
@@ -108,7 +108,7 @@ fn what_is_in_the_cache_is_read_from_the_disk_once() {
 }
 
 #[test]
-fn more_than_may_be_dirty_waits_for_the_disk() {
+fn writes_above_the_dirty_limit_wait_for_the_disk() {
     let mut machine = machine(32 * MIB, Link::FIBRE);
     run(&mut machine, (0..64).map(|at| Step::Write(ByteRange::new(at * MIB, MIB))).collect());
     assert!(machine.cache().unwrap().dirty_bytes() <= 22 * MIB);
@@ -125,7 +125,7 @@ const SMALL: cache_effect::Plan = cache_effect::Plan {
 };
 
 #[test]
-fn the_cache_effect_is_one() {
+fn the_cache_speeds_up_an_array() {
     let rates = cache_effect::measure(&SMALL, 64 << 10).unwrap();
     assert!(rates.write_burst > 10.0 * rates.write_bare, "{rates:?}");
     assert!(rates.write_sustained > 2.0 * rates.write_bare, "{rates:?}");
@@ -135,7 +135,7 @@ fn the_cache_effect_is_one() {
 }
 
 #[test]
-fn the_same_experiment_has_the_same_report_and_all_of_it_in_one_page() {
+fn a_report_is_reproducible_and_self_contained() {
     let report = cache_effect::run(&SMALL).unwrap();
     assert_eq!(report, cache_effect::run(&SMALL).unwrap());
     let page = report.html();
@@ -150,21 +150,18 @@ fn the_same_experiment_has_the_same_report_and_all_of_it_in_one_page() {
     assert!(prose.clone().all(|line| line.chars().count() <= 100), "{text}");
 }
 
-const SHORT: Spell = Spell { warm_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
+const SHORT: Schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
 
 #[test]
-fn users_do_the_same_with_the_same_seed_and_something_else_with_another() {
-    let measured = |seed| {
-        let spec = MachineSpec { disk: SERVER_DISK, pool_bytes: 32 * MIB, link: Link::FIBRE };
-        measure(&spec, &disk_time::WORK, 5, SHORT, seed).unwrap()
-    };
+fn users_depend_on_the_seed_alone() {
+    let measured = |seed| measure(32 * MIB, &disk_time::WORK, 5, SHORT, seed).unwrap();
     assert_eq!(measured(3), measured(3));
     assert_ne!(measured(3), measured(4));
 }
 
 #[test]
-fn terminal_server_users_find_the_disk_less_busy() {
-    let plan = disk_time::Plan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, spell: SHORT };
+fn terminal_server_users_see_less_disk_time() {
+    let plan = disk_time::Plan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, schedule: SHORT };
     let points = disk_time::points(&plan, 1).unwrap();
     assert_eq!(points.iter().map(|point| point.users).collect::<Vec<_>>(), [20, 40]);
     assert!(points[0].without.waiting < points[1].without.waiting, "{points:?}");
@@ -178,9 +175,9 @@ fn terminal_server_users_find_the_disk_less_busy() {
 }
 
 #[test]
-fn a_logon_among_others_takes_longer_and_less_so_with_the_cache() {
-    let spell = Spell { warm_ns: 60 * SECOND_NS, measured_ns: 120 * SECOND_NS };
-    let plan = logon::Plan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, spell };
+fn other_logons_slow_a_logon_less_with_the_cache() {
+    let schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 120 * SECOND_NS };
+    let plan = logon::Plan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, schedule };
     let points = logon::points(&plan, 1).unwrap();
     let [alone, among] = points[..] else { panic!("{points:?}") };
     assert!(alone.without < among.without, "{points:?}");
@@ -193,22 +190,22 @@ fn a_logon_among_others_takes_longer_and_less_so_with_the_cache() {
 }
 
 #[test]
-fn a_server_with_a_cache_carries_more_users() {
+fn a_server_with_a_cache_supports_more_users() {
     let plan = call_center::Plan {
         pools: &[0, 64 * MIB],
         limit_seconds: 1.42,
         users_max: 12,
-        spell: Spell { warm_ns: 30 * SECOND_NS, measured_ns: 60 * SECOND_NS },
+        schedule: Schedule { warmup_ns: 30 * SECOND_NS, measured_ns: 60 * SECOND_NS },
     };
-    let none = call_center::carried(&plan, 0, 1).unwrap();
-    let some = call_center::carried(&plan, 64 * MIB, 1).unwrap();
+    let none = call_center::find_user_limit(&plan, 0, 1).unwrap();
+    let some = call_center::find_user_limit(&plan, 64 * MIB, 1).unwrap();
     assert!(none.users < some.users, "{none:?} {some:?}");
-    for carried in [none, some] {
-        let tried = carried.tried;
+    for limit in [none, some] {
+        let tried = limit.tried;
         assert!(tried.is_sorted_by(|(fewer, _), (more, _)| fewer < more), "{tried:?}");
         for (users, measured) in tried {
             let is_within = measured.operation_seconds <= plan.limit_seconds;
-            assert_eq!(is_within, users <= carried.users, "{users} {measured:?}");
+            assert_eq!(is_within, users <= limit.users, "{users} {measured:?}");
         }
     }
     let report = call_center::run(&plan, 1).unwrap();
@@ -216,7 +213,7 @@ fn a_server_with_a_cache_carries_more_users() {
 }
 
 #[test]
-fn an_unknown_experiment_is_answered_with_the_known_ones() {
+fn an_unknown_experiment_lists_the_known_ones() {
     for experiment in Experiment::ALL {
         assert_eq!(experiment.name().parse(), Ok(experiment));
     }
@@ -228,7 +225,7 @@ fn an_unknown_experiment_is_answered_with_the_known_ones() {
 }
 
 #[test]
-fn reads_hardly_notice_what_is_written_back_behind_them() {
+fn the_governor_keeps_read_latency_near_idle() {
     let plan = read_latency::Plan {
         pool_bytes: 512 * MIB,
         dirty_bytes: 64 * MIB,
@@ -239,21 +236,21 @@ fn reads_hardly_notice_what_is_written_back_behind_them() {
     assert_eq!(runs.len(), 8);
     for pair in runs.chunks_exact(2) {
         let [off, governed] = pair else { unreachable!("they come in twos") };
-        assert!(off.seconds.is_some() && off.beside.p99 > 2.0 * off.idle.p99, "{off:?}");
-        assert!(governed.beside.p99 < 1.5 * governed.idle.p99, "{governed:?}");
+        assert!(off.seconds.is_some() && off.during.p99 > 2.0 * off.idle.p99, "{off:?}");
+        assert!(governed.during.p99 < 1.5 * governed.idle.p99, "{governed:?}");
         assert!(governed.written.last().unwrap().1 > 1.0, "something goes all the same");
     }
 }
 
 #[test]
-fn writers_that_are_faster_than_the_disk_are_not_stopped() {
+fn writers_faster_than_the_disk_keep_progressing() {
     let plan =
         overrun::Plan { pool_bytes: 64 * MIB, writers: 4, area_bytes: 4096 * MIB, seconds: 40 };
     let runs = overrun::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 12);
     for pair in runs.chunks_exact(2) {
         let [bare, cached] = pair else { unreachable!("they come in twos") };
-        // It is one round of the disk's arm, whatever shard a place is in.
+        // The elevator is shared by all shards.
         let in_order = bare.pattern == "64 KiB in order";
         let least = match (in_order, bare.disk) {
             (true, "hard disk") => 0.9,
@@ -266,10 +263,10 @@ fn writers_that_are_faster_than_the_disk_are_not_stopped() {
     }
 }
 
-/// With room for as much as the array has on its way. A small pool gives it less at once: about
-/// half of the rate with 64 MiB of lines.
+/// The pool is large enough for the I/Os that the array has in flight. A small pool limits them:
+/// with 64 MiB of lines the rate is about half.
 #[test]
-fn an_array_that_is_written_in_order_takes_as_much_as_in_whole_stripes() {
+fn sequential_writes_reach_the_rate_of_whole_stripes() {
     let plan = overrun::Plan { seconds: 20, ..overrun::Plan::FULL };
     let whole = overrun::whole_stripes(&plan, 1).unwrap();
     let in_order = overrun::in_order(&plan, 1).unwrap();
@@ -279,7 +276,7 @@ fn an_array_that_is_written_in_order_takes_as_much_as_in_whole_stripes() {
 }
 
 #[test]
-fn a_disk_in_trouble_is_not_felt_before_the_cache_is_full_of_it() {
+fn a_disturbance_is_hidden_until_the_dirty_limit() {
     let plan = trouble::Plan { pool_bytes: 256 * MIB, area_bytes: 256 * MIB, seconds: 20 };
     let runs = trouble::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 8);
@@ -294,7 +291,7 @@ fn a_disk_in_trouble_is_not_felt_before_the_cache_is_full_of_it() {
 }
 
 #[test]
-fn when_a_disk_has_stopped_for_long_writers_wait_for_it_and_go_on() {
+fn writers_wait_for_a_stopped_disk_and_continue() {
     let plan = trouble::Plan { pool_bytes: 64 * MIB, area_bytes: 1024 * MIB, seconds: 200 };
     let runs = trouble::runs(&plan, 1).unwrap();
     let stopped = runs.iter().find(|run| run.cached && run.case == "a hard disk stops").unwrap();
@@ -306,19 +303,19 @@ fn when_a_disk_has_stopped_for_long_writers_wait_for_it_and_go_on() {
 }
 
 #[test]
-fn the_clock_of_a_disk_in_trouble_goes_on_where_it_was() {
+fn a_disturbance_scales_or_stops_the_disks_clock() {
     for factor in [2, 100] {
         let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
-        disk.expect(Trouble::slow(5_000_000, 1_005_000_000, factor));
+        disk.disturb(Disturbance::slow(5_000_000, 1_005_000_000, factor));
         disk.start(0, IoKind::Read, ByteRange::new(0, 4096), ());
-        // Half of it is done when the trouble begins.
+        // Half of the I/O is done when the disturbance begins.
         let done_ns = 5_000_000 + 5_000_000 * factor;
         assert_eq!(disk.next_ns(), Some(done_ns));
         assert!(disk.end(done_ns - 1).is_none());
         assert!(disk.end(done_ns).is_some());
     }
     let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
-    disk.expect(Trouble::stopped(5_000_000, 60_000_000_000));
+    disk.disturb(Disturbance::stopped(5_000_000, 60_000_000_000));
     disk.start(0, IoKind::Read, ByteRange::new(0, 4096), ());
     assert_eq!(disk.next_ns(), Some(60_005_000_000));
     assert!(disk.end(59_999_000_000).is_none());

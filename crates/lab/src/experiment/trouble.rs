@@ -1,27 +1,27 @@
 //! `disk-trouble`: a disk that slows down, stops for a minute, or loses a drive.
 
-use super::disk::Trouble;
-use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::disk::Disturbance;
+use super::machine::{Clients, Machine, SECOND_NS, Step};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
-/// Who writes and who reads, and how long each thinks after an answer.
+/// Writers, readers, and the pause of each after an answer.
 const WRITERS: u32 = 4;
 const READERS: u32 = 4;
 const THINK_NS: u64 = 40_000_000;
 const WRITE_BYTES: u64 = 4 << 10;
 const READ_BYTES: u64 = 8 << 10;
-/// What is read again and again, behind what is written.
+/// The area that is read repeatedly; it follows the written area.
 const HOT_BYTES: u64 = 4 << 20;
 
 const HARD_DISK: &str = "model:hdd?size=64GiB";
 const ARRAY: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB";
 const DEGRADED: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB&degraded=1";
 
-/// What happens.
+/// The kind of disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Slow,
@@ -29,7 +29,7 @@ enum Kind {
     LosesDrive,
 }
 
-/// What happens to which disk, and how people would say it.
+/// Disturbance, disk, and name.
 const CASES: [(Kind, &str, &str); 4] = [
     (Kind::Slow, HARD_DISK, "a hard disk takes 100 times as long"),
     (Kind::Stops, HARD_DISK, "a hard disk stops"),
@@ -37,14 +37,12 @@ const CASES: [(Kind, &str, &str); 4] = [
     (Kind::LosesDrive, ARRAY, "an array loses a drive"),
 ];
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Bytes of lines in the cache.
     pub pool_bytes: u64,
-    /// Where they write, in bytes from the beginning of the disk.
+    /// The area that is written, in bytes from the beginning of the disk.
     pub area_bytes: u64,
-    /// How long each of three times is: before the trouble, with it, and after it, in seconds.
+    /// The duration of each phase: before, during and after the disturbance, in seconds.
     pub seconds: u64,
 }
 
@@ -52,19 +50,18 @@ impl Plan {
     pub(super) const FULL: Self = Self { pool_bytes: 256 << 20, area_bytes: 1 << 30, seconds: 60 };
 }
 
-/// Those who write and read.
 struct Users {
     dice: Dice,
     area_bytes: u64,
-    asked: Vec<Option<u64>>,
-    /// Writes and reads that ended, by second, and the longest, in milliseconds.
-    writes: Vec<Ended>,
-    reads: Vec<Ended>,
+    submitted_ns: Vec<Option<u64>>,
+    /// Writes and reads that ended, by second.
+    writes: Vec<SecondTally>,
+    reads: Vec<SecondTally>,
 }
 
 /// Requests that ended in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Ended {
+struct SecondTally {
     count: u64,
     longest_ms: f64,
 }
@@ -72,15 +69,15 @@ struct Ended {
 impl Clients for Users {
     fn next(&mut self, client: u32, now_ns: u64) -> Step {
         let is_writer = client < WRITERS;
-        if let Some(asked_ns) = self.asked[client as usize].take() {
+        if let Some(began_ns) = self.submitted_ns[client as usize].take() {
             let list = if is_writer { &mut self.writes } else { &mut self.reads };
             if let Some(ended) = list.get_mut((now_ns / SECOND_NS) as usize) {
                 ended.count += 1;
-                ended.longest_ms = ended.longest_ms.max((now_ns - asked_ns) as f64 / 1e6);
+                ended.longest_ms = ended.longest_ms.max((now_ns - began_ns) as f64 / 1e6);
             }
             return Step::Think(THINK_NS);
         }
-        self.asked[client as usize] = Some(now_ns);
+        self.submitted_ns[client as usize] = Some(now_ns);
         let mut range = |from: u64, all: u64, len: u64| {
             ByteRange::new(from + self.dice.below(all / len) * len, len)
         };
@@ -91,18 +88,18 @@ impl Clients for Users {
     }
 }
 
-/// One of the three times.
+/// The result of one phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Phase {
-    /// Writes and reads in a second.
+    /// Writes and reads per second.
     pub writes: f64,
     pub reads: f64,
-    /// The longest of each, in milliseconds.
+    /// The longest write and read, in milliseconds.
     pub longest_write: f64,
     pub longest_read: f64,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Run {
     pub case: &'static str,
@@ -114,10 +111,6 @@ pub(super) struct Run {
     writes: Vec<f64>,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// When there is no such disk.
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
@@ -146,50 +139,50 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// All cases, bare and cached in turn.
+/// All cases, each without and with the cache.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
     for case in CASES {
         for cached in [false, true] {
-            runs.push(one(plan, case, cached, seed)?);
+            runs.push(run_case(plan, case, cached, seed)?);
         }
     }
     Ok(runs)
 }
 
-fn one(
+fn run_case(
     plan: &Plan,
     (kind, disk, case): (Kind, &str, &'static str),
     cached: bool,
     seed: u64,
 ) -> Result<Run, OpenError> {
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
-    let mut machine = Machine::new(&MachineSpec { disk, pool_bytes, link: Link::FIBRE })?;
+    let mut machine = Machine::new(disk, pool_bytes)?;
     let (from_ns, until_ns) = (2 * plan.seconds * SECOND_NS, 3 * plan.seconds * SECOND_NS);
-    machine.expect(match kind {
-        Kind::Slow => Trouble::slow(from_ns, until_ns, 100),
-        Kind::Stops => Trouble::stopped(from_ns, until_ns),
-        Kind::LosesDrive => Trouble::exchanged(from_ns, DEGRADED)?,
+    machine.disturb(match kind {
+        Kind::Slow => Disturbance::slow(from_ns, until_ns, 100),
+        Kind::Stops => Disturbance::stopped(from_ns, until_ns),
+        Kind::LosesDrive => Disturbance::replaced(from_ns, DEGRADED)?,
     });
     let seconds = 4 * plan.seconds;
     let mut users = Users {
         dice: Dice::new(seed),
         area_bytes: plan.area_bytes,
-        asked: vec![None; (WRITERS + READERS) as usize],
-        writes: vec![Ended::default(); seconds as usize],
-        reads: vec![Ended::default(); seconds as usize],
+        submitted_ns: vec![None; (WRITERS + READERS) as usize],
+        writes: vec![SecondTally::default(); seconds as usize],
+        reads: vec![SecondTally::default(); seconds as usize],
     };
     let clients = u64::from(WRITERS + READERS);
-    (0..clients).for_each(|user| machine.welcome(user as u32, user * THINK_NS / clients));
+    (0..clients).for_each(|user| machine.add_client(user as u32, user * THINK_NS / clients));
     machine.run(seconds * SECOND_NS, &mut users);
     let phase = |number: u64| {
         let seconds = (number * plan.seconds) as usize..((number + 1) * plan.seconds) as usize;
         let (writes, reads) = (&users.writes[seconds.clone()], &users.reads[seconds]);
-        let rate = |list: &[Ended]| {
+        let rate = |list: &[SecondTally]| {
             list.iter().map(|ended| ended.count).sum::<u64>() as f64 / plan.seconds as f64
         };
         let longest =
-            |list: &[Ended]| list.iter().map(|ended| ended.longest_ms).fold(0.0, f64::max);
+            |list: &[SecondTally]| list.iter().map(|ended| ended.longest_ms).fold(0.0, f64::max);
         Phase {
             writes: rate(writes),
             reads: rate(reads),
@@ -207,7 +200,7 @@ fn one(
     })
 }
 
-const fn way(run: &Run) -> &'static str {
+const fn label(run: &Run) -> &'static str {
     if run.cached { "cached" } else { "bare" }
 }
 
@@ -217,7 +210,7 @@ fn table(runs: &[Run]) -> Table {
         runs,
         &[
             ("trouble", &|run| run.case.to_owned()),
-            ("way", &|run| way(run).to_owned()),
+            ("way", &|run| label(run).to_owned()),
             ("writes/s before", &|run| figure(run.before.writes)),
             ("during", &|run| figure(run.during.writes)),
             ("after", &|run| figure(run.after.writes)),
@@ -232,9 +225,8 @@ fn table(runs: &[Run]) -> Table {
 
 fn plot(runs: &[Run]) -> Plot {
     let line = |run: &Run| {
-        let name = format!("{}, {}", run.case, way(run));
-        let fives = run.writes.chunks_exact(5).map(|some| some.iter().sum::<f64>() / 5.0);
-        Series::line(&name, fives.enumerate().map(|(at, rate)| (5.0 * at as f64, rate)))
+        let name = format!("{}, {}", run.case, label(run));
+        Series::means(&name, &run.writes, 5)
     };
     Plot::new(
         "Writes",

@@ -1,9 +1,9 @@
-//! Users: they think, then do something that takes some requests, one after the other.
+//! Users: each waits, then performs an operation of several requests in sequence.
 //!
-//! Each time is drawn evenly between zero and twice its mean, each request by the weights of its
-//! kinds, all from one seed.
+//! Pauses are drawn uniformly between zero and twice their mean, and requests by the weights of
+//! their kinds, all from one seed.
 
-use super::machine::{Clients, Machine, MachineSpec, Step};
+use super::machine::{Clients, Machine, Step};
 use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::ByteRange;
@@ -11,105 +11,100 @@ use forebay_types::ByteRange;
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
 
-/// The disk of a server of the time: four drives of 10,000 rpm.
+/// A server's disk of that time: four drives of 10,000 rpm.
 pub(super) const SERVER_DISK: &str = "model:raid5?drives=4&chunk=64KiB&drive=hdd&drive-rpm=10000\
     &drive-seek=5ms&drive-transfer=60MiB/s&drive-size=64GiB";
 
-/// A part of the disk, in bytes.
+/// An area of the disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
-    /// One for all, from the beginning of the disk on.
+    /// Shared by all users; the offset counts from the beginning of the disk.
     Shared { offset: u64, bytes: u64 },
-    /// One for each, from the beginning of what is theirs on.
+    /// One per user; the offset counts from the beginning of the user's place.
     Own { offset: u64, bytes: u64 },
-    /// One for all that is gone through in sequence, again and again.
+    /// Shared by all users and written sequentially, in a loop.
     Log { offset: u64, bytes: u64 },
 }
 
-/// A kind of request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// How often it comes among the others.
     weight: u32,
     is_write: bool,
     /// Bytes, a multiple of 512.
     len: u64,
-    /// Where, at any multiple of its length.
+    /// The area; the offset in it is a random multiple of the length.
     area: Area,
 }
 
 impl Kind {
-    /// A read.
     pub(super) const fn read(weight: u32, len: u64, area: Area) -> Self {
         Self { weight, is_write: false, len, area }
     }
 
-    /// A write.
     pub(super) const fn write(weight: u32, len: u64, area: Area) -> Self {
         Self { weight, is_write: true, len, area }
     }
 }
 
-/// What users do.
+/// The behaviour of users.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// How long they think before they do something, in nanoseconds: the mean.
+    /// The pause before an operation, in nanoseconds: the mean.
     pub think_ns: u64,
-    /// Requests that this takes.
+    /// Requests per operation.
     pub requests: u32,
-    /// What goes by between two of these while nobody waits for the disk: the mean.
+    /// The pause between two requests of an operation, in which no request waits for the disk: the
+    /// mean.
     pub pace_ns: u64,
     pub kinds: &'static [Kind],
-    /// What is shared ends here, and what is each user's own begins, in bytes.
+    /// The size of the shared area, in bytes; the users' places follow it.
     pub shared_bytes: u64,
-    /// What is one user's, in bytes.
-    pub own_bytes: u64,
-    /// Whether it is another user each time.
-    pub is_another: bool,
+    /// The size of a user's place, in bytes.
+    pub place_bytes: u64,
+    /// Whether each operation has another user's place.
+    pub changes_place: bool,
 }
 
-/// How long everything goes on, in nanoseconds.
+/// The length of a measurement, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spell {
-    /// Until the cache has what it will have.
-    pub warm_ns: u64,
-    /// While it is measured.
+pub(super) struct Schedule {
+    /// The time until the cache has reached its usual content.
+    pub warmup_ns: u64,
+    /// The time that is measured.
     pub measured_ns: u64,
 }
 
-/// What came of it.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     /// The share of time in which any request waited for its answer, from 0 to 1.
     pub waiting: f64,
-    /// The share in which the disk had something to do.
+    /// The share of time in which the disk was busy, from 0 to 1.
     pub busy: f64,
-    /// Seconds that a request took: the mean.
+    /// The mean duration of a request, in seconds.
     pub request_seconds: f64,
-    /// The same of everything that is done at a time, with what goes by in between.
+    /// The mean duration of an operation, in seconds, with the pauses in it.
     pub operation_seconds: f64,
 }
 
-/// Has so many users work on a machine.
-///
-/// # Errors
-/// When there is no such disk.
+/// Measures users of a server with [`SERVER_DISK`] and a cache of `pool_bytes` of lines, zero for
+/// none.
 pub(super) fn measure(
-    spec: &MachineSpec<'_>,
+    pool_bytes: u64,
     work: &Work,
     users: u32,
-    spell: Spell,
+    schedule: Schedule,
     seed: u64,
 ) -> Result<Measured, OpenError> {
-    let mut machine = Machine::new(spec)?;
+    let mut machine = Machine::new(SERVER_DISK, pool_bytes)?;
     let mut crowd = Crowd::new(work, users, machine.disk_bytes(), seed);
-    (0..users).for_each(|user| machine.welcome(user, 0));
-    machine.run(spell.warm_ns, &mut crowd);
+    (0..users).for_each(|user| machine.add_client(user, 0));
+    machine.run(schedule.warmup_ns, &mut crowd);
     let (busy_ns, waited_ns) = (machine.disk_tally().busy_ns, machine.waited_ns());
     crowd.requests = Mean::default();
     crowd.operations = Mean::default();
-    machine.run(spell.warm_ns + spell.measured_ns, &mut crowd);
-    let share = |ns: u64| ns as f64 / spell.measured_ns as f64;
+    machine.run(schedule.warmup_ns + schedule.measured_ns, &mut crowd);
+    let share = |ns: u64| ns as f64 / schedule.measured_ns as f64;
     Ok(Measured {
         waiting: share(machine.waited_ns() - waited_ns),
         busy: share(machine.disk_tally().busy_ns - busy_ns),
@@ -130,40 +125,38 @@ impl Mean {
         self.sum_ns += ns;
     }
 
-    /// Zero where there was nothing.
+    /// The mean; zero if nothing was counted.
     fn seconds(self) -> f64 {
         self.sum_ns as f64 / 1e9 / self.count.max(1) as f64
     }
 }
 
-/// What a user is at.
 #[derive(Clone, Copy, Debug)]
-enum Doing {
-    /// Has not come yet.
-    Nothing,
+enum State {
+    /// The user has not arrived yet.
+    Absent,
     Thinking,
-    /// Waits for a request that was made then.
-    Asking(u64),
-    /// Works on what came.
+    /// Waits for a request that was submitted at this time.
+    Waiting(u64),
+    /// Pauses between two requests of an operation.
     Pacing,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct User {
-    doing: Doing,
-    /// Requests that are left to do.
+    state: State,
+    /// Requests left in the operation.
     left: u32,
     begun_ns: u64,
-    /// Whose part of the disk it is.
+    /// The number of the user's place on the disk.
     place: u64,
 }
 
-/// All users of a machine.
 struct Crowd<'a> {
     work: &'a Work,
     dice: Dice,
     users: Vec<User>,
-    /// How many there is room for on the disk, side by side.
+    /// The number of places on the disk.
     places: u64,
     next_place: u64,
     log_bytes: u64,
@@ -173,9 +166,9 @@ struct Crowd<'a> {
 
 impl<'a> Crowd<'a> {
     fn new(work: &'a Work, users: u32, disk_bytes: u64, seed: u64) -> Self {
-        let places = (disk_bytes - work.shared_bytes) / work.own_bytes.max(1);
+        let places = (disk_bytes - work.shared_bytes) / work.place_bytes.max(1);
         let user =
-            |place| User { doing: Doing::Nothing, left: 0, begun_ns: 0, place: u64::from(place) };
+            |place| User { state: State::Absent, left: 0, begun_ns: 0, place: u64::from(place) };
         Self {
             work,
             dice: Dice::new(seed),
@@ -188,23 +181,23 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// Any time up to twice the mean.
-    fn any_ns(&mut self, mean_ns: u64) -> u64 {
-        // Dice have 32 bits: microseconds are fine enough.
+    /// A random time up to twice the mean.
+    fn draw_ns(&mut self, mean_ns: u64) -> u64 {
+        // Dice have 32 bits: a resolution of microseconds suffices.
         self.dice.below(mean_ns / 500 + 1) * 1000
     }
 
-    fn ask(&mut self, user: usize, now_ns: u64) -> Step {
+    fn request(&mut self, user: usize, now_ns: u64) -> Step {
         let weights: Vec<u32> = self.work.kinds.iter().map(|kind| kind.weight).collect();
         let Kind { is_write, len, area, .. } = self.work.kinds[self.dice.weighted(&weights)];
         let offset = match area {
             Area::Shared { offset, bytes } => offset + self.dice.below(bytes / len) * len,
             Area::Own { offset, bytes } => {
                 let inside = offset + self.dice.below(bytes / len) * len;
-                // The places of few users lie as far apart as those of many.
+                // The places of few users are as far apart as those of many.
                 let stride = 7919 % self.places.max(1);
                 let place = self.users[user].place * stride % self.places.max(1);
-                self.work.shared_bytes + place * self.work.own_bytes + inside
+                self.work.shared_bytes + place * self.work.place_bytes + inside
             }
             Area::Log { offset, bytes } => {
                 let at = self.log_bytes % (bytes / len * len);
@@ -212,7 +205,7 @@ impl<'a> Crowd<'a> {
                 offset + at
             }
         };
-        self.users[user].doing = Doing::Asking(now_ns);
+        self.users[user].state = State::Waiting(now_ns);
         let range = ByteRange::new(offset, len);
         if is_write { Step::Write(range) } else { Step::Read(range) }
     }
@@ -221,37 +214,37 @@ impl<'a> Crowd<'a> {
 impl Clients for Crowd<'_> {
     fn next(&mut self, client: u32, now_ns: u64) -> Step {
         let user = client as usize;
-        let Work { think_ns, requests, pace_ns, is_another, .. } = *self.work;
-        match self.users[user].doing {
-            Doing::Nothing => {
-                // They do not come all at once.
-                self.users[user].doing = Doing::Thinking;
-                Step::Think(self.any_ns(think_ns + u64::from(requests) * pace_ns))
+        let Work { think_ns, requests, pace_ns, changes_place, .. } = *self.work;
+        match self.users[user].state {
+            State::Absent => {
+                // Users do not arrive all at once.
+                self.users[user].state = State::Thinking;
+                Step::Think(self.draw_ns(think_ns + u64::from(requests) * pace_ns))
             }
-            Doing::Thinking => {
+            State::Thinking => {
                 self.users[user].left = requests;
                 self.users[user].begun_ns = now_ns;
-                if is_another {
+                if changes_place {
                     self.users[user].place = self.next_place;
                     self.next_place += 1;
                 }
-                self.ask(user, now_ns)
+                self.request(user, now_ns)
             }
-            Doing::Asking(asked_ns) => {
-                self.requests.add(now_ns - asked_ns);
+            State::Waiting(submitted_ns) => {
+                self.requests.add(now_ns - submitted_ns);
                 self.users[user].left -= 1;
                 if self.users[user].left == 0 {
                     self.operations.add(now_ns - self.users[user].begun_ns);
-                    self.users[user].doing = Doing::Thinking;
-                    return Step::Think(self.any_ns(think_ns));
+                    self.users[user].state = State::Thinking;
+                    return Step::Think(self.draw_ns(think_ns));
                 }
                 if pace_ns == 0 {
-                    return self.ask(user, now_ns);
+                    return self.request(user, now_ns);
                 }
-                self.users[user].doing = Doing::Pacing;
-                Step::Think(self.any_ns(pace_ns))
+                self.users[user].state = State::Pacing;
+                Step::Think(self.draw_ns(pace_ns))
             }
-            Doing::Pacing => self.ask(user, now_ns),
+            State::Pacing => self.request(user, now_ns),
         }
     }
 }
@@ -260,7 +253,6 @@ impl Clients for Crowd<'_> {
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
     const WORK: Work = Work {
         think_ns: 1_000_000,
         requests: 3,
@@ -271,21 +263,21 @@ mod tests {
             Kind::write(1, 4096, Area::Log { offset: MIB, bytes: 3 * 4096 }),
         ],
         shared_bytes: 2 * MIB,
-        own_bytes: 2 * MIB,
-        is_another: true,
+        place_bytes: 2 * MIB,
+        changes_place: true,
     };
 
-    /// Everything that one user asks for until the dice have been cast so often.
-    fn asked(count: u32) -> Vec<Step> {
+    /// The requests of one user in `count` steps.
+    fn requests(count: u32) -> Vec<Step> {
         let mut crowd = Crowd::new(&WORK, 1, 64 * MIB, 9);
         let steps = (0..count).map(|at| crowd.next(0, u64::from(at)));
         steps.filter(|step| !matches!(step, Step::Think(_))).collect()
     }
 
     #[test]
-    fn requests_lie_where_their_kind_says() {
+    fn requests_are_in_the_area_of_their_kind() {
         let (mut shared, mut own, mut log) = (0, Vec::new(), Vec::new());
-        for step in asked(2000) {
+        for step in requests(2000) {
             match step {
                 Step::Read(range) => {
                     assert!(range.len == 8192 && range.end() <= MIB, "{range}");
@@ -296,20 +288,20 @@ mod tests {
                     assert!(range.fits(64 * MIB) && range.offset % (2 * MIB) >= MIB, "{range}");
                     own.push(range.offset / (2 * MIB));
                 }
-                Step::Think(_) | Step::Leave => unreachable!("nobody leaves"),
+                Step::Think(_) | Step::Leave => unreachable!("users do not leave"),
             }
         }
         assert!(shared > 200 && own.len() > 200 && log.len() > 200);
         assert!(log.iter().zip([0, 4096, 8192].iter().cycle()).all(|(at, next)| at == next));
         own.sort_unstable();
         own.dedup();
-        assert_eq!(own.len(), 31, "each time it is another's, until all have had their turn");
+        assert_eq!(own.len(), 31, "each operation uses another place, until all were used");
     }
 
     #[test]
-    fn times_are_even_about_their_mean() {
+    fn pauses_are_uniform_around_their_mean() {
         let mut crowd = Crowd::new(&WORK, 1, 64 * MIB, 9);
-        let times: Vec<u64> = (0..2000).map(|_| crowd.any_ns(1_000_000)).collect();
+        let times: Vec<u64> = (0..2000).map(|_| crowd.draw_ns(1_000_000)).collect();
         assert!(times.iter().all(|&ns| ns <= 2_000_000));
         let mean = times.iter().sum::<u64>() / 2000;
         assert!((950_000..1_050_000).contains(&mean), "{mean}");

@@ -1,20 +1,20 @@
 //! I/Os of shards on their way to a disk.
 
 use super::memory::Memory;
-use super::oracle::{Oracle, show};
-use super::shard::ShardWorld;
+use super::oracle::{Oracle, describe_stamp};
+use super::shard::PooledShard;
 use forebay_engine::{IoAction, IoVerb};
 use forebay_types::{ByteRange, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::Mergeable;
 
-/// An I/O of a shard.
+/// An I/O of a shard, with its memory.
 pub(crate) struct Io {
     pub shard: usize,
     pub action: IoAction,
     memory: Option<(Memory, u64)>,
-    /// What a write found in its memory when it was started, or what a read has brought.
+    /// The content of a write's memory when it was started, or the result of a read.
     pub stamps: Vec<u64>,
-    /// How it ends; an I/O that fails from the start is not done at all.
+    /// The result; an I/O that fails from the start does not reach the disk.
     pub result: IoResult,
     block_bytes: u64,
 }
@@ -47,62 +47,61 @@ impl Io {
         Self { shard, action, memory, stamps: Vec::new(), result: Ok(()), block_bytes }
     }
 
-    /// Whether it reads.
-    pub(crate) fn reads(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         self.action.verb == IoVerb::Read
     }
 
-    /// Whether it writes.
-    pub(crate) const fn writes(&self) -> bool {
+    pub(crate) const fn is_write(&self) -> bool {
         matches!(self.action.verb, IoVerb::Write { .. })
     }
 
-    /// Whether it lies inside a volume of this size, and its memory covers it exactly.
-    pub(crate) fn is_sound(&self, volume_bytes: u64) -> bool {
+    /// Whether the I/O lies inside a volume of this size, and its memory covers it exactly.
+    pub(crate) fn is_valid(&self, volume_bytes: u64) -> bool {
         let range = self.action.range;
         let bytes: u64 = self.action.segments.iter().map(|s| u64::from(s.len)).sum();
-        let has_memory = self.reads() || self.writes();
+        let has_memory = self.is_read() || self.is_write();
         range.fits(volume_bytes)
             && range.is_sector_aligned()
             && bytes == if has_memory { range.len } else { 0 }
     }
 
-    /// Whether both change some sector.
-    pub(crate) fn changes(&self, other: &Self) -> bool {
+    /// Whether both I/Os change a common sector.
+    pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
         self.action.volume == other.action.volume
-            && !self.reads()
-            && !other.reads()
+            && !self.is_read()
+            && !other.is_read()
             && self.action.range.overlaps(other.action.range)
     }
 
-    /// What its memory holds now.
-    pub(crate) fn memory_of(&self, shards: &[ShardWorld]) -> Vec<u64> {
+    /// The current content of its memory.
+    pub(crate) fn current_stamps(&self, shards: &[PooledShard]) -> Vec<u64> {
         let mut stamps = Vec::with_capacity((self.action.range.len / SECTOR_BYTES) as usize);
         let memory = self.memory.as_ref().map(|(memory, base)| (memory, *base));
         shards[self.shard].stamps(&self.action.segments, memory, &mut stamps);
         stamps
     }
 
-    /// Puts what it has brought where it belongs, or a sector before its place in the memory of a
-    /// request if `misses`. False where there is no such place.
-    pub(crate) fn fill_memory(&self, shards: &mut [ShardWorld], misses: bool) -> bool {
+    /// Copies the result of a read to its memory; if `misplaced`, one sector too early in a
+    /// request's memory. Returns false if there is no such memory.
+    pub(crate) fn fill_memory(&self, shards: &mut [PooledShard], misplaced: bool) -> bool {
         let memory = self.memory.as_ref().map(|(memory, base)| {
-            let shift = if misses && *base > 0 { SECTOR_BYTES } else { 0 };
+            let shift = if misplaced && *base > 0 { SECTOR_BYTES } else { 0 };
             (memory, base - shift)
         });
         shards[self.shard].fill(&self.action.segments, &self.stamps, memory)
     }
 
-    /// Whether some of its memory is that of a request, and not at the beginning of it.
+    /// Whether some of its memory belongs to a request and does not start at the beginning of that
+    /// memory.
     pub(crate) fn has_base(&self) -> bool {
         self.memory.as_ref().is_some_and(|(_, base)| *base > 0)
     }
 
-    /// The first sector of a write, which begins at `first`, that no client wrote to that place,
-    /// and what it holds.
-    pub(crate) fn invented(&self, first: u64, oracle: &Oracle) -> Option<(u64, String)> {
+    /// The first sector, counted from `first`, whose new content no client wrote there, and that
+    /// content.
+    pub(crate) fn first_foreign(&self, first: u64, oracle: &Oracle) -> Option<(u64, String)> {
         let mut sectors = (first..).zip(&self.stamps);
         let found = sectors.find(|&(sector, &stamp)| !oracle.was_written(sector, stamp));
-        found.map(|(sector, &stamp)| (sector, show(stamp)))
+        found.map(|(sector, &stamp)| (sector, describe_stamp(stamp)))
     }
 }

@@ -1,6 +1,6 @@
-//! What lies between the dispatcher and the shipped log, as in the runtime.
+//! The glue between the dispatcher and the shipped log, as in the runtime.
 
-use super::shard::ShardWorld;
+use super::shard::PooledShard;
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::RecordKind;
 use forebay_journal::{
@@ -9,10 +9,9 @@ use forebay_journal::{
 use forebay_types::{ByteRange, IoError, SECTOR_BYTES, Stripes};
 use forebay_volume::{Admission, RequestKind};
 
-/// The log of a journal.
 pub(crate) type LabLog = Log<Vec<u8>, PartId>;
 
-/// Whether a write may begin; one that `waits` is answered when its record is durable.
+/// Whether a write may begin; if it `waits`, it is answered when its record is durable.
 pub(crate) fn admit(log: &mut LabLog, number: u16, part: &Part, waits: bool) -> Admission {
     match log.admit(number, part.range.len, part.id) {
         LogAdmission::Granted => Admission::Logged { wait: waits },
@@ -27,7 +26,7 @@ pub(crate) fn record(
     number: u16,
     note: &Note,
     payload: &[u8],
-    shard: &ShardWorld,
+    shard: &PooledShard,
 ) -> RecordOutcome {
     let entry = |kind| Entry { kind, volume: number, range: note.range };
     let kind = match &note.kind {
@@ -41,7 +40,7 @@ pub(crate) fn record(
                 }
             };
             let waiter = wait.then_some(note.part);
-            // A part that does not wait has been answered.
+            // A part that does not wait has been answered already.
             return match log.append(entry(RecordKind::Write), [bytes].into_iter(), waiter) {
                 false if *wait => RecordOutcome::Refused,
                 _ => RecordOutcome::Recorded,
@@ -54,9 +53,9 @@ pub(crate) fn record(
     log.record(entry(kind), Some(note.part))
 }
 
-/// What a part is told of its note, unless it is told later.
-pub(crate) fn answer_noted(part: PartId, noted: RecordOutcome) -> Option<Answer> {
-    let outcome = match noted {
+/// The answer to a part after its note was recorded, unless the answer follows later.
+pub(crate) fn answer_to_record(part: PartId, outcome: RecordOutcome) -> Option<Answer> {
+    let outcome = match outcome {
         RecordOutcome::Recorded => return None,
         RecordOutcome::Unneeded => Outcome::Done(Ok(())),
         RecordOutcome::Refused => Outcome::Unlogged,
@@ -65,9 +64,9 @@ pub(crate) fn answer_noted(part: PartId, noted: RecordOutcome) -> Option<Answer>
     Some(Answer { part, outcome })
 }
 
-/// What the log's news mean for a part.
-pub(crate) const fn answer_told((part, told): (PartId, Notification)) -> Answer {
-    let outcome = match told {
+/// The answer that a notification of the log means for a part.
+pub(crate) const fn answer_to_notification((part, notification): (PartId, Notification)) -> Answer {
+    let outcome = match notification {
         Notification::Durable => Outcome::Done(Ok(())),
         Notification::Lost(_) => Outcome::Unlogged,
         Notification::Retry => Outcome::Retry(None),
@@ -75,19 +74,19 @@ pub(crate) const fn answer_told((part, told): (PartId, Notification)) -> Answer 
     Answer { part, outcome }
 }
 
-/// What is restored of an extent by one request.
+/// A part of an extent that one request restores.
 pub(crate) struct Piece {
     pub kind: RequestKind,
     pub range: ByteRange,
     pub stamps: Vec<u64>,
 }
 
-/// The pieces of an extent with this content.
+/// The pieces of an extent with this content, split at stripes.
 pub(crate) fn pieces(extent: &Extent, mut stamps: &[u64], stripes: Stripes) -> Vec<Piece> {
     let kind = match extent.source {
         Source::Write { .. } => RequestKind::Restore,
         Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
-        // A trim brings nothing that is promised.
+        // A trim guarantees nothing that would have to be restored.
         Source::Discard => return Vec::new(),
     };
     let piece = |range: ByteRange| {

@@ -1,8 +1,8 @@
 //! The memory of requests.
 //!
-//! A sector of memory is told by its stamp. The dispatcher cuts payloads by bytes, so they have
-//! their full length, with the stamp in the first eight bytes of each sector and nothing else ever
-//! looked at. Buffers for reads are never cut by it, and hold stamps only.
+//! A sector of memory is represented by its stamp. The dispatcher splits payloads by bytes, so
+//! payloads have their full length, with the stamp in the first eight bytes of each sector and the
+//! rest unused. Buffers of reads are never split by bytes and hold stamps only.
 
 use super::oracle::POISON;
 use forebay_types::SECTOR_BYTES;
@@ -30,7 +30,7 @@ impl Memory {
         Self(Rc::new(Inner { payload: bytes.to_vec(), cells: RefCell::default() }))
     }
 
-    /// Memory that nobody has filled.
+    /// Memory that has not been filled.
     pub(crate) fn buffer(len: u64) -> Self {
         let cells = RefCell::new(vec![POISON; (len / SECTOR_BYTES) as usize]);
         Self(Rc::new(Inner { payload: Vec::new(), cells }))
@@ -45,7 +45,7 @@ impl Memory {
         read_stamp(&self.0.payload, offset)
     }
 
-    /// Fills the sector at `offset`; whether there is such a sector to be filled.
+    /// Sets the stamp of the sector at `offset`; returns false if there is no such sector.
     pub(crate) fn set(&self, offset: u64, stamp: u64) -> bool {
         let mut cells = self.0.cells.borrow_mut();
         match cells.get_mut((offset / SECTOR_BYTES) as usize) {
@@ -69,7 +69,6 @@ pub(crate) fn write_stamp(payload: &mut [u8], offset: u64, stamp: u64) {
     payload[at..at + 8].copy_from_slice(&stamp.to_le_bytes());
 }
 
-/// A payload with these stamps.
 pub(crate) fn payload_of(stamps: impl ExactSizeIterator<Item = u64>) -> Vec<u8> {
     let mut bytes = vec![0; stamps.len() * SECTOR_BYTES as usize];
     (0..).step_by(SECTOR_BYTES as usize).zip(stamps).for_each(|(at, stamp)| {

@@ -1,11 +1,11 @@
-//! What the simulator, the enumeration and the experiments are built of.
+//! The parts that the simulator, the enumeration and the experiments share.
 //!
-//! Each of the three drives the shipped dispatcher and shards in virtual time and decides what
-//! happens when. The parts that do not depend on this are here: shards with the memory of their
-//! pools, the I/Os between shards and disks, the records of a journal, the events to come, and the
-//! oracle that knows what each sector may hold.
+//! Each of the three drives the shipped dispatcher and shards in virtual time and decides on the
+//! order of events. The parts that do not depend on that order are here: shards with the memory of
+//! their pools, the I/Os between shards and disks, the records of a journal, the event queue, and
+//! the oracle that knows the permitted contents of each sector.
 //!
-//! Memory holds one stamp of eight bytes for each sector of 512: see [`memory`].
+//! Memory holds one stamp of eight bytes per sector of 512 bytes: see [`memory`].
 
 pub(crate) mod dice;
 pub(crate) mod io;
@@ -19,3 +19,6 @@ pub(crate) mod shard;
 pub(crate) mod slab;
 
 pub use sabotage::Sabotage;
+
+/// The range of a request for the whole volume.
+pub(crate) const WHOLE: forebay_types::ByteRange = forebay_types::ByteRange::new(0, 0);

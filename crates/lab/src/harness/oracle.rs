@@ -1,43 +1,43 @@
-//! What each sector may hold: the dumb second opinion.
+//! The oracle: a simple, independent model of the permitted content of each sector.
 //!
-//! A sector's content is a stamp of eight bytes that names the volume, the sector and the write it
-//! came from, so that data in the wrong place shows itself. For each sector the oracle keeps the
-//! writes that can still be seen, each with the interval from its submission to its answer. Time
-//! is a counter that moves with every submission and every answer.
+//! The content of a sector is a stamp of eight bytes that names the volume, the sector and the
+//! write it came from, so that misplaced data is detected. For each sector the oracle keeps the
+//! writes that may still be visible, each with the interval from its submission to its answer. Time
+//! is a counter that advances with every submission and every answer.
 //!
-//! A write can be seen by a read unless another write, answered well before the read began, was
-//! submitted after the first one had ended. A write that failed may have been done or not, and so
-//! takes nobody's place. After a crash the same rule holds with "answered well" replaced by what
-//! the answer promised: on the disk (write-through), or on stable storage (flush, FUA).
+//! A read may see a write unless another write, acknowledged before the read began, was submitted
+//! after the first one had ended. A write that failed may or may not have been done, and therefore
+//! replaces no other. After a crash the same rule applies, with "acknowledged" replaced by the
+//! guarantee of the acknowledgement: on the disk (write-through), or on stable storage (flush,
+//! FUA).
 
 use forebay_volume::RequestKind;
 use std::hash::{Hash, Hasher};
 
-/// What is never written: memory that nobody has filled.
+/// The content of memory that has not been filled; it is never written.
 pub(crate) const POISON: u64 = u64::MAX;
-/// What a zeroed sector holds.
+/// The content of a zeroed sector.
 pub(crate) const ZERO: u64 = 0;
-/// A moment that has not come.
+/// The end of a write in flight.
 const NEVER: u32 = u32::MAX;
-/// Writes of a sector kept before those are looked for that nobody can see any more.
+/// Candidates of a sector above which invisible ones are removed.
 const PRUNE_AT: usize = 12;
 
-/// The content that write number `version` of a volume gives a sector; version 0 is what was
-/// there at the beginning.
+/// The content of a sector after write number `version` of a volume; version 0 is the initial
+/// content.
 pub(crate) const fn stamp(volume: u16, sector: u64, version: u32) -> u64 {
     (volume as u64 + 1) << 60 | sector << 32 | version as u64
 }
 
-/// Whether the stamp is of this sector and of a write that has been submitted.
-pub(crate) const fn belongs(stamp_found: u64, volume: u16, sector: u64, issued: u32) -> bool {
+/// Whether the stamp belongs to this sector and to a write that has been submitted.
+pub(crate) const fn is_stamp_of(stamp_found: u64, volume: u16, sector: u64, issued: u32) -> bool {
     let version = stamp_found as u32;
     stamp_found == stamp(volume, sector, version) && version <= issued
 }
 
-/// A stamp for people.
-pub(crate) fn show(stamp: u64) -> String {
+pub(crate) fn describe_stamp(stamp: u64) -> String {
     match stamp {
-        POISON => "memory nobody has filled".into(),
+        POISON => "memory that was not filled".into(),
         ZERO => "zeroes".into(),
         _ => format!(
             "write {} of sector {} of volume {}",
@@ -48,67 +48,71 @@ pub(crate) fn show(stamp: u64) -> String {
     }
 }
 
-/// What the answer to a write promised.
+/// Whether a client's request changes sectors.
+pub(crate) const fn is_change(kind: RequestKind) -> bool {
+    matches!(kind, RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. })
+}
+
+/// The guarantee of the acknowledgement of a write, in ascending order of strength.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Promise {
-    /// That reads see it.
+    /// Reads see the write.
     Seen,
-    /// That it outlives the process.
+    /// The write survives the process.
     OnDisk,
-    /// That it outlives the power as long as a UPS bridges the failure until a vault has it.
+    /// The write survives a power failure that a UPS bridges until a vault has the data.
     Kept,
-    /// That it outlives the power.
+    /// The write survives a power failure.
     Stable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Write,
-    /// A trim: anything that ever was there, or zeroes.
-    Wild,
-    /// What a read saw where several contents were possible: from then on, only that is.
+    /// A trim: any earlier content, or zeroes.
+    Trim,
+    /// The content that a read saw while several were possible; later reads must see the same.
     Observed,
 }
 
-/// A write that can be seen.
+/// A write that may be visible.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     stamp: u64,
     submitted: u32,
     ended: u32,
     source: Source,
-    /// `None` unless it was answered well.
+    /// `None` unless the write was acknowledged.
     promise: Option<Promise>,
 }
 
-/// One sector.
 #[derive(Clone, Debug)]
 struct Sector {
-    /// What was there before all candidates.
+    /// The content before all candidates.
     base: u64,
     candidates: Vec<Candidate>,
 }
 
-/// The contents that the sectors of one volume may have.
+/// The permitted contents of the sectors of one volume.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     volume: u16,
     sectors: Vec<Sector>,
-    /// The last version given to a write.
+    /// The version of the last write.
     issued: u32,
-    /// Writes that ended before this moment are on stable storage: a flush submitted then has
-    /// been answered well.
+    /// Writes that ended before this moment are on stable storage: a flush submitted at this moment
+    /// was acknowledged.
     flushed: u32,
-    /// The same with [`Promise::Kept`] in the place of stable storage.
+    /// The same for the guarantee [`Promise::Kept`].
     kept: u32,
-    /// Whether what a read saw of a trim or of a write that failed outlives a crash like a write
-    /// does. A journal brings back what was acknowledged before.
-    observed_lasts: bool,
+    /// Whether content that a read saw, of a trim or of a failed write, survives a crash like a
+    /// write. A journal restores what was acknowledged before.
+    observed_survives: bool,
 }
 
 impl Promise {
-    /// What a good answer to a change promises of a volume in write-back; `journaled` if it has a
-    /// journal, `each_write` if this keeps each write before its answer.
+    /// The guarantee of an acknowledged change in a write-back volume: `journaled` if the volume
+    /// has a journal, `each_write` if the journal keeps each write before its acknowledgement.
     pub(crate) const fn of(kind: RequestKind, journaled: bool, each_write: bool) -> Self {
         match kind {
             RequestKind::Trim { .. } | RequestKind::Zero { .. } if journaled => Self::Stable,
@@ -122,45 +126,44 @@ impl Promise {
     }
 }
 
-/// How much survives a crash.
+/// The extent of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crash {
-    /// The process is gone, its disk is not.
+    /// The process is lost, the disk is not.
     Process,
-    /// The disk's volatile cache is gone too.
+    /// The disk's volatile cache is lost, too.
     Power,
-    /// The same, after a UPS gave a vault the time to save what was dirty.
+    /// The same, after a UPS has bridged the dump of dirty data to a vault.
     Saved,
 }
 
 impl Oracle {
-    pub(crate) fn new(volume: u16, sectors: u64, observed_lasts: bool) -> Self {
+    pub(crate) fn new(volume: u16, sectors: u64, observed_survives: bool) -> Self {
         let sector = |at| Sector { base: stamp(volume, at, 0), candidates: Vec::new() };
         let sectors = (0..sectors).map(sector).collect();
-        Self { volume, sectors, issued: 0, flushed: 0, kept: 0, observed_lasts }
+        Self { volume, sectors, issued: 0, flushed: 0, kept: 0, observed_survives }
     }
 
-    /// The version for the next write.
     const fn issue(&mut self) -> u32 {
         self.issued += 1;
         self.issued
     }
 
-    /// Goes on with the versions of another oracle, whose writes this one is told of no more.
-    pub(crate) const fn reissue(&mut self, other: &Self) {
+    /// Continues with the versions of another oracle, whose writes are not added to this one.
+    pub(crate) const fn continue_from(&mut self, other: &Self) {
         self.issued = other.issued;
     }
 
-    /// Whether a client ever wanted this content in this sector. Zeroes are written where what was
-    /// lost in the pool comes back from the journal.
+    /// Whether a client ever wrote this content to this sector. Zeroes are also written when
+    /// content that was lost in the pool is restored from the journal.
     pub(crate) fn was_written(&self, sector: u64, found: u64) -> bool {
         let state = &self.sectors[sector as usize];
         let is_zeroed = || state.candidates.iter().any(|c| c.stamp == ZERO) || state.base == ZERO;
-        belongs(found, self.volume, sector, self.issued) || found == ZERO && is_zeroed()
+        is_stamp_of(found, self.volume, sector, self.issued) || found == ZERO && is_zeroed()
     }
 
-    /// A request is submitted that may change these sectors. `oldest_read` is when the oldest read
-    /// in flight was. Returns the version of what it writes.
+    /// Records the submission of a request that may change these sectors. `oldest_read` is the
+    /// submission of the oldest read in flight. Returns the version of the request's content.
     pub(crate) fn submit(
         &mut self,
         kind: RequestKind,
@@ -173,7 +176,7 @@ impl Oracle {
             let (stamp, source) = match kind {
                 RequestKind::Write { .. } => (stamp(self.volume, sector, version), Source::Write),
                 RequestKind::Zero { .. } => (ZERO, Source::Write),
-                RequestKind::Trim { .. } => (ZERO, Source::Wild),
+                RequestKind::Trim { .. } => (ZERO, Source::Trim),
                 _ => break,
             };
             self.push(sector, stamp, source, now, oldest_read);
@@ -191,8 +194,8 @@ impl Oracle {
         state.candidates.push(Candidate { stamp, submitted: now, ended: NEVER, source, promise });
     }
 
-    /// The write or trim of these sectors, submitted at `submitted`, has ended, well if there is a
-    /// promise.
+    /// Records the end of a change of these sectors that was submitted at `submitted`; it succeeded
+    /// if there is a promise.
     pub(crate) fn end(
         &mut self,
         sectors: impl IntoIterator<Item = u64>,
@@ -203,35 +206,35 @@ impl Oracle {
         for sector in sectors {
             let mut open = self.sectors[sector as usize].candidates.iter_mut().rev();
             let candidate = open.find(|c| c.submitted == submitted && c.source != Source::Observed);
-            let candidate = candidate.expect("a write that has not ended is a candidate");
+            let candidate = candidate.expect("a write in flight is a candidate");
             candidate.ended = now;
             candidate.promise = promise;
         }
     }
 
-    /// A flush submitted at `submitted` was answered well.
+    /// Records the acknowledgement of a flush submitted at `submitted`.
     pub(crate) const fn flush(&mut self, submitted: u32) {
         if submitted > self.flushed {
             self.flushed = submitted;
         }
     }
 
-    /// A flush submitted at `submitted` was answered well from what a UPS keeps.
+    /// Records the acknowledgement of a flush submitted at `submitted` that a UPS protects.
     pub(crate) const fn flush_kept(&mut self, submitted: u32) {
         if submitted > self.kept {
             self.kept = submitted;
         }
     }
 
-    /// Whether a read submitted at `submitted` may see `found`; it remembers what was seen.
-    pub(crate) fn read(&mut self, sector: u64, found: u64, submitted: u32) -> bool {
+    /// Whether a read submitted at `submitted` may return `found`; if so, records the observation.
+    pub(crate) fn check_read(&mut self, sector: u64, found: u64, submitted: u32) -> bool {
         let (volume, issued) = (self.volume, self.issued);
         let state = &mut self.sectors[sector as usize];
         if state.candidates.is_empty() {
             return found == state.base;
         }
         let replaces = |c: &Candidate| c.promise.is_some() && c.ended < submitted;
-        let known = found == ZERO || belongs(found, volume, sector, issued);
+        let known = found == ZERO || is_stamp_of(found, volume, sector, issued);
         if !state.allows(found, known, replaces) {
             return false;
         }
@@ -239,10 +242,10 @@ impl Oracle {
         true
     }
 
-    /// Whether the disk may hold `found` after a crash.
-    pub(crate) fn crash(&self, sector: u64, found: u64, crash: Crash) -> bool {
+    /// Whether the sector may hold `found` after a crash.
+    pub(crate) fn check_crash(&self, sector: u64, found: u64, crash: Crash) -> bool {
         let (volume, issued) = (self.volume, self.issued);
-        let observed_lasts = self.observed_lasts;
+        let observed_survives = self.observed_survives;
         let state = &self.sectors[sector as usize];
         if state.candidates.is_empty() {
             return found == state.base;
@@ -254,34 +257,34 @@ impl Oracle {
         };
         let replaces =
             |c: &Candidate| c.promise.is_some_and(|promise| promise >= least || c.ended < flushed);
-        let lasts = |c: &Candidate| observed_lasts || c.source != Source::Observed;
-        let replaces = |c: &Candidate| replaces(c) && lasts(c);
-        let known = found == ZERO || belongs(found, volume, sector, issued);
+        let survives = |c: &Candidate| observed_survives || c.source != Source::Observed;
+        let replaces = |c: &Candidate| replaces(c) && survives(c);
+        let known = found == ZERO || is_stamp_of(found, volume, sector, issued);
         state.allows(found, known, replaces)
     }
 
-    /// Everything that [`Oracle::crash`] answers, for every sector and every content that it could
-    /// ever have had; of others it says no.
+    /// Hashes the answers of [`Oracle::check_crash`] for every sector and every content that the
+    /// sector ever had; for all other contents the answer is no.
     pub(crate) fn hash_crash(&self, crash: Crash, hasher: &mut impl Hasher) {
         self.issued.hash(hasher);
         for at in 0..self.sectors.len() as u64 {
             self.sectors[at as usize].base.hash(hasher);
             let known = (0..=self.issued).map(|version| stamp(self.volume, at, version));
             for content in known.chain([ZERO]) {
-                self.crash(at, content, crash).hash(hasher);
+                self.check_crash(at, content, crash).hash(hasher);
             }
         }
     }
 
-    /// The sector holds `found` for certain, and nothing is under way: it starts again from there.
+    /// Sets the content of a sector, without any write in flight.
     pub(crate) fn restart(&mut self, sector: u64, found: u64) {
         let state = &mut self.sectors[sector as usize];
         state.base = found;
         state.candidates.clear();
     }
 
-    /// The first of these sectors whose content is not right, and what it is and may be.
-    pub(crate) fn first_wrong(
+    /// The first of these sectors with wrong content, and a description.
+    pub(crate) fn first_mismatch(
         &mut self,
         contents: impl IntoIterator<Item = (u64, u64)>,
         mut is_right: impl FnMut(&mut Self, u64, u64) -> bool,
@@ -290,23 +293,21 @@ impl Oracle {
         wrong.map(|(sector, found)| (sector, self.explain(sector, found)))
     }
 
-    /// What a sector is that should be something else, for a message.
     pub(crate) fn explain(&self, sector: u64, found: u64) -> String {
-        format!("is {}; it may be\n    {}", show(found), self.describe(sector))
+        format!("is {}; permitted are\n    {}", describe_stamp(found), self.describe(sector))
     }
 
-    /// The contents that would be right, for a message.
     pub(crate) fn describe(&self, sector: u64) -> String {
         let state = &self.sectors[sector as usize];
-        let mut text = format!("before all else {}", show(state.base));
+        let mut text = format!("initially {}", describe_stamp(state.base));
         for c in &state.candidates {
             let what = match c.source {
-                Source::Write => show(c.stamp),
-                Source::Wild => "a trim".into(),
-                Source::Observed => format!("{} as read", show(c.stamp)),
+                Source::Write => describe_stamp(c.stamp),
+                Source::Trim => "a trim".into(),
+                Source::Observed => format!("{} as read", describe_stamp(c.stamp)),
             };
             let end = match (c.ended, c.promise) {
-                (NEVER, _) => "under way".into(),
+                (NEVER, _) => "in flight".into(),
                 (at, None) => format!("failed at {at}"),
                 (at, Some(promise)) => format!("acknowledged at {at}, {promise:?}"),
             };
@@ -317,16 +318,16 @@ impl Oracle {
 }
 
 impl Sector {
-    /// Whether `found` is the content of a candidate that none of those that `replaces` names has
-    /// taken the place of. `known` says that the content could ever have been there.
+    /// Whether `found` is the content of a candidate that no later candidate accepted by `replaces`
+    /// has replaced. `known` says that the sector ever may have had this content.
     fn allows(&self, found: u64, known: bool, replaces: impl Fn(&Candidate) -> bool) -> bool {
-        // Newest first: that is the one that is nearly always found.
+        // Newest first: it is nearly always the match.
         for (at, candidate) in self.candidates.iter().enumerate().rev() {
             let matches = match candidate.source {
-                Source::Wild => known,
+                Source::Trim => known,
                 _ => candidate.stamp == found,
             };
-            // Candidates stand in the order of submission, so whoever comes later stands behind.
+            // Candidates are in the order of submission, so all later ones follow.
             let replaced = || {
                 let later = &self.candidates[at + 1..];
                 later.iter().any(|c| c.submitted > candidate.ended && replaces(c))
@@ -338,8 +339,8 @@ impl Sector {
         found == self.base && !self.candidates.iter().any(replaces)
     }
 
-    /// Where nothing was under way during a read and several contents were possible, the one that
-    /// was seen is the only one from now on.
+    /// If no write was in flight during a read and several contents were possible, later reads must
+    /// see the same content.
     fn observe(&mut self, found: u64, submitted: u32, replaces: impl Fn(&Candidate) -> bool) {
         let quiet = self.candidates.iter().all(|c| c.ended < submitted);
         let last = self.candidates.last().expect("there are candidates");
@@ -351,7 +352,7 @@ impl Sector {
             && last.source == Source::Write
             && self.candidates.iter().rev().skip(1).all(|c| c.ended < last.submitted);
         let trimmed = self.candidates.iter().enumerate().any(|(at, c)| {
-            c.source == Source::Wild
+            c.source == Source::Trim
                 && !self.candidates[at + 1..].iter().any(|d| d.submitted > c.ended && replaces(d))
         });
         if newest_alone || trimmed {
@@ -366,7 +367,7 @@ impl Sector {
         });
     }
 
-    /// Forgets candidates that neither a read in flight nor a crash can bring back.
+    /// Removes candidates that are invisible to all reads in flight and after any crash.
     fn prune(&mut self, flushed: u32, oldest_read: u32) {
         let newest = self.candidates.iter().rev().find(|c| {
             c.source == Source::Write

@@ -1,53 +1,52 @@
-//! Many independent runs on several threads.
+//! Independent runs on several threads.
 
 use std::any::Any;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The numbers of the runs yet to be made, and what came of the others.
+/// The number of the next run, and the results so far.
 pub(crate) struct Runs<S> {
     next: AtomicU64,
-    enough: AtomicBool,
+    stopped: AtomicBool,
     summary: Mutex<S>,
 }
 
 impl<S: Send> Runs<S> {
-    /// Calls `job` with one number after the other, from `first` on, on `threads` threads (at least
-    /// one), until it returns false or [`Runs::add`] has seen enough.
-    pub(crate) fn make(
+    /// Calls `job` with successive numbers from `first` on, on `threads` threads (at least one),
+    /// until it returns false or [`Runs::add`] has stopped the runs.
+    pub(crate) fn execute(
         first: u64,
         threads: usize,
         summary: S,
         job: impl Fn(u64, &Self) -> bool + Sync,
     ) -> S {
-        let (next, enough) = (AtomicU64::new(first), AtomicBool::new(false));
-        let runs = Self { next, enough, summary: Mutex::new(summary) };
+        let (next, stopped) = (AtomicU64::new(first), AtomicBool::new(false));
+        let runs = Self { next, stopped, summary: Mutex::new(summary) };
         let work =
-            || while !runs.is_enough() && job(runs.next.fetch_add(1, Ordering::Relaxed), &runs) {};
+            || while !runs.is_stopped() && job(runs.next.fetch_add(1, Ordering::Relaxed), &runs) {};
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 scope.spawn(work);
             }
             work();
         });
-        runs.summary.into_inner().expect("no thread panics with the summary")
+        runs.summary.into_inner().expect("no thread panics while it holds the lock")
     }
 
-    /// Adds what came of a run; `add` returns whether that is enough.
+    /// Adds the result of a run; if `add` returns true, no further run begins.
     pub(crate) fn add(&self, add: impl FnOnce(&mut S) -> bool) {
-        let mut summary = self.summary.lock().expect("no thread panics with the summary");
+        let mut summary = self.summary.lock().expect("no thread panics while it holds the lock");
         if add(&mut summary) {
-            self.enough.store(true, Ordering::Relaxed);
+            self.stopped.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether no further run is to begin.
-    pub(crate) fn is_enough(&self) -> bool {
-        self.enough.load(Ordering::Relaxed)
+    /// Whether no further run may begin.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 }
 
-/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

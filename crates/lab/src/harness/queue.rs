@@ -1,73 +1,42 @@
-//! What will happen, in order of time.
+//! A queue of events in virtual time.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
-#[derive(Debug)]
-struct Entry<E> {
-    time: u64,
-    order: u64,
-    event: E,
-}
-
-/// Events in order of time, and in the order in which they were put in where the time is the same.
+/// Events ordered by time; events with the same time keep the order of insertion.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
-    heap: BinaryHeap<Reverse<Entry<E>>>,
-    order: u64,
+    /// By time and number.
+    events: BTreeMap<(u64, u64), E>,
+    pushed: u64,
 }
 
 impl<E> Default for Queue<E> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), order: 0 }
+        Self { events: BTreeMap::new(), pushed: 0 }
     }
 }
 
 impl<E> Queue<E> {
     pub(crate) fn push(&mut self, time: u64, event: E) {
-        self.order += 1;
-        self.heap.push(Reverse(Entry { time, order: self.order, event }));
+        self.pushed += 1;
+        self.events.insert((time, self.pushed), event);
     }
 
     pub(crate) fn pop(&mut self) -> Option<(u64, E)> {
-        self.heap.pop().map(|Reverse(entry)| (entry.time, entry.event))
+        self.events.pop_first().map(|((time, _), event)| (time, event))
     }
 
-    /// The time of the next event.
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse(entry)| entry.time)
+        self.events.first_key_value().map(|(&(time, _), _)| time)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.heap.clear();
+        self.events.clear();
     }
 
-    /// Brings everything forward that would come later than `time`.
-    pub(crate) fn hurry(&mut self, time: u64) {
-        let late = std::mem::take(&mut self.heap).into_iter().map(|Reverse(mut entry)| {
-            entry.time = entry.time.min(time);
-            Reverse(entry)
-        });
-        self.heap = late.collect();
+    /// Moves all later events to `time`.
+    pub(crate) fn cap_times(&mut self, time: u64) {
+        let events = std::mem::take(&mut self.events).into_iter();
+        self.events = events.map(|((at, number), event)| ((at.min(time), number), event)).collect();
     }
 }
-
-impl<E> Ord for Entry<E> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.time, self.order).cmp(&(other.time, other.order))
-    }
-}
-
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl<E> Eq for Entry<E> {}

@@ -1,16 +1,15 @@
-//! Planted bugs: what the world around the engine can do wrong on purpose.
+//! Planted bugs: deliberate defects of the engine's environment.
 //!
-//! They prove that the simulator sees what it is there to see. Each is a mistake that a driver of
-//! the engine, or a disk, could make; the bugs planted inside the engine itself are behind its
-//! feature `sabotage`.
+//! They prove that the simulator detects such defects. Each is a mistake that a driver of the
+//! engine, or a disk, could make. Bugs inside the engine are behind its feature `sabotage`.
 
 use crate::named::named;
 use forebay_engine::{IoVerb, MemoryStep, NoteKind};
 
 named! {
-    /// A planted bug of the driver or the disk.
+    /// A planted bug of the driver, the disk or the journal.
     "planted bug" enum Sabotage {
-        /// The copy of a line to its new slot is left out.
+        /// A line is not copied to its new slot.
         SkipCopy = "skip-copy",
         /// A payload is not copied into the pool.
         SkipFill = "skip-fill",
@@ -18,81 +17,81 @@ named! {
         LoseFua = "lose-fua",
         /// A flush is answered before the disk has been asked.
         FlushEarly = "flush-early",
-        /// A part that another worker's operation should wake is not told.
+        /// A part that waits for an operation of another worker is not woken.
         DropRetry = "drop-retry",
-        /// The pins of a reply are given back before its bytes are sent.
+        /// The pins of a reply are released before its bytes are sent.
         ReleaseEarly = "release-early",
-        /// The pins of a reply are never given back.
+        /// The pins of a reply are never released.
         LeakPin = "leak-pin",
-        /// Two reads that end together get each other's data.
+        /// Two reads that end together exchange their data.
         SwapReads = "swap-reads",
-        /// A write is answered well and was never done.
+        /// A write is acknowledged, but not done.
         LoseWrite = "lose-write",
         /// A write lands one sector further on.
         MisdirectWrite = "misdirect-write",
-        /// A write is answered well and only its first half was done.
+        /// A write is acknowledged, but only its first half is done.
         TearWrite = "tear-write",
-        /// Zeroing is answered well and nothing is done.
+        /// Zeroing is acknowledged, but not done.
         IgnoreZero = "ignore-zero",
-        /// A read that failed is reported as one that went well.
+        /// A failed read is reported as a success.
         HideReadError = "hide-read-error",
-        /// A write that failed is reported as one that went well.
+        /// A failed write is reported as a success.
         HideWriteError = "hide-write-error",
-        /// A payload in the pool is written before it is whole.
+        /// A payload in the pool is written before it is complete.
         ShortPayload = "short-payload",
         /// The bytes of a multi-part read go to the wrong place of its memory.
         WrongBase = "wrong-base",
         /// An answer is delivered twice.
         AnswerTwice = "answer-twice",
-        /// The journal is not told that the disk has something newer.
+        /// The journal gets no record that the disk has newer data.
         SkipForget = "skip-forget",
-        /// The journal is not told of an erase.
+        /// The journal gets no record of an erase.
         SkipEraseNote = "skip-erase-note",
-        /// A batch of the journal is answered well and was never written.
+        /// A batch of the journal is acknowledged, but not written.
         LoseBatch = "lose-batch",
-        /// A batch of the journal is answered well and only its first half was written.
+        /// A batch of the journal is acknowledged, but only its first half is written.
         TearBatch = "tear-batch",
-        /// A superblock of the journal is answered well and was never written.
+        /// A superblock of the journal is acknowledged, but not written.
         LoseSuperblock = "lose-superblock",
         /// A flush does not wait for the journal.
         IgnoreBarrier = "ignore-barrier",
         /// A checkpoint is reported before the disk has the data.
         CheckpointEarly = "checkpoint-early",
-        /// The failure of a journal is put on record nowhere.
+        /// The failure mark of a journal is not written.
         SkipMark = "skip-mark",
-        /// A process that takes a journal over does not write that down.
+        /// A process that takes over a journal does not record its generation.
         LoseGeneration = "lose-generation",
-        /// A piece of what the journal holds is not restored.
+        /// A piece of the journal's content is not restored.
         SkipRestore = "skip-restore",
-        /// Writes are halted only after the vault has its copy.
+        /// Writes are halted only after the dump to the vault.
         HaltLate = "halt-late",
-        /// A dirty line is left out of the vault.
+        /// A dirty line is missing in the dump.
         SkipVaultLine = "skip-vault-line",
-        /// The disks are not flushed when power goes.
+        /// The disks are not flushed when power fails.
         SkipPowerFlush = "skip-power-flush",
         /// The disks are not flushed when write-back ends because a UPS is not safe.
         SkipClosingSync = "skip-closing-sync",
-        /// The vault is emptied before the disk has what it held.
+        /// The vault is emptied before the disk has its content.
         EmptyVaultEarly = "empty-vault-early",
-        /// The loss of one of a journal's two devices is put on record nowhere.
+        /// The failure of one device of a mirrored journal is not recorded.
         SkipMemberRecord = "skip-member-record",
-        /// A process that takes a pool over mixes up the numbers of volumes.
+        /// A process that takes over a pool exchanges the numbers of volumes.
         MixUpVolumes = "mix-up-volumes",
-        /// A process that takes a pool over does not record what is dirty in it.
+        /// A process that takes over a pool does not record its dirty data.
         SkipRecord = "skip-record",
-        /// A process that takes a pool over lets older records of what is clean in it count on.
+        /// A process that takes over a pool does not void older records of clean data.
         KeepOldRecords = "keep-old-records",
-        /// What a disk does not take is not recorded once more, although the checkpoint counts.
+        /// Data that a disk has refused is not recorded again, although the checkpoint counts.
         SkipForward = "skip-forward",
-        /// The journal is told that a disk has what it did not take.
+        /// A fence also voids the records of data that a disk has refused.
         FenceAll = "fence-all",
-        /// Transfers read, change and write back one block at the same time.
+        /// Transfers modify the same block concurrently.
         ShareBlocks = "share-blocks",
     }
 }
 
 impl Sabotage {
-    /// The bug that leaves a memory step out.
+    /// The bug that omits a memory step.
     pub(crate) const fn skipping_step(step: &MemoryStep) -> Option<Self> {
         match step {
             MemoryStep::Fill { .. } => Some(Self::SkipFill),
@@ -101,7 +100,7 @@ impl Sabotage {
         }
     }
 
-    /// The bug that keeps a note from the journal.
+    /// The bug that omits a record of the journal.
     pub(crate) const fn skipping_note(kind: &NoteKind) -> Option<Self> {
         match kind {
             NoteKind::Forget => Some(Self::SkipForget),
@@ -110,7 +109,7 @@ impl Sabotage {
         }
     }
 
-    /// The bug that answers an I/O well which was never done.
+    /// The bug that acknowledges an I/O that was not done.
     pub(crate) const fn losing(verb: IoVerb) -> Option<Self> {
         match verb {
             IoVerb::Write { .. } => Some(Self::LoseWrite),
@@ -119,7 +118,7 @@ impl Sabotage {
         }
     }
 
-    /// The bug that reports an I/O that failed as one that went well.
+    /// The bug that reports a failed I/O as a success.
     pub(crate) const fn hiding_error(verb: IoVerb) -> Option<Self> {
         match verb {
             IoVerb::Read => Some(Self::HideReadError),

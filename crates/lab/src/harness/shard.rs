@@ -1,4 +1,4 @@
-//! Shards with the memory of their part of the pool.
+//! Shards, each with the memory of its part of the pool.
 
 use super::memory::{Memory, read_stamp, write_stamp};
 use super::oracle::POISON;
@@ -13,10 +13,8 @@ use forebay_types::{
 use forebay_volume::ReplySegment;
 use std::sync::Arc;
 
-/// A shard over a table in memory.
 pub(crate) type LabShard = Shard<Vec<LineMeta>>;
 
-/// A shard that knows nothing.
 pub(crate) fn empty_shard(
     slots: usize,
     policy: Box<dyn Eviction>,
@@ -25,21 +23,21 @@ pub(crate) fn empty_shard(
     Shard::new(vec![LineMeta::FREE; slots], policy, config)
 }
 
-/// What a shard is told of a volume that is added to it.
+/// The settings of a volume for the shards.
 pub(crate) struct VolumeSetup {
     pub id: VolumeId,
     pub bytes: u64,
     pub mode: Mode,
     pub stripes: Stripes,
     pub elevator: Option<Arc<Elevator>>,
-    /// Writes below this size are gathered, if it is known.
+    /// Writes below this size are gathered; `None` keeps the shard's default.
     pub gather_below: Option<u64>,
     pub protection: Protection,
     pub is_ordered: bool,
 }
 
 impl VolumeSetup {
-    /// A volume in write-back and nothing else.
+    /// A plain volume in write-back.
     pub(crate) const fn write_back(id: VolumeId, bytes: u64, stripes: Stripes) -> Self {
         Self {
             id,
@@ -53,7 +51,6 @@ impl VolumeSetup {
         }
     }
 
-    /// Adds the volume to shard `number`.
     pub(crate) fn add_to(&self, shard: &mut LabShard, number: usize) {
         shard.add_volume(self.id, self.bytes, self.mode);
         shard.set_stripes(self.id, self.stripes);
@@ -70,21 +67,20 @@ impl VolumeSetup {
     }
 }
 
-/// One shard and its data.
-pub(crate) struct ShardWorld {
+pub(crate) struct PooledShard {
     pub shard: LabShard,
-    /// Eight stamps for each slot.
+    /// Eight stamps per slot.
     pool: Vec<u64>,
 }
 
-impl ShardWorld {
-    /// A shard that knows nothing, over memory that nobody has filled.
+impl PooledShard {
+    /// An empty shard over memory that has not been filled.
     pub(crate) fn new(slots: usize, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         let pool = vec![POISON; slots * SECTORS_PER_LINE as usize];
         Self { shard: empty_shard(slots, policy, config), pool }
     }
 
-    /// A shard over the table and the data that a killed process has left.
+    /// A shard over the table and the data of a killed process.
     pub(crate) fn recover(
         (table, pool): (Vec<LineMeta>, Vec<u64>),
         policy: Box<dyn Eviction>,
@@ -92,20 +88,20 @@ impl ShardWorld {
     ) -> (Self, Recovery) {
         let mut steps = Vec::new();
         let recovered = Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps);
-        let (shard, found) = recovered.expect("a killed process leaves a table that is sound");
+        let (shard, found) = recovered.expect("a killed process leaves a valid table");
         let mut world = Self { shard, pool };
-        steps.into_iter().for_each(|step| world.carry_out(step, &[]));
+        steps.into_iter().for_each(|step| world.apply_step(step, &[]));
         world.shard.settle_steps();
         (world, found)
     }
 
-    /// What the process leaves when it is killed.
-    pub(crate) fn remains(&self) -> (Vec<LineMeta>, Vec<u64>) {
+    /// Copies of the table and the data, as a killed process leaves them.
+    pub(crate) fn snapshot(&self) -> (Vec<LineMeta>, Vec<u64>) {
         (self.shard.table().to_vec(), self.pool.clone())
     }
 
-    /// Changes memory as the shard asks for.
-    pub(crate) fn carry_out(&mut self, step: MemoryStep, payload: &[u8]) {
+    /// Executes a memory step that the shard requested.
+    pub(crate) fn apply_step(&mut self, step: MemoryStep, payload: &[u8]) {
         match step {
             MemoryStep::Fill { slot, offset, payload_offset, len } => {
                 for at in (0..len).step_by(SECTOR_BYTES as usize) {
@@ -126,7 +122,6 @@ impl ShardWorld {
         self.pool[index(slot, offset)]
     }
 
-    /// Changes the stamp of the sector at `offset` of a slot, in bytes.
     pub(crate) fn set_stamp(&mut self, slot: Slot, offset: u32, stamp: u64) {
         self.pool[index(slot, offset)] = stamp;
     }
@@ -137,14 +132,13 @@ impl ShardWorld {
         &self.pool[at..at + SECTORS_PER_LINE as usize]
     }
 
-    /// Changes the eight stamps of a slot.
     pub(crate) fn set_line(&mut self, slot: Slot, stamps: &[u64]) {
         let at = index(slot, 0);
         self.pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(stamps);
     }
 
-    /// The stamps that segments of an I/O or an answer hold. `memory` is the request's, and where
-    /// their private part begins in it.
+    /// The stamps in the segments of an I/O or an answer. `memory` is the request's memory, with
+    /// the offset of the part in it.
     pub(crate) fn stamps<'a>(
         &self,
         segments: impl IntoIterator<Item = &'a Segment>,
@@ -168,7 +162,7 @@ impl ShardWorld {
         }
     }
 
-    /// Puts what a read has brought where its segments are. False where there is no memory for it.
+    /// Copies the result of a read to its segments. Returns false if a segment has no memory.
     pub(crate) fn fill(
         &mut self,
         segments: &[Segment],
@@ -195,7 +189,7 @@ impl ShardWorld {
         fits
     }
 
-    /// The bytes of a range whose lines lie in these slots.
+    /// The bytes of a range whose lines are in these slots.
     pub(crate) fn bytes_of(&self, slots: &[Slot], range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
         for at in (0..range.len).step_by(SECTOR_BYTES as usize) {
@@ -206,19 +200,18 @@ impl ShardWorld {
         bytes
     }
 
-    /// Operations, dirty lines and pins, where any are left over.
-    pub(crate) fn left_over(&self) -> Option<String> {
+    /// A message with the remaining operations, dirty lines and pins, if there are any.
+    pub(crate) fn leaks(&self) -> Option<String> {
         self.shard.self_check();
         let usage = self.shard.usage();
         let left = [usage.operations, usage.dirty_lines, self.shard.pins()];
-        let message = "nothing may be left over; operations, dirty lines and pins are";
+        let message = "resources are still in use: operations, dirty lines and pins are";
         (left != [0; 3]).then(|| format!("{message} {left:?}"))
     }
 }
 
-/// The stamps of an answer.
 pub(crate) fn reply_stamps(
-    shards: &[ShardWorld],
+    shards: &[PooledShard],
     segments: &[ReplySegment],
     memory: Option<&Memory>,
 ) -> Vec<u64> {
@@ -230,7 +223,7 @@ pub(crate) fn reply_stamps(
     stamps
 }
 
-/// The bytes of an answer have been sent.
+/// Releases the pins of an answer whose bytes have been sent.
 pub(crate) fn release_pins(segments: &[ReplySegment], mut release: impl FnMut(usize, Slot)) {
     for ReplySegment { shard, segment } in segments {
         if let Place::Slot { slot, .. } = segment.place {
@@ -239,7 +232,7 @@ pub(crate) fn release_pins(segments: &[ReplySegment], mut release: impl FnMut(us
     }
 }
 
-/// Where the stamp of a byte of a slot is in the pool.
+/// The index in the pool of the stamp for a byte of a slot.
 const fn index(slot: Slot, offset: u32) -> usize {
     (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
 }

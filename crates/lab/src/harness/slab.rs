@@ -1,6 +1,6 @@
-//! Values by number, with numbers used again.
+//! Values by number; numbers are reused.
 
-/// Values that keep their number while they are in.
+/// Values that keep their number until they are removed.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     entries: Vec<Option<T>>,
@@ -27,16 +27,15 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes a value out; `None` when it is not in.
+    /// Removes a value; `None` if there is none with this number.
     pub(crate) fn remove(&mut self, at: u32) -> Option<T> {
         let value = self.entries.get_mut(at as usize)?.take()?;
         self.free.push(at);
         Some(value)
     }
 
-    /// A value that is in.
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut T {
-        self.entries[at as usize].as_mut().expect("it is in")
+        self.entries[at as usize].as_mut().expect("the number is in use")
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -47,7 +46,6 @@ impl<T> Slab<T> {
         self.entries.len() - self.free.len()
     }
 
-    /// Takes everything out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
         std::mem::take(&mut self.entries).into_iter().flatten()

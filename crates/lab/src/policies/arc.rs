@@ -1,47 +1,41 @@
-//! ARC: two LRU lists whose shares follow the hits on their ghosts.
+//! ARC: two LRU lists whose sizes adapt to hits on their ghosts.
 //!
-//! `T1` holds lines that were used once lately, `T2` those used at least twice; `B1` and `B2` are
-//! the ghosts of what left them. A hit on a ghost says that the list it left was too short, and
-//! moves the target length of `T1` that way (Megiddo and Modha, FAST 2003). For a capacity of c:
-//! `T1` and `B1` together hold at most c, all four at most 2c.
+//! `T1` holds lines that were used once recently, `T2` those used at least twice; `B1` and `B2`
+//! hold the ghosts of lines evicted from them. A hit on a ghost shows that its list was too short,
+//! and moves the target length of `T1` accordingly (Megiddo and Modha, FAST 2003). For a capacity
+//! of c, `T1` and `B1` together hold at most c, all four at most 2c.
 
 use super::ghost::Ghosts;
-use forebay_policy::list::{Links, List};
+use super::queues::Queues;
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
-/// See the module.
+const T1: usize = 0;
+const T2: usize = 1;
+
 pub struct Arc {
     capacity: usize,
-    links: Links,
-    t1: List,
-    t2: List,
+    queues: Queues<2>,
     b1: Ghosts,
     b2: Ghosts,
-    is_in_t2: Box<[bool]>,
-    /// The length that `t1` should have, from 0 to the capacity.
+    /// The target length of `T1`, from 0 to the capacity.
     t1_len_target: usize,
-    /// The last incoming key that was found among the ghosts, for which the target has been
-    /// moved already.
+    /// The last incoming key that was found among the ghosts; the target has been moved for it.
     recalled: Option<u64>,
 }
 
 impl Arc {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            links: Links::new(capacity),
-            t1: List::new(),
-            t2: List::new(),
+            queues: Queues::new(capacity),
             b1: Ghosts::new(capacity),
             b2: Ghosts::new(2 * capacity),
-            is_in_t2: vec![false; capacity].into_boxed_slice(),
             t1_len_target: 0,
             recalled: None,
         }
     }
 
-    /// Takes `key` out of the ghosts and moves the target; says whether it was there, and
+    /// Removes `key` from the ghosts and moves the target; returns whether it was there, and
     /// whether in `b2`.
     fn recall(&mut self, key: u64) -> (bool, bool) {
         if self.recalled == Some(key) {
@@ -64,19 +58,19 @@ impl Arc {
         (true, in_b2)
     }
 
-    /// Keeps the directory within its bounds before a line that is no ghost comes in.
+    /// Keeps the directory within its bounds before a line without a ghost is inserted.
     fn trim(&mut self) {
-        if self.t1.len() + self.b1.len() >= self.capacity {
+        if self.queues.len(T1) + self.b1.len() >= self.capacity {
             self.b1.drop_oldest();
-        } else if self.t1.len() + self.t2.len() + self.b1.len() + self.b2.len() >= 2 * self.capacity
+        } else if self.queues.len(T1) + self.queues.len(T2) + self.b1.len() + self.b2.len()
+            >= 2 * self.capacity
         {
             self.b2.drop_oldest();
         }
     }
 
     fn evict_from_t1(&mut self, lines: &dyn Lines, with_ghost: bool) -> Option<Slot> {
-        let slot = self.links.last_that_may_go(&mut self.t1, lines)?;
-        self.links.remove(&mut self.t1, slot);
+        let slot = self.queues.evict(T1, lines)?;
         if with_ghost {
             self.b1.push(lines.key(slot));
         }
@@ -84,8 +78,7 @@ impl Arc {
     }
 
     fn evict_from_t2(&mut self, lines: &dyn Lines) -> Option<Slot> {
-        let slot = self.links.last_that_may_go(&mut self.t2, lines)?;
-        self.links.remove(&mut self.t2, slot);
+        let slot = self.queues.evict(T2, lines)?;
         self.b2.push(lines.key(slot));
         Some(slot)
     }
@@ -99,39 +92,29 @@ impl Eviction for Arc {
     fn on_insert(&mut self, slot: Slot, key: u64, _hint: Hint) {
         let (returns, _) = self.recall(key);
         self.recalled = None;
-        self.is_in_t2[slot as usize] = returns;
-        if returns {
-            self.links.push_front(&mut self.t2, slot);
-        } else {
+        if !returns {
             self.trim();
-            self.links.push_front(&mut self.t1, slot);
         }
+        self.queues.push(if returns { T2 } else { T1 }, slot);
     }
 
     fn on_hit(&mut self, slot: Slot) {
-        if self.is_in_t2[slot as usize] {
-            self.links.move_to_front(&mut self.t2, slot);
-        } else {
-            self.links.remove(&mut self.t1, slot);
-            self.links.push_front(&mut self.t2, slot);
-            self.is_in_t2[slot as usize] = true;
-        }
+        self.queues.move_to(T2, slot);
     }
 
     fn on_remove(&mut self, slot: Slot) {
-        let list = if self.is_in_t2[slot as usize] { &mut self.t2 } else { &mut self.t1 };
-        self.links.remove(list, slot);
+        self.queues.remove(slot);
     }
 
     fn evict(&mut self, incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let (returns, was_in_b2) = self.recall(incoming);
         let mut with_ghost = true;
         if !returns {
-            // With `t1` filling its whole half of the directory there is no room for its ghost.
-            with_ghost = self.t1.len() < self.capacity;
+            // If `t1` fills its half of the directory, its ghost does not fit.
+            with_ghost = self.queues.len(T1) < self.capacity;
             self.trim();
         }
-        let t1_len = self.t1.len();
+        let t1_len = self.queues.len(T1);
         let from_t1 = t1_len > 0
             && (!with_ghost
                 || t1_len > self.t1_len_target
@@ -146,18 +129,13 @@ impl Eviction for Arc {
     }
 
     fn metadata_bytes(&self) -> usize {
-        size_of::<Self>()
-            + self.links.heap_bytes()
-            + self.b1.heap_bytes()
-            + self.b2.heap_bytes()
-            + size_of_val(&*self.is_in_t2)
+        size_of::<Self>() + self.queues.heap_bytes() + self.b1.heap_bytes() + self.b2.heap_bytes()
     }
 
     fn self_check(&self) {
-        self.links.check(&self.t1, |slot| assert!(!self.is_in_t2[slot as usize]));
-        self.links.check(&self.t2, |slot| assert!(self.is_in_t2[slot as usize]));
-        let (l1, l2) = (self.t1.len() + self.b1.len(), self.t2.len() + self.b2.len());
-        assert_eq!(self.links.listed_count(), self.t1.len() + self.t2.len());
+        self.queues.self_check();
+        let l1 = self.queues.len(T1) + self.b1.len();
+        let l2 = self.queues.len(T2) + self.b2.len();
         assert!(l1 <= self.capacity, "T1 and B1 hold {l1} of {} lines", self.capacity);
         assert!(l1 + l2 <= 2 * self.capacity, "the directory holds {}", l1 + l2);
         assert!(self.t1_len_target <= self.capacity);

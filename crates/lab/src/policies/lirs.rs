@@ -1,14 +1,15 @@
-//! LIRS: lines are ranked by the distance between their last two uses, not by the last use.
+//! LIRS: ranks lines by the distance between their last two uses instead of by the last use.
 //!
-//! Lines with a short distance (*LIR*) hold 99 % of the places and never leave directly. The rest
-//! (*HIR*) pass through the queue `Q`. The stack `S` orders by recency all LIR lines, and every
-//! HIR line and ghost younger than the oldest LIR line; a HIR line that is used while it is in
-//! `S` has shown a distance shorter than that LIR line's, and the two change roles (Jiang and
-//! Zhang, SIGMETRICS 2002).
+//! Lines with a short distance (*LIR*) occupy 99 % of the slots and are never evicted directly. The
+//! others (*HIR*) pass through the queue `Q`. The stack `S` orders by recency all LIR lines, and
+//! every HIR line and ghost younger than the oldest LIR line. A HIR line that is used while in `S`
+//! has a shorter distance than that LIR line, and the two exchange their roles (Jiang and Zhang,
+//! SIGMETRICS 2002).
 //!
-//! The paper leaves the number of ghosts open. Here it is twice the capacity, the oldest leaving
+//! The paper leaves the number of ghosts open. Here it is twice the capacity; the oldest is dropped
 //! first.
 
+use super::ghost::KeyIndex;
 use forebay_policy::list::{Links, List, NIL};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
@@ -31,14 +32,11 @@ pub struct Lirs {
     /// All ghosts that are in `S`, oldest at the back.
     ghosts: List,
     ghosts_free: List,
-    /// Keys of the ghosts, and the hash chains over them.
-    ghost_keys: Box<[u64]>,
-    ghost_chain: Box<[u32]>,
-    buckets: Box<[u32]>,
+    /// The ghosts by key, numbered from 0.
+    ghost_index: KeyIndex,
 }
 
 impl Lirs {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         let ghost_count = GHOSTS_PER_LINE * capacity;
         let node_count = capacity + ghost_count;
@@ -58,9 +56,7 @@ impl Lirs {
             queue: List::new(),
             ghosts: List::new(),
             ghosts_free,
-            ghost_keys: vec![0; ghost_count].into_boxed_slice(),
-            ghost_chain: vec![NIL; ghost_count].into_boxed_slice(),
-            buckets: vec![NIL; ghost_count.next_power_of_two()].into_boxed_slice(),
+            ghost_index: KeyIndex::new(ghost_count),
         }
     }
 
@@ -68,16 +64,12 @@ impl Lirs {
         node as usize >= self.capacity
     }
 
-    fn bucket(&self, key: u64) -> usize {
-        key as usize & (self.buckets.len() - 1)
+    fn ghost_number(&self, node: u32) -> u32 {
+        node - self.capacity as u32
     }
 
     fn find_ghost(&self, key: u64) -> Option<u32> {
-        let mut node = self.buckets[self.bucket(key)];
-        while node != NIL && self.ghost_keys[node as usize - self.capacity] != key {
-            node = self.ghost_chain[node as usize - self.capacity];
-        }
-        (node != NIL).then_some(node)
+        self.ghost_index.find(key).map(|ghost| ghost + self.capacity as u32)
     }
 
     /// Puts a ghost for `key` at the place of the resident line `slot` in the stack.
@@ -93,31 +85,17 @@ impl Lirs {
         let node = node.expect("there are ghosts, and one was just freed if none was free");
         self.queue_links.push_front(&mut self.ghosts, node);
         self.stack_links.replace(&mut self.stack, slot, node);
-        let bucket = self.bucket(key);
-        let index = node as usize - self.capacity;
-        self.ghost_keys[index] = key;
-        self.ghost_chain[index] = self.buckets[bucket];
-        self.buckets[bucket] = node;
+        self.ghost_index.insert(self.ghost_number(node), key);
     }
 
     fn forget_ghost(&mut self, node: u32) {
         self.stack_links.remove(&mut self.stack, node);
         self.queue_links.remove(&mut self.ghosts, node);
         self.queue_links.push_front(&mut self.ghosts_free, node);
-        let bucket = self.bucket(self.ghost_keys[node as usize - self.capacity]);
-        let after = self.ghost_chain[node as usize - self.capacity];
-        if self.buckets[bucket] == node {
-            self.buckets[bucket] = after;
-            return;
-        }
-        let mut at = self.buckets[bucket];
-        while self.ghost_chain[at as usize - self.capacity] != node {
-            at = self.ghost_chain[at as usize - self.capacity];
-        }
-        self.ghost_chain[at as usize - self.capacity] = after;
+        self.ghost_index.remove(self.ghost_number(node));
     }
 
-    /// Makes sure that the stack ends with a LIR line.
+    /// Restores the invariant that the stack ends with a LIR line.
     fn prune(&mut self) {
         while self.stack.back() != NIL {
             let node = self.stack.back();
@@ -169,12 +147,12 @@ impl Lirs {
         } else {
             self.stack_links.push_front(&mut self.stack, slot);
             self.queue_links.move_to_front(&mut self.queue, slot);
-            // Where no line is LIR (removals can bring that about), nothing may stay below.
+            // If no line is LIR, which removals can cause, the line is at the end of the stack.
             self.prune();
         }
     }
 
-    /// Only when no HIR line may go: the oldest LIR line that may.
+    /// The oldest evictable LIR line; used only if no HIR line is evictable.
     fn evict_lir(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let mut node = self.stack.back();
         for _ in 0..forebay_policy::list::PASS_OVER_MAX {
@@ -187,7 +165,7 @@ impl Lirs {
             }
             node = self.stack_links.fore(node);
         }
-        // None of the oldest may go. Demoting one lets the next search look further.
+        // None of the oldest lines is evictable. Demoting one lets the next search reach further.
         self.demote_oldest();
         None
     }
@@ -256,9 +234,7 @@ impl Eviction for Lirs {
             + self.stack_links.heap_bytes()
             + self.queue_links.heap_bytes()
             + size_of_val(&*self.is_lir)
-            + size_of_val(&*self.ghost_keys)
-            + size_of_val(&*self.ghost_chain)
-            + size_of_val(&*self.buckets)
+            + self.ghost_index.heap_bytes()
     }
 
     fn self_check(&self) {
@@ -266,7 +242,7 @@ impl Eviction for Lirs {
         self.stack_links.check(&self.stack, |node| {
             if self.is_ghost(node) {
                 ghost_count += 1;
-                let key = self.ghost_keys[node as usize - self.capacity];
+                let key = self.ghost_index.key(self.ghost_number(node));
                 assert_eq!(self.find_ghost(key), Some(node), "a ghost can't be found");
             } else if self.is_lir[node as usize] {
                 lir_count += 1;

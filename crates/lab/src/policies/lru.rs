@@ -1,18 +1,16 @@
-//! LRU: the line that was not used for the longest time goes.
+//! LRU: evicts the line whose last use is longest ago.
 //!
-//! The yardstick of all others. One list in the order of use; no ghosts.
+//! The baseline of the comparison: one list in the order of use, without ghosts.
 
 use forebay_policy::list::{Links, List};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
-/// See the module.
 pub struct Lru {
     links: Links,
     recency: List,
 }
 
 impl Lru {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self { links: Links::new(capacity), recency: List::new() }
     }

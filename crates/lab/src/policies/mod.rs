@@ -1,13 +1,14 @@
-//! Eviction policies by name: the one that Forebay uses, and eight that it is compared with.
+//! Eviction policies by name: Forebay's own, and eight for comparison.
 //!
-//! The eight follow their published definitions behind the same trait, so the replay and the
-//! simulator drive all nine alike. They treat lines of recognised streams as any other.
+//! The eight follow their published definitions behind the same trait, so that the replay and the
+//! simulator drive all nine in the same way. They treat lines of recognised streams like any
+//! others.
 
 mod arc;
-mod clock2q_plus;
 mod ghost;
 mod lirs;
 mod lru;
+mod queues;
 mod s3_fifo;
 mod sieve;
 mod sketch;
@@ -19,7 +20,6 @@ mod tests;
 
 use crate::named::named;
 use arc::Arc;
-use clock2q_plus::Clock2QPlus;
 use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Weir};
 use lirs::Lirs;
 use lru::Lru;
@@ -29,7 +29,7 @@ use two_q::TwoQ;
 use w_tiny_lfu::WTinyLfu;
 
 named! {
-    /// Which eviction policy.
+    /// The eviction policies.
     "eviction policy" enum PolicyKind {
         /// Least recently used.
         Lru = "lru",
@@ -43,20 +43,20 @@ named! {
         WTinyLfu = "w-tinylfu",
         /// Three FIFO queues.
         S3Fifo = "s3-fifo",
-        /// One FIFO queue with a hand that sieves.
+        /// One FIFO queue with a moving hand.
         Sieve = "sieve",
         /// Three FIFO queues with a correlation window.
         Clock2QPlus = "clock2q+",
-        /// Clock2Q+ with a boundary that moves to where it earns more hits; the one Forebay uses.
+        /// Clock2Q+ with an adaptive window; Forebay's own.
         Weir = "weir",
     }
 }
 
 impl PolicyKind {
-    /// A policy for a shard of `capacity` lines, with all the memory that it will ever need.
+    /// A policy for a shard of `capacity` lines. It allocates all of its memory here.
     ///
     /// # Panics
-    /// When `capacity` is zero or more than [`CAPACITY_LINES_MAX`].
+    /// Panics if `capacity` is zero or above [`CAPACITY_LINES_MAX`].
     pub fn build(self, capacity: usize) -> Box<dyn Eviction> {
         assert!((1..=CAPACITY_LINES_MAX).contains(&capacity), "no policy for {capacity} lines");
         match self {
@@ -67,7 +67,7 @@ impl PolicyKind {
             Self::WTinyLfu => Box::new(WTinyLfu::new(capacity)),
             Self::S3Fifo => Box::new(S3Fifo::new(capacity)),
             Self::Sieve => Box::new(Sieve::new(capacity)),
-            Self::Clock2QPlus => Box::new(Clock2QPlus::new(capacity)),
+            Self::Clock2QPlus => Box::new(S3Fifo::clock2q_plus(capacity)),
             Self::Weir => Box::new(Weir::new(capacity)),
         }
     }

@@ -1,23 +1,21 @@
-//! SIEVE: one FIFO queue and a hand that moves from old to young.
+//! SIEVE: one FIFO queue and a hand that moves from old lines to young ones.
 //!
-//! A hit only sets a bit. The hand clears set bits and takes the first line without one; unlike
-//! in a clock, lines that are spared stay where they are, so that new lines meet the hand early
-//! and one-hit wonders are sieved out (Zhang et al., NSDI 2024).
+//! A hit only sets a bit. The hand clears set bits and evicts the first line without one. Unlike in
+//! a clock, spared lines keep their position, so that the hand reaches new lines early and evicts
+//! those that are used once (Zhang et al., NSDI 2024).
 
 use forebay_policy::list::{Links, List, NIL, PASS_OVER_MAX};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
-/// See the module.
 pub struct Sieve {
     links: Links,
     queue: List,
     visited: Box<[bool]>,
-    /// Where the next search starts; [`NIL`] for the back of the queue.
+    /// The start of the next search; [`NIL`] for the back of the queue.
     hand: u32,
 }
 
 impl Sieve {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             links: Links::new(capacity),
@@ -55,8 +53,7 @@ impl Eviction for Sieve {
 
     fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let mut passed = 0;
-        // Clearing is paid for by the hits that set the bits; twice round finds any line that
-        // may go.
+        // Hits pay for clearing their bits. Two rounds find any evictable line.
         for _ in 0..2 * self.queue.len() {
             let slot = if self.hand == NIL { self.queue.back() } else { self.hand };
             self.hand = self.links.fore(slot);

@@ -1,10 +1,9 @@
-//! A count-min sketch of recent key frequencies: 4-bit counters in blocks of 16.
+//! A count-min sketch of recent key frequencies: 4-bit counters, 16 in a word.
 //!
-//! A key selects one word of 16 counters, and four of them; its estimate is the minimum of the
-//! four. After ten accesses per line of capacity all counters are halved, so that old counts decay.
-//! Eight bytes per line of capacity, rounded up to a power of two.
+//! A key selects one word and four of its counters; the estimate is the minimum of the four. After
+//! ten accesses per line of capacity, all counters are halved, so that old counts decay. Eight
+//! bytes per line of capacity, rounded up to a power of two.
 
-/// See the module documentation.
 pub struct Sketch {
     words: Box<[u64]>,
     additions: usize,
@@ -16,7 +15,6 @@ const COUNT_MAX: u64 = 15;
 const HALVES: u64 = 0x7777_7777_7777_7777;
 
 impl Sketch {
-    /// A sketch for a cache of `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             words: vec![0; capacity.next_power_of_two()].into_boxed_slice(),
@@ -25,7 +23,6 @@ impl Sketch {
         }
     }
 
-    /// Counts one use of `key`.
     pub fn count(&mut self, key: u64) {
         let index = self.index(key);
         let mut added = false;
@@ -41,13 +38,12 @@ impl Sketch {
         }
     }
 
-    /// The estimated frequency of `key`, from 0 to 15. Only halving makes it too low.
+    /// The estimated frequency of `key`, from 0 to 15; too low only because of halving.
     pub fn estimate(&self, key: u64) -> u64 {
         let word = self.words[self.index(key)];
         shifts(key).map(|shift| (word >> shift) & COUNT_MAX).into_iter().min().unwrap_or(0)
     }
 
-    /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.words)
     }

@@ -1,5 +1,5 @@
-//! Every policy keeps the contract, and policies with an exact definition hold the same lines as an
-//! oracle that keeps plain vectors of line numbers.
+//! All policies keep the contract of [`forebay_policy::Eviction`]. Policies with an exact
+//! definition hold the same lines as an oracle that uses plain vectors of line numbers.
 
 use super::PolicyKind;
 use forebay_policy::Hint;
@@ -48,7 +48,7 @@ proptest! {
 }
 
 #[test]
-fn evictions_do_bounded_work_and_find_a_line_in_the_end() {
+fn evictions_do_bounded_work_and_finally_succeed() {
     for kind in PolicyKind::ALL {
         check_bounded_work(|capacity| kind.build(capacity));
     }
@@ -63,7 +63,7 @@ fn names_round_trip() {
 }
 
 #[test]
-fn an_unknown_name_is_answered_with_the_known_ones() {
+fn an_unknown_name_lists_the_known_ones() {
     let error = "fifo".parse::<PolicyKind>().unwrap_err().to_string();
     assert!(error.starts_with("no eviction policy 'fifo': choose one of lru, arc"), "{error}");
 }

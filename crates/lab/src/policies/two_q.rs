@@ -1,51 +1,35 @@
-//! 2Q, the full version: a FIFO for what is new, an LRU for what came back.
+//! 2Q, the full version: a FIFO for new lines, an LRU list for returning ones.
 //!
-//! A new line enters the FIFO `A1in`, where hits change nothing. From there it leaves its key in
-//! `A1out`; a line that is wanted while its key is still there goes to the LRU list `Am`. With
-//! the sizes that the paper recommends: `A1in` a quarter, `A1out` keys for half of the lines
-//! (Johnson and Shasha, VLDB 1994).
+//! A new line enters the FIFO `A1in`, where hits have no effect. When it is evicted from there, its
+//! key enters `A1out`; a line whose key is still in `A1out` goes to the LRU list `Am`. The sizes
+//! are those that the paper recommends: `A1in` a quarter of the lines, `A1out` keys for half of
+//! them (Johnson and Shasha, VLDB 1994).
 
 use super::ghost::Ghosts;
-use forebay_policy::list::{Links, List};
+use super::queues::Queues;
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
-/// See the module.
+const A1IN: usize = 0;
+const AM: usize = 1;
+
 pub struct TwoQ {
-    links: Links,
-    a1in: List,
-    am: List,
+    queues: Queues<2>,
     a1out: Ghosts,
-    is_in_am: Box<[bool]>,
     a1in_len_max: usize,
-    /// The last incoming key that was found in `a1out`. Taken out there before a new ghost comes
-    /// in, which could otherwise push out the very key that is about to return.
-    recalled: Option<u64>,
 }
 
 impl TwoQ {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
-            links: Links::new(capacity),
-            a1in: List::new(),
-            am: List::new(),
+            queues: Queues::new(capacity),
             a1out: Ghosts::new((capacity / 2).max(1)),
-            is_in_am: vec![false; capacity].into_boxed_slice(),
             a1in_len_max: (capacity / 4).max(1),
-            recalled: None,
         }
     }
 
     fn evict_from_a1in(&mut self, lines: &dyn Lines) -> Option<Slot> {
-        let slot = self.links.last_that_may_go(&mut self.a1in, lines)?;
-        self.links.remove(&mut self.a1in, slot);
+        let slot = self.queues.evict(A1IN, lines)?;
         self.a1out.push(lines.key(slot));
-        Some(slot)
-    }
-
-    fn evict_from_am(&mut self, lines: &dyn Lines) -> Option<Slot> {
-        let slot = self.links.last_that_may_go(&mut self.am, lines)?;
-        self.links.remove(&mut self.am, slot);
         Some(slot)
     }
 }
@@ -56,45 +40,35 @@ impl Eviction for TwoQ {
     }
 
     fn on_insert(&mut self, slot: Slot, key: u64, _hint: Hint) {
-        let returns = self.recalled.take() == Some(key) || self.a1out.remove(key);
-        self.is_in_am[slot as usize] = returns;
-        let list = if returns { &mut self.am } else { &mut self.a1in };
-        self.links.push_front(list, slot);
+        let queue = if self.a1out.take(key) { AM } else { A1IN };
+        self.queues.push(queue, slot);
     }
 
     fn on_hit(&mut self, slot: Slot) {
-        if self.is_in_am[slot as usize] {
-            self.links.move_to_front(&mut self.am, slot);
+        if self.queues.queue_of(slot) == AM {
+            self.queues.move_to_front(slot);
         }
     }
 
     fn on_remove(&mut self, slot: Slot) {
-        let list = if self.is_in_am[slot as usize] { &mut self.am } else { &mut self.a1in };
-        self.links.remove(list, slot);
+        self.queues.remove(slot);
     }
 
     fn evict(&mut self, incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
-        if self.recalled != Some(incoming) {
-            self.recalled = self.a1out.remove(incoming).then_some(incoming);
-        }
-        if self.a1in.len() > self.a1in_len_max || self.am.is_empty() {
-            self.evict_from_a1in(lines).or_else(|| self.evict_from_am(lines))
+        self.a1out.recall(incoming);
+        if self.queues.len(A1IN) > self.a1in_len_max || self.queues.len(AM) == 0 {
+            self.evict_from_a1in(lines).or_else(|| self.queues.evict(AM, lines))
         } else {
-            self.evict_from_am(lines).or_else(|| self.evict_from_a1in(lines))
+            self.queues.evict(AM, lines).or_else(|| self.evict_from_a1in(lines))
         }
     }
 
     fn metadata_bytes(&self) -> usize {
-        size_of::<Self>()
-            + self.links.heap_bytes()
-            + self.a1out.heap_bytes()
-            + size_of_val(&*self.is_in_am)
+        size_of::<Self>() + self.queues.heap_bytes() + self.a1out.heap_bytes()
     }
 
     fn self_check(&self) {
-        self.links.check(&self.a1in, |slot| assert!(!self.is_in_am[slot as usize]));
-        self.links.check(&self.am, |slot| assert!(self.is_in_am[slot as usize]));
-        assert_eq!(self.links.listed_count(), self.a1in.len() + self.am.len());
+        self.queues.self_check();
         self.a1out.self_check();
     }
 }

@@ -1,44 +1,36 @@
-//! W-TinyLFU: a frequency sketch decides who is admitted to the main part.
+//! W-TinyLFU: a frequency sketch decides on admission to the main part.
 //!
-//! New lines enter a small LRU window. What leaves the window is compared with the line that the
-//! main part would give up; the one used more often, by a sketch of 4-bit counters that ages by
-//! halving, stays. The main part is a segmented LRU, 80 % of it protected (Einziger, Friedman and
-//! Manes, TOS 2017). The share of the window starts at 1 % and climbs the hit ratio in steps,
-//! as the authors' later work does (Einziger et al., Middleware 2018).
+//! New lines enter a small LRU window. A line that leaves the window competes with the line that
+//! the main part would evict; the one used more often, according to a sketch of 4-bit counters that
+//! decay by halving, stays. The main part is a segmented LRU, 80 % of it protected (Einziger,
+//! Friedman and Manes, TOS 2017). The share of the window starts at 1 % and follows the hit ratio
+//! by hill climbing (Einziger et al., Middleware 2018).
 
+use super::queues::Queues;
 use super::sketch::Sketch;
-use forebay_policy::list::{Links, List};
 use forebay_policy::{Eviction, Hint, Lines, Slot};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    Window,
-    Probation,
-    Protected,
-}
+const WINDOW: usize = 0;
+const PROBATION: usize = 1;
+const PROTECTED: usize = 2;
 
-/// See the module.
 pub struct WTinyLfu {
     capacity: usize,
-    links: Links,
-    window: List,
-    probation: List,
-    protected: List,
-    places: Box<[Place]>,
-    /// The sketch counts keys, and a hit names only the slot.
+    queues: Queues<3>,
+    /// Keys by slot: the sketch counts keys, but a hit names only the slot.
     keys: Box<[u64]>,
     sketch: Sketch,
     window_len_max: usize,
     climber: Climber,
 }
 
-/// Hill climbing: keeps moving the window's share in one direction while the hit ratio rises.
+/// Hill climbing: moves the window's size in one direction while the hit ratio rises.
 struct Climber {
     hits: u32,
     accesses: u32,
     accesses_per_step: u32,
     hit_ratio_before: f32,
-    /// Lines by which the window changes next; the sign is the direction.
+    /// Lines by which the window changes next, with the direction as the sign.
     step: f32,
     step_max: f32,
 }
@@ -56,7 +48,7 @@ impl Climber {
         }
     }
 
-    /// Counts an access; at the end of a period, the lines by which the window should grow.
+    /// Counts an access; at the end of a period, returns the lines by which the window grows.
     fn on_access(&mut self, hit: bool) -> Option<isize> {
         self.accesses += 1;
         self.hits += u32::from(hit);
@@ -68,7 +60,7 @@ impl Climber {
         if change < 0.0 {
             self.step = -self.step;
         }
-        // A jump of the hit ratio means another workload: start again with large steps.
+        // A jump of the hit ratio indicates another workload: restart with large steps.
         let size = if change.abs() >= 0.05 { self.step_max } else { self.step.abs() * 0.98 };
         self.step = size.copysign(self.step);
         (self.hits, self.accesses, self.hit_ratio_before) = (0, 0, hit_ratio);
@@ -77,47 +69,15 @@ impl Climber {
 }
 
 impl WTinyLfu {
-    /// A policy for `capacity` lines.
     pub fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            links: Links::new(capacity),
-            window: List::new(),
-            probation: List::new(),
-            protected: List::new(),
-            places: vec![Place::Window; capacity].into_boxed_slice(),
+            queues: Queues::new(capacity),
             keys: vec![0; capacity].into_boxed_slice(),
             sketch: Sketch::new(capacity),
             window_len_max: (capacity / 100).max(1),
             climber: Climber::new(capacity),
         }
-    }
-
-    fn list(&mut self, place: Place) -> (&mut Links, &mut List) {
-        let list = match place {
-            Place::Window => &mut self.window,
-            Place::Probation => &mut self.probation,
-            Place::Protected => &mut self.protected,
-        };
-        (&mut self.links, list)
-    }
-
-    fn put(&mut self, slot: Slot, place: Place) {
-        self.places[slot as usize] = place;
-        let (links, list) = self.list(place);
-        links.push_front(list, slot);
-    }
-
-    fn take(&mut self, slot: Slot) {
-        let (links, list) = self.list(self.places[slot as usize]);
-        links.remove(list, slot);
-    }
-
-    fn evict_from(&mut self, place: Place, lines: &dyn Lines) -> Option<Slot> {
-        let (links, list) = self.list(place);
-        let slot = links.last_that_may_go(list, lines)?;
-        links.remove(list, slot);
-        Some(slot)
     }
 
     fn on_access(&mut self, key: u64, hit: bool) {
@@ -133,32 +93,27 @@ impl WTinyLfu {
     }
 
     fn demote_protected(&mut self) {
-        while self.protected.len() > self.protected_len_max() {
-            let slot = self.protected.back();
-            self.take(slot);
-            self.put(slot, Place::Probation);
+        while self.queues.len(PROTECTED) > self.protected_len_max() {
+            self.queues.move_to(PROBATION, self.queues.back(PROTECTED));
         }
     }
 
-    /// The line at the end of the window against the one at the end of probation.
+    /// Compares the last line of the window with the last one of probation and evicts one.
     fn evict_loser(&mut self, lines: &dyn Lines) -> Option<Slot> {
-        let (links, list) = self.list(Place::Window);
-        let candidate = links.last_that_may_go(list, lines)?;
-        let (links, list) = self.list(Place::Probation);
-        let Some(victim) = links.last_that_may_go(list, lines) else {
-            self.take(candidate);
+        let candidate = self.queues.last_that_may_go(WINDOW, lines)?;
+        let Some(victim) = self.queues.last_that_may_go(PROBATION, lines) else {
+            self.queues.remove(candidate);
             return Some(candidate);
         };
-        let (candidate_key, victim_key) =
-            (self.keys[candidate as usize], self.keys[victim as usize]);
-        self.take(candidate);
-        if self.sketch.estimate(candidate_key) > self.sketch.estimate(victim_key) {
-            self.put(candidate, Place::Probation);
-            self.take(victim);
-            Some(victim)
+        let frequency = |slot: Slot| self.sketch.estimate(self.keys[slot as usize]);
+        let loser = if frequency(candidate) > frequency(victim) {
+            self.queues.move_to(PROBATION, candidate);
+            victim
         } else {
-            Some(candidate)
-        }
+            candidate
+        };
+        self.queues.remove(loser);
+        Some(loser)
     }
 }
 
@@ -169,63 +124,49 @@ impl Eviction for WTinyLfu {
 
     fn on_insert(&mut self, slot: Slot, key: u64, _hint: Hint) {
         self.keys[slot as usize] = key;
-        self.put(slot, Place::Window);
+        self.queues.push(WINDOW, slot);
         self.on_access(key, false);
-        // While the cache fills, and after the window was made smaller, the window runs over.
-        // Two per insertion catch up with any change.
+        // The window is too long while the cache fills and after it was made smaller. Two moves per
+        // insertion catch up with any change.
         for _ in 0..2 {
-            if self.window.len() > self.window_len_max {
-                let slot = self.window.back();
-                self.take(slot);
-                self.put(slot, Place::Probation);
+            if self.queues.len(WINDOW) > self.window_len_max {
+                self.queues.move_to(PROBATION, self.queues.back(WINDOW));
             }
         }
     }
 
     fn on_hit(&mut self, slot: Slot) {
-        match self.places[slot as usize] {
-            Place::Window => self.links.move_to_front(&mut self.window, slot),
-            Place::Protected => self.links.move_to_front(&mut self.protected, slot),
-            Place::Probation => {
-                self.take(slot);
-                self.put(slot, Place::Protected);
-                self.demote_protected();
-            }
+        if self.queues.queue_of(slot) == PROBATION {
+            self.queues.move_to(PROTECTED, slot);
+            self.demote_protected();
+        } else {
+            self.queues.move_to_front(slot);
         }
         self.on_access(self.keys[slot as usize], true);
     }
 
     fn on_remove(&mut self, slot: Slot) {
-        self.take(slot);
+        self.queues.remove(slot);
     }
 
     fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
-        let contest = self.window.len() >= self.window_len_max;
+        let contest = self.queues.len(WINDOW) >= self.window_len_max;
         let found = if contest { self.evict_loser(lines) } else { None };
         found
-            .or_else(|| self.evict_from(Place::Probation, lines))
-            .or_else(|| self.evict_from(Place::Protected, lines))
-            .or_else(|| self.evict_from(Place::Window, lines))
+            .or_else(|| self.queues.evict(PROBATION, lines))
+            .or_else(|| self.queues.evict(PROTECTED, lines))
+            .or_else(|| self.queues.evict(WINDOW, lines))
     }
 
     fn metadata_bytes(&self) -> usize {
         size_of::<Self>()
-            + self.links.heap_bytes()
-            + size_of_val(&*self.places)
+            + self.queues.heap_bytes()
             + size_of_val(&*self.keys)
             + self.sketch.heap_bytes()
     }
 
     fn self_check(&self) {
-        for (list, place) in [
-            (&self.window, Place::Window),
-            (&self.probation, Place::Probation),
-            (&self.protected, Place::Protected),
-        ] {
-            self.links.check(list, |slot| assert_eq!(self.places[slot as usize], place));
-        }
-        let resident = self.window.len() + self.probation.len() + self.protected.len();
-        assert_eq!(self.links.listed_count(), resident);
+        self.queues.self_check();
         assert!((1..=self.capacity).contains(&self.window_len_max));
     }
 }

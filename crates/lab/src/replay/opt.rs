@@ -1,7 +1,7 @@
-//! OPT: the block whose next access is farthest away goes (Belady, 1966).
+//! OPT: evicts the block whose next access is farthest away (Belady, 1966).
 //!
-//! It knows the future, so it is a bound and no policy. Like the policies it takes in every block
-//! that was missed. Time and memory are those of a heap over all accesses.
+//! It knows the future, so it is a bound, not a policy. Like the policies, it admits every block
+//! that misses. Time and memory are those of a heap over all accesses.
 
 use super::{Outcome, Workload};
 use std::collections::BinaryHeap;
@@ -11,10 +11,10 @@ const NEVER: u32 = u32::MAX;
 /// The misses of OPT with `capacity` lines.
 ///
 /// # Panics
-/// When the workload has 2^32 - 1 accesses or more.
+/// Panics if the workload has 2^32 - 1 accesses or more.
 pub fn misses_of_opt(workload: &Workload, capacity: usize) -> Outcome {
     let next_uses = next_uses(workload);
-    // The next use of each resident block; a heap entry that differs is outdated.
+    // The next use of each resident block; a heap entry with another value is outdated.
     let mut due: Vec<Option<u32>> = vec![None; workload.block_count()];
     let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
     let (mut resident_count, mut miss_count) = (0, 0);
@@ -40,7 +40,7 @@ fn evict_farthest(farthest: &mut BinaryHeap<(u32, u32)>, due: &mut [Option<u32>]
             return;
         }
     }
-    panic!("a full cache has a block to give up");
+    panic!("a full cache has a resident block");
 }
 
 /// For each access the index of the next one to the same block.

@@ -1,4 +1,4 @@
-//! The result of a comparison, and how it is shown.
+//! The result of a comparison, and its text form.
 
 use super::Outcome;
 use crate::grid::write_grid;
@@ -22,19 +22,12 @@ pub struct Row {
     /// Lines of 4 KiB in the cache.
     pub capacity_lines: usize,
     /// One per column.
-    pub cells: Vec<Cell>,
-}
-
-/// One policy on one trace at one size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cell {
-    /// What was counted.
-    pub outcome: Outcome,
+    pub cells: Vec<Outcome>,
 }
 
 impl Table {
-    /// The mean miss ratio of each column over all rows, each row counting the same; empty where
-    /// there are no rows.
+    /// The mean miss ratio of each column over all rows with equal weight; empty if there are no
+    /// rows.
     pub fn means(&self) -> Vec<f64> {
         self.means_where(|_| true)
     }
@@ -46,7 +39,7 @@ impl Table {
             return Vec::new();
         }
         let mean = |column: usize| {
-            let sum: f64 = rows.iter().map(|row| row.cells[column].outcome.miss_ratio()).sum();
+            let sum: f64 = rows.iter().map(|row| row.cells[column].miss_ratio()).sum();
             sum / rows.len() as f64
         };
         (0..self.columns.len()).map(mean).collect()
@@ -60,7 +53,7 @@ impl fmt::Display for Table {
         for row in &self.rows {
             let memory = Size(row.capacity_lines as u64 * LINE_BYTES).to_string();
             let mut line = vec![row.trace.clone(), memory];
-            line.extend(row.cells.iter().map(|cell| format!("{:.4}", cell.outcome.miss_ratio())));
+            line.extend(row.cells.iter().map(|cell| format!("{:.4}", cell.miss_ratio())));
             lines.push(line);
         }
         if self.rows.len() > 1 {

@@ -66,8 +66,7 @@ fn the_table_has_a_row_per_size_and_a_mean() {
     let table = run(&workloads, &plan(memories)).unwrap();
     assert_eq!(table.rows.len(), 2, "a tenth of four blocks is no line");
     assert_eq!(table.rows[0].capacity_lines, 2);
-    let ratios: Vec<f64> =
-        table.rows[1].cells.iter().map(|cell| cell.outcome.miss_ratio()).collect();
+    let ratios: Vec<f64> = table.rows[1].cells.iter().map(|cell| cell.miss_ratio()).collect();
     assert_eq!(ratios, [0.4, 0.4, 0.4]);
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().collect();
@@ -78,7 +77,7 @@ fn the_table_has_a_row_per_size_and_a_mean() {
 }
 
 #[test]
-fn sizes_that_make_no_sense_are_refused() {
+fn invalid_sizes_are_rejected() {
     let workloads = [workload(&[0, 1])];
     for (memory, error) in [
         (Memory::Bytes(Size(4095)), ReplayError::TooSmall(Size(4095))),

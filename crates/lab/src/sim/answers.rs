@@ -1,54 +1,57 @@
-//! Where requests begin and end, and what is checked there.
+//! Submission and completion of requests, with the checks of answers.
 //!
-//! A read is checked when it is answered and, where its pins are held for a slow client, once more
-//! when the bytes are on their way. A request that fails must have met a fault in its own place.
+//! A read is checked when it is answered and, if its pins are held for a slow client, again when
+//! its bytes have been sent. A request may fail only because of a fault in its own range.
 
 use super::device::FaultKind;
 use super::disk::sectors_of;
+use super::driver::KEEPER;
 use super::journal::Journal;
-use super::order::image;
+use super::order::crash_image;
 use super::power;
 use super::queue::Event;
 use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::memory::Memory;
-use crate::harness::oracle::{Promise, stamp};
-use crate::harness::shard::{ShardWorld, release_pins, reply_stamps};
+use crate::harness::oracle::{Promise, ZERO, is_change, stamp};
+use crate::harness::shard::{PooledShard, release_pins, reply_stamps};
 use forebay_engine::Place;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
-/// A request that is not answered yet.
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     pub client: u16,
     pub request: Request,
     pub submitted: u32,
-    /// The version of what it writes.
+    /// The version of its content.
     version: u32,
 }
 
 /// A read whose bytes are still being sent.
-pub(crate) struct Held {
-    pub asked: Asked,
+pub(crate) struct HeldReply {
+    pub pending: PendingRequest,
     segments: Vec<ReplySegment>,
     memory: Option<Memory>,
-    /// What it answered.
+    /// The answered content.
     stamps: Vec<u64>,
-    /// Whether the pins have been given back already, by a planted bug.
+    /// Whether a planted bug has already released the pins.
     released: bool,
 }
 
 impl World {
-    /// The moment of the oldest read that can still see something.
+    /// The submission of the oldest read in flight.
     fn oldest_read(&self) -> u32 {
-        let is_read = |asked: &&Asked| asked.request.kind == RequestKind::Read;
-        let asked = self.asked.iter().filter(is_read).map(|asked| asked.submitted);
-        let held = self.held.iter().map(|held| held.asked.submitted);
-        asked.chain(held).min().unwrap_or(self.moment)
+        let is_read = |pending: &&PendingRequest| pending.request.kind == RequestKind::Read;
+        let pending = self.requests.iter().filter(is_read).map(|pending| pending.submitted);
+        let held = self.held.iter().map(|held| held.pending.submitted);
+        pending.chain(held).min().unwrap_or(self.moment)
     }
 
-    /// What a request changes: of a trim, only the whole blocks in each region; what lies around
-    /// them keeps its data.
+    pub(super) fn has_keeper_request(&self, volume: VolumeId) -> bool {
+        self.requests.iter().any(|it| it.client == KEEPER && it.request.volume == volume)
+    }
+
+    /// The ranges that a request changes. A trim changes only whole blocks of each region.
     fn changed_by(&self, request: Request) -> Vec<ByteRange> {
         let RequestKind::Trim { .. } = request.kind else { return vec![request.range] };
         let block_sectors = self.plan.volumes[usize::from(request.volume.0)].block_sectors;
@@ -61,9 +64,9 @@ impl World {
         self.stripes_of(request.volume).split(request.range).map(whole).collect()
     }
 
-    /// Tells the oracle of a request; returns its token. The payload of a write is the stamps of
-    /// its `version`.
-    pub(crate) fn ask(&mut self, client: u16, request: Request) -> (u32, u32) {
+    /// Records the submission of a request in the oracle. Returns its token and the version of its
+    /// content.
+    pub(crate) fn register(&mut self, client: u16, request: Request) -> (u32, u32) {
         self.moment += 1;
         self.report.operations += 1;
         let (moment, oldest) = (self.moment, self.oldest_read());
@@ -72,25 +75,25 @@ impl World {
         let sectors = changed.into_iter().flat_map(sectors_of);
         let oracle = &mut self.volumes[usize::from(volume)].oracle;
         let version = oracle.submit(request.kind, sectors, moment, oldest);
-        self.remember(request, version);
-        let asked = Asked { client, request, submitted: moment, version };
-        let token = self.asked.insert(asked);
+        self.record_history(request, version);
+        let pending = PendingRequest { client, request, submitted: moment, version };
+        let token = self.requests.insert(pending);
         let range = request.range;
-        self.note(volume, range, || {
+        self.log_event(volume, range, || {
             format!("{moment}: client {client}: {:?} {range} version {version}", request.kind)
         });
         (token, version)
     }
 
-    /// Tells the history of a volume that is written in order.
-    fn remember(&mut self, request: Request, version: u32) {
+    /// Records a change of an ordered volume in its history.
+    fn record_history(&mut self, request: Request, version: u32) {
         let (volume, moment) = (request.volume.0, self.moment);
         let changed = self.changed_by(request);
         let Some((_, history)) = &mut self.volumes[usize::from(volume)].order else { return };
         for sector in changed.into_iter().flat_map(sectors_of) {
             let (stamp, fua) = match request.kind {
                 RequestKind::Write { fua } => (Some(stamp(volume, sector, version)), fua),
-                RequestKind::Zero { fua, .. } => (Some(crate::harness::oracle::ZERO), fua),
+                RequestKind::Zero { fua, .. } => (Some(ZERO), fua),
                 RequestKind::Trim { .. } => (None, false),
                 _ => return,
             };
@@ -98,42 +101,41 @@ impl World {
         }
     }
 
-    /// A request of a volume that is written in order was answered well.
-    fn remember_answer(&mut self, asked: &Asked) {
+    fn record_history_answer(&mut self, pending: &PendingRequest) {
         let moment = self.moment;
-        let changed = self.changed_by(asked.request);
-        let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
+        let changed = self.changed_by(pending.request);
+        let volume = &mut self.volumes[usize::from(pending.request.volume.0)];
         let Some((_, history)) = &mut volume.order else { return };
-        match asked.request.kind {
-            RequestKind::Flush => history.flush(asked.submitted, moment),
+        match pending.request.kind {
+            RequestKind::Flush => history.flush(pending.submitted, moment),
             RequestKind::Write { .. } | RequestKind::Zero { .. } | RequestKind::Trim { .. } => {
                 let sectors = changed.into_iter().flat_map(sectors_of);
-                sectors.for_each(|sector| history.end(sector, asked.submitted, moment));
+                sectors.for_each(|sector| history.end(sector, pending.submitted, moment));
             }
             _ => {}
         }
     }
 
-    /// Looks at what is left of the disks that are written in order if nothing else is.
-    pub(crate) fn check_orders(&mut self) {
+    /// Checks what the disks of ordered volumes would hold without pool and journal.
+    pub(crate) fn check_write_order(&mut self) {
         for at in 0..self.volumes.len() {
             let volume = &self.volumes[at];
             let Some((_, history)) = &volume.order else { continue };
-            let survive = self.dice_of_checks.pick(&[0, 300_000, 1_000_000]);
+            let survive = self.check_dice.pick(&[0, 300_000, 1_000_000]);
             let (stable, content) = (volume.disk.stable(), volume.disk.content());
-            let disk = image(stable, content, survive, &mut self.dice_of_checks);
+            let disk = crash_image(stable, content, survive, &mut self.check_dice);
             self.report.order_checks += 1;
-            if let Some((sector, message)) = history.missing(&disk) {
+            if let Some((sector, message)) = history.first_violation(&disk) {
                 self.violate(Some((at as u16, sector)), message);
             }
         }
     }
 
-    /// A bypassed volume leaves the pool to the others, but for what is dirty or in use.
-    pub(crate) fn check_emptied(&mut self) {
+    /// A bypassed volume keeps only lines that are dirty or in use.
+    pub(crate) fn check_bypassed(&mut self) {
         for at in 0..self.volumes.len() {
             let id = VolumeId(at as u16);
-            let is_left = |shard: &ShardWorld| {
+            let is_left = |shard: &PooledShard| {
                 let shard = &shard.shard;
                 shard.has_volume(id)
                     && shard.dirty_lines(id) == 0
@@ -146,104 +148,98 @@ impl World {
         }
     }
 
-    /// A request is answered.
     pub(crate) fn take_reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
-        let Some(asked) = self.asked.remove(token) else {
+        let Some(pending) = self.requests.remove(token) else {
             self.violate(None, "a request was answered twice".into());
             return;
         };
         self.moment += 1;
-        self.barren = 0;
+        self.events_since_answer = 0;
         self.answered_us = self.now_us;
-        let (volume, range) = (asked.request.volume.0, asked.request.range);
-        let result = self.unless_halted(asked.request.volume, asked.request.kind, reply.result);
+        let (volume, range) = (pending.request.volume.0, pending.request.range);
+        let result = self.unless_halted(pending.request.volume, pending.request.kind, reply.result);
         let (moment, reply) = (self.moment, Reply { result, ..reply });
-        self.note(volume, range, || {
-            let (kind, version) = (asked.request.kind, asked.version);
-            format!("{moment}: {kind:?} {range} version {version} is answered: {result:?}")
+        self.log_event(volume, range, || {
+            let (kind, version) = (pending.request.kind, pending.version);
+            format!("{moment}: {kind:?} {range} version {version} answered: {result:?}")
         });
         if result == Err(IoError::Shutdown) && self.power.halted {
             self.report.halted += 1;
         } else if result.is_err() {
             self.report.errors += 1;
-            self.check_error(&asked, &reply);
+            self.check_error(&pending, &reply);
         }
         if result.is_ok() {
-            self.remember_answer(&asked);
+            self.record_history_answer(&pending);
         }
         let think = self.dice.range(0, self.plan.think_us_max);
-        self.queue.push(self.now_us + think, Event::Client(asked.client));
-        let brings_back = matches!(
-            asked.request.kind,
+        self.queue.push(self.now_us + think, Event::Client(pending.client));
+        let is_restore = matches!(
+            pending.request.kind,
             RequestKind::Restore
                 | RequestKind::RestoreZero { .. }
                 | RequestKind::Record
                 | RequestKind::Destage
         );
-        if brings_back && asked.client == super::driver::KEEPER {
+        if is_restore && pending.client == KEEPER {
             self.restored = Some(result);
         }
-        match asked.request.kind {
-            RequestKind::Read if result.is_ok() => self.take_bytes(asked, reply),
-            RequestKind::Flush if result.is_ok() => self.end_flush_request(&asked),
+        match pending.request.kind {
+            RequestKind::Read if result.is_ok() => self.take_bytes(pending, reply),
+            RequestKind::Flush if result.is_ok() => self.end_flush_request(&pending),
             RequestKind::Destage => {
                 if result.is_ok() {
-                    self.volumes[usize::from(volume)].oracle.flush(asked.submitted);
+                    self.volumes[usize::from(volume)].oracle.flush(pending.submitted);
                 }
             }
             RequestKind::Checkpoint => {
-                self.destaged(asked.request.volume, asked.submitted, result);
-                self.drained(&asked, result);
+                self.destaged(pending.request.volume, pending.submitted, result);
+                self.drain_ended(&pending, result);
             }
             RequestKind::Restore | RequestKind::RestoreZero { .. } | RequestKind::Record => {}
             RequestKind::Sync => {
-                self.stuck_flushed(asked.request.volume, result);
-                self.drained(&asked, result);
+                self.stuck_flushed(pending.request.volume, result);
+                self.drain_ended(&pending, result);
             }
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
-            _ => self.end_change(&asked, result),
+            _ => self.end_change(&pending, result),
         }
     }
 
-    /// A write or erase is answered: what it promised counts from now on.
-    fn end_change(&mut self, asked: &Asked, result: IoResult) {
-        let changed = self.changed_by(asked.request);
+    /// Handles the answer to a write or erase: its guarantee applies from now on.
+    fn end_change(&mut self, pending: &PendingRequest, result: IoResult) {
+        let changed = self.changed_by(pending.request);
         for range in changed.iter().filter(|range| result.is_ok() && range.len > 0) {
-            self.found_again(asked.request.volume, *range, asked.submitted);
+            self.end_loss(pending.request.volume, *range, pending.submitted);
         }
-        let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
-        let through = volume.mode != Mode::WriteBack && volume.write_back_until < asked.submitted;
+        let volume = &mut self.volumes[usize::from(pending.request.volume.0)];
+        let through = volume.mode != Mode::WriteBack && volume.write_back_until < pending.submitted;
         let journaled = self.journal.as_ref().filter(|_| volume.journal);
         let ack = journaled.is_some_and(Journal::keeps_each_write);
-        let promise = match asked.request.kind {
-            _ if self.plan.volumes[usize::from(asked.request.volume.0)].ups => {
-                power::promise(&self.power, &self.plan, asked, volume)
+        let promise = match pending.request.kind {
+            _ if self.plan.volumes[usize::from(pending.request.volume.0)].ups => {
+                power::promise(&self.power, &self.plan, pending, volume)
             }
             RequestKind::Write { fua: false } if through && !ack => Promise::OnDisk,
             kind => Promise::of(kind, journaled.is_some(), ack),
         };
         let promise = result.is_ok().then_some(promise);
         let sectors = changed.into_iter().flat_map(sectors_of);
-        volume.oracle.end(sectors, asked.submitted, self.moment, promise);
+        volume.oracle.end(sectors, pending.submitted, self.moment, promise);
     }
 
-    /// A request is not answered any more.
-    pub(crate) fn end_unanswered(&mut self, asked: &Asked) {
-        let Request { volume, kind, .. } = asked.request;
-        let changed = self.changed_by(asked.request);
-        let changes = matches!(
-            kind,
-            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
-        );
-        let sectors = changed.into_iter().flat_map(sectors_of).filter(|_| changes);
+    /// Ends a request that will not be answered.
+    pub(crate) fn abandon(&mut self, pending: &PendingRequest) {
+        let Request { volume, kind, .. } = pending.request;
+        let changed = self.changed_by(pending.request);
+        let sectors = changed.into_iter().flat_map(sectors_of).filter(|_| is_change(kind));
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
-        oracle.end(sectors, asked.submitted, self.moment, None);
+        oracle.end(sectors, pending.submitted, self.moment, None);
     }
 
-    /// A request may only fail for a fault that it met.
-    fn check_error(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
-        let Request { volume, kind, range } = asked.request;
-        // What else is dirty nearby goes to the disk together with what a write stands on.
+    fn check_error(&mut self, pending: &PendingRequest, reply: &Reply<'_, Memory>) {
+        let Request { volume, kind, range } = pending.request;
+        // A destage also writes other dirty data of the region.
         let stripes = self.stripes_of(volume);
         let first = stripes.region_at(range.offset).offset;
         let end = stripes.region_at(range.end().max(1) - 1).end();
@@ -251,15 +247,16 @@ impl World {
         let journaled = self.volumes[usize::from(volume.0)].journal;
         let ordered = self.volumes[usize::from(volume.0)].order.is_some();
         let is_reason = |fault: FaultKind, at: ByteRange| match kind {
-            // The disk has it; only whoever changed it is told that this can't be said.
+            // The disk has the change, but the journal could not record it, so only the change's
+            // own request fails.
             _ if fault == FaultKind::NoRoom => kind != RequestKind::Read && at.overlaps(range),
             RequestKind::Read => {
                 let ours = at.offset >= range.offset && at.end() <= range.end();
                 matches!(fault, FaultKind::Read | FaultKind::Lost) && ours
             }
-            // What a journal fails to keep is brought to the disk, and flushed there.
+            // Data that a journal fails to keep is destaged and flushed.
             _ if journaled && matches!(fault, FaultKind::Flush | FaultKind::Write) => true,
-            // What is to go to the disk in order fails with what was to go before it.
+            // In an ordered volume, a destage fails together with the destages before it.
             _ if ordered
                 && matches!(fault, FaultKind::Flush | FaultKind::Write | FaultKind::Lost) =>
             {
@@ -279,7 +276,7 @@ impl World {
             RequestKind::Restore | RequestKind::Record => fault == FaultKind::Write,
             RequestKind::RestoreZero { .. } => fault == FaultKind::Erase,
             RequestKind::Prefetch => false,
-            RequestKind::Order => unreachable!("nobody is told of a run"),
+            RequestKind::Order => unreachable!("a run has no answer"),
         };
         let mut faults = self.device.faults.iter().rev();
         let lost = match kind {
@@ -287,34 +284,34 @@ impl World {
             RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
                 self.is_lost(volume, None)
             }
-            // What a journal fails to keep is flushed to the disk.
+            // Data that a journal fails to keep is flushed to the disk.
             _ => (journaled || ordered) && self.is_lost(volume, None),
         };
         let met = lost
             || faults.any(|fault| {
-                fault.moment >= asked.submitted
+                fault.moment >= pending.submitted
                     && fault.volume == volume.0
                     && is_reason(fault.kind, fault.range)
             });
         let place = Some((volume.0, range.offset / SECTOR_BYTES));
         if !met {
-            let message = format!("{kind:?} {range} failed and met no fault: {:?}", reply.result);
+            let message = format!("{kind:?} {range} failed without a fault: {:?}", reply.result);
             self.violate(place, message);
         }
         if !reply.segments.is_empty() {
-            self.violate(place, format!("{kind:?} {range} failed and has bytes in its answer"));
+            self.violate(place, format!("{kind:?} {range} failed, but its answer has bytes"));
         }
         if self.device.faults.len() > 4096 {
-            let oldest = self.asked.iter().map(|asked| asked.submitted).min();
+            let oldest = self.requests.iter().map(|pending| pending.submitted).min();
             let oldest = oldest.unwrap_or(self.moment);
             self.device.faults.retain(|fault| fault.moment >= oldest);
         }
     }
 
-    /// The bytes of a read: checked now, and let go of now or later.
-    fn take_bytes(&mut self, asked: Asked, reply: Reply<'_, Memory>) {
-        let mut held = Held {
-            asked,
+    /// Checks the bytes of a read, and releases its pins now or later.
+    fn take_bytes(&mut self, pending: PendingRequest, reply: Reply<'_, Memory>) {
+        let mut held = HeldReply {
+            pending,
             segments: reply.segments.to_vec(),
             memory: reply.memory,
             stamps: Vec::new(),
@@ -338,11 +335,10 @@ impl World {
         }
     }
 
-    /// The bytes of a read have been sent.
     pub(crate) fn end_reply(&mut self, at: u32) {
         let held = self.held.remove(at).expect("a reply is sent once");
         if self.stamps_of(&held) != held.stamps {
-            let Request { volume, range, .. } = held.asked.request;
+            let Request { volume, range, .. } = held.pending.request;
             let place = Some((volume.0, range.offset / SECTOR_BYTES));
             self.violate(place, format!("the bytes of an answer changed under its pins: {range}"));
         }
@@ -351,16 +347,16 @@ impl World {
         }
     }
 
-    fn release_pins(&mut self, held: &Held) {
+    fn release_pins(&mut self, held: &HeldReply) {
         release_pins(&held.segments, |at, slot| self.shards[at].shard.release(slot));
     }
 
-    fn stamps_of(&self, held: &Held) -> Vec<u64> {
+    fn stamps_of(&self, held: &HeldReply) -> Vec<u64> {
         reply_stamps(&self.shards, &held.segments, held.memory.as_ref())
     }
 
-    fn check_bytes(&mut self, held: &Held) {
-        let Request { volume, range, .. } = held.asked.request;
+    fn check_bytes(&mut self, held: &HeldReply) {
+        let Request { volume, range, .. } = held.pending.request;
         let stamps = &held.stamps;
         if stamps.len() as u64 * SECTOR_BYTES != range.len {
             let place = Some((volume.0, range.offset / SECTOR_BYTES));
@@ -370,8 +366,9 @@ impl World {
         }
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
         let contents = sectors_of(range).zip(stamps.iter().copied());
-        let submitted = held.asked.submitted;
-        let wrong = oracle.first_wrong(contents, |it, at, found| it.read(at, found, submitted));
+        let submitted = held.pending.submitted;
+        let wrong =
+            oracle.first_mismatch(contents, |it, at, found| it.check_read(at, found, submitted));
         if let Some((sector, text)) = wrong {
             let message =
                 format!("a read submitted at {submitted}: sector {sector} of {volume} {text}");

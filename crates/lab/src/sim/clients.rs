@@ -1,34 +1,35 @@
-//! The clients: what they ask for, and where.
+//! The clients: their requests and payloads.
 
 use super::disk::sectors_of;
 use super::driver::VERIFIER;
 use super::plan::Plan;
 use super::queue::Event;
 use super::world::World;
-use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::memory::{Memory, write_stamp};
 use crate::harness::oracle::{POISON, stamp};
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::Slot;
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind, staged_pieces};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Payloads that never come whole, of a million that are received into the pool.
+/// The probability that a payload received into the pool never completes.
 const ABANDONED: Ppm = 50_000;
-/// What is in a slot before the payload is: no version of any sector.
+/// The content of a slot before its payload: no version of any sector.
 const GARBAGE: u64 = POISON;
 
-/// One client, which has one request under way at a time.
+/// A client with one request in flight at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub worker: u8,
-    /// The volume it likes best.
-    home: u16,
-    /// Where its last request ended, in sectors; or that of all who like this volume best.
-    behind: Rc<Cell<u64>>,
-    /// What it reads next, having just written it.
+    /// The volume that it uses most.
+    main_volume: u16,
+    /// The end of its last request, in sectors; shared with the clients of the same volume if they
+    /// write side by side.
+    position: Rc<Cell<u64>>,
+    /// The next read, of data that it has just written.
     read_back: Option<(VolumeId, ByteRange)>,
 }
 
@@ -36,29 +37,28 @@ impl Client {
     pub(crate) fn new(plan: &Plan, dice: &mut Dice) -> Self {
         Self {
             worker: dice.below(u64::from(plan.workers)) as u8,
-            home: dice.below(plan.volumes.len() as u64) as u16,
-            behind: Rc::new(Cell::new(dice.below(1 << 20))),
+            main_volume: dice.below(plan.volumes.len() as u64) as u16,
+            position: Rc::new(Cell::new(dice.below(1 << 20))),
             read_back: None,
         }
     }
 
-    /// All clients of a machine.
-    pub(crate) fn crowd(plan: &Plan, dice: &mut Dice) -> Vec<Self> {
-        let mut crowd: Vec<Self> = (0..plan.clients).map(|_| Self::new(plan, dice)).collect();
+    pub(crate) fn all(plan: &Plan, dice: &mut Dice) -> Vec<Self> {
+        let mut all: Vec<Self> = (0..plan.clients).map(|_| Self::new(plan, dice)).collect();
         if plan.side_by_side() {
             let places: Vec<_> = plan.volumes.iter().map(|_| Rc::default()).collect();
-            crowd.iter_mut().for_each(|c| c.behind = Rc::clone(&places[usize::from(c.home)]));
+            all.iter_mut()
+                .for_each(|c| c.position = Rc::clone(&places[usize::from(c.main_volume)]));
         }
-        crowd
+        all
     }
 
-    /// What it asks for next.
     pub(crate) fn draw(&mut self, plan: &Plan, dice: &mut Dice) -> Request {
         if let Some((volume, range)) = self.read_back.take() {
             return Request { volume, kind: RequestKind::Read, range };
         }
         let count = plan.volumes.len() as u64;
-        let volume = if dice.chance(900_000) { self.home } else { dice.below(count) as u16 };
+        let volume = if dice.chance(900_000) { self.main_volume } else { dice.below(count) as u16 };
         let fua = dice.chance(250_000);
         let kind = match dice.weighted(&plan.mix) {
             0 => RequestKind::Read,
@@ -86,28 +86,28 @@ impl Client {
     ) -> ByteRange {
         let size = plan.volumes[usize::from(volume)].sectors;
         if kind == RequestKind::Flush {
-            return ByteRange::new(0, 0);
+            return WHOLE;
         }
         let is_erase = matches!(kind, RequestKind::Trim { .. } | RequestKind::Zero { .. });
-        // Now and then everything goes at once, which may be more parts than fit.
+        // A few erases cover the whole volume, possibly with more parts than one erase may have.
         if is_erase && dice.chance(20_000) {
             return ByteRange::new(0, size * SECTOR_BYTES);
         }
-        let count = plan.sizes.draw(dice).min(size);
+        let count = plan.draw_sectors(dice).min(size);
         let place = dice.weighted(&plan.places);
         let first = match place {
             0 => dice.below(size),
-            // The hot lines lie together, at a place that the volume's number decides.
+            // The hot lines are adjacent; their position depends on the volume's number.
             1 => {
                 let from = (u64::from(volume) * 7919) % size;
                 from + dice.below(plan.hot_lines * 8)
             }
-            _ => self.behind.get(),
+            _ => self.position.get(),
         };
-        // Half of all requests begin where a line does, as those of file systems do.
+        // Half of all requests begin at a line, like those of file systems.
         let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
         let first = first % (size - count + 1);
-        self.behind.set(first + count);
+        self.position.set(first + count);
         ByteRange::new(first * SECTOR_BYTES, count * SECTOR_BYTES)
     }
 }
@@ -121,7 +121,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Takes room in the pool for the payload of a write. What has come of it so far is garbage.
+    /// Reserves slots for the payload of a write and fills them with garbage.
     fn begin(
         world: &mut World,
         dispatcher: &mut Dispatcher<World>,
@@ -139,7 +139,7 @@ impl Staging {
         true
     }
 
-    /// The payload is whole and is written; or its client has gone, and another one comes.
+    /// The payload is complete and is written, or its client has disconnected and is replaced.
     pub(crate) fn end(self, world: &mut World, dispatcher: &mut Dispatcher<World>) {
         let Self { client, request, .. } = self;
         if world.dice.chance(ABANDONED) {
@@ -147,7 +147,7 @@ impl Staging {
             world.queue.push(world.now_us, Event::Client(client));
             return;
         }
-        let (token, version) = world.ask(client, request);
+        let (token, version) = world.register(client, request);
         if !world.strikes(Sabotage::ShortPayload) {
             self.fill(world, |sector| stamp(request.volume.0, sector, version));
         }
@@ -169,12 +169,11 @@ impl Staging {
     }
 }
 
-/// Memory that payloads are lent from.
+/// A buffer for payloads that are lent to the dispatcher.
 #[derive(Default)]
 pub(crate) struct Payloads(Vec<u8>);
 
 impl Payloads {
-    /// Sends a request to its dispatcher.
     pub(crate) fn submit(
         &mut self,
         world: &mut World,
@@ -183,7 +182,7 @@ impl Payloads {
         request: Request,
     ) {
         let is_write = matches!(request.kind, RequestKind::Write { .. });
-        // The verifier does not go away before its payload has come.
+        // The verifier always completes its payloads.
         if is_write
             && client != VERIFIER
             && world.dice.chance(world.plan.staged_payload)
@@ -191,7 +190,7 @@ impl Payloads {
         {
             return;
         }
-        let (token, version) = world.ask(client, request);
+        let (token, version) = world.register(client, request);
         if !is_write {
             dispatcher.submit(world, token, request, Payload::None);
             return;

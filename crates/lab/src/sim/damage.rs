@@ -1,15 +1,15 @@
-//! Damage to the pool, and the driver's part in noticing and undoing it.
+//! Damage to the pool, and the driver's part of detection and repair.
 //!
-//! The checksums and the parity are the shipped ones, over lines of which each sector begins with
-//! its stamp. Bytes are flipped just before somebody looks: the patrol, a destage, or a change that
-//! keeps a part of the line. So each time it is known what must come of it: damage is always
-//! noticed, up to six wrong bytes of a group are put right where there is parity, and nothing is
-//! ever given up that was not damaged beyond that. What is lost fails until it is written again,
-//! and a request may fail for that in its own place only.
+//! Checksums and parity are the shipped ones, over lines whose sectors begin with their stamps.
+//! Bytes are flipped directly before an inspection: by the patrol, before a destage, or before a
+//! change that keeps a part of the line. Therefore the correct result of each inspection is known:
+//! damage is always detected, up to six wrong bytes of a group are corrected if there is parity,
+//! and nothing else is ever given up. Lost sectors fail until they are rewritten, and a request may
+//! fail for them only in its own range.
 
 use super::device::{Fault, FaultKind};
 use super::disk::sectors_of;
-use super::world::{VolumeWorld, World};
+use super::world::{VolumeState, World};
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::memory::write_stamp;
 use forebay_ecc::{LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
@@ -17,21 +17,21 @@ use forebay_engine::{Inspection, LineKey, MemoryStep, ParityPlace, Seal, Slot, V
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// One call of a shard in so many is checked for what it does to lines that are sealed.
+/// One in this many calls of a shard is checked for its effect on sealed lines.
 const CALLS_PER_CHECK: u64 = 16;
-/// Wrong bytes of a group that are put right.
+/// Wrong bytes per group that parity corrects.
 const LIGHT_BYTES_MAX: u64 = 6;
 
-/// How much is damaged, and how much is done about it.
+/// The rate of damage, and the protection against it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DamagePlan {
-    /// Lines that are damaged before somebody looks at them.
+    /// The probability that a line is damaged before an inspection.
     pub rate: Ppm,
-    /// Of those, lines that are damaged beyond repair.
+    /// The share of damaged lines that are damaged beyond repair.
     pub heavy: Ppm,
     /// Whether dirty lines get parity.
     pub parity: bool,
-    /// Lines that each shard's patrol seals, and verifies, per tick.
+    /// Lines that the patrol of each shard seals, and verifies, per tick.
     pub lines: u64,
 }
 
@@ -46,17 +46,16 @@ impl DamagePlan {
     }
 }
 
-/// What the driver of a shard keeps beside its pool.
+/// Checksums and parity that the driver of a shard keeps beside its pool.
 #[derive(Default)]
 pub(crate) struct Seals {
-    /// By slot.
     sums: HashMap<Slot, u32>,
     parity: HashMap<(Slot, u8), LineParity>,
 }
 
-/// What was done to a line before somebody looked.
+/// The damage to a line before an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blow {
+enum Damage {
     None,
     Light,
     Heavy,
@@ -83,7 +82,6 @@ impl World {
         seed(u64::from(seal.key.volume().0), seal.key.offset() / SECTOR_BYTES)
     }
 
-    /// The patrol of all shards takes its steps.
     pub(crate) fn patrol(&mut self) {
         for shard in 0..self.shards.len() {
             for _ in 0..self.damage.lines {
@@ -104,10 +102,10 @@ impl World {
                 Verdict::Intact
             }
             Work::Verify => {
-                let blow = self.strike(shard, found.seal.slot, found.seal.valid);
+                let damage = self.inject_damage(shard, found.seal.slot, found.seal.valid);
                 let seal =
                     Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
-                let verdict = self.look(shard, &seal, blow);
+                let verdict = self.verify_line(shard, &seal, damage);
                 if verdict == Verdict::Intact {
                     self.make_seal(shard, &found.seal);
                 }
@@ -115,7 +113,7 @@ impl World {
             }
         };
         self.shards[shard].shard.inspected(found, verdict);
-        self.note_loss(shard, &found.seal, verdict);
+        self.record_loss(shard, &found.seal, verdict);
     }
 
     fn make_seal(&mut self, shard: usize, sealed: &Seal) {
@@ -131,18 +129,19 @@ impl World {
         }
     }
 
-    /// Damages some valid sector of a line, now and then.
-    fn strike(&mut self, shard: usize, slot: Slot, valid: u8) -> Blow {
-        if self.recovers
+    /// Damages a valid sector of a line, with the configured probability.
+    fn inject_damage(&mut self, shard: usize, slot: Slot, valid: u8) -> Damage {
+        if self.is_recovering
             || self.device.healed
             || valid == 0
             || !self.damage_dice.chance(self.damage.rate)
         {
-            return Blow::None;
+            return Damage::None;
         }
         let dice = &mut self.damage_dice;
         let nth = dice.below(u64::from(valid.count_ones())) as usize;
-        let sector = (0..8).filter(|at| valid & 1 << at != 0).nth(nth).expect("so many are valid");
+        let sector =
+            (0..8).filter(|at| valid & 1 << at != 0).nth(nth).expect("the mask has that many bits");
         let heavy = dice.chance(self.damage.heavy);
         let bytes =
             if heavy { dice.range(LIGHT_BYTES_MAX + 1, 8) } else { dice.range(1, LIGHT_BYTES_MAX) };
@@ -153,11 +152,11 @@ impl World {
         let (one, at) = (&mut self.shards[shard], sector as u32 * SECTOR_BYTES as u32);
         one.set_stamp(slot, at, one.stamp(slot, at) ^ u64::from_le_bytes(change));
         self.report.damaged_lines += 1;
-        if heavy { Blow::Heavy } else { Blow::Light }
+        if heavy { Damage::Heavy } else { Damage::Light }
     }
 
-    /// Looks at a sealed line that was struck or not, and puts right what can be.
-    fn look(&mut self, shard: usize, sealed: &Seal, blow: Blow) -> Verdict {
+    /// Verifies a sealed line, checks the verdict, and repairs the line if possible.
+    fn verify_line(&mut self, shard: usize, sealed: &Seal, damage: Damage) -> Verdict {
         let mut line = self.line_of(shard, sealed.slot);
         let seals = &self.seals[shard];
         let place = sealed.parity.map(|place| (place.slot, place.index));
@@ -171,11 +170,11 @@ impl World {
             Repair::Corrected => Verdict::Corrected,
             Repair::Lost { sectors } => Verdict::Lost { sectors },
         };
-        let right = match (blow, verdict) {
-            (Blow::None, Verdict::Intact) => true,
-            (Blow::Light, Verdict::Corrected) => true,
-            (Blow::Light, Verdict::Lost { .. }) => !has_parity,
-            (Blow::Heavy, Verdict::Lost { .. }) => true,
+        let right = match (damage, verdict) {
+            (Damage::None, Verdict::Intact) => true,
+            (Damage::Light, Verdict::Corrected) => true,
+            (Damage::Light, Verdict::Lost { .. }) => !has_parity,
+            (Damage::Heavy, Verdict::Lost { .. }) => true,
             _ => false,
         };
         if !right {
@@ -183,7 +182,7 @@ impl World {
             let parity = if has_parity { "with parity" } else { "without parity" };
             self.violate(
                 place,
-                format!("damage to a line {parity} was {blow:?} and the verdict is {verdict:?}"),
+                format!("a line {parity} with damage {damage:?} has the verdict {verdict:?}"),
             );
         }
         if verdict == Verdict::Corrected {
@@ -192,8 +191,8 @@ impl World {
         verdict
     }
 
-    /// The lines that are sealed before a call, now and then.
-    pub(crate) fn sealed_now(&mut self, shard: usize) -> Vec<Seal> {
+    /// The lines that are sealed before a call, for some of the calls.
+    pub(crate) fn sealed_lines(&mut self, shard: usize) -> Vec<Seal> {
         self.calls += 1;
         if self.damage.lines == 0 || !self.calls.is_multiple_of(CALLS_PER_CHECK) {
             return Vec::new();
@@ -202,17 +201,17 @@ impl World {
         (0..shard.used_slots()).filter_map(|slot| shard.seal_of(slot)).collect()
     }
 
-    /// What a call keeps of a sealed line that it changes or moves is to be looked at first.
-    pub(crate) fn check_looked_at(&mut self, shard: usize, sealed: &[Seal], steps: &[MemoryStep]) {
+    /// Checks that a call verified each sealed line of which it keeps a part.
+    pub(crate) fn check_verified(&mut self, shard: usize, sealed: &[Seal], steps: &[MemoryStep]) {
         for seal in sealed {
-            let looks = |step: &MemoryStep| match step {
-                MemoryStep::Verify { seal: looked, .. } => looked.slot == seal.slot,
+            let verifies = |step: &MemoryStep| match step {
+                MemoryStep::Verify { seal: verified, .. } => verified.slot == seal.slot,
                 _ => false,
             };
-            // Another line may have taken its place.
+            // Another line may have taken the slot.
             let here = self.shards[shard].shard.slot_of(seal.key, 0);
             let (mut filled, mut is_copied) = (0, false);
-            for step in steps.iter().take_while(|step| !looks(step)) {
+            for step in steps.iter().take_while(|step| !verifies(step)) {
                 match *step {
                     MemoryStep::Fill { slot, offset, len, .. } if slot == seal.slot => {
                         let sectors = ByteRange::new(u64::from(offset), u64::from(len));
@@ -227,40 +226,40 @@ impl World {
             let is_changed = filled != 0 && seal.valid & !filled != 0 && here == Some(seal.slot);
             if is_changed || is_copied {
                 let place = Some((seal.key.volume().0, seal.key.offset() / SECTOR_BYTES));
-                let message = "a sealed line is changed in part, and nobody has looked at it";
+                let message = "a sealed line is changed in part without verification";
                 self.violate(place, message.into());
             }
         }
     }
 
-    /// A sealed line is about to change in part.
-    pub(crate) fn verify_before(&mut self, shard: usize, sealed: &Seal, kept: u8) {
+    /// Verifies a sealed line before a change that keeps a part of it.
+    pub(crate) fn verify_before_change(&mut self, shard: usize, sealed: &Seal, kept: u8) {
         let before = self.shards[shard].line(sealed.slot).to_vec();
-        let blow = self.strike(shard, sealed.slot, sealed.valid);
-        let verdict = self.look(shard, sealed, blow);
+        let damage = self.inject_damage(shard, sealed.slot, sealed.valid);
+        let verdict = self.verify_line(shard, sealed, damage);
         if matches!(verdict, Verdict::Lost { .. }) {
             // Answers that still use the old slot have been checked already.
             self.shards[shard].set_line(sealed.slot, &before);
         }
         if verdict != Verdict::Intact {
             self.shards[shard].shard.damaged_before(sealed, kept, verdict);
-            self.note_loss(shard, sealed, verdict);
+            self.record_loss(shard, sealed, verdict);
         }
     }
 
-    /// A write of dirty data is about to start. Returns whether it may.
+    /// Verifies the lines of a destage; returns whether it may start.
     pub(crate) fn verify_destage(&mut self, shard: usize, slots: &[Slot], seals: &[Seal]) -> bool {
         let mut good = true;
         let sealed = slots.iter().filter_map(|&slot| self.shards[shard].shard.seal_of(slot));
         let sealed: Vec<Seal> = sealed.collect();
         for truth in sealed {
             let before = self.shards[shard].line(truth.slot).to_vec();
-            let blow = self.strike(shard, truth.slot, truth.valid);
+            let damage = self.inject_damage(shard, truth.slot, truth.valid);
             let Some(seal) = seals.iter().find(|seal| seal.slot == truth.slot) else { continue };
-            let verdict = self.look(shard, seal, blow);
+            let verdict = self.verify_line(shard, seal, damage);
             if verdict != Verdict::Intact {
                 self.shards[shard].shard.damaged(seal, verdict);
-                self.note_loss(shard, seal, verdict);
+                self.record_loss(shard, seal, verdict);
             }
             if matches!(verdict, Verdict::Lost { .. }) {
                 good = false;
@@ -270,8 +269,7 @@ impl World {
         good
     }
 
-    /// Remembers which sectors are lost now.
-    fn note_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
+    fn record_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
         let Verdict::Lost { sectors } = verdict else { return };
         let volume = sealed.key.volume();
         let lost = self.shards[shard].shard.lost_of(sealed.key);
@@ -280,20 +278,19 @@ impl World {
             let sectors = (0..8).filter(|at| (lost | sectors) >> at & 1 != 0);
             sectors.for_each(|at| history.damage(first + at));
         }
-        // Later than whatever has been submitted by now.
+        // Later than all submissions so far.
         self.moment += 1;
         let moment = self.moment;
         let range = ByteRange::new(sealed.key.offset(), LINE_BYTES);
-        self.note(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
+        self.log_event(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
         for sector in (0..8).filter(|at| lost & 1 << at != 0) {
             self.volumes[usize::from(volume.0)].lost.insert(first + sector, moment);
         }
         self.report.lost_sectors += u64::from(lost.count_ones());
     }
 
-    /// Sectors have been written or erased: what was lost of them is lost no more, unless it was
-    /// lost since.
-    pub(crate) fn found_again(&mut self, volume: VolumeId, range: ByteRange, submitted: u32) {
+    /// Sectors have been rewritten: their losses end, except those after `submitted`.
+    pub(crate) fn end_loss(&mut self, volume: VolumeId, range: ByteRange, submitted: u32) {
         let moment = self.moment;
         let state = &mut self.volumes[usize::from(volume.0)];
         if state.lost.is_empty() {
@@ -304,14 +301,14 @@ impl World {
         let found: Vec<u64> = found.map(|(&sector, _)| sector).collect();
         for sector in found {
             state.lost.remove(&sector);
-            state.forsaken.remove(&sector);
+            state.unrecoverable.remove(&sector);
             let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
             let kind = FaultKind::Lost;
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
         }
     }
 
-    /// Whether sectors of a range are lost; of any range, if there is none.
+    /// Whether sectors of the range are lost; of the whole volume if there is no range.
     pub(crate) fn is_lost(&self, volume: VolumeId, range: Option<ByteRange>) -> bool {
         let lost = &self.volumes[usize::from(volume.0)].lost;
         let sectors = range
@@ -319,38 +316,37 @@ impl World {
         lost.range(sectors).next().is_some()
     }
 
-    /// Whether anything is lost of any volume.
     pub(crate) fn any_is_lost(&self) -> bool {
         self.volumes.iter().any(|volume| !volume.lost.is_empty())
     }
 
-    /// Looks at all seals while nothing has been damaged.
+    /// Verifies all seals while nothing has been damaged.
     pub(crate) fn check_seals(&mut self) {
         for shard in 0..self.shards.len() {
             for slot in 0..self.plan.lines_per_shard as Slot {
                 if let Some(sealed) = self.shards[shard].shard.seal_of(slot) {
                     let sealed = Seal { parity: None, ..sealed };
-                    self.look(shard, &sealed, Blow::None);
+                    self.verify_line(shard, &sealed, Damage::None);
                 }
             }
         }
     }
 
-    /// Where memory alone stood for stable storage, or no journal has it any more, what was lost
-    /// before the crash, and said to be, is whatever the disk has.
-    pub(crate) fn concede_lost(&mut self, contents: &[Vec<u64>]) {
+    /// Accepts the disk's content of sectors that were lost before the crash and reported as such,
+    /// if only memory protected them or no journal has them any more.
+    pub(crate) fn accept_loss(&mut self, contents: &[Vec<u64>]) {
         for (at, content) in contents.iter().enumerate() {
             let has_ups = self.has_ups(VolumeId(at as u16));
-            let VolumeWorld { lost, forsaken, oracle, .. } = &mut self.volumes[at];
-            let conceded = lost.keys().filter(|sector| has_ups || forsaken.contains(sector));
-            conceded.for_each(|&sector| oracle.restart(sector, content[sector as usize]));
-            forsaken.clear();
+            let VolumeState { lost, unrecoverable, oracle, .. } = &mut self.volumes[at];
+            let accepted = lost.keys().filter(|sector| has_ups || unrecoverable.contains(sector));
+            accepted.for_each(|&sector| oracle.restart(sector, content[sector as usize]));
+            unrecoverable.clear();
         }
     }
 
-    /// A process that takes a pool over knows by the table what is lost in it: nothing but what was
-    /// `before`. What is lost no more was written again by somebody who was not answered.
-    pub(crate) fn find_lost(&mut self, before: Vec<Lost>) {
+    /// Reads the lost sectors from the table of an adopted pool. There may be no others than
+    /// `before`. A missing one has been rewritten by a request that was not answered.
+    pub(crate) fn reload_lost(&mut self, before: Vec<Lost>) {
         self.moment += 1;
         for (at, before) in before.into_iter().enumerate() {
             let mut lost = Lost::new();
@@ -363,13 +359,12 @@ impl World {
             }
             if let Some(sector) = lost.keys().find(|sector| !before.contains_key(sector)) {
                 let place = Some((at as u16, *sector));
-                self.violate(place, "a process finds something lost that was not".into());
+                self.violate(place, "a sector is lost that was not lost before".into());
             }
             self.volumes[at].lost = lost;
         }
     }
 
-    /// The lines of a volume with sectors that are lost.
     pub(crate) fn lost_lines(&self, volume: VolumeId) -> Vec<ByteRange> {
         let state = &self.volumes[usize::from(volume.0)];
         let size = state.sectors * SECTOR_BYTES;
@@ -380,15 +375,14 @@ impl World {
         lines.into_iter().map(line).collect()
     }
 
-    /// Everything that was lost has been written again.
-    pub(crate) fn check_found(&mut self) {
+    pub(crate) fn check_none_lost(&mut self) {
         for volume in 0..self.volumes.len() {
             let id = VolumeId(volume as u16);
             let left: u64 = self.shards.iter().map(|shard| shard.shard.lost_sectors(id)).sum();
             if left > 0 || self.is_lost(id, None) {
                 let first = self.volumes[volume].lost.keys().next().copied().unwrap_or(0);
                 let place = Some((volume as u16, first));
-                self.violate(place, format!("{left} sectors are lost although written again"));
+                self.violate(place, format!("{left} sectors are lost although rewritten"));
             }
         }
     }

@@ -1,22 +1,20 @@
-//! I/Os on their way to the disks, as the shards ask for them; `transfer.rs` has what becomes of
-//! them there.
+//! I/Os from the shards to the disks; `transfer.rs` executes them.
 //!
-//! Checked of each I/O: it is inside its volume; its memory covers it exactly; no other I/O under
-//! way changes the same sectors; what it writes was written to that very sector by a client; and
-//! its memory does not change while it is under way.
+//! Checked for each I/O: it lies inside its volume; its memory covers it exactly; no other I/O in
+//! flight changes the same sectors; a client wrote its data to that very sector; its memory does
+//! not change while it is in flight.
 
 use super::disk::sectors_of;
 use super::queue::Event;
 use super::transfer::Transfer;
 use super::world::World;
-use crate::harness::Sabotage;
 use crate::harness::io::Io;
 use crate::harness::slab::Slab;
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::{IoId, IoVerb, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{JobId, merge};
 
-/// What kind of I/O failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
     Read,
@@ -25,11 +23,11 @@ pub(crate) enum FaultKind {
     Flush,
     /// Sectors were lost in the pool until then.
     Lost,
-    /// A full journal could not be told that the disk has a change.
+    /// A full journal could not record that the disk has a change.
     NoRoom,
 }
 
-/// An I/O that was made to fail: a request may fail for this reason and for no other.
+/// A fault; a request may fail only because of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub moment: u32,
@@ -38,7 +36,6 @@ pub(crate) struct Fault {
     pub range: ByteRange,
 }
 
-/// A flush of a disk under way.
 pub(crate) struct FlushJob {
     pub worker: u8,
     pub volume: u16,
@@ -47,20 +44,19 @@ pub(crate) struct FlushJob {
     result: IoResult,
 }
 
-/// The I/Os between the shards and the disks.
 #[derive(Default)]
 pub(crate) struct Device {
-    pub under_way: Slab<Transfer>,
-    /// Started during the call at hand, and not yet sent.
+    pub transfers: Slab<Transfer>,
+    /// I/Os of the current call, not yet sent.
     started: Vec<Io>,
     pub faults: Vec<Fault>,
-    /// Faults of operations that have other I/Os under way, and end with the last of them.
+    /// Faults of operations that have other I/Os in flight; they count again when the last of these
+    /// ends.
     latched: Vec<(usize, IoId, Fault)>,
-    /// From now on nothing fails.
+    /// Nothing fails any more.
     pub healed: bool,
 }
 
-/// What an I/O that fails is to be called.
 pub(crate) const fn fault_kind(verb: IoVerb) -> FaultKind {
     match verb {
         IoVerb::Read => FaultKind::Read,
@@ -69,7 +65,6 @@ pub(crate) const fn fault_kind(verb: IoVerb) -> FaultKind {
     }
 }
 
-/// The slots of an I/O.
 fn slots_of(io: &Io) -> Vec<Slot> {
     let slot = |segment: &Segment| match segment.place {
         Place::Slot { slot, .. } => Some(slot),
@@ -80,7 +75,6 @@ fn slots_of(io: &Io) -> Vec<Slot> {
     slots
 }
 
-/// Where the memory of an I/O is, for people.
 fn places_of(io: &Io) -> String {
     let place = |segment: &Segment| match segment.place {
         Place::Slot { slot, .. } => format!("slot {slot}"),
@@ -91,22 +85,22 @@ fn places_of(io: &Io) -> String {
     places.dedup();
     if places.len() > 12 {
         places.truncate(11);
-        places.push("and so on".into());
+        places.push("...".into());
     }
     places.join(", ")
 }
 
 impl Device {
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way.len() == 0 && self.started.is_empty()
+        self.transfers.len() == 0 && self.started.is_empty()
     }
 
-    /// The I/Os under way.
     pub(crate) fn ios(&self) -> impl Iterator<Item = &Io> {
-        self.under_way.iter().flat_map(|transfer| &transfer.ios)
+        self.transfers.iter().flat_map(|transfer| &transfer.ios)
     }
 
-    /// An I/O has ended: what has failed, or has failed before in the same operation, counts now.
+    /// Records the end of an I/O: its own fault, and at the last I/O of an operation the earlier
+    /// faults of that operation.
     pub(crate) fn record(&mut self, io: &Io, result: IoResult, moment: u32) {
         let (shard, id) = (io.shard, io.action.id);
         if result.is_err() {
@@ -133,37 +127,37 @@ impl Device {
 }
 
 impl World {
-    /// An I/O comes from a shard. It is sent with the others of the same call.
+    /// Accepts an I/O of a shard. It is sent together with the others of the same call.
     pub(crate) fn take_io(&mut self, mut io: Io) {
         let (volume, range) = (io.action.volume.0, io.action.range);
         let size = self.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
-        if !io.is_sound(size) {
+        if !io.is_valid(size) {
             let action = &io.action;
-            self.violate(None, format!("an I/O must lie in its volume and memory: {action:?}"));
+            self.violate(None, format!("an I/O exceeds its volume or memory: {action:?}"));
             return;
         }
-        if io.writes() {
+        if io.is_write() {
             if !self.verify_destage(io.shard, &slots_of(&io), &io.action.seals) {
-                // What it would write is lost.
+                // Its data is lost.
                 io.result = Err(IoError::Io);
             }
-            io.stamps = io.memory_of(&self.shards);
+            io.stamps = io.current_stamps(&self.shards);
             let oracle = &self.volumes[usize::from(volume)].oracle;
             if io.result.is_ok()
-                && let Some((sector, found)) = io.invented(sectors_of(range).start, oracle)
+                && let Some((sector, found)) = io.first_foreign(sectors_of(range).start, oracle)
             {
-                let only = "only what a client wrote to this sector may go to the disk, not";
-                self.violate(Some((volume, sector)), format!("{only} {found}"));
+                let message = "no client wrote what goes to the disk:";
+                self.violate(Some((volume, sector)), format!("{message} {found}"));
             }
         }
-        self.note(volume, range, || {
+        self.log_event(volume, range, || {
             format!("shard {}: {:?} {range} {}", io.shard, io.action.verb, places_of(&io))
         });
         self.report.ios += 1;
         self.device.started.push(io);
     }
 
-    /// Sends what the last call has started.
+    /// Sends the I/Os that the last call has started.
     pub(crate) fn send_ios(&mut self) {
         self.pump_journal();
         self.turn += 1;
@@ -191,15 +185,13 @@ impl World {
         self.dice.range(plan.latency_us_min, plan.latency_us_max)
     }
 
-    /// Puts what a read has brought where it belongs.
     pub(crate) fn fill_memory(&mut self, io: &Io) {
-        let misses = io.has_base() && self.strikes(Sabotage::WrongBase);
-        if !io.fill_memory(&mut self.shards, misses) {
-            self.violate(None, format!("a read ends outside its memory: {:?}", io.action));
+        let misplaced = io.has_base() && self.strikes(Sabotage::WrongBase);
+        if !io.fill_memory(&mut self.shards, misplaced) {
+            self.violate(None, format!("a read exceeds its memory: {:?}", io.action));
         }
     }
 
-    /// A disk is to flush its volatile cache.
     pub(crate) fn start_flush(&mut self, volume: VolumeId, job: JobId) {
         let early = self.dice.chance(500_000);
         let failed = !self.device.healed && self.dice.chance(self.plan.device.flush_error);
@@ -207,7 +199,7 @@ impl World {
         let lost = self.strikes(Sabotage::FlushEarly);
         let flush = FlushJob { worker: self.worker, volume: volume.0, job, early, result };
         if early && !lost {
-            self.do_flush(&flush);
+            self.execute_flush(&flush);
         }
         let early = early || lost;
         let at = self.flushes.insert(FlushJob { early, ..flush });
@@ -215,31 +207,31 @@ impl World {
         self.queue.push(time_us, Event::Flushed(at));
     }
 
-    fn do_flush(&mut self, flush: &FlushJob) {
-        // A flush that fails may have done its work or not.
+    fn execute_flush(&mut self, flush: &FlushJob) {
+        // A failed flush may have done its work or not.
         if flush.result.is_ok() || self.dice.chance(500_000) {
             self.volumes[usize::from(flush.volume)].disk.flush();
         }
     }
 
-    /// A disk's flush ends.
     pub(crate) fn end_flush(&mut self, at: u32) -> (u8, JobId, IoResult) {
         let flush = self.flushes.remove(at).expect("a flush ends once");
         if !flush.early {
-            self.do_flush(&flush);
+            self.execute_flush(&flush);
         }
-        let range = ByteRange::new(0, 0);
+        let range = WHOLE;
         if flush.result.is_err() {
             let (moment, volume, kind) = (self.moment, flush.volume, FaultKind::Flush);
             self.device.faults.push(Fault { moment, volume, kind, range });
         }
-        self.note(flush.volume, range, || format!("the disk has flushed: {:?}", flush.result));
+        self.log_event(flush.volume, range, || format!("the disk has flushed: {:?}", flush.result));
         (flush.worker, flush.job, flush.result)
     }
 
-    /// The process dies: each transfer under way is done wholly, partly or not at all.
-    pub(crate) fn cut_ios(&mut self) {
-        self.cut_transfers();
+    /// Aborts all I/Os because the process dies: each transfer is done wholly, partly or not at
+    /// all.
+    pub(crate) fn abort_ios(&mut self) {
+        self.abort_transfers();
         self.device.started.clear();
         self.device.latched.clear();
         self.flushes.drain().for_each(drop);

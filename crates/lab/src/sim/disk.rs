@@ -1,8 +1,8 @@
 //! A simulated disk: sectors behind a volatile write cache.
 //!
-//! A write lands in the volatile cache; a flush brings what is there to stable storage, and the
-//! disk brings some of it there by itself at any time. When the power goes, sectors of the cache
-//! are lost one by one, so a write of several sectors can be torn.
+//! A write goes to the volatile cache. A flush moves all cached sectors to stable storage; the disk
+//! also moves some by itself. On a power failure, each cached unit is lost or not, so a write of
+//! several units can be torn.
 
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::oracle::stamp;
@@ -11,23 +11,22 @@ use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE};
 pub(crate) struct Disk {
     volatile: Vec<u64>,
     stable: Vec<u64>,
-    /// Sectors whose contents differ, and maybe some that no longer do.
+    /// Cached sectors; some may have reached stable storage.
     unflushed: Vec<u32>,
     write_behind: Ppm,
     /// Sectors that reach stable storage together.
     unit: u64,
-    /// Sectors that can't be read, and that can't be written.
+    /// Sectors with read errors, and with write errors.
     unreadable: Vec<u64>,
     unwritable: Vec<u64>,
 }
 
-/// The sectors of a byte range.
 pub(crate) const fn sectors_of(range: ByteRange) -> std::ops::Range<u64> {
     range.offset / SECTOR_BYTES..range.end() / SECTOR_BYTES
 }
 
 impl Disk {
-    /// `block_sectors` are in a block; the largest unit that is kept whole is 4 KiB.
+    /// Units are as large as a block, but at most 4 KiB.
     pub(crate) fn new(volume: u16, sectors: u64, block_sectors: u64, write_behind: Ppm) -> Self {
         let unit = block_sectors.min(SECTORS_PER_LINE.into());
         let volatile: Vec<u64> = (0..sectors).map(|at| stamp(volume, at, 0)).collect();
@@ -37,22 +36,20 @@ impl Disk {
         Self { volatile, stable, unflushed, write_behind, unit, unreadable, unwritable }
     }
 
-    /// Sectors that are written wholly or not at all.
+    /// The sectors of a unit, which survives a power failure wholly or not at all.
     pub(crate) const fn unit(&self) -> u64 {
         self.unit
     }
 
-    /// What the disk would answer now.
     pub(crate) fn content(&self) -> &[u64] {
         &self.volatile
     }
 
-    /// What would be there after a loss of power.
+    /// The content after a power failure.
     pub(crate) fn stable(&self) -> &[u64] {
         &self.stable
     }
 
-    /// Makes a sector go bad.
     pub(crate) fn damage(&mut self, sector: u64, reads: bool, writes: bool) {
         if reads {
             self.unreadable.push(sector);
@@ -62,20 +59,19 @@ impl Disk {
         }
     }
 
-    /// Makes all sectors good again.
     pub(crate) fn heal(&mut self) {
         self.unreadable.clear();
         self.unwritable.clear();
     }
 
-    /// Whether a bad sector keeps an I/O from ending well.
+    /// Whether the I/O touches a bad sector.
     pub(crate) fn is_bad(&self, range: ByteRange, write: bool) -> bool {
         let bad = if write { &self.unwritable } else { &self.unreadable };
         let sectors = sectors_of(range);
         bad.iter().any(|sector| sectors.contains(sector))
     }
 
-    /// Puts `content` into the volatile cache.
+    /// Writes a sector to the volatile cache.
     pub(crate) fn write(&mut self, sector: u64, content: u64) {
         let at = sector as usize;
         if self.volatile[at] == self.stable[at] {
@@ -84,27 +80,26 @@ impl Disk {
         self.volatile[at] = content;
     }
 
-    /// What was just written of a unit may reach stable storage by itself.
+    /// Moves sectors that were just written to stable storage, with the probability of a
+    /// write-behind.
     pub(crate) fn write_behind(&mut self, sectors: std::ops::Range<u64>, dice: &mut Dice) {
         if dice.chance(self.write_behind) {
             self.stabilize(sectors);
         }
     }
 
-    /// Brings these sectors to stable storage.
     pub(crate) fn stabilize(&mut self, sectors: std::ops::Range<u64>) {
         let range = sectors.start as usize..sectors.end as usize;
         self.stable[range.clone()].copy_from_slice(&self.volatile[range]);
     }
 
-    /// Brings everything to stable storage.
     pub(crate) fn flush(&mut self) {
         for sector in self.unflushed.drain(..) {
             self.stable[sector as usize] = self.volatile[sector as usize];
         }
     }
 
-    /// The power goes: each unflushed unit survives with this probability.
+    /// Loses power: each cached unit survives with this probability.
     pub(crate) fn lose_power(&mut self, survive: Ppm, dice: &mut Dice) {
         self.unflushed.sort_unstable();
         let mut last = None;
@@ -129,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_flushed_outlives_the_power_and_nothing_else_does() {
+    fn only_flushed_sectors_survive_a_power_failure() {
         let mut dice = Dice::new(1);
         let mut disk = Disk::new(0, 8, 1, 0);
         disk.write(1, 11);
@@ -159,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_sectors_fail_what_touches_them_until_healed() {
+    fn bad_sectors_fail_ios_until_healed() {
         let mut disk = Disk::new(0, 8, 1, 0);
         disk.damage(3, true, false);
         assert!(disk.is_bad(ByteRange::new(1024, 1024), false));

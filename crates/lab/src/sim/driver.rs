@@ -1,51 +1,50 @@
-//! One run from the first request to the last check.
+//! One run, from the first request to the last check.
 
 use super::SimOptions;
-use super::answers::Asked;
 use super::clients::{Client, Payloads};
 use super::disk::sectors_of;
 use super::journal::Journal;
-use super::kept::{EVENTS_MAX, STEPS_MAX};
+use super::kept::{KILL_EVENTS_MAX, KILL_SECTORS_MAX};
 use super::plan::{self, Plan};
 use super::queue::Event;
 use super::world::World;
-use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{Piece, pieces};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle};
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::Slot;
 use forebay_journal::{Extent, Found, Source};
 use forebay_types::{ByteRange, IoError, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
-/// How long everything may take to be answered once all faults are healed, in microseconds. A
-/// failed write-back is tried again after ten seconds at most.
+/// The time limit for the answer to a request after all faults are healed, in microseconds. A
+/// failed destage is retried within ten seconds.
 const CONVERGE_US_MAX: u64 = 60_000_000;
-/// I/Os and answers that may end without a single request being answered. Far more than the
-/// largest request needs; beyond it, requests are only waking each other up.
-const BARREN_EVENTS_MAX: u64 = 100_000;
-/// How long nothing may be answered before the faults are healed early, in microseconds. A few of
+/// The limit of I/Os and answers without an answer to a request. It is far above the need of the
+/// largest request; beyond it, requests only wake each other.
+const EVENTS_WITHOUT_ANSWER_MAX: u64 = 100_000;
+/// The time without an answer after which the faults are healed early, in microseconds: a few of
 /// the longest stalls.
 const SILENCE_US_MAX: u64 = 400_000_000;
-/// Events between two looks at everything.
+/// Events between two checks of all invariants.
 const EVENTS_PER_CHECK: u64 = 257;
-/// The client that asks for what the last checks need.
+/// The client of the requests for the final checks.
 pub(crate) const VERIFIER: u16 = u16::MAX;
-/// The client that asks for what the journal needs.
+/// The client of the requests for journal and UPS.
 pub(crate) const KEEPER: u16 = u16::MAX - 1;
-/// Deaths in one recovery; each begins it anew.
+/// Crashes in one recovery; each restarts it.
 const RECOVERY_DEATHS_MAX: u32 = 3;
-/// Times that what is lost is written again in the end.
+/// Rewrites of lost data at the end.
 const HEALINGS_MAX: u32 = 4;
-/// Tries of one restore before its faults are healed.
+/// Attempts of one restore before its faults are healed.
 const RESTORES_MAX: u32 = 20;
-/// Events in one try before they are healed as well.
+/// Events in one attempt before its faults are healed.
 const RESTORE_EVENTS_MAX: u64 = 30_000;
-/// Length of the verifier's reads, in bytes. Small, so that the smallest pools are used too.
+/// The length of the verifier's reads, in bytes. It is short, so that the smallest pools are used,
+/// too.
 const VERIFY_BYTES: u64 = 32 << 10;
 
-/// A machine and its dispatchers.
 pub(crate) struct Simulation {
     pub world: World,
     dispatchers: Vec<Dispatcher<World>>,
@@ -54,9 +53,8 @@ pub(crate) struct Simulation {
     operations: u64,
     crashes: Vec<(u64, bool)>,
     kills: Vec<u64>,
-    /// Events since a death was ordered that has not come.
-    doomed: u64,
-    /// How often the process has died in the recovery at hand.
+    /// Events since a kill was scheduled.
+    kill_delay_events: u64,
     recovery_deaths: u32,
 }
 
@@ -64,10 +62,10 @@ impl Simulation {
     pub(crate) fn new(options: &SimOptions) -> Self {
         let mut dice = Dice::new(options.seed);
         let mut plan = Plan::draw(&mut dice, options.operations);
-        plan.suit(options.sabotage, options.operations);
-        // Dice of their own: with small blocks, a seed means the same machine as before.
+        plan.adapt_to_bug(options.sabotage, options.operations);
+        // A separate generator, so that seeds keep their machines with small blocks.
         plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
-        let clients = Client::crowd(&plan, &mut dice);
+        let clients = Client::all(&plan, &mut dice);
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
         let mut kills = plan.kills.clone();
@@ -81,7 +79,7 @@ impl Simulation {
             operations: options.operations,
             crashes,
             kills,
-            doomed: 0,
+            kill_delay_events: 0,
             recovery_deaths: 0,
         };
         simulation.start_process();
@@ -100,7 +98,7 @@ impl Simulation {
 
     pub(crate) fn start_clients(&mut self) {
         self.recovery_deaths = 0;
-        self.world.recovers = false;
+        self.world.is_recovering = false;
         let now = self.world.now_us;
         for client in 0..self.clients.len() {
             self.world.queue.push(now, Event::Client(client as u16));
@@ -108,24 +106,24 @@ impl Simulation {
         self.world.queue.push(now + self.world.plan.tick_us, Event::Tick);
     }
 
-    /// The whole run. What was broken, if anything, is in the world.
+    /// Executes the run. A broken guarantee is recorded in the world.
     pub(crate) fn run(&mut self) {
-        while self.world.report.operations < self.operations && self.is_sound() {
+        while self.world.report.operations < self.operations && self.is_ok() {
             self.step();
             if self.is_killed() {
-                self.outlive();
+                self.restart_on_pool();
                 if self.world.report.held_up > 0 {
                     return;
                 }
                 continue;
             }
-            // Clients that get no answer ask for nothing more. Whether that is a fault's doing
-            // shows when all are healed.
+            // Clients without answers submit nothing more. Healing the faults shows whether a fault
+            // is the reason.
             if self.world.now_us > self.world.answered_us + SILENCE_US_MAX {
                 break;
             }
-            // Two faults at once, the journal's and the process's, are more than is promised.
-            if self.drains() {
+            // No guarantee covers two faults at once, of the journal and of the process.
+            if self.is_draining() {
                 continue;
             }
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
@@ -139,52 +137,51 @@ impl Simulation {
             }
             if self.kills.last().is_some_and(|&at| at <= self.world.report.operations) {
                 self.kills.pop();
-                let steps = self.world.dice.below(STEPS_MAX);
+                let steps = self.world.dice.below(KILL_SECTORS_MAX);
                 self.world.kill_in = Some(steps);
-                self.doomed = 0;
+                self.kill_delay_events = 0;
             }
         }
-        // Where they got no answer for long, clients have something left to ask for.
+        // After such a silence, the clients have operations left.
         self.operations = self.world.report.operations;
         self.world.kill_in = None;
         self.world.device.healed = true;
         self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
         let soon = self.world.now_us + 10_000;
-        self.world.queue.hurry(soon);
-        // A full journal may have no room to say so yet; then checkpoints give it some.
+        self.world.queue.cap_times(soon);
+        // A full journal may lack the space for a record until checkpoints free some.
         for _ in 0..HEALINGS_MAX {
-            self.write_lost();
-            self.converge("all requests are to be answered soon after the last fault");
+            self.rewrite_lost();
+            self.converge("requests are not answered after the last fault");
             let soon = self.world.now_us + 4 * self.world.plan.tick_us;
-            while self.is_sound() && self.world.any_is_lost() && self.world.now_us < soon {
+            while self.is_ok() && self.world.any_is_lost() && self.world.now_us < soon {
                 self.step();
             }
         }
-        self.world.check_found();
+        self.world.check_none_lost();
         self.verify();
         self.world.report.virtual_us = self.world.now_us;
     }
 
-    /// Whether the process has been killed, in the middle of something or between two events.
+    /// Whether the process has been killed, within a call or between two events.
     fn is_killed(&mut self) -> bool {
-        if self.world.kill_in.is_some() && !self.drains() {
-            self.doomed += 1;
-            if self.doomed > EVENTS_MAX {
-                self.world.die();
+        if self.world.kill_in.is_some() && !self.is_draining() {
+            self.kill_delay_events += 1;
+            if self.kill_delay_events > KILL_EVENTS_MAX {
+                self.world.kill();
             }
         }
         self.world.is_dead()
     }
 
-    fn drains(&self) -> bool {
+    fn is_draining(&self) -> bool {
         self.world.journal.as_ref().is_some_and(|journal| !journal.undrained.is_empty())
     }
 
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_ok(&self) -> bool {
         self.world.violation.is_none()
     }
 
-    /// The next thing happens.
     pub(super) fn step(&mut self) {
         let (time_us, event) = self.world.queue.pop().expect("the clock never stops");
         self.world.now_us = time_us.max(self.world.now_us);
@@ -192,29 +189,29 @@ impl Simulation {
         match event {
             Event::Client(client) => self.client(client),
             Event::Payload(at) => {
-                let staging = self.world.staging.remove(at).expect("a payload comes once");
+                let staging = self.world.staging.remove(at).expect("a payload completes once");
                 self.world.worker = staging.worker;
                 let dispatcher = &mut self.dispatchers[usize::from(staging.worker)];
                 staging.end(&mut self.world, dispatcher);
                 self.world.send_ios();
             }
             Event::Complete(io) => {
-                self.count_barren();
+                self.check_progress();
                 for (shard, id, result) in self.world.end_step(io) {
-                    let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-                    self.on(worker, |dispatcher, world| {
+                    let worker = self.any_worker();
+                    self.on_worker(worker, |dispatcher, world| {
                         dispatcher.complete(world, shard, id, result);
                     });
                 }
             }
             Event::Flushed(flush) => {
                 let (worker, job, result) = self.world.end_flush(flush);
-                self.on(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
+                self.on_worker(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
             }
             Event::Journal => self.world.end_journal_write(),
             Event::Release(held) => self.world.end_reply(held),
             Event::Answer(worker, answer) => {
-                self.on(worker, |dispatcher, world| dispatcher.answer(world, answer));
+                self.on_worker(worker, |dispatcher, world| dispatcher.answer(world, answer));
             }
             Event::Tick => self.tick(),
         }
@@ -222,23 +219,27 @@ impl Simulation {
             self.world.shards.iter().for_each(|shard| shard.shard.self_check());
             self.world.journal.iter().for_each(Journal::self_check);
             self.world.check_seals();
-            self.world.check_orders();
-            self.world.check_emptied();
+            self.world.check_write_order();
+            self.world.check_bypassed();
         }
     }
 
-    /// Notices when there is always something happening and never an answer.
-    fn count_barren(&mut self) {
-        self.world.barren += 1;
-        if self.world.barren == BARREN_EVENTS_MAX {
-            let waiting = self.world.asked.iter().next().map(|asked| asked.request);
+    /// Detects that I/Os keep completing without ever answering a request.
+    fn check_progress(&mut self) {
+        self.world.events_since_answer += 1;
+        if self.world.events_since_answer == EVENTS_WITHOUT_ANSWER_MAX {
+            let waiting = self.world.requests.iter().next().map(|pending| pending.request);
             let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-            let message = "requests are to be answered, not to wake each other for ever";
-            self.world.violate(place, format!("{message}; waiting is {waiting:?}"));
+            let message = "I/Os complete, but no request is answered";
+            self.world.violate(place, format!("{message}; one in flight is {waiting:?}"));
         }
     }
 
-    fn on(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
+    fn any_worker(&mut self) -> u8 {
+        self.world.dice.below(self.dispatchers.len() as u64) as u8
+    }
+
+    fn on_worker(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
         self.world.worker = worker;
         call(&mut self.dispatchers[usize::from(worker)], &mut self.world);
         self.world.send_ios();
@@ -247,8 +248,7 @@ impl Simulation {
     fn tick(&mut self) {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
-                // Whether the disk is being read, and how fast it may be written, is the driver's
-                // opinion: any will do.
+                // The driver's read state and pace are advice: any values must work.
                 let reading = self.world.dice.chance(500_000);
                 let pace = plan::draw_pace(&mut self.world.dice);
                 for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
@@ -258,69 +258,56 @@ impl Simulation {
                         shard.set_pace(volume, pace);
                     }
                 }
-                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-                self.on(worker, |dispatcher, world| dispatcher.tick(world, shard));
+                let worker = self.any_worker();
+                self.on_worker(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
         self.world.patrol();
-        self.world.regain_lost();
-        self.keep_journal();
-        self.keep_power();
+        self.world.restore_lost();
+        self.maintain_journal();
+        self.maintain_power();
         let next = self.world.now_us + self.world.plan.tick_us;
         self.world.queue.push(next, Event::Tick);
     }
 
-    /// Checkpoints, and what follows the failure of a journal.
-    fn keep_journal(&mut self) {
+    /// Requests checkpoints, and the writeback that follows the failure of a journal.
+    fn maintain_journal(&mut self) {
         let mut volumes = self.world.begin_checkpoint();
         let failed = self.world.journal.as_ref().filter(|journal| journal.has_failed());
         if let Some(journal) = failed {
-            let is_asked = |volume: &u16| {
-                self.world
-                    .asked
-                    .iter()
-                    .any(|asked| asked.client == KEEPER && asked.request.volume.0 == *volume)
-            };
-            volumes.extend(journal.undrained.iter().filter(|volume| !is_asked(volume)));
+            let is_free = |volume: &&u16| !self.world.has_keeper_request(VolumeId(**volume));
+            volumes.extend(journal.undrained.iter().filter(is_free));
         }
         for volume in volumes {
-            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-            let range = ByteRange::new(0, 0);
-            let request =
-                Request { volume: VolumeId(volume), kind: RequestKind::Checkpoint, range };
-            self.submit(worker, KEEPER, request);
+            self.submit_anywhere(KEEPER, VolumeId(volume), RequestKind::Checkpoint, WHOLE);
         }
-        for (volume, kind) in self.world.go_on_keeping() {
-            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-            self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
+        for (volume, kind) in self.world.advance_retentions() {
+            self.submit_anywhere(KEEPER, volume, kind, WHOLE);
         }
         self.world.replace_journal();
     }
 
-    /// What follows from the state of the supply.
-    fn keep_power(&mut self) {
+    /// Requests what follows from the state of the UPS.
+    fn maintain_power(&mut self) {
         for (volume, kind) in self.world.tick_power() {
-            let is_its = |a: &Asked| a.client == KEEPER && a.request.volume == volume;
-            let is_asked = self.world.asked.iter().any(is_its);
-            if !is_asked {
-                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-                self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
+            if !self.world.has_keeper_request(volume) {
+                self.submit_anywhere(KEEPER, volume, kind, WHOLE);
             }
         }
     }
 
-    /// Mains fails, the battery runs low, and when what is dirty is saved, power is lost.
+    /// Mains fail, the battery runs low, dirty data is dumped, and then power is lost.
     fn lose_mains(&mut self) {
         self.world.kill_in = None;
         self.world.power.failing = true;
         self.world.spare_journal();
         let is_late = self.world.strikes_always(Sabotage::HaltLate);
         self.world.power.halted = !is_late;
-        self.pass_time();
+        self.run_some_events();
         for shard in 0..self.world.shards.len() {
             for volume in self.world.ups_volumes() {
-                self.world.save(shard, volume);
-                self.pass_time();
+                self.world.dump_lines(shard, volume);
+                self.run_some_events();
             }
         }
         self.world.power.halted = true;
@@ -329,16 +316,15 @@ impl Simulation {
                 self.world.volumes[usize::from(volume.0)].disk.flush();
             }
         }
-        self.pass_time();
-        if self.is_sound() {
+        self.run_some_events();
+        if self.is_ok() {
             self.crash(Crash::Saved);
         }
     }
 
-    /// Lets a few other things happen.
-    fn pass_time(&mut self) {
+    fn run_some_events(&mut self) {
         for _ in 0..self.world.dice.range(0, self.world.plan.power.events_between_max) {
-            if self.is_sound() {
+            if self.is_ok() {
                 self.step();
             }
         }
@@ -363,7 +349,18 @@ impl Simulation {
         self.world.send_ios();
     }
 
-    /// What an administrator does now and then.
+    fn submit_anywhere(
+        &mut self,
+        client: u16,
+        volume: VolumeId,
+        kind: RequestKind,
+        range: ByteRange,
+    ) {
+        let worker = self.any_worker();
+        self.submit(worker, client, Request { volume, kind, range });
+    }
+
+    /// Changes settings occasionally, like an administrator.
     fn administer(&mut self) {
         let World { plan, dice, volumes, .. } = &mut self.world;
         let volume = dice.below(volumes.len() as u64) as u16;
@@ -371,7 +368,7 @@ impl Simulation {
             let mode = dice.pick(&Mode::ALL);
             self.set_mode(volume, mode);
         } else if dice.chance(plan.drop_clean) {
-            // Some of them, as where others are let at the shard in between.
+            // Drops only some lines, like a server that releases the shard in between.
             let (first, count) = (dice.below(64) as u32, dice.below(128) as u32);
             for shard in &mut self.world.shards {
                 shard.shard.drop_clean(VolumeId(volume), first, count);
@@ -396,22 +393,22 @@ impl Simulation {
             }
         }
         self.world.report.mode_changes += 1;
-        self.world.note(volume, ByteRange::new(0, 0), || format!("the mode is now {mode}"));
+        self.world.log_event(volume, WHOLE, || format!("mode {mode}"));
     }
 
-    /// The process dies, maybe with the power, and another one starts over the same disks.
+    /// The process crashes, possibly with the power, and the next one starts on the same disks.
     fn crash(&mut self, crash: Crash) {
         let world = &mut self.world;
         for volume in 0..world.volumes.len() as u16 {
-            world.note(volume, ByteRange::new(0, 0), || format!("crash: {crash:?}"));
+            world.log_event(volume, WHOLE, || format!("crash: {crash:?}"));
         }
-        world.check_orders();
+        world.check_write_order();
         world.report.crashes += 1;
         world.kill_in = None;
         world.collect_counters();
-        world.cut_ios();
+        world.abort_ios();
         world.queue.clear();
-        world.asked.drain().for_each(drop);
+        world.requests.drain().for_each(drop);
         world.held.drain().for_each(drop);
         world.staging.drain().for_each(drop);
         for volume in 0..world.volumes.len() {
@@ -421,7 +418,7 @@ impl Simulation {
                 Crash::Power | Crash::Saved => {
                     state.disk.lose_power(world.plan.device.survive, &mut world.dice);
                 }
-                // By the time of the next crash, the disk has written what it had in its cache.
+                // Until the next crash, the disk has written its cache.
                 Crash::Process => state.disk.flush(),
             }
         }
@@ -431,14 +428,14 @@ impl Simulation {
             Some(found) => world.journal_image(found, at),
             None => Vec::new(),
         };
-        let lacking: Vec<_> = (0..world.volumes.len()).map(image).collect();
+        let to_restore: Vec<_> = (0..world.volumes.len()).map(image).collect();
         let contents: Vec<Vec<u64>> = world
             .volumes
             .iter()
-            .zip(&lacking)
-            .map(|(volume, lacking)| {
+            .zip(&to_restore)
+            .map(|(volume, to_restore)| {
                 let mut content = volume.disk.content().to_vec();
-                for (extent, stamps) in lacking {
+                for (extent, stamps) in to_restore {
                     if extent.source != Source::Discard {
                         let sectors = sectors_of(extent.range);
                         content[sectors.start as usize..sectors.end as usize]
@@ -448,57 +445,57 @@ impl Simulation {
                 content
             })
             .collect();
-        self.world.concede_lost(&contents);
+        self.world.accept_loss(&contents);
         self.check_contents("after a crash", &contents, |oracle, sector, found| {
-            oracle.crash(sector, found, crash)
+            oracle.check_crash(sector, found, crash)
         });
         for (state, content) in self.world.volumes.iter_mut().zip(&contents) {
             for (sector, &found) in content.iter().enumerate() {
                 state.oracle.restart(sector as u64, found);
             }
         }
-        self.restart(found, lacking);
+        self.restart(found, to_restore);
     }
 
-    /// A new process finds what the old one has left.
-    fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
+    /// Starts a new process on the remains of the old one.
+    fn restart(&mut self, found: Option<Found>, to_restore: Vec<Vec<(Extent, Vec<u64>)>>) {
         self.world.restart_power();
-        self.world.recovers = true;
+        self.world.is_recovering = true;
         self.world.start_process();
         self.make_dispatchers();
-        let mut lacking = lacking;
+        let mut to_restore = to_restore;
         let mut resumed = false;
         if let Some(mut found) = found {
             resumed = self.world.resume_journal(&found);
             if !resumed {
                 self.world.drain_to_disk(&found);
                 found.drained();
-                assert!(self.world.resume_journal(&found), "an empty log always goes on");
+                assert!(self.world.resume_journal(&found), "an empty log can be resumed");
                 let of_vault = |volume: usize| self.world.has_ups(VolumeId(volume as u16));
-                let drained = (0..lacking.len()).filter(|&volume| !of_vault(volume));
-                drained.collect::<Vec<_>>().into_iter().for_each(|at| lacking[at].clear());
+                let drained = (0..to_restore.len()).filter(|&volume| !of_vault(volume));
+                drained.collect::<Vec<_>>().into_iter().for_each(|at| to_restore[at].clear());
             }
         }
-        if lacking.iter().any(|extents| !extents.is_empty()) || resumed {
+        if to_restore.iter().any(|extents| !extents.is_empty()) || resumed {
             let next = self.world.now_us + self.world.plan.tick_us;
             self.world.queue.push(next, Event::Tick);
         }
-        if !self.restore(&lacking) || !self.empty_vaults() {
+        if !self.restore(&to_restore) || !self.empty_vaults() {
             return;
         }
         if resumed {
             self.world.journal.as_mut().expect("it was resumed").restored();
         }
-        if self.is_sound() {
+        if self.is_ok() {
             self.start_clients();
         }
     }
 
-    /// Brings to the disks what came from the vault, and then empties it. False if the process
-    /// has died over it.
+    /// Destages the content of the vault, then empties it. Returns false if the process crashed
+    /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
         for volume in self.world.ups_volumes() {
-            if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_sound() {
+            if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_ok() {
                 continue;
             }
             if self.world.strikes_always(Sabotage::EmptyVaultEarly) {
@@ -508,8 +505,8 @@ impl Simulation {
             if self.dies_in_recovery(chance) {
                 return false;
             }
-            self.restore_piece(volume.0, RequestKind::Destage, ByteRange::new(0, 0), &[]);
-            if self.is_sound() && self.dies_in_recovery(chance) {
+            self.restore_piece(volume.0, RequestKind::Destage, WHOLE, &[]);
+            if self.is_ok() && self.dies_in_recovery(chance) {
                 return false;
             }
             self.world.empty_vault(volume);
@@ -517,11 +514,12 @@ impl Simulation {
         true
     }
 
-    /// The process may die while it recovers; then another one has come that far already.
+    /// The process may crash during recovery. Returns true if it did; then the next one has
+    /// recovered.
     pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
         let dies = self.world.dice.chance(chance);
-        // The journal's fault and the process's at once are more than is promised.
-        if !dies || self.drains() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
+        // No guarantee covers two faults at once, of the journal and of the process.
+        if !dies || self.is_draining() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
             return false;
         }
         self.recovery_deaths += 1;
@@ -530,16 +528,16 @@ impl Simulation {
         true
     }
 
-    /// Loads what the journal held into the pool. The process may die meanwhile, too; then it says
-    /// so, and another one has come that far already.
-    fn restore(&mut self, lacking: &[Vec<(Extent, Vec<u64>)>]) -> bool {
-        for (volume, extents) in lacking.iter().enumerate() {
+    /// Restores the journal's or the vault's content to the pool. Returns false if the process
+    /// crashed meanwhile; then the next one has recovered.
+    fn restore(&mut self, to_restore: &[Vec<(Extent, Vec<u64>)>]) -> bool {
+        for (volume, extents) in to_restore.iter().enumerate() {
             for (extent, stamps) in extents {
                 self.world.report.restored_extents += 1;
                 let stripes = self.world.stripes_of(VolumeId(volume as u16));
                 for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
                     self.restore_piece(volume as u16, kind, range, &stamps);
-                    if !self.is_sound() {
+                    if !self.is_ok() {
                         return true;
                     }
                     if self.dies_in_recovery(self.world.plan.crash_in_recovery) {
@@ -551,10 +549,9 @@ impl Simulation {
         true
     }
 
-    /// Goes on until so many microseconds have passed.
-    fn let_pass(&mut self, us: u64) {
+    fn run_for(&mut self, us: u64) {
         let until = self.world.now_us + us;
-        while self.is_sound() && self.world.now_us < until {
+        while self.is_ok() && self.world.now_us < until {
             self.step();
         }
     }
@@ -575,24 +572,24 @@ impl Simulation {
             self.world.device.healed |= count > RESTORES_MAX;
             if count == 100 * RESTORES_MAX {
                 let place = Some((volume, range.offset / SECTOR_BYTES));
-                self.world.violate(place, format!("{kind:?} {range} never goes well"));
+                self.world.violate(place, format!("{kind:?} {range} never succeeds"));
             }
-            // A full journal that is held by what is lost can't say that the disk has the rest. The
-            // start fails, with everything kept, and the operator has to rescue what there is.
+            // A journal that is full of records of lost data cannot record that the disk has the
+            // rest. The start fails and keeps everything, and the operator has to rescue the data.
             let is_full = self.world.restored == Some(Err(IoError::NoSpace));
             if is_full && count > 2 * RESTORES_MAX && self.world.any_is_lost() {
                 self.world.report.held_up = 1;
                 return;
             }
             if is_full {
-                // Nor does another start come before a checkpoint has had its time.
-                self.let_pass(self.world.plan.tick_us);
+                // The next attempt starts after a checkpoint has had its time.
+                self.run_for(self.world.plan.tick_us);
             }
             let request = Request { volume: VolumeId(volume), kind, range };
             self.world.restored = None;
-            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+            let worker = self.any_worker();
             self.world.worker = worker;
-            let (token, _) = self.world.ask(KEEPER, request);
+            let (token, _) = self.world.register(KEEPER, request);
             let payload = match kind {
                 RequestKind::Restore | RequestKind::Record => {
                     Payload::Owned(Memory::payload(&bytes))
@@ -602,30 +599,29 @@ impl Simulation {
             let dispatcher = &mut self.dispatchers[usize::from(worker)];
             dispatcher.submit(&mut self.world, token, request, payload);
             self.world.send_ios();
-            let barren = self.world.report.events + RESTORE_EVENTS_MAX;
+            let last_event = self.world.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
-            while self.is_sound() && self.world.restored.is_none() {
-                // A full journal waits for a disk that does not take what is dirty.
-                if self.world.report.events == barren {
+            while self.is_ok() && self.world.restored.is_none() {
+                // A full journal waits for a disk that refuses dirty data.
+                if self.world.report.events == last_event {
                     self.world.device.healed = true;
                     self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
-                    // What stalls already may go on doing so.
+                    // A stall that began before may continue.
                     too_late_us = self.world.now_us + SILENCE_US_MAX;
                 }
                 if self.world.now_us > too_late_us {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
-                    self.world.violate(place, format!("{kind:?} {range} is never done"));
+                    self.world.violate(place, format!("{kind:?} {range} never completes"));
                 }
                 self.step();
             }
             self.world.device.healed = healed;
-            if !self.is_sound() || self.world.restored == Some(Ok(())) {
+            if !self.is_ok() || self.world.restored == Some(Ok(())) {
                 return;
             }
         }
     }
 
-    /// Checks the content of all disks.
     fn check_disks(&mut self, when: &str, is_right: impl FnMut(&mut Oracle, u64, u64) -> bool) {
         let volumes = self.world.volumes.iter();
         let contents: Vec<Vec<u64>> = volumes.map(|v| v.disk.content().to_vec()).collect();
@@ -641,7 +637,7 @@ impl Simulation {
         for (at, content) in contents.iter().enumerate() {
             let oracle = &mut self.world.volumes[at].oracle;
             let contents = (0..).zip(content.iter().copied());
-            if let Some((sector, text)) = oracle.first_wrong(contents, &mut is_right) {
+            if let Some((sector, text)) = oracle.first_mismatch(contents, &mut is_right) {
                 let message = format!("{when}, sector {sector} of volume {at} {text}");
                 self.world.violate(Some((at as u16, sector)), message);
                 return;
@@ -649,16 +645,19 @@ impl Simulation {
         }
     }
 
-    /// Lets things happen until nothing is under way.
-    fn converge(&mut self, what: &str) {
+    /// Processes events until nothing is in flight.
+    fn converge(&mut self, message: &str) {
         let until = self.world.now_us + CONVERGE_US_MAX;
-        while self.is_sound() && self.is_busy() {
+        while self.is_ok() && self.is_busy() {
             if self.world.now_us > until {
-                let waiting = self.world.asked.iter().next();
-                let waiting = waiting.map(|asked| asked.request);
+                let waiting = self.world.requests.iter().next();
+                let waiting = waiting.map(|pending| pending.request);
                 let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-                let count = self.world.asked.len();
-                self.world.violate(place, format!("{what}; {count} are not, first {waiting:?}"));
+                let count = self.world.requests.len();
+                self.world.violate(
+                    place,
+                    format!("{message}: {count} in flight, the first is {waiting:?}"),
+                );
                 return;
             }
             self.step();
@@ -666,7 +665,7 @@ impl Simulation {
     }
 
     fn is_busy(&self) -> bool {
-        self.world.asked.len() > 0
+        self.world.requests.len() > 0
             || self.world.held.len() > 0
             || self.world.staging.len() > 0
             || self.world.flushes.len() > 0
@@ -675,62 +674,61 @@ impl Simulation {
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
     }
 
-    fn ask(&mut self, volume: u16, kind: RequestKind, range: ByteRange) {
-        let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-        let request = Request { volume: VolumeId(volume), kind, range };
-        self.submit(worker, VERIFIER, request);
-    }
-
-    /// What is lost is written again, which must heal it.
-    fn write_lost(&mut self) {
+    /// Rewrites lost data, which must heal it.
+    fn rewrite_lost(&mut self) {
         for volume in 0..self.world.volumes.len() as u16 {
             for range in self.world.lost_lines(VolumeId(volume)) {
-                self.ask(volume, RequestKind::Write { fua: false }, range);
+                self.submit_anywhere(
+                    VERIFIER,
+                    VolumeId(volume),
+                    RequestKind::Write { fua: false },
+                    range,
+                );
             }
         }
     }
 
-    /// All that must be true at the end: everything reads as it should, a flush brings it to the
-    /// disks, and nothing is left over.
+    /// The final checks: all reads are right, a flush brings everything to the disks, and no
+    /// resources are left in use.
     fn verify(&mut self) {
         let errors = self.world.report.errors;
         for volume in 0..self.world.volumes.len() as u16 {
             let size = self.world.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
             for offset in (0..size).step_by(VERIFY_BYTES as usize) {
                 let range = ByteRange::new(offset, VERIFY_BYTES.min(size - offset));
-                self.ask(volume, RequestKind::Read, range);
-                self.converge("a read at the end is to be answered soon");
+                self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Read, range);
+                self.converge("a read of the final check is not answered");
             }
-            self.ask(volume, RequestKind::Flush, ByteRange::new(0, 0));
-            self.converge("a flush at the end is to be answered soon");
-            self.ask(volume, RequestKind::Destage, ByteRange::new(0, 0));
-            self.converge("everything is to be on the disk in the end");
+            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Flush, WHOLE);
+            self.converge("a flush of the final check is not answered");
+            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Destage, WHOLE);
+            self.converge("the final destage is not answered");
         }
-        if !self.is_sound() {
+        if !self.is_ok() {
             return;
         }
         if self.world.report.errors > errors {
-            self.world.violate(None, "nothing fails once all faults are healed".into());
+            self.world.violate(None, "a request failed after all faults were healed".into());
         }
         let moment = self.world.moment + 1;
         self.check_disks("after the last flush", |oracle, sector, found| {
-            oracle.read(sector, found, moment)
+            oracle.check_read(sector, found, moment)
         });
         for at in 0..self.world.volumes.len() as u16 {
             let disk = &self.world.volumes[usize::from(at)].disk;
             let mut both = disk.content().iter().zip(disk.stable());
             if let Some(sector) = both.position(|(now, stable)| now != stable) {
                 let place = Some((at, sector as u64));
-                self.world.violate(place, "a flush must make everything stable".into());
+                self.world.violate(place, "after a flush, the disk has unstable data".into());
             }
         }
         self.world.collect_counters();
-        self.check_left_over();
+        self.check_leaks();
     }
 
-    fn check_left_over(&mut self) {
+    fn check_leaks(&mut self) {
         for at in 0..self.world.shards.len() {
-            if let Some(left) = self.world.shards[at].left_over() {
+            if let Some(left) = self.world.shards[at].leaks() {
                 return self.world.violate(None, format!("shard {at}: {left}"));
             }
             let shard = &mut self.world.shards[at].shard;
@@ -738,16 +736,16 @@ impl Simulation {
                 shard.remove_volume(VolumeId(volume));
             }
             if shard.usage().resident_lines != 0 {
-                let message = format!("shard {at} holds lines of volumes that are gone");
+                let message = format!("shard {at} holds lines of removed volumes");
                 self.world.violate(None, message);
                 return;
             }
         }
     }
 
-    /// The last things that happened to a place, or at all.
-    pub(crate) fn story(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
-        let concerns = |note: &&super::world::Note| match place {
+    /// The last events of a place, or of all.
+    pub(crate) fn last_events(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
+        let concerns = |note: &&super::world::LoggedEvent| match place {
             None => true,
             Some((volume, sector)) => {
                 let line = sector / 8 * 8..sector / 8 * 8 + 8;
@@ -756,7 +754,7 @@ impl Simulation {
                     && (note.range.len == 0 || sectors.start < line.end && line.start < sectors.end)
             }
         };
-        let notes = self.world.notes.iter().flatten().filter(concerns);
+        let notes = self.world.event_log.iter().flatten().filter(concerns);
         let mut lines: Vec<String> = notes
             .rev()
             .take(count)
@@ -766,7 +764,6 @@ impl Simulation {
         lines
     }
 
-    /// What the seed made of the machine, for the head of a failure.
     pub(crate) fn describe_plan(&self) -> String {
         self.world.plan.describe(self.world.sabotage)
     }

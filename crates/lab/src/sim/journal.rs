@@ -1,9 +1,10 @@
-//! The journal of the simulated machine, and what becomes of it when the process dies.
+//! The journal of the simulated machine.
 //!
-//! The log is the shipped one, in its shipped format, on a device that tears what is being written
-//! when the power goes. When it fails, the machine does what the runtime does: it writes a mark
-//! that outlives everything, so that the records are never used again, and brings what is dirty
-//! to the disks. A mirrored one has two devices that tear, fail and are missing each by itself.
+//! The log is the shipped one, in its shipped format, on a device that tears the write in flight
+//! when power fails. When the journal fails, the machine behaves like the runtime: it writes a
+//! failure mark, which survives everything, so that the records are never used again, and destages
+//! the dirty data. A mirrored journal has two devices that tear, fail and are missing
+//! independently.
 
 use super::device::{Fault, FaultKind};
 use super::disk::sectors_of;
@@ -12,7 +13,7 @@ use super::stuck::Stuck;
 use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::journal::{LabLog, admit, answer_noted, answer_told, record};
+use crate::harness::journal::{LabLog, admit, answer_to_notification, answer_to_record, record};
 use crate::harness::memory::read_stamp;
 use crate::harness::oracle::ZERO;
 use forebay_engine::{Answer, Note, Part, PartId};
@@ -24,25 +25,25 @@ use forebay_journal::{
 use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
 
-/// What a journal is like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalPlan {
     pub segment_bytes: u64,
     pub segments: u64,
     pub buffer_bytes: usize,
     pub buffers: usize,
-    /// Whether each write waits for its record, or only flushes do.
+    /// Whether each write waits for its record; otherwise only flushes do.
     pub ack: bool,
     pub latency_us_max: u64,
-    /// Writes that fail, and the journal with them.
+    /// The probability that a write fails, and the journal with it.
     pub error: Ppm,
-    /// Whether it has two devices; writes that fail on one of them; starts without one of them.
+    /// Whether it has two devices; the probabilities that a write fails on one of them, and that
+    /// one is missing at a start.
     pub mirrored: bool,
     pub device_error: Ppm,
     pub missing: Ppm,
-    /// Whether a journal that has failed is replaced by a new one.
+    /// Whether a failed journal is replaced by a new one.
     pub replaced: bool,
-    /// Ticks at which a checkpoint begins although there is room.
+    /// The probability per tick of a checkpoint that is not necessary.
     pub checkpoint: Ppm,
 }
 
@@ -66,8 +67,11 @@ impl JournalPlan {
         }
     }
 
-    const fn geometry(&self) -> Geometry {
-        Geometry { segment_bytes: self.segment_bytes, segments: self.segments }
+    /// The log of a new journal; `numbers` are those of its devices if it is mirrored.
+    fn format(&self, id: u8, numbers: [u64; 2]) -> LabLog {
+        let geometry = Geometry { segment_bytes: self.segment_bytes, segments: self.segments };
+        let log = Log::format(JournalId([id; 16]), self.size_bytes(), geometry, self.buffers());
+        if self.mirrored { log.mirrored(numbers) } else { log }
     }
 
     const fn size_bytes(&self) -> u64 {
@@ -79,7 +83,6 @@ impl JournalPlan {
     }
 }
 
-/// The journal's device.
 struct Device(Vec<u8>);
 
 impl ReadAt for Device {
@@ -97,30 +100,22 @@ pub(crate) struct Journal {
     devices: [Device; 2],
     /// The device that is read after a start.
     reads: usize,
-    /// Outlives the process: who holds everything of a mirrored journal.
-    on_record: Vec<u64>,
-    /// Numbers of devices drawn so far.
-    drawn: u64,
+    /// The recorded members of a mirrored journal; they survive the process.
+    recorded_members: Vec<u64>,
+    numbers_used: u64,
     writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
     pub numbers: Vec<Option<u16>>,
-    /// Outlives the process: the records are not to be used any more.
+    /// The failure mark: the records must not be used. It survives the process.
     is_marked: bool,
-    /// Journals made so far.
-    made: u8,
-    /// Volumes whose checkpoint is under way, by their numbers here.
+    journals_made: u8,
+    /// Volumes with a checkpoint in progress, by their numbers in the journal.
     checkpoints: Vec<u16>,
-    /// What checkpoints that have failed left dirty, until that is kept.
+    /// Data that failed checkpoints left dirty, until the journal has retained it.
     pub(super) stuck: Vec<Stuck>,
-    /// Volumes whose dirty data has not reached the disk since the journal failed.
+    /// Volumes whose dirty data has not been destaged since the journal failed.
     pub undrained: Vec<u16>,
-    /// When it failed, in the oracle's time.
     failed_at: u32,
-    told: Vec<(PartId, Notification)>,
-}
-
-fn journal_id(made: u8) -> JournalId {
-    JournalId([made; 16])
 }
 
 fn identity(volume: usize) -> [u8; 32] {
@@ -128,27 +123,25 @@ fn identity(volume: usize) -> [u8; 32] {
 }
 
 impl Journal {
-    /// A new journal, known to be on its device.
+    /// A new journal, durable on its devices.
     pub(crate) fn new(plan: JournalPlan, sizes: &[Option<u64>]) -> Self {
-        let log = Log::format(journal_id(0), plan.size_bytes(), plan.geometry(), plan.buffers());
         let blank =
             |is_there: bool| Device(vec![0; plan.size_bytes() as usize * usize::from(is_there)]);
         let mut journal = Self {
             plan,
-            log: if plan.mirrored { log.mirrored([1, 2]) } else { log },
+            log: plan.format(0, [1, 2]),
             devices: [blank(true), blank(plan.mirrored)],
             reads: 0,
-            on_record: Vec::new(),
-            drawn: 2,
+            recorded_members: Vec::new(),
+            numbers_used: 2,
             writing: None,
             numbers: Vec::new(),
             is_marked: false,
-            made: 0,
+            journals_made: 0,
             checkpoints: Vec::new(),
             stuck: Vec::new(),
             undrained: Vec::new(),
             failed_at: 0,
-            told: Vec::new(),
         };
         journal.attach(sizes, true);
         journal
@@ -163,12 +156,13 @@ impl Journal {
             })
         });
         self.numbers = numbers.collect();
+        let mut notifications = Vec::new();
         while let Some(write) = self.log.poll_write() {
             (0..2).for_each(|device| self.put(&write, device, &mut |_| writes));
-            self.log.complete(write, Ok(()), &mut self.told);
+            self.log.complete(write, Ok(()), &mut notifications);
         }
-        self.on_record = self.log.superblock().members.numbers();
-        assert!(self.told.is_empty());
+        self.recorded_members = self.log.superblock().members.numbers();
+        assert!(notifications.is_empty());
     }
 
     fn put(
@@ -188,7 +182,7 @@ impl Journal {
         }
     }
 
-    fn number(&self, volume: VolumeId) -> Option<u16> {
+    pub(super) fn number(&self, volume: VolumeId) -> Option<u16> {
         self.numbers[usize::from(volume.0)]
     }
 
@@ -221,39 +215,22 @@ impl World {
         self.journal.as_ref().is_some_and(|journal| journal.number(volume).is_some())
     }
 
-    pub(crate) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
+    pub(crate) fn admit_to_journal(&mut self, part: &Part, fua: bool) -> Admission {
         let Some(journal) = &mut self.journal else { return Admission::Free };
         let Some(number) = journal.number(part.volume) else { return Admission::Free };
         admit(&mut journal.log, number, part, journal.plan.ack || fua)
-    }
-
-    pub(crate) fn may_erase(&mut self, part: &Part) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
-        let Some(number) = journal.number(part.volume) else { return true };
-        journal.log.admit_erase(number, part.id)
-    }
-
-    pub(crate) fn withdraw_permit(&mut self) {
-        self.journal.as_mut().expect("a permit came from it").log.withdraw();
-    }
-
-    pub(crate) fn wait_for_barrier(&mut self, part: PartId) -> Result<bool, IoError> {
-        if self.strikes_always(Sabotage::IgnoreBarrier) {
-            return Ok(true);
-        }
-        self.journal.as_mut().expect("the volume has one").log.barrier(part)
     }
 
     /// Records a note, as the runtime does under the shard's lock.
     pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
         let Note { part, volume, range, ref kind } = note;
         if Sabotage::skipping_note(kind).is_some_and(|bug| self.strikes_always(bug)) {
-            return answer_noted(part, RecordOutcome::Unneeded);
+            return answer_to_record(part, RecordOutcome::Unneeded);
         }
-        let text = format!("the journal is told: {kind:?} {range}");
-        self.note(volume.0, range, || text);
+        let text = format!("journal: note {kind:?} {range}");
+        self.log_event(volume.0, range, || text);
         let journal = self.journal.as_mut().expect("the volume has one");
-        let number = journal.number(volume).expect("the volume is recorded");
+        let number = journal.number(volume).expect("the volume has a number");
         let noted = record(&mut journal.log, number, &note, payload, &self.shards[shard]);
         self.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
         self.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
@@ -262,10 +239,10 @@ impl World {
             let (kind, moment) = (FaultKind::NoRoom, self.moment);
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
         }
-        answer_noted(part, noted)
+        answer_to_record(part, noted)
     }
 
-    /// Starts what the journal has to write.
+    /// Starts the next write of the journal.
     pub(crate) fn pump_journal(&mut self) {
         let skips_record = self.strikes_always(Sabotage::SkipMemberRecord);
         let Some(journal) = &mut self.journal else { return };
@@ -274,7 +251,7 @@ impl World {
         }
         if let Some(members) = journal.log.unrecorded_loss() {
             if !skips_record {
-                journal.on_record = members;
+                journal.recorded_members = members;
             }
             journal.log.loss_recorded();
         }
@@ -293,22 +270,21 @@ impl World {
         self.queue.push(time_us, Event::Journal);
     }
 
-    /// What the journal is writing just now goes well.
+    /// Makes the journal's write in flight succeed.
     pub(crate) fn spare_journal(&mut self) {
         if let Some((_, results)) = self.journal.as_mut().and_then(|it| it.writing.as_mut()) {
             *results = [Ok(()); 2];
         }
     }
 
-    /// A write of the journal has ended.
     pub(crate) fn end_journal_write(&mut self) {
         let lose_batch = self.strikes(Sabotage::LoseBatch);
         let tear_batch = self.strikes(Sabotage::TearBatch);
         let lose_superblock = self.strikes_always(Sabotage::LoseSuperblock);
         let marks = !self.strikes_always(Sabotage::SkipMark);
         let dice = &mut self.dice;
-        let journal = self.journal.as_mut().expect("it was writing");
-        let (write, results) = journal.writing.take().expect("it was writing");
+        let journal = self.journal.as_mut().expect("a write is in flight");
+        let (write, results) = journal.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
         for (device, result) in results.into_iter().enumerate() {
@@ -322,11 +298,11 @@ impl World {
             });
         }
         let before = journal.log.devices();
-        let mut told = std::mem::take(&mut journal.told);
-        journal.log.complete_on(write, results, &mut told);
+        let mut notifications = Vec::new();
+        journal.log.complete_on(write, results, &mut notifications);
         self.report.journal_losses += u64::from(before != journal.log.devices());
         if journal.log.failed().is_some() {
-            // The mark is durable before anybody is told to go on without the journal.
+            // The mark is durable before any part continues without the journal.
             journal.is_marked = marks;
             journal.failed_at = self.moment;
             journal.checkpoints.clear();
@@ -336,12 +312,11 @@ impl World {
             journal.undrained = journaled.map(|(volume, _)| volume as u16).collect();
             self.report.journal_failures += 1;
         }
-        self.tell(&mut told);
-        self.journal.as_mut().expect("as above").told = told;
+        self.deliver(notifications);
         self.pump_journal();
     }
 
-    /// The volumes to be destaged for a checkpoint that begins now.
+    /// Begins a checkpoint if one is due; returns the volumes to destage.
     pub(crate) fn begin_checkpoint(&mut self) -> Vec<u16> {
         let Some(journal) = &mut self.journal else { return Vec::new() };
         let wanted = journal.log.wants_checkpoint() || self.dice.chance(journal.plan.checkpoint);
@@ -364,11 +339,12 @@ impl World {
         volumes
     }
 
-    /// Everything dirty of a volume has reached its disk, or has not.
+    /// Handles the end of a checkpoint's destage.
     pub(crate) fn destaged(&mut self, volume: VolumeId, submitted: u32, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
         if journal.log.failed().is_some() {
-            // One that was begun before the failure does not cover all that the journal held.
+            // A destage that began before the failure does not cover everything that the journal
+            // held.
             if result.is_ok() && submitted > journal.failed_at {
                 journal.undrained.retain(|&undrained| undrained != volume.0);
             }
@@ -380,54 +356,45 @@ impl World {
         }
         match result {
             Ok(()) => self.end_checkpoint(number, Ok(())),
-            Err(_) => self.begin_to_keep(volume, number),
+            Err(_) => self.begin_retention(volume, number),
         }
     }
 
-    /// The checkpoint of a volume has ended.
     pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
-        let journal = self.journal.as_mut().expect("a checkpoint is under way");
+        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         journal.checkpoints.retain(|&other| other != number);
         journal.log.checkpointed(number, result);
-        self.tell_news();
+        let mut notifications = Vec::new();
+        journal.log.poll_notifications(&mut notifications);
+        self.deliver(notifications);
         self.pump_journal();
     }
 
-    /// Tells those who waited for a checkpoint.
-    fn tell_news(&mut self) {
-        let journal = self.journal.as_mut().expect("a checkpoint is under way");
-        let mut told = std::mem::take(&mut journal.told);
-        journal.log.poll_notifications(&mut told);
-        self.tell(&mut told);
-        self.journal.as_mut().expect("as above").told = told;
-    }
-
-    fn tell(&mut self, told: &mut Vec<(PartId, Notification)>) {
-        for answer in told.drain(..).map(answer_told) {
+    fn deliver(&mut self, notifications: Vec<(PartId, Notification)>) {
+        for answer in notifications.into_iter().map(answer_to_notification) {
             self.queue.push(self.now_us, Event::Answer(worker_of(answer.part), answer));
         }
     }
 
-    /// After a journal has failed and nothing is left that it alone held, another one takes its
-    /// place, if the administrator is quick.
+    /// Replaces a failed journal after everything that only the journal held has been destaged.
     pub(crate) fn replace_journal(&mut self) {
         let sizes = self.journal_sizes();
         let Some(journal) = &mut self.journal else { return };
         let failed = journal.log.failed().is_some();
         if failed && journal.undrained.is_empty() && journal.plan.replaced {
             journal.reset(&sizes);
-            self.forsake_lost();
+            self.mark_lost_unrecoverable();
         }
     }
 
-    /// What is lost in memory was in the journal that is gone, and nowhere else.
-    pub(crate) fn forsake_lost(&mut self) {
+    /// Marks lost data as unrecoverable: only the journal that was replaced had it.
+    pub(crate) fn mark_lost_unrecoverable(&mut self) {
         for volume in self.volumes.iter_mut().filter(|volume| volume.journal) {
-            volume.forsaken.extend(volume.lost.keys());
+            volume.unrecoverable.extend(volume.lost.keys());
         }
     }
 
-    /// What survives of the journal when the process dies; `None` when there is nothing to use.
+    /// The log as a crash leaves it; `None` if the failure mark forbids its use.
     pub(crate) fn crash_journal(&mut self) -> Option<Found> {
         let sizes = self.journal_sizes();
         let dice = &mut self.dice;
@@ -443,40 +410,40 @@ impl World {
         journal.undrained.clear();
         if journal.is_marked {
             journal.reset(&sizes);
-            self.forsake_lost();
+            self.mark_lost_unrecoverable();
             return None;
         }
         let found = if journal.plan.mirrored {
             self.start_mirrored()
         } else {
             let size = journal.plan.size_bytes();
-            recover(&mut journal.devices[0], size).expect("the superblock is whole")
+            recover(&mut journal.devices[0], size).expect("the superblock is valid")
         };
         if !found.damage.is_empty() {
-            let message = format!("a torn write is no damage: {:?}", found.damage);
+            let message = format!("a torn write is reported as damage: {:?}", found.damage);
             self.violate(None, message);
             return None;
         }
         Some(found)
     }
 
-    /// Opens the two devices of a mirrored journal, of which one may not be there.
+    /// Opens the devices of a mirrored journal, one of which may be missing.
     fn start_mirrored(&mut self) -> Found {
         let dice = &mut self.dice;
         let journal = self.journal.as_mut().expect("it is mirrored");
         let size_bytes = journal.plan.size_bytes();
         let mut missing = dice.chance(journal.plan.missing).then(|| dice.below(2) as usize);
-        let drawn = [journal.drawn + 1, journal.drawn + 2];
-        journal.drawn += 2;
-        let on_record = journal.on_record.clone();
-        let is_on_record = |_, number| on_record.contains(&number);
+        let numbers_used = [journal.numbers_used + 1, journal.numbers_used + 2];
+        journal.numbers_used += 2;
+        let recorded_members = journal.recorded_members.clone();
+        let is_on_record = |_, number| recorded_members.contains(&number);
         let mut recovered = loop {
             let [a, b] = &mut journal.devices;
             let half = |device, at| {
                 (missing != Some(at)).then_some(MirrorDevice { device: device as _, size_bytes })
             };
             let halves = [half(a, 0), half(b, 1)];
-            match recover_mirrored(halves, drawn, &is_on_record, false) {
+            match recover_mirrored(halves, numbers_used, &is_on_record, false) {
                 Ok(recovered) => break recovered.expect("there is a journal"),
                 Err(RecoverError::MayBeStale { .. }) if missing.is_some() => missing = None,
                 Err(error) => panic!("{error}"),
@@ -484,7 +451,7 @@ impl World {
         };
         for step in recovered.steps() {
             match step {
-                Step::Record(members) => journal.on_record = members,
+                Step::Record(members) => journal.recorded_members = members,
                 Step::Write { to, position, bytes } => {
                     let at = position as usize;
                     journal.devices[to].0[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -498,26 +465,25 @@ impl World {
         }
         self.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
         self.report.journal_rewritten += u64::from(recovered.joins().is_some());
-        recovered.joined(drawn);
+        recovered.joined(numbers_used);
         journal.reads = usize::from(!recovered.in_sync()[0]);
         recovered.found
     }
 
-    /// Goes on with what was found. When that is not possible, says so: everything is to be
-    /// brought to the disks first.
+    /// Resumes the log. Returns false if it must be drained to the disks first.
     pub(crate) fn resume_journal(&mut self, found: &Found) -> bool {
         let loses = self.strikes_always(Sabotage::LoseGeneration);
         let sizes = self.journal_sizes();
-        let journal = self.journal.as_mut().expect("something was found in it");
+        let journal = self.journal.as_mut().expect("a log was found");
         let Ok(log) = Log::resume(found, journal.plan.buffers()) else { return false };
         journal.log = log;
         journal.attach(&sizes, !loses);
         true
     }
 
-    /// What the journal says that the disk of a volume may lack.
+    /// The data that the disk of a volume may lack, according to the journal.
     pub(crate) fn journal_image(&self, found: &Found, volume: usize) -> Vec<(Extent, Vec<u64>)> {
-        let journal = self.journal.as_ref().expect("something was found in it");
+        let journal = self.journal.as_ref().expect("a log was found");
         let Some(number) = journal.numbers[volume] else { return Vec::new() };
         let image = Image::of_volume(&found.records, number);
         let stamps = |extent: &Extent| {
@@ -534,7 +500,7 @@ impl World {
         image.extents().map(|extent| (extent, stamps(&extent))).collect()
     }
 
-    /// Brings what the journal says to the disks themselves, past everything.
+    /// Writes the journal's data to the disks directly.
     pub(crate) fn drain_to_disk(&mut self, found: &Found) {
         for volume in 0..self.volumes.len() {
             for (extent, stamps) in self.journal_image(found, volume) {
@@ -551,15 +517,12 @@ impl World {
 }
 
 impl Journal {
-    /// A new journal on a new device.
+    /// Starts a new journal on new devices.
     fn reset(&mut self, sizes: &[Option<u64>]) {
-        self.made = self.made.wrapping_add(1);
-        let plan = self.plan;
-        let id = journal_id(self.made);
-        let log = Log::format(id, plan.size_bytes(), plan.geometry(), plan.buffers());
-        self.drawn += 2;
-        let numbers = [self.drawn - 1, self.drawn];
-        self.log = if plan.mirrored { log.mirrored(numbers) } else { log };
+        self.journals_made = self.journals_made.wrapping_add(1);
+        self.numbers_used += 2;
+        let numbers = [self.numbers_used - 1, self.numbers_used];
+        self.log = self.plan.format(self.journals_made, numbers);
         self.devices.iter_mut().for_each(|device| device.0.fill(0));
         self.reads = 0;
         self.is_marked = false;
@@ -571,14 +534,14 @@ impl Journal {
         self.log.self_check();
     }
 
-    /// What the log holds just now, if it can be read whole.
-    pub(crate) fn look(&mut self) -> Option<Found> {
+    /// Reads the current content of the log, if it is readable without damage.
+    pub(crate) fn read_log(&mut self) -> Option<Found> {
         self.reads = self.log.devices().iter().position(|&counts| counts)?;
         let size = self.plan.size_bytes();
         recover(&mut self.devices[self.reads], size).ok().filter(|found| found.damage.is_empty())
     }
 
-    /// All that was found has been loaded.
+    /// Records that everything found has been restored.
     pub(crate) fn restored(&mut self) {
         self.numbers.iter().flatten().for_each(|&number| self.log.restored(number));
     }

@@ -1,85 +1,81 @@
-//! The process is killed at any moment, and the next one finds the pool as it was left.
+//! The process is killed at any moment, and the next process adopts its pool.
 //!
-//! The moment lies anywhere in the memory steps of a call, in the middle of a sector too. From then
-//! on nothing that the dying process still does counts. Everything acknowledged must be there,
-//! whatever protects it, and what the pool says to be clean must be what the disk has.
+//! The kill may occur between any two memory steps of a call, or within a sector. Nothing that the
+//! killed process does afterwards counts. Everything acknowledged must be there, whatever the
+//! protection, and clean lines must match the disk.
 
 use super::damage::Lost;
 use super::disk::sectors_of;
 use super::driver::Simulation;
 use super::journal::Journal;
 use super::queue::Event;
-use super::world::{VolumeWorld, World};
-use crate::harness::Sabotage;
-use crate::harness::oracle::{POISON, show};
-use crate::harness::shard::ShardWorld;
+use super::world::{VolumeState, World};
+use crate::harness::oracle::{POISON, describe_stamp};
+use crate::harness::shard::PooledShard;
+use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::{LineKey, LineMeta, MemoryStep};
 use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
-/// Sectors that are copied at most between the order to die and the death.
-pub(crate) const STEPS_MAX: u64 = 40;
-/// Events after which the process dies between two steps if there were none.
-pub(crate) const EVENTS_MAX: u64 = 100;
+/// The maximum number of sectors that are copied before a scheduled kill.
+pub(crate) const KILL_SECTORS_MAX: u64 = 40;
+/// Events after which a kill occurs between two events if no memory step came before.
+pub(crate) const KILL_EVENTS_MAX: u64 = 100;
 
-/// Events that a start waits for room in the journal.
+/// Events that a start waits for space in the journal.
 const VOID_EVENTS_MAX: u64 = 10_000;
 
-/// What a process leaves: the tables of its shards and their data.
-pub(crate) type Remains = Vec<(Vec<LineMeta>, Vec<u64>)>;
+/// The tables and the data of the shards of a killed process.
+pub(crate) type PoolSnapshot = Vec<(Vec<LineMeta>, Vec<u64>)>;
 
 impl World {
-    /// Whether the process is gone, although the call at hand goes on.
+    /// Whether the process has been killed, although the current call continues.
     pub(crate) const fn is_dead(&self) -> bool {
-        self.remains.is_some()
+        self.killed_pool.is_some()
     }
 
-    /// The process dies here.
-    pub(crate) fn die(&mut self) {
-        self.remains = Some(self.shards.iter().map(ShardWorld::remains).collect());
+    pub(crate) fn kill(&mut self) {
+        self.killed_pool = Some(self.shards.iter().map(PooledShard::snapshot).collect());
         self.kill_in = None;
     }
 
-    /// Counts the sectors of a memory step down. When the moment is in this one, does what of it
-    /// comes before, maybe tears a sector, and dies; says so.
-    pub(crate) fn dies_in(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) -> bool {
+    /// Counts down the sectors of a memory step. If the kill occurs in this step, executes the part
+    /// before it, possibly tears a sector, kills the process and returns true.
+    pub(crate) fn is_killed_in(
+        &mut self,
+        shard: usize,
+        mut step: MemoryStep,
+        payload: &[u8],
+    ) -> bool {
         let Some(left) = self.kill_in else { return false };
-        let (slot, offset, len) = match step {
-            MemoryStep::Fill { slot, offset, len, .. } => (slot, offset, len),
-            MemoryStep::Copy { to, offset, len, .. } => (to, offset, len),
+        let (slot, offset, len) = match &mut step {
+            MemoryStep::Fill { slot: to, offset, len, .. }
+            | MemoryStep::Copy { to, offset, len, .. } => (*to, *offset, len),
             MemoryStep::Verify { .. } => return false,
         };
-        let sectors = u64::from(len) / SECTOR_BYTES;
+        let sectors = u64::from(*len) / SECTOR_BYTES;
         if left >= sectors {
             self.kill_in = Some(left - sectors);
             return false;
         }
         let done = left as u32 * SECTOR_BYTES as u32;
         self.kill_in = None;
-        let first = match step {
-            MemoryStep::Fill { slot, offset, payload_offset, .. } => {
-                MemoryStep::Fill { slot, offset, payload_offset, len: done }
-            }
-            MemoryStep::Copy { from, to, offset, .. } => {
-                MemoryStep::Copy { from, to, offset, len: done }
-            }
-            MemoryStep::Verify { .. } => unreachable!("it changes nothing"),
-        };
-        self.carry_out(shard, first, payload);
+        *len = done;
+        self.apply_step(shard, step, payload);
         if self.dice.chance(500_000) {
             self.shards[shard].set_stamp(slot, offset + done, POISON);
         }
-        self.die();
+        self.kill();
         true
     }
 
-    /// Makes the shards of a process that takes a pool over.
-    fn adopt(&mut self, remains: Remains) {
+    /// Creates the shards of a process that adopts a pool.
+    fn recover_shards(&mut self, killed_pool: PoolSnapshot) {
         self.shards.clear();
-        for (mut table, pool) in remains {
+        for (mut table, pool) in killed_pool {
             if self.volumes.len() > 1 && self.strikes_always(Sabotage::MixUpVolumes) {
-                // The first two have each other's numbers.
+                // The first two volumes exchange their numbers.
                 for line in &mut table {
                     if let Some(volume) = line.volume().filter(|volume| volume.0 < 2) {
                         *line = line.of_volume(VolumeId(1 - volume.0));
@@ -87,7 +83,7 @@ impl World {
                 }
             }
             let policy = self.plan.policy.build(table.len());
-            let (shard, found) = ShardWorld::recover((table, pool), policy, self.plan.config);
+            let (shard, found) = PooledShard::recover((table, pool), policy, self.plan.config);
             shard.shard.self_check();
             self.report.kept_lines += found.lines;
             self.report.moving_lines += found.moving_lines;
@@ -98,8 +94,8 @@ impl World {
         self.shards.iter().for_each(|shard| shard.shard.self_check());
     }
 
-    /// What a sector holds for whoever reads it, and whether that is to be what the disk has.
-    fn effective(&self, volume: u16, sector: u64) -> (u64, bool) {
+    /// The content of a sector as readers see it, and whether it is in the pool.
+    fn visible_content(&self, volume: u16, sector: u64) -> (u64, bool) {
         let id = VolumeId(volume);
         let number = shard_of(id, self.stripes_of(id), sector * SECTOR_BYTES, self.shards.len());
         let one = &self.shards[number];
@@ -110,9 +106,9 @@ impl World {
         }
     }
 
-    /// Checks all that the next process would read.
-    fn check_kept(&mut self, lost: Vec<Lost>) {
-        self.find_lost(lost);
+    /// Checks the content that the next process would read.
+    fn check_adopted(&mut self, lost: Vec<Lost>) {
+        self.reload_lost(lost);
         self.moment += 1;
         for volume in 0..self.volumes.len() as u16 {
             let mut dirty =
@@ -125,7 +121,7 @@ impl World {
                 }
             }
             for sector in 0..self.volumes[usize::from(volume)].sectors {
-                let (found, in_pool) = self.effective(volume, sector);
+                let (found, in_pool) = self.visible_content(volume, sector);
                 let is_dirty = dirty[sector as usize / 8] >> (sector % 8) & 1 != 0;
                 let state = &mut self.volumes[usize::from(volume)];
                 if state.lost.contains_key(&sector) {
@@ -137,12 +133,12 @@ impl World {
                     let message = format!(
                         "after a kill, sector {sector} of volume {volume} is clean and {}, but {} \
                          on the disk",
-                        show(found),
-                        show(on_disk)
+                        describe_stamp(found),
+                        describe_stamp(on_disk)
                     );
                     return self.violate(place, message);
                 }
-                if !state.oracle.read(sector, found, self.moment) {
+                if !state.oracle.check_read(sector, found, self.moment) {
                     let message = format!(
                         "after a kill that left the pool, sector {sector} of volume {volume} {}",
                         state.oracle.explain(sector, found)
@@ -153,8 +149,8 @@ impl World {
         }
     }
 
-    /// Brings all that is dirty of volumes with a journal to their disks themselves.
-    fn settle_to_disk(&mut self) {
+    /// Writes all dirty data of volumes with a journal to their disks.
+    fn write_dirty_to_disks(&mut self) {
         for (volume, range, stamps) in self.dirty_of_journal() {
             for (sector, stamp) in sectors_of(range).zip(stamps) {
                 self.volumes[usize::from(volume)].disk.write(sector, stamp);
@@ -163,9 +159,9 @@ impl World {
         self.volumes.iter_mut().filter(|v| v.journal).for_each(|volume| volume.disk.flush());
     }
 
-    /// Brings what is lost in the pool from the journal to the disks, as the operator of a journal
-    /// that can't be gone on with does. What was acknowledged before its record was stable may be
-    /// older there.
+    /// Writes data that is lost in the pool from the journal to the disks, as the operator does
+    /// with a journal that cannot be resumed. Data that was acknowledged before its record was
+    /// durable may be older there.
     fn rescue_lost(&mut self, found: &Found) {
         let keeps_each = self.journal.as_ref().is_some_and(Journal::keeps_each_write);
         for at in 0..self.volumes.len() {
@@ -174,7 +170,7 @@ impl World {
             }
             let image = self.journal_image(found, at);
             let Self { volumes, shards, .. } = self;
-            let VolumeWorld { disk, oracle, lost, .. } = &mut volumes[at];
+            let VolumeState { disk, oracle, lost, .. } = &mut volumes[at];
             let held = image.iter().filter(|(extent, _)| extent.source != Source::Discard);
             for (sector, stamp) in held.flat_map(|(e, s)| sectors_of(e.range).zip(s)) {
                 if lost.contains_key(&sector) {
@@ -189,14 +185,14 @@ impl World {
         }
     }
 
-    /// What is dirty of the volumes that have a journal.
+    /// The dirty data of volumes with a journal.
     fn dirty_of_journal(&self) -> Vec<(u16, ByteRange, Vec<u64>)> {
         let mut dirty = Vec::new();
         let volumes = (0..self.volumes.len() as u16).map(VolumeId);
         for volume in volumes.filter(|&volume| self.has_journal(volume)) {
             for one in &self.shards {
                 for (key, mask) in one.shard.dirty_sectors(volume) {
-                    let slot = one.shard.slot_of(key, mask).expect("what is dirty is valid");
+                    let slot = one.shard.slot_of(key, mask).expect("dirty sectors are valid");
                     for sector in (0..SECTORS_PER_LINE).filter(|at| mask >> at & 1 != 0) {
                         let offset = sector * SECTOR_BYTES as u32;
                         let range = ByteRange::new(key.offset() + u64::from(offset), SECTOR_BYTES);
@@ -210,35 +206,35 @@ impl World {
 }
 
 impl Simulation {
-    /// The process has died, and another one takes its pool over.
-    pub(crate) fn outlive(&mut self) {
+    /// Handles a kill: the next process adopts the pool.
+    pub(crate) fn restart_on_pool(&mut self) {
         let world = &mut self.world;
-        let remains = world.remains.take().expect("it has died");
+        let killed_pool = world.killed_pool.take().expect("the process was killed");
         for volume in 0..world.volumes.len() as u16 {
-            world.note(volume, ByteRange::new(0, 0), || "killed; the pool is kept".into());
+            world.log_event(volume, WHOLE, || "killed; the pool is kept".into());
         }
         world.report.kills += 1;
         world.collect_counters();
-        world.cut_ios();
+        world.abort_ios();
         world.queue.clear();
         world.held.drain().for_each(drop);
         world.staging.drain().for_each(drop);
         world.moment += 1;
         let lost = world.volumes.iter().map(|volume| volume.lost.clone()).collect();
-        for asked in world.asked.drain().collect::<Vec<_>>() {
-            world.end_unanswered(&asked);
+        for pending in world.requests.drain().collect::<Vec<_>>() {
+            world.abandon(&pending);
         }
         let found = world.crash_journal();
         world.restart_power();
-        world.adopt(remains);
-        world.check_kept(lost);
-        if !self.is_sound() {
+        world.recover_shards(killed_pool);
+        world.check_adopted(lost);
+        if !self.is_ok() {
             return;
         }
         let journal = self.world.journal.as_ref();
         if journal.is_some_and(|journal| !journal.keeps_each_write()) {
-            // The newest record of what is lost may have been in the memory of the process.
-            self.world.forsake_lost();
+            // The newest record of lost data may have been in the memory of the process.
+            self.world.mark_lost_unrecoverable();
         }
         let was_reset = found.is_none();
         self.world.make_streams();
@@ -246,30 +242,31 @@ impl Simulation {
         if let Some(mut found) = found
             && !self.world.resume_journal(&found)
         {
-            self.world.settle_to_disk();
+            self.world.write_dirty_to_disks();
             self.world.rescue_lost(&found);
             found.drained();
-            assert!(self.world.resume_journal(&found), "an empty log always goes on");
+            assert!(self.world.resume_journal(&found), "an empty log can be resumed");
         }
         if self.world.journal.is_some() {
-            self.world.journal.as_mut().expect("it was resumed").restored();
+            self.world.journal.as_mut().expect("the journal was resumed").restored();
             let next = self.world.now_us + self.world.plan.tick_us;
             self.world.queue.push(next, Event::Tick);
-            if !self.record_again(!was_reset) || self.world.report.held_up > 0 {
+            if !self.record_dirty_again(!was_reset) || self.world.report.held_up > 0 {
                 return;
             }
         }
-        if self.is_sound() {
+        if self.is_ok() {
             self.start_clients();
         }
     }
 
-    /// Has the journal record what is dirty in the pool: some records were in the memory of the
-    /// process. It may die meanwhile, with its pool, unless the journal is a new one: what failed
-    /// with the old one is in the pool alone, and a second fault is one too many.
-    fn record_again(&mut self, may_die: bool) -> bool {
-        let mark = self.world.journal.as_ref().expect("it was resumed").log.mark();
-        // What comes back from the old records from now on is in no new one.
+    /// Records the dirty data of the pool in the journal, because some records were in the memory
+    /// of the process. The process may die meanwhile, with its pool, unless the journal is a new
+    /// one: then the pool has the only copy of what the failed journal held, and its loss would be
+    /// a second fault.
+    fn record_dirty_again(&mut self, may_die: bool) -> bool {
+        let mark = self.world.journal.as_ref().expect("the journal was resumed").log.mark();
+        // Data that is restored from old records from now on is not in any new record.
         let volumes = self.world.volumes.iter();
         let whole: Vec<bool> = volumes.map(|volume| volume.lost.is_empty()).collect();
         for (volume, range, stamps) in self.world.dirty_of_journal() {
@@ -277,10 +274,10 @@ impl Simulation {
                 continue;
             }
             self.restore_piece(volume, RequestKind::Record, range, &stamps);
-            if !self.is_sound() || self.world.report.held_up > 0 {
+            if !self.is_ok() || self.world.report.held_up > 0 {
                 return true;
             }
-            // With a supply, power does not go before the vault has what is dirty.
+            // With a UPS, power is not lost before the dump.
             if may_die
                 && self.world.ups_volumes().is_empty()
                 && self.dies_in_recovery(self.world.plan.crash_in_recovery)
@@ -288,18 +285,18 @@ impl Simulation {
                 return false;
             }
         }
-        self.forget_older(mark, &whole);
+        self.void_older_records(mark, &whole);
         true
     }
 
-    /// The records of the process before are void, now that disk and journal have everything again:
-    /// a newer one may have been in its memory. What is lost in the pool may be in them only, so
-    /// where anything is, those of it and of what is dirty stay.
-    fn forget_older(&mut self, mark: Mark, whole: &[bool]) {
+    /// Voids the records of the process before, because disk and journal have everything again and
+    /// a newer record may have been in its memory. If data is lost in the pool, records of lost and
+    /// dirty data are kept.
+    fn void_older_records(&mut self, mark: Mark, whole: &[bool]) {
         if self.world.strikes_always(Sabotage::KeepOldRecords) {
             return;
         }
-        let numbers = self.world.journal.as_ref().expect("it was resumed").numbers.clone();
+        let numbers = self.world.journal.as_ref().expect("the journal was resumed").numbers.clone();
         for ((at, number), whole) in numbers.into_iter().enumerate().zip(whole) {
             let Some(number) = number else { continue };
             let World { volumes, journal, .. } = &mut self.world;
@@ -320,17 +317,17 @@ impl Simulation {
                 log.failed().is_none() && (has_more || !log.superblock_is_durable())
             })
         };
-        while self.is_sound() && is_pending(&self.world) {
+        while self.is_ok() && is_pending(&self.world) {
             self.step();
         }
     }
 
-    /// Voids what the journal has of a volume but of what is dirty or lost. Where there is no room
-    /// to say so, checkpoints may give some; false if they do not. Then the start fails, with
-    /// everything kept.
+    /// Voids the records of a volume except those of dirty or lost data. If the journal has no
+    /// space for the fence, waits for checkpoints; returns false if they do not free any. Then the
+    /// start fails and keeps everything.
     fn void_clean(&mut self, volume: VolumeId, number: u16) -> bool {
         for _ in 0..VOID_EVENTS_MAX {
-            if !self.is_sound() || self.world.void_clean(volume, number) {
+            if !self.is_ok() || self.world.void_clean(volume, number) {
                 return true;
             }
             self.step();

@@ -1,13 +1,13 @@
-//! The simulator: the shipped engine in virtual time, against disks that fail, on one seed.
+//! The simulator: the shipped engine in virtual time on failing disks, determined by one seed.
 //!
-//! A run makes a machine of some workers, shards, volumes and clients, all drawn from its seed,
-//! and lets them work: requests overlap, disks reorder, stall, fail and lose what was not flushed,
-//! the process is killed, modes change. The dispatchers and shards are the shipped ones; the
-//! simulator stands where the runtime does, behind [`forebay_volume::Host`]. An oracle knows for
-//! each sector what it may hold (`harness/oracle.rs`). In the end all faults are healed, and
-//! everything must be answered, read right, and be on the disks after a flush.
+//! A run draws a machine of workers, shards, volumes and clients from its seed. Requests overlap;
+//! disks reorder, stall, fail and lose unflushed data; the process is killed; modes change.
+//! Dispatchers and shards are the shipped ones; the simulator takes the place of the runtime,
+//! behind [`forebay_volume::Host`]. An oracle knows the permitted contents of each sector
+//! (`harness/oracle.rs`). In the end all faults are healed; then every request must be answered,
+//! reads must be right, and after a flush the disks must hold everything.
 //!
-//! The price of speed: a sector is told by a stamp of eight bytes, not by its 512.
+//! The limit: a sector is represented by a stamp of eight bytes, not by its 512 bytes.
 
 mod answers;
 mod clients;
@@ -34,14 +34,12 @@ use driver::Simulation;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Events told of a failure.
-const STORY_EVENTS: usize = 50;
+const FAILURE_EVENTS: usize = 50;
 
-/// Runs one seed.
+/// Runs one seed. A failed seed is run again to log its events.
 ///
 /// # Errors
-/// When a promise is broken. A panic of the engine counts as one. The story is told by running the
-/// seed a second time and listening.
+/// Fails if a guarantee is broken, or the engine panics.
 pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
     let mut simulation = Simulation::new(&options);
     if catch_unwind(AssertUnwindSafe(|| simulation.run())).is_ok()
@@ -50,28 +48,28 @@ pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
         return Ok(simulation.world.report);
     }
     let mut simulation = Simulation::new(&options);
-    simulation.world.notes = Some(Vec::new());
+    simulation.world.event_log = Some(Vec::new());
     let ended = catch_unwind(AssertUnwindSafe(|| simulation.run()));
     let (message, place) = match (simulation.world.violation.take(), ended) {
         (Some(violation), _) => (violation.message, violation.place),
         (None, Err(panic)) => (panic_text(&*panic), None),
-        (None, Ok(())) => ("the same seed went well the second time".into(), None),
+        (None, Ok(())) => ("the failure did not repeat with the same seed".into(), None),
     };
     Err(Failure {
         seed: options.seed,
         operations: options.operations,
         message,
         machine: simulation.describe_plan(),
-        events: simulation.story(place, STORY_EVENTS),
+        events: simulation.last_events(place, FAILURE_EVENTS),
     })
 }
 
-/// Runs all seeds of a range, and otherwise as `options` say, on `threads` threads (at least one).
-/// Stops early when [`Summary::FAILURES_MAX`] of them have failed.
+/// Runs all seeds of a range, with the other `options` unchanged, on `threads` threads (at least
+/// one). Stops early after [`Summary::FAILURES_MAX`] failures.
 pub fn run_many(seeds: Range<u64>, options: SimOptions, threads: usize) -> Summary {
     let first = SimReport { seed: seeds.start, ..SimReport::default() };
     let summary = Summary { report: first, ..Summary::default() };
-    let mut summary = Runs::make(seeds.start, threads, summary, |seed, runs| {
+    let mut summary = Runs::execute(seeds.start, threads, summary, |seed, runs| {
         if seed >= seeds.end {
             return false;
         }

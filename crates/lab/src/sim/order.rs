@@ -1,35 +1,34 @@
-//! What a disk may hold alone, without pool and journal, where it is written in order.
+//! The permitted content of the disk of an ordered volume, without pool and journal.
 //!
-//! The rule is that of a disk with a cache that loses its power: whatever is there was written at
-//! some moment, and so was everything that had been flushed by then. The history knows requests by
-//! when they came and when they were answered, and nothing of epochs.
+//! The rule is that of a disk with a volatile cache after a power failure: if a write is there,
+//! then everything that had been flushed before its submission is there as well. The history knows
+//! when requests were submitted and answered, but not the epochs.
 
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::oracle::{ZERO, show};
+use crate::harness::oracle::{ZERO, describe_stamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A moment that has not come, or an answer that was no good.
+/// A moment that has not come, or the end of a request that failed.
 const NEVER: u32 = u32::MAX;
-/// Entries kept at most: a run that writes more is looked at no further.
+/// The maximum number of changes kept; a run with more is not checked further.
 const ENTRIES_MAX: usize = 400_000;
 
-/// A change of one sector.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// `None` for a trim: any content.
+    /// `None` for a trim: any content is possible.
     stamp: Option<u64>,
     submitted: u32,
     ended: u32,
     fua: bool,
 }
 
-/// Everything asked of one volume since its process began.
+/// All changes of one volume since its process started.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     sectors: BTreeMap<u64, Vec<Change>>,
-    /// Flushes that were answered well: when they came and when they were answered.
+    /// Acknowledged flushes: submission and answer.
     flushes: Vec<(u32, u32)>,
-    /// Sectors of which something was damaged in memory: no order holds for them.
+    /// Sectors with content damaged in memory: the rule does not apply to them.
     damaged: BTreeSet<u64>,
     entries: usize,
 }
@@ -43,7 +42,7 @@ impl History {
         }
     }
 
-    /// A change was answered well.
+    /// Records the acknowledgement of a change.
     pub(crate) fn end(&mut self, sector: u64, submitted: u32, now: u32) {
         let changes = self.sectors.get_mut(&sector).into_iter().flatten();
         changes.filter(|change| change.submitted == submitted).for_each(|c| c.ended = now);
@@ -57,12 +56,12 @@ impl History {
         self.damaged.insert(sector);
     }
 
-    /// What is missing on a disk that holds this, with the reason.
-    pub(crate) fn missing(&self, disk: &[u64]) -> Option<(u64, String)> {
+    /// A sector whose content breaks the rule, and a message.
+    pub(crate) fn first_violation(&self, disk: &[u64]) -> Option<(u64, String)> {
         if self.entries > ENTRIES_MAX {
             return None;
         }
-        // Zeroes may have been written more than once, or before all this: they prove nothing.
+        // Zeroes may have been written before, or more than once: they prove nothing.
         let is = |change: &Change, found: u64| match change.stamp {
             Some(stamp) => stamp == found,
             None => found == ZERO,
@@ -80,7 +79,7 @@ impl History {
             let found = disk[sector as usize];
             let there = changes.iter().filter(|change| is(change, found));
             let ended = there.map(|change| change.ended).max().unwrap_or(0);
-            // Once a sector was trimmed, anything may be there.
+            // After a trim, any content is permitted.
             let trimmed = |at: u32| changes.iter().any(|c| c.stamp.is_none() && c.ended >= at);
             let missing = changes.iter().find(|change| {
                 let due = change.ended < barrier || change.fua && change.ended < newest;
@@ -88,10 +87,10 @@ impl History {
             });
             if let Some(change) = missing {
                 let message = format!(
-                    "the disk alone has {} in sector {sector}, and not what came at {} and was \
-                     answered at {} and flushed at {barrier}, but in sector {witness} what came \
-                     at {newest}",
-                    show(found),
+                    "the disk alone has {} in sector {sector}, not the change submitted at {}, \
+                     answered at {} and flushed at {barrier}, although sector {witness} has the \
+                     change submitted at {newest}",
+                    describe_stamp(found),
                     change.submitted,
                     change.ended
                 );
@@ -102,8 +101,13 @@ impl History {
     }
 }
 
-/// What a disk would hold if the power went now: any of what is in its cache, or none.
-pub(crate) fn image(stable: &[u64], content: &[u64], survive: Ppm, dice: &mut Dice) -> Vec<u64> {
+/// The content of a disk after a power failure: each sector of its cache survives or not.
+pub(crate) fn crash_image(
+    stable: &[u64],
+    content: &[u64],
+    survive: Ppm,
+    dice: &mut Dice,
+) -> Vec<u64> {
     let pick = |(&stable, &content): (&u64, &u64)| {
         if stable != content && dice.chance(survive) { content } else { stable }
     };
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_flushed_before_something_that_is_there_is_there() {
+    fn writes_flushed_before_a_present_write_are_present() {
         let mut history = History::default();
         history.submit(0, Some(10), false, 1);
         history.end(0, 1, 2);
@@ -131,19 +135,19 @@ mod tests {
             ([10, 0, 12], false),
             ([0, 0, 12], false),
         ] {
-            assert_eq!(history.missing(&disk).is_none(), is_right, "{disk:?}");
+            assert_eq!(history.first_violation(&disk).is_none(), is_right, "{disk:?}");
         }
     }
 
     #[test]
-    fn a_write_with_fua_is_there_before_what_came_after_it_and_speaks_for_nothing_else() {
+    fn a_fua_write_precedes_later_writes_and_implies_no_others() {
         let mut history = History::default();
         history.submit(0, Some(10), false, 1);
         history.end(0, 1, 2);
         history.submit(1, Some(11), true, 3);
         history.end(1, 3, 4);
         history.submit(2, Some(12), false, 5);
-        assert_eq!(history.missing(&[0, 11, 12]), None);
-        assert_eq!(history.missing(&[10, 0, 12]).map(|(sector, _)| sector), Some(1));
+        assert_eq!(history.first_violation(&[0, 11, 12]), None);
+        assert_eq!(history.first_violation(&[10, 0, 12]).map(|(sector, _)| sector), Some(1));
     }
 }

@@ -1,7 +1,7 @@
-//! What one seed decides before anything happens: the machine, its disks and its clients.
+//! The plan of a run: the machine, its disks and its clients, drawn from the seed.
 //!
-//! Each seed switches some things off and others far up (swarm testing), because a run that does a
-//! little of everything hides the bugs that need a lot of one thing.
+//! Each seed disables some features and exaggerates others (swarm testing): a run that does a
+//! little of everything hides bugs that need a lot of one thing.
 
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
@@ -15,7 +15,6 @@ use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 /// Kinds of requests, in the order of [`Plan::mix`].
 pub(crate) const KINDS: usize = 8;
 
-/// One simulated machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub workers: u8,
@@ -26,88 +25,76 @@ pub(crate) struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// The journal of the volumes that have one.
     pub journal: Option<JournalPlan>,
-    /// The supply of the volumes that are under one.
+    /// The UPS of the volumes that have one.
     pub power: PowerPlan,
-    /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and of a mixture.
+    /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and write with
+    /// read-back.
     pub mix: [u32; KINDS],
     pub clients: usize,
-    pub sizes: Sizes,
-    /// Weights of places: anywhere, one of a few hot lines, behind the client's last request.
+    /// Weights of lengths: up to a line, one line, up to 64 KiB, up to 2 MiB.
+    pub sizes: [u32; 4],
+    /// Weights of positions: random, hot lines, behind the client's last request.
     pub places: [u32; 3],
     pub hot_lines: u64,
-    /// Pause of a client between answer and next request, in microseconds.
+    /// The maximum pause of a client after an answer, in microseconds.
     pub think_us_max: u64,
     pub device: DevicePlan,
-    /// Replies that keep their pins for a while, and for how long at most.
+    /// The share of replies that keep their pins for a while, and the maximum time.
     pub slow_reply: Ppm,
     pub slow_reply_us_max: u64,
-    /// Writes that hand their memory over instead of lending it.
+    /// The share of writes that hand over their memory instead of lending it.
     pub owned_payload: Ppm,
-    /// Writes whose payload is received into the pool, and how long that takes at most.
+    /// The share of writes whose payload is received into the pool, and the maximum time for that.
     pub staged_payload: Ppm,
     pub staged_payload_us_max: u64,
-    /// Requests after which a mode is changed, or clean lines are dropped.
+    /// The probabilities per request of a change of mode, and of dropping clean lines.
     pub mode_change: Ppm,
     pub drop_clean: Ppm,
     pub tick_us: u64,
     pub forward_us_max: u64,
-    /// Whether neighbouring I/Os are joined on their way to the disk.
+    /// Whether adjacent I/Os are coalesced.
     pub merge: bool,
-    /// After how many requests the process dies; true where the disk loses its power with it.
+    /// The numbers of requests after which the process crashes; true if the power fails, too.
     pub crashes: Vec<(u64, bool)>,
-    /// After how many requests the process is killed and leaves its pool to the next one.
+    /// The numbers of requests after which the process is killed and leaves its pool behind.
     pub kills: Vec<u64>,
-    /// Steps of a recovery after which the process dies again.
+    /// The probability of another crash after each step of a recovery.
     pub crash_in_recovery: Ppm,
 }
 
-/// One volume.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumePlan {
-    /// A multiple of what is in a block.
+    /// A multiple of `block_sectors`.
     pub sectors: u64,
-    /// Sectors in a block of the disk.
     pub block_sectors: u64,
     pub mode: Mode,
-    /// Whether a journal keeps its writes.
     pub journal: bool,
-    /// Whether a supply keeps them; never both.
+    /// Whether it has a UPS; never together with a journal.
     pub ups: bool,
-    /// Whether what is dirty goes to the disk in order.
     pub ordered: bool,
     pub streams: bool,
-    /// How its disk is striped.
     pub stripes: Stripes,
 }
 
-/// How long requests are, as weights.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    /// Up to a line, single lines, up to 64 KiB, up to 2 MiB.
-    pub weights: [u32; 4],
-}
-
-/// How the disks behave.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePlan {
     pub latency_us_min: u64,
     pub latency_us_max: u64,
-    /// An I/O now and then that takes up to minutes.
+    /// The probability of an I/O that takes up to 100 s.
     pub stall: Ppm,
     pub read_error: Ppm,
     pub write_error: Ppm,
     pub flush_error: Ppm,
     pub erase_error: Ppm,
-    /// Sectors that can't be read, or written, until they are healed.
+    /// Sectors with read or write errors until they are healed.
     pub bad_sectors: u32,
-    /// Sectors of the volatile cache that reach stable storage by themselves.
+    /// The probability that a written unit of the volatile cache reaches stable storage by itself.
     pub write_behind: Ppm,
-    /// Sectors of the volatile cache that survive a loss of power.
+    /// The probability that a unit of the volatile cache survives a power failure.
     pub survive: Ppm,
 }
 
 impl VolumePlan {
-    /// The volume in words.
     fn describe(&self) -> String {
         let kept = [(self.journal, " in a journal"), (self.ups, " under a supply")];
         let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
@@ -115,28 +102,27 @@ impl VolumePlan {
         format!("{} sectors in blocks of {block_bytes}, {}{kept}", self.sectors, self.mode)
     }
 
-    /// From which size on writes are not held back, in bytes. It follows from the size of the
-    /// volume and takes no dice, so that older seeds mean the same machines.
+    /// The size from which writes are not held back, in bytes. It depends on the size of the volume
+    /// and draws nothing, so that older seeds keep their machines.
     pub(crate) const fn gather_below(&self) -> u64 {
         [u64::MAX, u64::MAX, 64 << 10, 8 << 10, LINE_BYTES, 0][(self.sectors % 6) as usize]
     }
 }
 
 impl Plan {
-    /// Whether clients that like the same volume best go on where any of them ended, as those of
-    /// one program do. It takes no dice either.
+    /// Whether clients of the same volume continue at a common position, like those of one program.
+    /// It draws nothing.
     pub(crate) const fn side_by_side(&self) -> bool {
         self.lines_per_shard.is_multiple_of(3)
     }
 
-    /// Makes half of those machines ones of which much goes through to a striped disk, a little at
-    /// a time.
-    fn suit_gathering(&mut self) {
+    /// Turns half of these machines into ones with many small writes through to a striped disk.
+    fn favor_gathering(&mut self) {
         if !self.lines_per_shard.is_multiple_of(6) {
             return;
         }
         (self.clients, self.places) = (self.clients.max(12), [1, 1, 12]);
-        self.sizes = Sizes { weights: [3, 6, 1, 0] };
+        self.sizes = [3, 6, 1, 0];
         self.mix[1] = self.mix[1].max(400);
         self.device.latency_us_max = self.device.latency_us_max.max(200);
         if self.lines_per_shard.is_multiple_of(12) {
@@ -150,8 +136,8 @@ impl Plan {
         }
     }
 
-    /// Gives half of the disks larger blocks: those of 4 KiB that disks have, or of which nothing
-    /// is known, and those of 64 KiB that NBD servers may ask for.
+    /// Gives half of the disks larger blocks: 4 KiB, like many disks, or 64 KiB, which NBD servers
+    /// may require.
     pub(crate) fn draw_blocks(&mut self, dice: &mut Dice) {
         for volume in &mut self.volumes {
             volume.block_sectors = dice.pick(&[1, 1, 1, 8, 8, 128]);
@@ -159,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// Everything that follows from the dice; `operations` says where crashes can lie.
+    /// Draws a machine; `operations` limits the time of crashes.
     pub(crate) fn draw(dice: &mut Dice, operations: u64) -> Self {
         let lines = dice.skewed(16, 512) as usize;
         let shards = dice.pick(&[1, 1, 2, 3, 4]).min(lines / 4);
@@ -176,7 +162,14 @@ impl Plan {
             power: PowerPlan::draw(dice),
             mix: draw_mix(dice),
             clients,
-            sizes: draw_sizes(dice),
+            sizes: dice.pick(&[
+                [10, 10, 4, 0],
+                [1000, 1000, 300, 3],
+                [1, 0, 0, 0],
+                [0, 1, 0, 0],
+                [5, 5, 20, 0],
+                [400, 400, 100, 10],
+            ]),
             places: dice.pick(&[[4, 4, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 4, 8], [1, 9, 0]]),
             hot_lines: dice.skewed(1, 64),
             think_us_max: dice.pick(&[0, 0, 50, 2000]),
@@ -195,15 +188,22 @@ impl Plan {
             crash_in_recovery: dice.pick(&[0, 1_000, 50_000]),
             kills: draw_kills(dice, operations),
         };
-        plan.suit_gathering();
-        // It takes no dice, so that older seeds mean the same machines.
+        plan.favor_gathering();
+        // This draws nothing, so that older seeds keep their machines.
         plan.power.fails_unbridged = plan.lines_per_shard % 2 == 1;
         plan
     }
-}
 
-impl Plan {
-    /// The machine in words.
+    /// Draws the length of a request, in sectors.
+    pub(crate) fn draw_sectors(&self, dice: &mut Dice) -> u64 {
+        match dice.weighted(&self.sizes) {
+            0 => dice.range(1, 8),
+            1 => 8,
+            2 => dice.range(1, (64 << 10) / SECTOR_BYTES),
+            _ => dice.range(1, (2 << 20) / SECTOR_BYTES),
+        }
+    }
+
     pub(crate) fn describe(&self, sabotage: Option<Sabotage>) -> String {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::describe).collect();
         format!(
@@ -218,54 +218,61 @@ impl Plan {
         )
     }
 
-    /// Makes the machine one that shows a planted bug, where few do by themselves.
-    pub(crate) fn suit(&mut self, bug: Option<Sabotage>, operations: u64) {
+    /// Changes the machine so that it can show a planted bug that few machines show.
+    pub(crate) fn adapt_to_bug(&mut self, bug: Option<Sabotage>, operations: u64) {
         match bug {
-            Some(Sabotage::SkipForward) => self.suit_skipped_forward(operations),
-            Some(Sabotage::KeepOldRecords) => self.suit_old_records(operations),
-            Some(Sabotage::IgnoreBarrier) => self.suit_ignored_barrier(operations),
-            Some(Sabotage::HaltLate | Sabotage::SkipVaultLine) => self.suit_dumps(operations),
-            Some(Sabotage::SkipMark) => self.suit_skipped_mark(operations),
-            Some(Sabotage::SkipMemberRecord) => self.suit_skipped_member_record(operations),
+            Some(Sabotage::SkipForward) => self.favor_skipped_forward(operations),
+            Some(Sabotage::KeepOldRecords) => self.favor_old_records(operations),
+            Some(Sabotage::IgnoreBarrier) => self.favor_ignored_barrier(operations),
+            Some(Sabotage::HaltLate | Sabotage::SkipVaultLine) => self.favor_dumps(operations),
+            Some(Sabotage::SkipMark) => self.favor_skipped_mark(operations),
+            Some(Sabotage::SkipMemberRecord) => self.favor_skipped_member_record(operations),
             _ => {}
         }
     }
 
-    /// A disk that is faster than the journal, so that much is on it before its record is durable;
-    /// deaths that leave the pool, and soon after each a loss of power.
-    fn suit_old_records(&mut self, operations: u64) {
+    /// Puts the first volume into write-back with a journal.
+    fn protect_first_volume(&mut self) {
+        let volume = &mut self.volumes[0];
+        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
+    }
+
+    /// Makes power fail between `parts` equal parts of the run, and nothing else kill the process.
+    fn fail_power(&mut self, parts: u64, operations: u64) {
+        self.crashes = (1..parts).map(|at| (operations * at / parts, true)).collect();
+        self.kills.clear();
+    }
+
+    /// A disk that is faster than the journal, so that data is often on the disk before its record
+    /// is durable; kills, each followed by a power failure.
+    fn favor_old_records(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
         }
         self.device = DevicePlan { latency_us_min: 0, latency_us_max: 0, ..self.device.clone() };
         (self.device.bad_sectors, self.device.stall) = (0, 0);
         (self.tick_us, self.config.dirty_age_ms) = (500, 1);
-        self.sizes = Sizes { weights: [0, 1, 0, 0] };
+        self.sizes = [0, 1, 0, 0];
         (self.places, self.hot_lines) = ([0, 1, 0], 8);
         self.volumes.truncate(1);
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        (volume.ordered, self.mode_change) = (true, 0);
+        self.protect_first_volume();
+        (self.volumes[0].ordered, self.mode_change) = (true, 0);
         self.kills = (1..20).map(|at| operations * at / 20).collect();
         self.crashes = self.kills.iter().map(|at| (at + operations / 100, true)).collect();
     }
 
-    /// A journal that is slow and whose records only flushes wait for, many flushes, and losses of
-    /// power.
-    fn suit_ignored_barrier(&mut self, operations: u64) {
+    /// A slow journal that only flushes wait for, many flushes, and power failures.
+    fn favor_ignored_barrier(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
         }
         self.mix[3] = self.mix[3].max(100);
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..16).map(|at| (operations * at / 16, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(16, operations);
     }
 
-    /// A supply that bridges one failure of mains after another, and a disk that is slow to take
-    /// what is dirty.
-    fn suit_dumps(&mut self, operations: u64) {
+    /// A UPS that bridges many power failures, and a slow disk.
+    fn favor_dumps(&mut self, operations: u64) {
         self.power.fails_unbridged = false;
         (self.power.dirty_lines_max, self.power.toggle) = (u64::MAX / LINE_BYTES, 100_000);
         self.device.latency_us_max = self.device.latency_us_max.max(1_000);
@@ -273,47 +280,39 @@ impl Plan {
         for volume in &mut self.volumes {
             (volume.journal, volume.ups, volume.mode) = (false, true, Mode::WriteBack);
         }
-        self.crashes = (1..16).map(|at| (operations * at / 16, true)).collect();
-        self.kills.clear();
+        self.fail_power(16, operations);
     }
 
-    /// A journal that fails, is not replaced, and is found again after losses of power.
-    fn suit_skipped_mark(&mut self, operations: u64) {
+    /// A journal that fails and is not replaced, and power failures.
+    fn favor_skipped_mark(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.error, journal.replaced, journal.mirrored) = (5_000, false, false);
         }
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..8).map(|at| (operations * at / 8, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(8, operations);
     }
 
-    /// A mirrored journal of which one device fails now and then, losses of power, and starts that
-    /// often find one of the two devices alone.
-    fn suit_skipped_member_record(&mut self, operations: u64) {
+    /// A mirrored journal whose devices fail occasionally, power failures, and starts that often
+    /// find only one device.
+    fn favor_skipped_member_record(&mut self, operations: u64) {
         if let Some(journal) = &mut self.journal {
             (journal.mirrored, journal.device_error, journal.missing) = (true, 2_000, 900_000);
             (journal.error, journal.ack) = (0, true);
         }
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..8).map(|at| (operations * at / 8, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(8, operations);
     }
 
-    fn suit_skipped_forward(&mut self, operations: u64) {
-        // A small log that goes round often, a disk that does not take everything, and power that
-        // fails.
+    fn favor_skipped_forward(&mut self, operations: u64) {
+        // A small log that wraps often, a disk with bad sectors, and power failures.
         if let Some(journal) = &mut self.journal {
             (journal.buffer_bytes, journal.segment_bytes) = (16 << 10, 16 << 10);
             (journal.segments, journal.buffers, journal.error) = (16, 2, 0);
             journal.checkpoint = 300_000;
         }
         self.device.bad_sectors = 6;
-        let volume = &mut self.volumes[0];
-        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
-        self.crashes = (1..4).map(|at| (operations * at / 4, true)).collect();
-        self.kills.clear();
+        self.protect_first_volume();
+        self.fail_power(4, operations);
     }
 }
 
@@ -329,7 +328,7 @@ fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
     config
 }
 
-/// How fast a disk may be written for the next moment.
+/// Draws the pace of writeback for the next moment.
 pub(super) fn draw_pace(dice: &mut Dice) -> Pace {
     let mut rate = |likely| if dice.chance(likely) { u64::MAX } else { dice.below(1_000_000) };
     let (beside_reads_milli, ios_milli, bytes) = (rate(300_000), rate(800_000), rate(800_000));
@@ -337,15 +336,15 @@ pub(super) fn draw_pace(dice: &mut Dice) -> Pace {
 }
 
 fn draw_volume(dice: &mut Dice) -> VolumePlan {
-    // Most volumes are small, so that requests meet each other; some span several regions, and
-    // one in two hundred has more of them than one erase may have parts.
+    // Most volumes are small, so that requests overlap; some span several regions, and one in two
+    // hundred has more regions than one erase may have parts.
     let lines = match dice.weighted(&[60, 80, 59, 1]) {
         0 => dice.skewed(1, 64),
         1 => dice.range(16, 320),
         2 => dice.range(257, 1400),
         _ => dice.range(65 * 256, 70 * 256),
     };
-    // Half of them end within a line.
+    // Half of the volumes end within a line.
     let odd = if dice.chance(500_000) { dice.range(0, 7) } else { 0 };
     let journal = dice.chance(500_000);
     VolumePlan {
@@ -375,7 +374,7 @@ fn draw_mix(dice: &mut Dice) -> [u32; KINDS] {
     let mut mix = [400, 400, 20, 20, 15, 15, 15, 40];
     for (kind, weight) in mix.iter_mut().enumerate() {
         match dice.below(4) {
-            // A volume that is never flushed would remember every write for ever.
+            // In a volume without flushes, the oracle would have to keep every write.
             0 if kind == 3 => *weight = 4,
             0 => *weight = 0,
             1 => *weight *= 4,
@@ -386,18 +385,6 @@ fn draw_mix(dice: &mut Dice) -> [u32; KINDS] {
         mix[1] = 400;
     }
     mix
-}
-
-fn draw_sizes(dice: &mut Dice) -> Sizes {
-    let weights = dice.pick(&[
-        [10, 10, 4, 0],
-        [1000, 1000, 300, 3],
-        [1, 0, 0, 0],
-        [0, 1, 0, 0],
-        [5, 5, 20, 0],
-        [400, 400, 100, 10],
-    ]);
-    Sizes { weights }
 }
 
 fn draw_device(dice: &mut Dice) -> DevicePlan {
@@ -433,16 +420,4 @@ fn draw_kills(dice: &mut Dice, operations: u64) -> Vec<u64> {
         (0..count).map(|_| dice.below(operations.min(u64::from(u32::MAX)))).collect();
     at.sort_unstable();
     at
-}
-
-impl Sizes {
-    /// The length of a request, in sectors.
-    pub(crate) fn draw(&self, dice: &mut Dice) -> u64 {
-        match dice.weighted(&self.weights) {
-            0 => dice.range(1, 8),
-            1 => 8,
-            2 => dice.range(1, (64 << 10) / SECTOR_BYTES),
-            _ => dice.range(1, (2 << 20) / SECTOR_BYTES),
-        }
-    }
 }

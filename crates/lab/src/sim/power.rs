@@ -1,42 +1,41 @@
-//! A supply with a battery, and the vault that takes what is dirty when the battery runs low.
+//! A UPS, and the vault that takes dirty data when its battery runs low.
 //!
-//! Volumes under it are write-back while the gate is open, which a seed makes come and go. When
-//! power fails for them, what the runtime does is done, with other things happening between any
-//! two steps: writes are halted, each shard's dirty lines are copied to the vault, the disks are
-//! flushed, and only then power is lost. After that every write that was acknowledged is there,
-//! on the disk or in the vault. What is in the vault stays there until the disk has it.
+//! Volumes with a UPS are in write-back while the gate is open; the seed decides when. On a power
+//! failure, the steps of the runtime are executed, with other events between any two of them:
+//! writes are halted, the dirty lines of each shard are dumped, the disks are flushed, and only
+//! then the power is lost. Afterwards every acknowledged write must be on the disk or in the vault.
+//! The vault keeps its content until the disk has it.
 //!
-//! Some machines lose their power at once instead if that is to happen while the gate is closed:
-//! nothing bridges the failure and nothing is saved. What was acknowledged since the gate closed is
-//! there after that, and so is everything before, once what was dirty has been drained.
+//! In some machines, power fails without a bridge while the gate is closed: nothing is dumped.
+//! Everything acknowledged since the gate closed must survive, and everything before, once the
+//! dirty data has been drained.
 
-use super::answers::Asked;
+use super::answers::PendingRequest;
 use super::disk::sectors_of;
 use super::plan::Plan;
-use super::world::{VolumeWorld, World};
+use super::world::{VolumeState, World};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
-use crate::harness::oracle::Promise;
+use crate::harness::oracle::{Promise, is_change};
 use forebay_engine::Part;
 use forebay_journal::{Extent, Source};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, PowerGate, RequestKind};
 use std::collections::BTreeMap;
 
-/// How a supply behaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowerPlan {
     /// Lines that may be dirty while the gate is open.
     pub dirty_lines_max: u64,
-    /// Ticks after which it opens or closes.
+    /// The probability per tick that the gate opens or closes.
     pub toggle: Ppm,
-    /// Open ticks after which the disks are told to make stable what they have.
+    /// The probability per tick of a flush of the disks while the gate is open.
     sync: Ppm,
-    /// Things that happen between two steps of a dump, at most.
+    /// The maximum number of events between two steps of a dump.
     pub events_between_max: u64,
-    /// Times that the process dies right before or after the disk has what the vault held.
+    /// The probability of a crash directly before or after the disk has the vault's content.
     pub death_at_emptying: Ppm,
-    /// Power fails at once where that happens while the gate is closed.
+    /// Power failures while the gate is closed are not bridged.
     pub fails_unbridged: bool,
 }
 
@@ -53,19 +52,19 @@ impl PowerPlan {
     }
 }
 
-/// The supply and the vault.
 pub(crate) struct Power {
     pub gate: PowerGate,
     is_open: bool,
-    /// When the gate closed, if it is closed.
+    /// The moment when the gate closed, if it is closed.
     closed: Option<u32>,
-    /// It has closed, and the disks have not been flushed since nothing is dirty.
+    /// The gate has closed, and the disks have not been flushed since the last dirty data was
+    /// destaged.
     sync_due: bool,
-    /// Writes are not acknowledged any more.
+    /// Writes are no longer acknowledged.
     pub halted: bool,
-    /// Mains has failed: a journal that failed as well would be two faults at once.
+    /// Mains have failed: a failing journal would be a second fault.
     pub failing: bool,
-    /// For each volume, the content of sectors by their numbers.
+    /// For each volume, the content of sectors by number.
     vault: Vec<BTreeMap<u64, u64>>,
 }
 
@@ -81,26 +80,29 @@ impl Power {
             vault: vec![BTreeMap::new(); volumes],
         }
     }
-}
 
-impl Power {
-    /// Whether nothing has been acknowledged from memory for a request submitted then.
+    /// Whether a request submitted then cannot have been acknowledged from memory.
     fn was_closed(&self, submitted: u32) -> bool {
         self.closed.is_some_and(|closed| submitted > closed)
     }
 }
 
-/// What the answer to a change of a volume under the supply promises.
-pub(super) fn promise(power: &Power, plan: &Plan, asked: &Asked, volume: &VolumeWorld) -> Promise {
+/// The guarantee of an acknowledged change of a volume with a UPS.
+pub(super) fn promise(
+    power: &Power,
+    plan: &Plan,
+    pending: &PendingRequest,
+    volume: &VolumeState,
+) -> Promise {
     if !plan.power.fails_unbridged {
         return Promise::Stable;
     }
-    let first_mode = plan.volumes[usize::from(asked.request.volume.0)].mode;
+    let first_mode = plan.volumes[usize::from(pending.request.volume.0)].mode;
     let is_write_back = first_mode == Mode::WriteBack
         && volume.mode == Mode::WriteBack
         && volume.write_back_until == 0;
-    let was_closed = power.was_closed(asked.submitted);
-    let is_stable = match asked.request.kind {
+    let was_closed = power.was_closed(pending.submitted);
+    let is_stable = match pending.request.kind {
         RequestKind::Trim { fua: true } | RequestKind::Zero { fua: true, .. } => true,
         RequestKind::Write { fua: true } => was_closed,
         RequestKind::Write { .. } | RequestKind::Zero { .. } => was_closed && is_write_back,
@@ -110,38 +112,38 @@ pub(super) fn promise(power: &Power, plan: &Plan, asked: &Asked, volume: &Volume
 }
 
 impl World {
-    /// A new process knows nothing of the supply yet; the vault is as it was.
+    /// Resets the UPS for a new process; the vault is kept.
     pub(crate) fn restart_power(&mut self) {
         let vault = std::mem::take(&mut self.power.vault);
         self.power = Power { vault, closed: Some(self.moment), ..Power::new(0) };
     }
 
-    /// Whether power that fails now fails at once.
+    /// Whether a power failure now would not be bridged.
     pub(crate) fn fails_unbridged(&self) -> bool {
         self.plan.power.fails_unbridged && !self.power.is_open
     }
 
-    /// A client's flush was answered well.
-    pub(crate) fn end_flush_request(&mut self, asked: &Asked) {
+    /// Records a successful flush of a client.
+    pub(crate) fn end_flush_request(&mut self, pending: &PendingRequest) {
         let is_kept = self.plan.power.fails_unbridged
-            && self.has_ups(asked.request.volume)
-            && !self.power.was_closed(asked.submitted);
-        let oracle = &mut self.volumes[usize::from(asked.request.volume.0)].oracle;
+            && self.has_ups(pending.request.volume)
+            && !self.power.was_closed(pending.submitted);
+        let oracle = &mut self.volumes[usize::from(pending.request.volume.0)].oracle;
         match is_kept {
-            true => oracle.flush_kept(asked.submitted),
-            false => oracle.flush(asked.submitted),
+            true => oracle.flush_kept(pending.submitted),
+            false => oracle.flush(pending.submitted),
         }
     }
 
-    /// What followed from the closing of the gate has ended: with nothing dirty any more and a
-    /// flush, the disk has all that was acknowledged before.
-    pub(crate) fn drained(&mut self, asked: &Asked, result: IoResult) {
-        let volume = asked.request.volume;
-        if !self.has_ups(volume) || !self.power.was_closed(asked.submitted) {
+    /// Handles the end of a drain after the gate closed: with no dirty data left and a flush, the
+    /// disk has everything that was acknowledged before.
+    pub(crate) fn drain_ended(&mut self, pending: &PendingRequest, result: IoResult) {
+        let volume = pending.request.volume;
+        if !self.has_ups(volume) || !self.power.was_closed(pending.submitted) {
             return;
         }
         match result {
-            Ok(()) => self.volumes[usize::from(volume.0)].oracle.flush(asked.submitted),
+            Ok(()) => self.volumes[usize::from(volume.0)].oracle.flush(pending.submitted),
             Err(_) => self.power.sync_due = true,
         }
     }
@@ -150,7 +152,6 @@ impl World {
         self.plan.volumes[usize::from(volume.0)].ups
     }
 
-    /// The volumes under the supply.
     pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
         let volumes = (0..self.plan.volumes.len()).map(|at| VolumeId(at as u16));
         volumes.filter(|&volume| self.has_ups(volume)).collect()
@@ -162,22 +163,18 @@ impl World {
         if self.power.gate.admit(lines) { Admission::Free } else { Admission::Through }
     }
 
-    /// The result of a request as its client may be told.
+    /// The result that the client of a request receives.
     pub(crate) fn unless_halted(
         &self,
         volume: VolumeId,
         kind: RequestKind,
         result: IoResult,
     ) -> IoResult {
-        let writes = matches!(
-            kind,
-            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
-        );
-        let refused = self.power.halted && writes && self.has_ups(volume);
+        let refused = self.power.halted && is_change(kind) && self.has_ups(volume);
         if refused { result.and(Err(IoError::Shutdown)) } else { result }
     }
 
-    /// The supply comes and goes. Returns what is to be asked of volumes for it.
+    /// Advances the UPS by a tick. Returns the requests that follow for its volumes.
     pub(crate) fn tick_power(&mut self) -> Vec<(VolumeId, RequestKind)> {
         let volumes = self.ups_volumes();
         if volumes.is_empty() || self.power.halted {
@@ -196,14 +193,11 @@ impl World {
         let dirty_lines: usize = volumes.iter().map(dirty).sum();
         let max = if self.power.is_open { plan.dirty_lines_max } else { 0 };
         self.power.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
-        let is_keeper = |asked: &Asked| {
-            asked.client == super::driver::KEEPER && volumes.contains(&asked.request.volume)
-        };
-        let is_busy = self.asked.iter().any(is_keeper);
+        let is_busy = volumes.iter().any(|&volume| self.has_keeper_request(volume));
         let is_open = self.power.is_open;
         let kind = match is_open {
             false if dirty_lines > 0 => RequestKind::Checkpoint,
-            // A flush that has begun before need not cover what was written since.
+            // A flush that began earlier need not cover later writes.
             false if is_busy || !std::mem::take(&mut self.power.sync_due) => return Vec::new(),
             false if self.strikes_always(Sabotage::SkipClosingSync) => {
                 let moment = self.moment;
@@ -219,8 +213,8 @@ impl World {
         volumes.into_iter().map(|volume| (volume, kind)).collect()
     }
 
-    /// Copies what a shard has dirty of a volume to the vault.
-    pub(crate) fn save(&mut self, shard: usize, volume: VolumeId) {
+    /// Dumps the dirty data of a volume in a shard to the vault.
+    pub(crate) fn dump_lines(&mut self, shard: usize, volume: VolumeId) {
         let mut keys = Vec::new();
         self.shards[shard].shard.dirty_keys(volume, &mut keys);
         for key in keys {
@@ -239,7 +233,6 @@ impl World {
         }
     }
 
-    /// What the vault holds of a volume.
     pub(crate) fn vault_image(&self, volume: usize) -> Vec<(Extent, Vec<u64>)> {
         let mut image: Vec<(Extent, Vec<u64>)> = Vec::new();
         for (&sector, &stamp) in &self.power.vault[volume] {
@@ -263,7 +256,7 @@ impl World {
         image
     }
 
-    /// The disk of a volume has what the vault held of it.
+    /// Empties the vault for a volume whose disk has the content.
     pub(crate) fn empty_vault(&mut self, volume: VolumeId) {
         self.power.vault[usize::from(volume.0)].clear();
     }

@@ -1,27 +1,22 @@
-//! What will happen in the simulator.
+//! The events of the simulator.
 
 use forebay_engine::Answer;
 
-/// Something that will happen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A client has thought and asks for something.
+    /// A client submits its next request.
     Client(u16),
-    /// The rest of a payload has come, or its client has gone.
+    /// A payload is complete, or its client has disconnected.
     Payload(u32),
-    /// An I/O ends.
     Complete(u32),
-    /// A disk's own flush ends.
     Flushed(u32),
-    /// A write of the journal ends.
     Journal,
-    /// The bytes of a reply are sent.
+    /// The bytes of a reply have been sent.
     Release(u32),
-    /// An answer reaches another worker.
     Answer(u8, Answer),
-    /// The shards' clock moves on.
+    /// The shards' clock advances.
     Tick,
 }
 
-/// Events by microseconds.
+/// Events by time in microseconds.
 pub(crate) type Queue = crate::harness::queue::Queue<Event>;

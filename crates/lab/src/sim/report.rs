@@ -1,15 +1,15 @@
-//! What a run, or many of them, tell.
+//! Reports of one run or of many.
 
 use crate::harness::Sabotage;
 use forebay_engine::VolumeCounters;
 use std::fmt;
 
-/// What to simulate.
+/// Parameters of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Decides everything else.
+    /// Determines everything else.
     pub seed: u64,
-    /// Requests that clients submit, at least 1. Those of the final checks come on top.
+    /// Requests that the clients submit, at least 1. Those of the final checks are added.
     pub operations: u64,
     /// A bug to plant in the driver or the disk.
     pub sabotage: Option<Sabotage>,
@@ -33,18 +33,18 @@ impl SimOptions {
 
 macro_rules! report {
     ($($(#[$doc:meta])* $count:ident,)*) => {
-        /// What happened in a run that broke no promise, or in several of them together.
+        /// The counts of a successful run, or of several.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct SimReport {
-            /// The seed; of the first run, where there are several.
+            /// The seed; that of the first run if there are several.
             pub seed: u64,
-            /// What the shards counted, all volumes and processes together.
+            /// Counters of the shards, summed over volumes and processes.
             pub counters: VolumeCounters,
             $($(#[$doc])* pub $count: u64,)*
         }
 
         impl SimReport {
-            /// Adds another run.
+            /// Adds the counts of another run.
             pub const fn add(&mut self, other: &Self) {
                 $(self.$count += other.$count;)*
                 self.counters.add(&other.counters);
@@ -54,189 +54,159 @@ macro_rules! report {
 }
 
 report! {
-    /// Requests answered or lost in a crash, those of the checks included.
+    /// Requests answered or lost in a crash, including those of the checks.
     operations,
-    /// Requests that failed, each for a fault that it met.
+    /// Requests that failed because of a fault.
     errors,
-    /// I/Os that shards asked for.
+    /// I/Os that shards requested.
     ios,
-    /// Things that happened.
+    /// Events processed.
     events,
-    /// Times that the process was killed or the power went.
+    /// Crashes of the process, with or without the power.
     crashes,
-    /// Times that it was killed and left its pool to the next one.
+    /// Kills that left the pool behind.
     kills,
-    /// Lines that were found then, lines that were on their way to another slot, and sectors that
-    /// were dropped because they were being filled.
+    /// Lines found after these kills.
     kept_lines,
-    /// See above.
+    /// Lines in relocation at these kills.
     moving_lines,
-    /// See above.
+    /// Sectors dropped after these kills because they were being filled.
     torn_sectors,
-    /// Looks at what disks that are written in order would hold alone.
+    /// Checks of the disks of ordered volumes.
     order_checks,
     /// Changes of a volume's mode.
     mode_changes,
-    /// Batches and superblocks that the journals wrote, their checkpoints, and how many failed.
+    /// Batches and superblocks that the journals wrote.
     journal_writes,
-    /// See above.
+    /// Checkpoints of the journals.
     checkpoints,
-    /// Sectors that disks did not take and that were recorded once more.
+    /// Sectors that disks refused and that were recorded again.
     forward_sectors,
-    /// Sectors that were lost in the pool and came back from the journal.
+    /// Sectors lost in the pool and restored from the journal.
     regained_sectors,
-    /// Checkpoints that fenced them instead.
+    /// Checkpoints that fenced refused data instead.
     fences,
     /// Changes that needed no record.
     journal_needless,
-    /// Changes that were refused one.
+    /// Changes that the journal refused to record.
     journal_refused,
-    /// Starts that failed, and ended the run: a full journal was held by what was lost in memory.
+    /// Starts that failed and ended the run: lost data occupied the whole journal.
     held_up,
-    /// Changes that failed as nothing could be said of them in a full journal.
+    /// Changes that failed because the journal had no space for their records.
     journal_unsaid,
-    /// See above.
+    /// Journals that failed.
     journal_failures,
-    /// Requests that were answered with an error, done or not, because power was failing.
+    /// Requests that failed because power was failing.
     halted,
-    /// Devices of mirrored journals that were left behind, starts with one of two, and devices
-    /// that were written anew.
+    /// Devices of mirrored journals that failed.
     journal_losses,
-    /// See above.
+    /// Starts with one device of a mirrored journal.
     journal_alone,
-    /// See above.
+    /// Devices of mirrored journals that were rewritten.
     journal_rewritten,
-    /// Extents that journals and vaults gave back after a crash.
+    /// Extents restored from journals and vaults after a crash.
     restored_extents,
-    /// Lines damaged before somebody looked at them.
+    /// Lines damaged before an inspection.
     damaged_lines,
-    /// Dirty sectors that were given up for it.
+    /// Dirty sectors given up because of damage.
     lost_sectors,
-    /// Lines evicted.
+    /// Evicted lines.
     evicted_lines,
     /// Simulated time, in microseconds.
     virtual_us,
 }
 
-impl SimReport {
-    fn fmt_gathering(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let c = &self.counters;
-        writeln!(
-            f,
-            "gathered: {} writes held back, {} went together in {} I/Os; destaged: {} whole \
-             stripes, {} scattered",
-            c.writes_held,
-            c.gathered_writes,
-            c.gathered_ios,
-            c.destaged_stripes,
-            c.scattered_destages
-        )
-    }
-
-    fn fmt_journal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "journal: {} checkpoints, {} sectors recorded again and {} fences; {} changes needed \
-             no record, {} found no room, {} failed for that; {} starts held up",
-            self.checkpoints,
-            self.forward_sectors,
-            self.fences,
-            self.journal_needless,
-            self.journal_refused,
-            self.journal_unsaid,
-            self.held_up
-        )
-    }
-}
-
 impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operations, errors, ios, events, crashes, mode_changes, .. } = self;
+        let seconds = self.virtual_us / 1_000_000;
+        writeln!(
+            f,
+            "{operations} operations ({errors} failed for a fault), {ios} I/Os, {events} events, \
+             {crashes} crashes, {mode_changes} changes of mode, {seconds} s simulated"
+        )?;
+        let Self { kills, kept_lines, moving_lines, torn_sectors, order_checks, .. } = self;
+        writeln!(
+            f,
+            "kills that left the pool: {kills}; {kept_lines} lines kept, {moving_lines} moving, \
+             {torn_sectors} sectors cut short; looks at disks written in order: {order_checks}"
+        )?;
+        self.fmt_cache(f)?;
+        let Self { checkpoints, forward_sectors, fences, held_up, .. } = self;
+        let Self { journal_needless, journal_refused, journal_unsaid, .. } = self;
+        writeln!(
+            f,
+            "journal: {checkpoints} checkpoints, {forward_sectors} sectors recorded again and \
+             {fences} fences; {journal_needless} changes needed no record, {journal_refused} found \
+             no room, {journal_unsaid} failed for that; {held_up} starts held up"
+        )?;
+        let Self { damaged_lines, lost_sectors, regained_sectors, .. } = self;
+        let VolumeCounters { corrected_lines, refetched_lines, lost_lines, .. } = self.counters;
+        writeln!(
+            f,
+            "damage: {damaged_lines} lines, {corrected_lines} corrected, {refetched_lines} fetched \
+             again; {lost_sectors} sectors lost in {lost_lines} lines, {regained_sectors} of them \
+             back from a journal"
+        )?;
         let c = &self.counters;
-        writeln!(
-            f,
-            "{} operations ({} failed for a fault), {} I/Os, {} events, {} crashes, {} changes of \
-             mode, {} s simulated",
-            self.operations,
-            self.errors,
-            self.ios,
-            self.events,
-            self.crashes,
-            self.mode_changes,
-            self.virtual_us / 1_000_000
-        )?;
-        writeln!(
-            f,
-            "kills that left the pool: {}; {} lines kept, {} moving, {} sectors cut short; looks \
-             at disks written in order: {}",
-            self.kills, self.kept_lines, self.moving_lines, self.torn_sectors, self.order_checks
-        )?;
-        writeln!(
-            f,
-            "lines: {} hit, {} missed, {} fetched ahead, {} relocated, {} evicted, {} destaged",
-            c.read_hit_lines,
-            c.read_miss_lines,
-            c.prefetched_lines,
-            c.relocated_lines,
-            self.evicted_lines,
-            c.destaged_lines
-        )?;
-        writeln!(
-            f,
-            "writes: {} back, {} refused as power failed; through: {} mode, {} protection, {} fua, \
-             {} dirty limit, {} no room",
-            c.writes_back,
-            self.halted,
-            c.writes_through_mode,
-            c.writes_through_protection,
-            c.writes_through_fua,
-            c.writes_through_dirty_limit,
-            c.writes_through_no_room
-        )?;
-        self.fmt_gathering(f)?;
-        self.fmt_journal(f)?;
-        writeln!(
-            f,
-            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines, {} of \
-             them back from a journal",
-            self.damaged_lines,
-            c.corrected_lines,
-            c.refetched_lines,
-            self.lost_sectors,
-            c.lost_lines,
-            self.regained_sectors
-        )?;
+        let (bypass, no_room) = (c.direct_reads_bypass, c.direct_reads_no_room);
+        let VolumeCounters { direct_reads_after_error, waits, .. } = c;
+        let VolumeCounters { fill_errors, write_errors, destage_errors, .. } = c;
         write!(
             f,
-            "direct reads: {} bypass, {} no room, {} after an error; {} waits; errors: {} fill, \
-             {} write, {} destage",
-            c.direct_reads_bypass,
-            c.direct_reads_no_room,
-            c.direct_reads_after_error,
-            c.waits,
-            c.fill_errors,
-            c.write_errors,
-            c.destage_errors
+            "direct reads: {bypass} bypass, {no_room} no room, {direct_reads_after_error} after an \
+             error; {waits} waits; errors: {fill_errors} fill, {write_errors} write, \
+             {destage_errors} destage"
         )
     }
 }
 
-/// A run that broke a promise.
+impl SimReport {
+    fn fmt_cache(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { counters: c, evicted_lines, halted, .. } = self;
+        let VolumeCounters { read_hit_lines, read_miss_lines, prefetched_lines, .. } = c;
+        let VolumeCounters { relocated_lines, destaged_lines, writes_back, .. } = c;
+        writeln!(
+            f,
+            "lines: {read_hit_lines} hit, {read_miss_lines} missed, {prefetched_lines} fetched \
+             ahead, {relocated_lines} relocated, {evicted_lines} evicted, {destaged_lines} destaged"
+        )?;
+        let (mode, protection) = (c.writes_through_mode, c.writes_through_protection);
+        let (fua, limit) = (c.writes_through_fua, c.writes_through_dirty_limit);
+        let no_room = c.writes_through_no_room;
+        writeln!(
+            f,
+            "writes: {writes_back} back, {halted} refused as power failed; through: {mode} mode, \
+             {protection} protection, {fua} fua, {limit} dirty limit, {no_room} no room"
+        )?;
+        let VolumeCounters { writes_held, gathered_writes, gathered_ios, .. } = c;
+        let VolumeCounters { destaged_stripes, scattered_destages, .. } = c;
+        writeln!(
+            f,
+            "gathered: {writes_held} writes held back, {gathered_writes} went together in \
+             {gathered_ios} I/Os; destaged: {destaged_stripes} whole stripes, {scattered_destages} \
+             scattered"
+        )
+    }
+}
+
+/// A run that broke a guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The seed that brings it back.
+    /// The seed that repeats it.
     pub seed: u64,
-    /// With this many operations.
+    /// The number of operations that repeats it.
     pub operations: u64,
-    /// Which promise, and how.
+    /// The broken guarantee.
     pub message: String,
-    /// What the seed made of the machine.
+    /// The machine.
     pub machine: String,
-    /// The last things that happened to the line concerned, or at all where it is about none.
+    /// The last events of the line concerned, or of all lines if the failure concerns none.
     pub events: Vec<String>,
 }
 
 impl Failure {
-    /// The command that runs it again.
+    /// The command that repeats the run.
     pub fn command(&self) -> String {
         format!("forebay-lab sim --seed {} --operations {}", self.seed, self.operations)
     }
@@ -255,19 +225,19 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What came of many seeds.
+/// The results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Runs that were made.
+    /// Completed runs.
     pub runs: u64,
-    /// Runs that broke no promise, added up.
+    /// The sum of the successful runs.
     pub report: SimReport,
-    /// Those that did, in the order of their seeds; no more than [`Summary::FAILURES_MAX`].
+    /// The failed runs in the order of their seeds, at most [`Summary::FAILURES_MAX`].
     pub failures: Vec<Failure>,
 }
 
 impl Summary {
-    /// Failures after which no further seed is tried.
+    /// Failures after which no further seed is run.
     pub const FAILURES_MAX: usize = 8;
 }
 

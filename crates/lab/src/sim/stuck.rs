@@ -1,4 +1,4 @@
-//! What a disk does not take is kept in the journal, as `runtime/src/stuck.rs` does it.
+//! Keeps data that a disk has refused in the journal, like `runtime/src/protect/journal/stuck.rs`.
 
 use super::disk::sectors_of;
 use super::journal::Journal;
@@ -10,29 +10,29 @@ use forebay_journal::{Admission, Entry, Source};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
-/// A line with its dirty sectors and those that are lost.
+/// Shard, line, dirty sectors and lost sectors.
 type StuckLine = (usize, LineKey, u8, u8);
 
-/// How far it is.
+/// The progress of a retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The disk is to flush, or is being asked to; it has been asked if so.
+    /// The disk must flush; true if it has been asked.
     Flush { asked: bool },
-    /// The lines from this one on are to be recorded.
+    /// The lines from this one on must be recorded.
     Record { next: usize },
-    /// Everything before this record is to be durable.
+    /// All records before this one must become durable.
     Wait { end: u64 },
-    /// Some of it has got to the disk meanwhile, which is to flush once more.
+    /// Some of the data has been destaged meanwhile, and the disk must flush again.
     FlushAgain { asked: bool },
 }
 
-/// What a checkpoint that has failed left dirty of a volume.
+/// The data of a volume that a failed checkpoint left dirty.
 pub(crate) struct Stuck {
     volume: VolumeId,
     number: u16,
     since: u64,
     lines: Vec<StuckLine>,
-    /// All of it is dirty still.
+    /// All of it is still dirty.
     is_all: bool,
     stage: Stage,
 }
@@ -45,16 +45,16 @@ fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
 }
 
 impl World {
-    /// A checkpoint of a volume has failed.
-    pub(super) fn begin_to_keep(&mut self, volume: VolumeId, number: u16) {
+    /// Starts the retention after a failed checkpoint of a volume.
+    pub(super) fn begin_retention(&mut self, volume: VolumeId, number: u16) {
         let lines = self.stuck_lines(volume);
-        let journal = self.journal.as_mut().expect("it began the checkpoint");
+        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         let since = journal.log.next_record();
         let (is_all, stage) = (true, Stage::Flush { asked: false });
         journal.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
     }
 
-    /// What is dirty of a volume, or lost.
+    /// The dirty or lost data of a volume.
     fn stuck_lines(&self, volume: VolumeId) -> Vec<StuckLine> {
         let mut lines: Vec<StuckLine> = Vec::new();
         for (at, shard) in self.shards.iter().enumerate() {
@@ -65,19 +65,19 @@ impl World {
         lines
     }
 
-    /// Voids what the journal has of a volume but of what is dirty or lost: the disk has that.
-    /// False where there is no room to say so.
+    /// Voids the records of a volume except those of dirty or lost data; the disk has the rest.
+    /// Returns false if the journal has no space for the fence.
     pub(crate) fn void_clean(&mut self, volume: VolumeId, number: u16) -> bool {
         let lines = self.stuck_lines(volume);
         let is_last = lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
         self.volumes[usize::from(volume.0)].disk.flush();
         let log = &mut self.journal.as_mut().expect("the volume has one").log;
         let since = log.next_record();
-        log.failed().is_some() || log.fence(number, since, &kept_of(&lines), is_last)
+        log.failed().is_some() || log.fence(number, since, &retained_ranges(&lines), is_last)
     }
 
-    /// Goes on with what is to be kept. Returns the volumes whose disks are to flush.
-    pub(crate) fn go_on_keeping(&mut self) -> Vec<(VolumeId, RequestKind)> {
+    /// Advances all retentions. Returns the volumes whose disks must flush.
+    pub(crate) fn advance_retentions(&mut self) -> Vec<(VolumeId, RequestKind)> {
         let Some(journal) = &mut self.journal else { return Vec::new() };
         let mut flushes = Vec::new();
         for mut stuck in std::mem::take(&mut journal.stuck) {
@@ -105,7 +105,7 @@ impl World {
                 }
             }
             let journal = self.journal.as_mut().expect("as above");
-            // A journal that failed meanwhile has forgotten all of it.
+            // A journal that failed meanwhile has dropped all retentions.
             if journal.log.failed().is_none() {
                 journal.stuck.push(stuck);
             }
@@ -113,8 +113,8 @@ impl World {
         flushes
     }
 
-    /// What is lost in the pool comes back from the journal, when all is recorded.
-    pub(crate) fn regain_lost(&mut self) {
+    /// Restores data that is lost in the pool from the journal, when everything is recorded.
+    pub(crate) fn restore_lost(&mut self) {
         let idle = |journal: &&Journal| {
             let is_recorded = journal.log.first_pending_record() == journal.log.next_record();
             journal.log.failed().is_none() && journal.log.is_membership_recorded() && is_recorded
@@ -123,21 +123,21 @@ impl World {
         if !any || self.journal.as_ref().filter(idle).is_none() || !self.dice.chance(200_000) {
             return;
         }
-        let Some(found) = self.journal.as_mut().expect("as above").look() else { return };
+        let Some(found) = self.journal.as_mut().expect("as above").read_log() else { return };
         for at in 0..self.volumes.len() {
             for (extent, stamps) in self.journal_image(&found, at) {
                 if extent.source == Source::Discard || self.volumes[at].lost.is_empty() {
                     continue;
                 }
                 for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
-                    self.put_back(at as u16, sector, stamp);
+                    self.restore_sector(at as u16, sector, stamp);
                 }
             }
         }
     }
 
-    fn put_back(&mut self, volume: u16, sector: u64, stamp: u64) {
-        if self.volumes[usize::from(volume)].forsaken.contains(&sector) {
+    fn restore_sector(&mut self, volume: u16, sector: u64, stamp: u64) {
+        if self.volumes[usize::from(volume)].unrecoverable.contains(&sector) {
             return;
         }
         let id = VolumeId(volume);
@@ -152,13 +152,13 @@ impl World {
         let Some(slot) = one.shard.idle_slot_of(key) else { return };
         one.set_stamp(slot, (range.offset - key.offset()) as u32, stamp);
         one.shard.regained(key, bit);
-        self.note(volume, range, || "back from the journal".into());
+        self.log_event(volume, range, || "restored from the journal".into());
         self.report.regained_sectors += 1;
         self.moment += 1;
-        self.found_again(id, range, self.moment);
+        self.end_loss(id, range, self.moment);
     }
 
-    /// The disk of a volume has flushed, or could not.
+    /// Handles the end of a disk's flush.
     pub(crate) fn stuck_flushed(&mut self, volume: VolumeId, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
         let Some(at) = journal.stuck.iter().position(|stuck| stuck.volume == volume) else {
@@ -186,33 +186,33 @@ impl World {
         }
     }
 
-    /// There is no room to record what is stuck once more, or some of it is lost.
+    /// Fences, because some data is lost or the journal has no space to record the data again.
     fn fence(&mut self, stuck: &Stuck) {
         let all = self.strikes_always(Sabotage::FenceAll);
-        let kept = if all { Vec::new() } else { kept_of(&stuck.lines) };
-        let journal = self.journal.as_mut().expect("it began the checkpoint");
+        let kept = if all { Vec::new() } else { retained_ranges(&stuck.lines) };
+        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         let is_last = stuck.lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
         let is_fenced = journal.log.fence(stuck.number, stuck.since, &kept, is_last);
         self.report.fences += u64::from(is_fenced);
         self.end_checkpoint(stuck.number, Err(IoError::Io));
     }
 
-    /// Records lines that are still dirty. Says whether there is more to be done.
+    /// Records lines that are still dirty. Returns whether the retention continues.
     fn record_stuck(&mut self, stuck: &mut Stuck) -> bool {
         let skips = self.strikes_always(Sabotage::SkipForward);
-        let Stage::Record { next } = stuck.stage else { unreachable!("it records") };
+        let Stage::Record { next } = stuck.stage else { unreachable!("the stage is Record") };
         for (at, &(shard, key, before, _)) in stuck.lines.iter().enumerate().skip(next) {
             let one = &self.shards[shard];
             let dirty = one.shard.dirty_of(key);
             let is_lost = one.shard.lost_of(key) != 0;
             if is_lost {
-                // What is lost is neither recorded again nor on the disk.
+                // Lost data is neither recorded again nor on the disk.
                 self.fence(stuck);
                 return false;
             }
             stuck.is_all &= dirty & before == before;
             for range in runs_of(key, dirty) {
-                let journal = self.journal.as_mut().expect("it began the checkpoint");
+                let journal = self.journal.as_mut().expect("a checkpoint is in progress");
                 match journal.log.admit_forward() {
                     Admission::Granted => {}
                     Admission::Wait => {
@@ -229,23 +229,23 @@ impl World {
                     journal.log.withdraw();
                     continue;
                 }
-                let slot = one.shard.slot_of(key, dirty).expect("what is dirty is valid");
+                let slot = one.shard.slot_of(key, dirty).expect("dirty sectors are valid");
                 let bytes = one.bytes_of(&[slot], range);
                 let entry = Entry { kind: RecordKind::Write, volume: stuck.number, range };
                 let taken = journal.log.append(entry, [&bytes[..]].into_iter(), None);
-                assert!(taken, "it was granted just now");
+                assert!(taken, "the record was admitted");
                 self.report.forward_sectors += 1;
             }
         }
-        let journal = self.journal.as_ref().expect("it began the checkpoint");
+        let journal = self.journal.as_ref().expect("a checkpoint is in progress");
         stuck.stage = Stage::Wait { end: journal.log.next_record() };
         self.pump_journal();
         true
     }
 }
 
-/// The ranges of what is dirty or lost, in order, those that touch each other as one.
-fn kept_of(lines: &[StuckLine]) -> Vec<ByteRange> {
+/// The ranges of dirty or lost data in ascending order, adjacent ones joined.
+fn retained_ranges(lines: &[StuckLine]) -> Vec<ByteRange> {
     let mut kept: Vec<ByteRange> = Vec::new();
     for range in lines.iter().flat_map(|&(_, key, dirty, lost)| runs_of(key, dirty | lost)) {
         match kept.last_mut() {

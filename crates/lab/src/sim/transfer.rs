@@ -1,12 +1,13 @@
-//! Transfers to and from the disks: I/Os that were joined, done as the runtime does them.
+//! Transfers to and from the disks: coalesced I/Os, executed like in the runtime.
 //!
-//! A disk has blocks of 512 bytes, 4 KiB or 64 KiB. What covers a block in part is carried out by
-//! the steps of a [`BlockPlan`], and starts when [`BlockOwners`] lets it: the code that the runtime
-//! runs. Each step takes a time of its own, so that other transfers come between them. A joined
-//! transfer that fails is tried again I/O by I/O.
+//! A disk has blocks of 512 bytes, 4 KiB or 64 KiB. A transfer that covers a block partially is
+//! executed in the steps of a [`BlockPlan`] and starts when
+//! [`BlockOwners`](forebay_volume::BlockOwners) permits it: the code of the runtime. Each step
+//! takes time of its own, so that other transfers interleave. The members of a failed coalesced
+//! transfer are retried one by one.
 //!
-//! The disk does its part of a step at its beginning, at its end, or the first half here and the
-//! rest there. It keeps each unit of 512 or 4096 bytes whole, and nothing larger.
+//! The disk executes a step at its beginning, at its end, or one half at each. Units of 512 or 4096
+//! bytes are atomic, and nothing larger is.
 
 use super::disk::sectors_of;
 use super::queue::Event;
@@ -18,38 +19,36 @@ use forebay_engine::{IoId, IoVerb};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
 use forebay_volume::{BlockPlan, BlockStep, Claim};
 
-/// Probabilities of each unit of a failed change to have been changed.
+/// Probabilities that a unit of a failed change has been changed.
 const PARTIAL: [u32; 3] = [0, 500_000, 1_000_000];
-/// The same where the process or the power has gone.
+/// The same for a crash.
 const CUT: [u32; 4] = [0, 300_000, 700_000, 1_000_000];
 
-/// When the disk does its part of a step.
+/// The time at which the disk executes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Early,
-    /// The first half early.
+    /// One half early, the other late.
     Split,
     Late,
 }
 
-/// A transfer on its way.
+/// A transfer in flight.
 pub(crate) struct Transfer {
     pub ios: Vec<Io>,
-    /// What it changes; `None` for a read.
+    /// The blocks that it changes; `None` for a read.
     claim: Option<Claim>,
     plan: Option<BlockPlan>,
-    /// The index of the current step.
     step: usize,
-    /// The memory of the plan, a stamp for each sector.
+    /// The memory of the plan, one stamp per sector.
     blocks: Vec<u64>,
-    /// Another transfer owns one of its blocks.
-    waits: bool,
+    /// Whether it waits for another transfer that owns one of its blocks.
+    is_waiting: bool,
     when: When,
-    /// How the current step ends.
     result: IoResult,
 }
 
-/// From the first byte of the first I/O to the last of the last one.
+/// The range from the first I/O to the last.
 fn span_of(ios: &[Io]) -> ByteRange {
     let start = ios[0].action.range.offset;
     ByteRange::new(start, ios[ios.len() - 1].action.range.end() - start)
@@ -64,25 +63,25 @@ impl Transfer {
         self.ios[0].action.verb
     }
 
-    /// The current step, as what the disk is asked to do, and where.
-    fn at_hand(&self) -> (IoVerb, ByteRange) {
+    /// The current step: verb and range.
+    fn current_step(&self) -> (IoVerb, ByteRange) {
         let Some(plan) = &self.plan else { return (self.verb(), span_of(&self.ios)) };
         match plan.steps[self.step] {
             BlockStep::Read(range) => (IoVerb::Read, range),
             BlockStep::Write { range, fua } => (IoVerb::Write { fua }, range),
             BlockStep::Zero { range, unmap } => (IoVerb::Zero { unmap }, range),
-            BlockStep::Apply => unreachable!("it is carried out before the next step"),
+            BlockStep::Apply => unreachable!("it is applied before the next step"),
         }
     }
 
-    /// Where the stamps of a range lie in the memory of the plan.
+    /// The indexes of a range in the memory of the plan.
     fn in_blocks(&self, range: ByteRange) -> std::ops::Range<usize> {
         let first = self.plan.as_ref().map_or(0, |plan| plan.memory.offset);
         let from = ((range.offset - first) / SECTOR_BYTES) as usize;
         from..from + (range.len / SECTOR_BYTES) as usize
     }
 
-    /// Puts what is written, or zeroes, over the blocks that were read.
+    /// Applies the new content to the blocks that were read.
     fn apply(&mut self) {
         for at in 0..self.ios.len() {
             let place = self.in_blocks(self.ios[at].action.range);
@@ -95,7 +94,7 @@ impl Transfer {
         }
     }
 
-    /// What a write at hand brings to the disk: for each sector of its range.
+    /// The content of the current write.
     fn content(&self, range: ByteRange) -> Vec<u64> {
         match &self.plan {
             Some(_) => self.blocks[self.in_blocks(range)].to_vec(),
@@ -109,13 +108,13 @@ impl World {
         self.plan.volumes[volume].block_sectors * SECTOR_BYTES
     }
 
-    /// Sends I/Os that were joined.
+    /// Starts a transfer of coalesced I/Os.
     pub(crate) fn send_transfer(&mut self, ios: Vec<Io>) {
         for io in &ios {
-            if self.device.ios().any(|other| io.changes(other)) {
+            if self.device.ios().any(|other| io.conflicts_with(other)) {
                 let range = io.action.range;
                 let place = Some((io.action.volume.0, range.offset / SECTOR_BYTES));
-                self.violate(place, format!("two I/Os under way change the same sectors: {range}"));
+                self.violate(place, format!("two I/Os in flight change the same sectors: {range}"));
                 return;
             }
         }
@@ -124,7 +123,7 @@ impl World {
         let verb = ios[0].action.verb;
         let ranges = ios.iter().map(|io| io.action.range);
         let claim = (verb != IoVerb::Read).then(|| Claim::new(ranges, block_bytes));
-        // Some memory is where the disk can't use it.
+        // Some memory is unsuitable for direct I/O.
         let fits = block_bytes == SECTOR_BYTES
             || matches!(verb, IoVerb::Zero { .. } | IoVerb::Discard)
             || self.dice.chance(900_000);
@@ -139,38 +138,37 @@ impl World {
             plan,
             step: 0,
             blocks: vec![POISON; sectors as usize],
-            waits: false,
+            is_waiting: false,
             when: When::Late,
             result: Ok(()),
         };
         let shares = self.strikes_always(Sabotage::ShareBlocks);
         transfer.claim = transfer.claim.filter(|_| !shares);
-        let at = self.device.under_way.insert(transfer);
-        let transfer = self.device.under_way.get_mut(at);
+        let at = self.device.transfers.insert(transfer);
+        let transfer = self.device.transfers.get_mut(at);
         let owners = &mut self.volumes[volume].owners;
-        transfer.waits = transfer.claim.as_ref().is_some_and(|claim| !owners.start(claim, at));
-        if !transfer.waits {
+        transfer.is_waiting = transfer.claim.as_ref().is_some_and(|claim| !owners.start(claim, at));
+        if !transfer.is_waiting {
             self.begin_step(at);
         }
     }
 
-    /// The current step is given to the disk.
     fn begin_step(&mut self, at: u32) {
-        let transfer = self.device.under_way.get_mut(at);
-        transfer.waits = false;
+        let transfer = self.device.transfers.get_mut(at);
+        transfer.is_waiting = false;
         let steps = transfer.plan.as_ref().map_or(&[][..], |plan| &plan.steps);
         if steps.get(transfer.step) == Some(&BlockStep::Apply) {
             transfer.apply();
             transfer.step += 1;
         }
-        let (verb, range) = transfer.at_hand();
+        let (verb, range) = transfer.current_step();
         let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let volume = transfer.volume();
         let block_sectors = self.plan.volumes[volume].block_sectors;
         let sectors = sectors_of(range);
         if !(sectors.start | sectors.end).is_multiple_of(block_sectors) {
             let place = Some((volume as u16, sectors.start));
-            self.violate(place, format!("{verb:?} of parts of blocks: {range}"));
+            self.violate(place, format!("{verb:?} of partial blocks: {range}"));
         }
         let when = match self.dice.below(4) {
             0 | 1 => When::Early,
@@ -178,10 +176,10 @@ impl World {
             _ => When::Late,
         };
         let result = if refused { Err(IoError::Io) } else { self.draw_result(volume, verb, range) };
-        let transfer = self.device.under_way.get_mut(at);
+        let transfer = self.device.transfers.get_mut(at);
         (transfer.when, transfer.result) = (when, result);
         if !refused && when != When::Late {
-            self.do_step(at, when == When::Split, true);
+            self.execute_step(at, when == When::Split, true);
         }
         let time_us = self.now_us + self.draw_latency();
         self.queue.push(time_us, Event::Complete(at));
@@ -201,10 +199,10 @@ impl World {
         if is_bad || self.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
     }
 
-    /// The disk does its part of the current step: all of it, or one half.
-    fn do_step(&mut self, at: u32, is_half: bool, is_first: bool) {
-        let transfer = self.device.under_way.remove(at).expect("it is under way");
-        let (verb, range) = transfer.at_hand();
+    /// Executes the current step, or one half of it, on the disk.
+    fn execute_step(&mut self, at: u32, is_half: bool, is_first: bool) {
+        let transfer = self.device.transfers.remove(at).expect("the transfer is in flight");
+        let (verb, range) = transfer.current_step();
         let sectors = sectors_of(range);
         let unit = self.volumes[transfer.volume()].disk.unit();
         let middle = (sectors.start + (sectors.end - sectors.start) / 2) / unit * unit;
@@ -214,22 +212,22 @@ impl World {
             (true, false) => middle..sectors.end,
         };
         let transfer = if verb == IoVerb::Read {
-            self.do_read(transfer, range, share)
+            self.execute_read(transfer, range, share)
         } else {
             if !Sabotage::losing(verb).is_some_and(|bug| self.strikes(bug)) {
-                // What fails may have been done in part.
+                // A failed change may have been done in part.
                 let is_well = transfer.result.is_ok();
                 let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
-                self.do_change(&transfer, share, done);
+                self.execute_change(&transfer, share, done);
             }
             transfer
         };
-        let again = self.device.under_way.insert(transfer);
-        assert!(again == at, "the number is used again at once");
+        let again = self.device.transfers.insert(transfer);
+        assert!(again == at, "the free number is reused");
     }
 
     /// Reads a share of the current range.
-    fn do_read(
+    fn execute_read(
         &mut self,
         mut transfer: Transfer,
         range: ByteRange,
@@ -273,8 +271,8 @@ impl World {
     }
 
     /// Changes each unit of a share of the current range with the probability `done`.
-    fn do_change(&mut self, transfer: &Transfer, share: std::ops::Range<u64>, done: u32) {
-        let (verb, range) = transfer.at_hand();
+    fn execute_change(&mut self, transfer: &Transfer, share: std::ops::Range<u64>, done: u32) {
+        let (verb, range) = transfer.current_step();
         let volume = transfer.volume();
         let is_write = matches!(verb, IoVerb::Write { .. });
         let shift = u64::from(is_write && self.strikes(Sabotage::MisdirectWrite));
@@ -307,35 +305,34 @@ impl World {
         }
     }
 
-    /// A step of a transfer ends. Returns what the dispatcher of each I/O is to be told, if it was
-    /// the last one.
+    /// Ends a step. After the last step, returns the results for the dispatcher.
     pub(crate) fn end_step(&mut self, at: u32) -> Vec<(usize, IoId, IoResult)> {
-        let transfer = self.device.under_way.get_mut(at);
+        let transfer = self.device.transfers.get_mut(at);
         let (when, result, volume) = (transfer.when, transfer.result, transfer.volume());
-        let (verb, range) = transfer.at_hand();
+        let (verb, range) = transfer.current_step();
         let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let steps = transfer.plan.as_ref().map_or(1, |plan| plan.steps.len());
         let is_last = transfer.step + 1 == steps;
         if !refused && when != When::Early {
-            self.do_step(at, when == When::Split, false);
+            self.execute_step(at, when == When::Split, false);
         }
         let is_stable = verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
         if is_stable && result.is_ok() {
             self.volumes[volume].disk.stabilize(sectors_of(range));
         }
         if result.is_ok() && !is_last {
-            self.device.under_way.get_mut(at).step += 1;
+            self.device.transfers.get_mut(at).step += 1;
             self.begin_step(at);
             return Vec::new();
         }
-        let transfer = self.device.under_way.remove(at).expect("it ends once");
+        let transfer = self.device.transfers.remove(at).expect("a transfer ends once");
         if let Some(claim) = &transfer.claim {
             let mut next = Vec::new();
             self.volumes[volume].owners.end(claim, &mut next);
             next.into_iter().for_each(|at| self.begin_step(at));
         }
         if result.is_err() && transfer.ios.len() > 1 {
-            // One bad sector must not fail the others.
+            // One bad sector must not fail the other I/Os.
             transfer.ios.into_iter().for_each(|io| self.send_transfer(vec![io]));
             return Vec::new();
         }
@@ -354,16 +351,18 @@ impl World {
             let (volume, range) = (io.action.volume.0, io.action.range);
             match io.action.verb {
                 IoVerb::Read => self.fill_memory(io),
-                IoVerb::Write { .. } if io.memory_of(&self.shards) != io.stamps => {
+                IoVerb::Write { .. } if io.current_stamps(&self.shards) != io.stamps => {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
-                    let message = format!("the memory of a write changed under way: {range}");
+                    let message = format!("the memory of a write in flight changed: {range}");
                     self.violate(place, message);
                 }
                 _ => {}
             }
             let mut result = transfer.result;
             self.device.record(io, result, self.moment);
-            self.note(volume, range, || format!("{:?} {range} ends: {result:?}", io.action.verb));
+            self.log_event(volume, range, || {
+                format!("{:?} {range} ends: {result:?}", io.action.verb)
+            });
             if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
                 result = Ok(());
             }
@@ -372,18 +371,19 @@ impl World {
         ended
     }
 
-    /// The process dies: the current step of each transfer is done wholly, partly or not at all.
-    pub(crate) fn cut_transfers(&mut self) {
-        let transfers: Vec<Transfer> = self.device.under_way.drain().collect();
+    /// Aborts all transfers because the process dies: the current step is done wholly, partly or
+    /// not at all.
+    pub(crate) fn abort_transfers(&mut self) {
+        let transfers: Vec<Transfer> = self.device.transfers.drain().collect();
         for transfer in transfers {
-            let (verb, range) = match transfer.waits {
+            let (verb, range) = match transfer.is_waiting {
                 true => continue,
-                false => transfer.at_hand(),
+                false => transfer.current_step(),
             };
             let refused = transfer.ios.iter().any(|io| io.result.is_err());
             if verb != IoVerb::Read && transfer.when != When::Early && !refused {
                 let done = self.dice.pick(&CUT);
-                self.do_change(&transfer, sectors_of(range), done);
+                self.execute_change(&transfer, sectors_of(range), done);
             }
         }
         self.volumes.iter_mut().for_each(|volume| volume.owners = Default::default());

@@ -1,17 +1,16 @@
-//! The simulated machine: everything around the dispatchers.
+//! The simulated machine: the environment of the dispatchers.
 //!
-//! It owns the shards with their tables and pools, the disks, the clock, the oracle of each volume
-//! and all that is under way. It is the [`Host`] of the dispatchers, which the driver keeps beside
-//! it. `device.rs` has what happens on the way to the disks, `answers.rs` what is checked where a
-//! request is answered.
+//! It owns the shards with their tables and pools, the disks, the clock, the oracle of each volume,
+//! and everything in flight. It is the [`Host`] of the dispatchers, which the driver keeps beside
+//! it. `device.rs` has the I/Os, `answers.rs` the checks of answers.
 
-use super::answers::{Asked, Held};
+use super::answers::{HeldReply, PendingRequest};
 use super::clients::Staging;
 use super::damage::{DamagePlan, Lost, Seals};
 use super::device::{Device, FlushJob};
 use super::disk::Disk;
 use super::journal::Journal;
-use super::kept::Remains;
+use super::kept::PoolSnapshot;
 use super::order::History;
 use super::plan::Plan;
 use super::power::Power;
@@ -22,7 +21,7 @@ use crate::harness::dice::{Dice, Ppm};
 use crate::harness::io::Io;
 use crate::harness::memory::Memory;
 use crate::harness::oracle::Oracle;
-use crate::harness::shard::{ShardWorld, VolumeSetup};
+use crate::harness::shard::{PooledShard, VolumeSetup};
 use crate::harness::slab::Slab;
 use forebay_ecc::Code;
 use forebay_engine::{
@@ -36,102 +35,97 @@ use forebay_volume::{Admission, BlockOwners, Host, JobId, Order, Reply, Streams}
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How often a planted bug strikes where it can.
+/// The probability that a planted bug takes effect at an opportunity.
 const STRIKES: Ppm = 100_000;
 
-/// The token of a request that nobody waits for.
+/// The token of a request whose answer is not used.
 const NOBODY: u32 = u32::MAX;
 
-/// A promise that was broken.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub message: String,
-    /// Volume and sector, where it is about one.
+    /// Volume and sector, if it concerns one.
     pub place: Option<(u16, u64)>,
 }
 
-/// Something that happened, for the story of a failure.
+/// An event, logged for the report of a failure.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct LoggedEvent {
     pub time_us: u64,
     pub volume: u16,
-    /// Empty where it concerns the whole volume.
+    /// Empty if the event concerns the whole volume.
     pub range: ByteRange,
     pub text: String,
 }
 
 /// One volume and its disk.
-pub(crate) struct VolumeWorld {
+pub(crate) struct VolumeState {
     pub sectors: u64,
     pub mode: Mode,
     /// The moment up to which the volume was in write-back for certain, if it no longer is.
     pub write_back_until: u32,
-    /// Its lines were dropped when it was bypassed, and it still is.
+    /// Its lines were dropped when it became bypassed, and it still is.
     pub is_emptied: bool,
     pub disk: Disk,
-    /// Which transfers own which of its blocks.
+    /// The transfers that own blocks of the disk.
     pub owners: BlockOwners<u32>,
     pub oracle: Oracle,
     pub streams: Option<Streams>,
-    /// Whether a journal keeps its writes.
     pub journal: bool,
     pub lost: Lost,
-    /// Those that were lost in memory and then with the journal as well.
-    pub forsaken: BTreeSet<u64>,
-    /// Its epochs and its history, if it is written in order.
+    /// Lost sectors that the journal no longer has either.
+    pub unrecoverable: BTreeSet<u64>,
+    /// Epochs and history of an ordered volume.
     pub order: Option<(Arc<Order>, History)>,
 }
 
-/// The simulated machine.
 pub(crate) struct World {
     pub plan: Plan,
     pub dice: Dice,
     pub now_us: u64,
-    /// Moves with each submission and each answer: the oracle's time.
+    /// The oracle's time: advances with each submission and each answer.
     pub moment: u32,
-    /// Counts turns: what is started in one is joined.
+    /// The turn: I/Os started in the same turn are coalesced.
     pub turn: u64,
     pub queue: Queue,
-    pub shards: Vec<ShardWorld>,
+    pub shards: Vec<PooledShard>,
     /// The seals of each shard's lines.
     pub seals: Vec<Seals>,
-    pub volumes: Vec<VolumeWorld>,
+    pub volumes: Vec<VolumeState>,
     pub device: Device,
     pub journal: Option<Journal>,
     pub power: Power,
-    pub asked: Slab<Asked>,
-    pub held: Slab<Held>,
-    /// Payloads on their way into the pool.
+    pub requests: Slab<PendingRequest>,
+    pub held: Slab<HeldReply>,
+    /// Payloads that are being received into the pool.
     pub staging: Slab<Staging>,
-    /// Whose call is being served.
+    /// The worker of the current call.
     pub worker: u8,
-    /// Damage has dice of its own, so that a seed means the same machine without it.
+    /// Damage has a generator of its own, so that seeds keep their machines without it.
     pub damage: DamagePlan,
     pub damage_dice: Dice,
     pub code: Code,
-    /// Looking changes nothing.
-    pub dice_of_checks: Dice,
+    /// A generator for checks, which must not affect the run.
+    pub check_dice: Dice,
     pub sabotage: Option<Sabotage>,
     sabotage_dice: Dice,
     pub violation: Option<Violation>,
-    pub notes: Option<Vec<Note>>,
+    pub event_log: Option<Vec<LoggedEvent>>,
     pub report: SimReport,
     pub flushes: Slab<FlushJob>,
-    /// I/Os that have ended since the last answer.
-    pub barren: u64,
-    /// A process is recovering: nothing is damaged meanwhile, as what is brought back is brought
-    /// back once.
-    pub recovers: bool,
-    /// Calls of shards, of which some are looked at closely.
+    /// I/Os ended since the last answer.
+    pub events_since_answer: u64,
+    /// A process is recovering. Nothing is damaged meanwhile, because restored data is not restored
+    /// again.
+    pub is_recovering: bool,
+    /// Calls of shards; some are checked for unverified changes.
     pub calls: u64,
-    /// How the last request to restore something ended.
+    /// The result of the last restore request.
     pub restored: Option<IoResult>,
-    /// When a request was answered last.
     pub answered_us: u64,
-    /// Sectors that are still copied before the process dies.
+    /// Sectors to be copied until a scheduled kill.
     pub kill_in: Option<u64>,
-    /// What it has left, once it is dead.
-    pub remains: Option<Remains>,
+    pub killed_pool: Option<PoolSnapshot>,
     #[cfg(feature = "sabotage")]
     planted: Option<forebay_engine::PlantedBug>,
 }
@@ -152,27 +146,27 @@ impl World {
             device: Device::default(),
             journal: None,
             power: Power::new(plan.volumes.len()),
-            asked: Slab::default(),
+            requests: Slab::default(),
             held: Slab::default(),
             staging: Slab::default(),
             worker: 0,
             damage: DamagePlan::draw(&mut damage_dice),
             damage_dice,
             code: Code::detect(),
-            dice_of_checks: Dice::new(seed.rotate_left(16) ^ 0x0def),
+            check_dice: Dice::new(seed.rotate_left(16) ^ 0x0def),
             sabotage: options.sabotage,
             sabotage_dice: Dice::new(!seed),
             violation: None,
-            notes: None,
+            event_log: None,
             report: SimReport { seed, ..SimReport::default() },
             flushes: Slab::default(),
-            barren: 0,
-            recovers: false,
+            events_since_answer: 0,
+            is_recovering: false,
             calls: 0,
             restored: None,
             answered_us: 0,
             kill_in: None,
-            remains: None,
+            killed_pool: None,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
             plan,
@@ -192,7 +186,7 @@ impl World {
                 let kind = self.dice.below(3);
                 disk.damage(sector, kind != 0, kind != 1);
             }
-            self.volumes.push(VolumeWorld {
+            self.volumes.push(VolumeState {
                 sectors: plan.sectors,
                 mode: plan.mode,
                 write_back_until: 0,
@@ -203,25 +197,24 @@ impl World {
                 streams: None,
                 journal: plan.journal,
                 lost: Lost::default(),
-                forsaken: BTreeSet::new(),
+                unrecoverable: BTreeSet::new(),
                 order: None,
             });
         }
     }
 
-    /// Makes shards that know nothing, over the disks as they are.
+    /// Creates empty shards over the current disks.
     pub(crate) fn start_process(&mut self) {
         let lines = self.plan.lines_per_shard;
         self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
         let (policy, config) = (self.plan.policy, self.plan.config);
-        let shard = |_| ShardWorld::new(lines, policy.build(lines), config);
+        let shard = |_| PooledShard::new(lines, policy.build(lines), config);
         self.shards = (0..self.plan.shards).map(shard).collect();
         self.add_volumes();
         self.make_streams();
     }
 
-    /// Tells shards that have just been made of the volumes. Those that are written in order begin
-    /// with no epoch.
+    /// Adds the volumes to new shards. Ordered volumes begin without epochs.
     pub(crate) fn add_volumes(&mut self) {
         for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
             volume.order = plan.ordered.then(Default::default);
@@ -240,7 +233,7 @@ impl World {
         let (id, plan, state) = (VolumeId(at as u16), &self.plan.volumes[at], &self.volumes[at]);
         VolumeSetup {
             mode: state.mode,
-            // As much as a stripe, where there are any.
+            // One stripe, if the disk has stripes.
             elevator: Some(Elevator::new(self.plan.shards, plan.stripes.width())),
             gather_below: Some(plan.gather_below()),
             protection: match self.has_journal(id) {
@@ -253,7 +246,6 @@ impl World {
         }
     }
 
-    /// Makes a shard err as it is to.
     #[cfg(feature = "sabotage")]
     pub(crate) fn plant(&mut self, shard: usize) {
         if let Some(bug) = self.planted {
@@ -264,7 +256,6 @@ impl World {
     #[cfg(not(feature = "sabotage"))]
     pub(crate) const fn plant(&mut self, _: usize) {}
 
-    /// Makes tables of streams that know nothing.
     pub(crate) fn make_streams(&mut self) {
         let lines = self.plan.lines_per_shard;
         let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
@@ -274,7 +265,7 @@ impl World {
         }
     }
 
-    /// Adds the counters of the shards, which are about to be lost, to the report.
+    /// Adds the counters of the shards to the report, before the shards are dropped.
     pub(crate) fn collect_counters(&mut self) {
         for shard in &self.shards {
             for volume in 0..self.volumes.len() {
@@ -285,48 +276,50 @@ impl World {
         }
     }
 
-    /// Says that a promise was broken; the first one counts.
+    /// Records a broken guarantee; the first one counts.
     pub(crate) fn violate(&mut self, place: Option<(u16, u64)>, message: String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { message, place });
         }
     }
 
-    /// Notes something for the story of a failure, if it is to be told.
-    pub(crate) fn note(&mut self, volume: u16, range: ByteRange, text: impl FnOnce() -> String) {
-        if let Some(notes) = &mut self.notes {
+    /// Logs an event, if events are logged.
+    pub(crate) fn log_event(
+        &mut self,
+        volume: u16,
+        range: ByteRange,
+        text: impl FnOnce() -> String,
+    ) {
+        if let Some(notes) = &mut self.event_log {
             let (time_us, text) = (self.now_us, text());
-            notes.push(Note { time_us, volume, range, text });
+            notes.push(LoggedEvent { time_us, volume, range, text });
         }
     }
 
-    /// Whether the planted bug strikes here, now.
+    /// Whether the planted bug takes effect at this opportunity.
     pub(crate) fn strikes(&mut self, bug: Sabotage) -> bool {
         self.sabotage == Some(bug) && self.sabotage_dice.chance(STRIKES)
     }
 
-    /// The same at every occasion.
+    /// The same, with effect at every opportunity.
     pub(crate) fn strikes_always(&self, bug: Sabotage) -> bool {
         self.sabotage == Some(bug)
     }
 
-    pub(crate) fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
-        if self.is_dead() || self.dies_in(shard, step, payload) {
+    pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
+        self.plan.volumes[usize::from(volume.0)].stripes
+    }
+
+    pub(crate) fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+        if self.is_dead() || self.is_killed_in(shard, step, payload) {
             return;
         }
         if let MemoryStep::Verify { seal, kept } = step {
-            return self.verify_before(shard, &seal, kept);
+            return self.verify_before_change(shard, &seal, kept);
         }
         if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
-            self.shards[shard].carry_out(step, payload);
+            self.shards[shard].apply_step(step, payload);
         }
-    }
-}
-
-impl World {
-    /// How a volume is divided.
-    pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
-        self.plan.volumes[usize::from(volume.0)].stripes
     }
 }
 
@@ -362,11 +355,11 @@ impl Host for World {
         out: &mut Outbox,
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
-        let sealed = self.sealed_now(shard);
+        let sealed = self.sealed_lines(shard);
         let result = call(&mut self.shards[shard].shard, out);
-        self.check_looked_at(shard, &sealed, &out.memory);
+        self.check_verified(shard, &sealed, &out.memory);
         for at in 0..out.memory.len() {
-            self.carry_out(shard, out.memory[at], payload);
+            self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
         self.shards[shard].shard.settle_steps();
@@ -399,10 +392,9 @@ impl Host for World {
     }
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
-        if self.is_dead() {
-            return;
+        if !self.is_dead() {
+            self.start_flush(volume, job);
         }
-        self.start_flush(volume, job);
     }
 
     fn protection(&mut self, volume: VolumeId) -> Protection {
@@ -414,14 +406,16 @@ impl Host for World {
     }
 
     fn touch(&mut self, part: &Part) -> bool {
-        self.may_erase(part)
+        let Some(journal) = &mut self.journal else { return true };
+        let Some(number) = journal.number(part.volume) else { return true };
+        journal.log.admit_erase(number, part.id)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        if self.has_ups(part.volume) {
-            return self.admit_by_power(part);
+        match self.has_ups(part.volume) {
+            true => self.admit_by_power(part),
+            false => self.admit_to_journal(part, fua),
         }
-        self.admit_part(part, fua)
     }
 
     fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
@@ -434,22 +428,24 @@ impl Host for World {
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
-        self.withdraw_permit();
+        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
         let volume = &self.volumes[usize::from(volume.0)];
-        if volume.forsaken.iter().any(|sector| volume.lost.contains_key(sector)) {
+        if volume.unrecoverable.iter().any(|sector| volume.lost.contains_key(sector)) {
             return Err(IoError::Io);
         }
-        self.wait_for_barrier(part)
+        if self.strikes_always(Sabotage::IgnoreBarrier) {
+            return Ok(true);
+        }
+        self.journal.as_mut().expect("the volume has one").log.barrier(part)
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
-        if self.is_dead() || token == NOBODY {
-            return;
+        if !self.is_dead() && token != NOBODY {
+            self.take_reply(token, reply);
         }
-        self.take_reply(token, reply);
     }
 
     fn forward(&mut self, worker: u8, answer: Answer) {

@@ -12,7 +12,7 @@ fn problem(rows: &str) -> (u64, LineProblem) {
 }
 
 #[test]
-fn a_trace_is_read_row_by_row() {
+fn a_trace_is_read_line_by_line() {
     let trace = parse(&format!("{HEADER}\n0,0,R,4095,2\n7,3,W,512,512\r\n9,0,0,0,4096")).unwrap();
     assert_eq!(trace.name, "small");
     assert_eq!(trace.requests.len(), 3);
@@ -24,7 +24,7 @@ fn a_trace_is_read_row_by_row() {
 }
 
 #[test]
-fn a_bad_line_is_named_with_its_number_and_what_is_wrong() {
+fn a_bad_line_is_reported_with_number_and_problem() {
     let good = "0,0,R,0,4096\n";
     let number = |field, text: &str, max| LineProblem::Number { field, text: text.into(), max };
     for (row, expected) in [
@@ -46,7 +46,7 @@ fn a_bad_line_is_named_with_its_number_and_what_is_wrong() {
 }
 
 #[test]
-fn a_file_that_is_no_trace_is_refused() {
+fn a_file_without_a_trace_is_rejected() {
     assert_eq!(problem(""), (1, LineProblem::NoRequests));
     for text in ["", "time,offset\n1,2\n"] {
         assert!(matches!(parse(text), Err(TraceError::Line { line: 1, .. })), "{text}");
@@ -77,11 +77,11 @@ fn trace_of(volume: u32, count: u64) -> Trace {
 }
 
 #[test]
-fn a_mix_stretches_its_parts_over_each_other() {
+fn a_mix_interleaves_its_parts_evenly() {
     let (long, short) = (trace_of(33, 4), trace_of(0, 2));
     let mixed = Trace::mix("both", &[&long, &short]);
     let order: Vec<_> = mixed.requests.iter().map(|r| (r.volume, *r.blocks().start())).collect();
-    // Keys: 1/8 3/8 5/8 7/8 of the long one, 1/4 3/4 of the short one.
+    // Positions: 1/8 3/8 5/8 7/8 of the long one, 1/4 3/4 of the short one.
     assert_eq!(order, [(1, 0), (32, 0), (1, 1), (1, 2), (32, 1), (1, 3)]);
 
     let same = Trace::mix("ties", &[&trace_of(0, 3), &trace_of(0, 3)]);
@@ -90,7 +90,7 @@ fn a_mix_stretches_its_parts_over_each_other() {
 }
 
 #[test]
-fn the_development_mix_says_which_part_it_lacks() {
+fn the_development_mix_names_a_missing_part() {
     let error = Trace::mix_dev(&[]).unwrap_err().to_string();
     assert!(error.contains("needs trace cloudphysics_2h"), "{error}");
 }

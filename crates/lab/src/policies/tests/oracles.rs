@@ -1,5 +1,5 @@
-//! The definitions, as plainly as they can be written: vectors of line numbers, the youngest
-//! first, searched from end to end.
+//! The definitions in their plainest form: vectors of line numbers, youngest first, searched
+//! linearly.
 
 /// A whole cache by its definition.
 pub trait Oracle {
@@ -39,7 +39,7 @@ impl Oracle for NaiveLru {
 
 pub struct NaiveSieve {
     capacity: usize,
-    /// Each with its visited bit.
+    /// Each line with its visited bit.
     lines: Vec<(u64, bool)>,
     /// The line that the hand points to.
     hand: Option<u64>,

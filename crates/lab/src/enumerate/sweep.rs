@@ -1,38 +1,38 @@
-//! The n-th I/O fails, for every n: once, and with all that follow it.
+//! Fails the n-th I/O, for every n: once, and together with all that follow.
 //!
-//! A workload is run without faults first, to count its I/Os of each kind; then once for each of
-//! them. What the operator would do is done: a start that was refused is tried again when the
-//! device is well, and nobody kills a machine whose journal has failed before its disk has
-//! everything, as that would be two faults at once. In the end all is healed, everything must be
-//! there and go to the disk, and be there again after a kill. This is how SQLite tests I/O errors.
+//! A workload runs without faults first, to count its I/Os of each kind, and then once per I/O. The
+//! test plays the operator: it repeats a refused start when the device works again, and lets a
+//! failed journal's data reach the disk before it kills the machine, because that would be a second
+//! fault. In the end everything is healed, must be there and reach the disk, and must be there
+//! again after a kill. SQLite tests I/O errors in this way.
 
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;
-use super::work::{Kept, Operation, Workload};
+use super::work::{Durability, Operation, Workload};
 use crate::harness::oracle::Crash;
 use crate::harness::parallel::panic_text;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Ticks within which a healed machine has brought everything to its disk.
+/// The number of ticks within which a healed machine must have destaged everything.
 const TICKS_MAX: usize = 20;
 
-/// What was tried.
+/// The results of a fault test.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EverySummary {
-    /// Workloads, each in two orders.
+pub struct FaultSummary {
+    /// Workloads, each run in two orders.
     pub workloads: u64,
     /// Runs with a fault, by kind, in the order of [`FaultKind::ALL`].
     pub runs: [u64; FaultKind::ALL.len()],
-    /// Requests that failed for it.
+    /// Requests that failed because of it.
     pub errors: u64,
-    /// Starts that were refused for it.
+    /// Starts that were refused because of it.
     pub refused_starts: u64,
-    /// What was broken.
+    /// Broken guarantees.
     pub failures: Vec<String>,
 }
 
-impl fmt::Display for EverySummary {
+impl fmt::Display for FaultSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for failure in &self.failures {
             writeln!(f, "{failure}\n")?;
@@ -51,18 +51,18 @@ impl fmt::Display for EverySummary {
     }
 }
 
-/// When the next operation begins.
+/// The start of the next operation.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
-    /// When nothing is under way.
+    /// When nothing is in flight.
     Patient,
-    /// As soon as it can.
+    /// As soon as possible.
     Eager,
 }
 
-/// Lets each I/O of each workload fail in turn.
-pub fn every_fault(workloads: &[Workload]) -> EverySummary {
-    let mut summary = EverySummary::default();
+/// Fails each I/O of each workload in turn.
+pub fn sweep_faults(workloads: &[Workload]) -> FaultSummary {
+    let mut summary = FaultSummary::default();
     for workload in workloads {
         summary.workloads += 1;
         for pace in [Pace::Patient, Pace::Eager] {
@@ -84,7 +84,7 @@ pub fn every_fault(workloads: &[Workload]) -> EverySummary {
     summary
 }
 
-fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EverySummary) {
+fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut FaultSummary) {
     let tried = catch_unwind(AssertUnwindSafe(|| run(workload, pace, Some(fault))));
     let message = match tried {
         Ok((rig, result)) => {
@@ -97,7 +97,7 @@ fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EveryS
         }
         Err(panic) => panic_text(&*panic),
     };
-    let often = if fault.lasts { "and all that follow fail" } else { "fails" };
+    let often = if fault.lasts { "and all following fail" } else { "fails" };
     let Fault { kind, number, .. } = fault;
     let text = format!("{workload}; {pace:?}; {kind} {number} {often}: {message}");
     summary.failures.push(text);
@@ -106,23 +106,24 @@ fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EveryS
 fn run(workload: &Workload, pace: Pace, fault: Option<Fault>) -> (Rig, Result<(), String>) {
     let mut rig = Rig::new(workload, None);
     rig.machine.faults.fault = fault;
-    let result = go_through(&mut rig, pace);
+    let result = run_to_end(&mut rig, pace);
     (rig, result)
 }
 
-fn go_through(rig: &mut Rig, pace: Pace) -> Result<(), String> {
+fn run_to_end(rig: &mut Rig, pace: Pace) -> Result<(), String> {
     loop {
         if rig.is_down() {
-            start_healed(rig);
+            rig.machine.faults.heal();
+            rig.start_again(Crash::Process);
         }
-        if rig.dies_next() && rig.is_draining() {
+        if rig.ends_next() && rig.is_draining() {
             drain(rig);
         }
         let choices = rig.choices();
         if choices == 0 && !rig.is_down() {
             break;
         }
-        // What is under way comes first among the choices, the next operation last.
+        // I/Os in flight come first among the choices, the next operation last.
         rig.step(match pace {
             Pace::Patient => 0,
             Pace::Eager => choices.saturating_sub(1),
@@ -134,18 +135,12 @@ fn go_through(rig: &mut Rig, pace: Pace) -> Result<(), String> {
     rig.verify();
     rig.machine.violation.take().map_or(Ok(()), Err)?;
     rig.start_again(Crash::Process);
-    rig.run_dry();
+    rig.run_to_completion();
     rig.verify();
     rig.machine.violation.take().map_or(Ok(()), Err)
 }
 
-/// The devices are well again, and the machine is started once more.
-fn start_healed(rig: &mut Rig) {
-    rig.machine.faults.heal();
-    rig.start_again(Crash::Process);
-}
-
-/// Waits until nothing is left that only a journal that has failed was to keep.
+/// Waits until the disk has everything that only a failed journal held.
 fn drain(rig: &mut Rig) {
     for _ in 0..TICKS_MAX {
         rig.tick();
@@ -153,14 +148,14 @@ fn drain(rig: &mut Rig) {
         if !rig.is_draining() {
             return;
         }
-        // A disk that takes nothing is a second fault.
+        // A disk that refuses data is a second fault.
         rig.machine.faults.heal();
     }
-    rig.machine.violate("the disk is well and does not get everything".into());
+    rig.machine.violate("a healthy disk does not receive everything".into());
 }
 
-/// The workloads that are tried: what each operation does, alone and with others, in the middle of
-/// a life and across the end of it.
+/// The scripted workloads: each operation, alone and with others, within and across the lives of
+/// the process.
 pub fn scripts() -> Vec<Workload> {
     let [sector, line, border, partial, fua, flush, trim, zero, read, tick, checkpoint] =
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|at| Operation::ALL[at]);
@@ -187,9 +182,11 @@ pub fn scripts() -> Vec<Workload> {
         &[border, kill, border, kill, border, checkpoint, power, read],
         &[partial, zero, fua, trim, border, flush, tick, restart, read],
     ];
-    let machines = Kept::ALL.into_iter().flat_map(|kept| [(kept, false), (kept, true)]);
-    let with = |(kept, tight)| {
-        scripts.map(|operations| Workload { kept, tight, operations: operations.to_vec() })
+    let machines = Durability::ALL
+        .into_iter()
+        .flat_map(|durability| [(durability, false), (durability, true)]);
+    let with = |(durability, tight)| {
+        scripts.map(|operations| Workload { durability, tight, operations: operations.to_vec() })
     };
     machines.flat_map(with).collect()
 }
