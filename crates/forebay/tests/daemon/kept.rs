@@ -239,7 +239,7 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
     let before = daemon.server();
     daemon.kill_server();
     wait_until("the next server logs it", PATIENCE, || {
-        is_logged("the pool holds 4096 bytes of volume disk=")
+        is_logged("a volume that is not served, keeping it bytes=4096 volume=disk=")
     });
     assert_ne!(daemon.server(), before);
     wait_until("the control socket answers", PATIENCE, || {
