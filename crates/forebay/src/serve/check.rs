@@ -46,8 +46,8 @@ fn check_backing(backing: &str, what: &str) -> anyhow::Result<()> {
 fn check_listener(listen: &Listen) -> anyhow::Result<()> {
     match listen {
         Listen::Unix(path) if !has_directory(path) => Err(with_remedy(
-            anyhow!("there is no directory for the socket {}", path.display()),
-            "make it, or choose another path",
+            anyhow!("the directory of the socket {} does not exist", path.display()),
+            "create it, or choose another path",
         )),
         _ => Ok(()),
     }

@@ -72,7 +72,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
     kept.serving();
-    let line = kept.line().context("cannot read from the keeper's socket")?;
+    let keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
     let (shut_down, shutdown) = tokio::sync::watch::channel(false);
     let manager: Arc<dyn Manager> = Arc::clone(&daemon) as _;
     let control_servers = Arc::new(Mutex::new(Vec::new()));
@@ -92,7 +92,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     });
     let presence = PresenceMonitor::start(Arc::clone(&daemon), state, serve_again)
         .context("cannot start the thread that monitors files in use")?;
-    tokio.block_on(wait_for_stop(&daemon, signals, line))?;
+    tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket))?;
     // Fails only if no control server is left to shut down.
     let _ = shut_down.send(true);
     // Before the servers are joined, as it may start another one.
@@ -203,12 +203,12 @@ fn start(
 async fn wait_for_stop(
     daemon: &Arc<Daemon>,
     mut signals: Signals,
-    mut line: Option<UnixStream>,
+    mut keeper_socket: Option<UnixStream>,
 ) -> anyhow::Result<()> {
     loop {
         let signal = tokio::select! {
             signal = signals.next() => signal,
-            () = keeper::wait_until_gone(&mut line) => {
+            () = keeper::wait_until_gone(&mut keeper_socket) => {
                 tracing::error!("keeper exited, stopping: the pool would not outlive this process");
                 Signal::Stop
             }

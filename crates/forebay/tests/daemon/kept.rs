@@ -141,7 +141,7 @@ fn an_upgrade_under_load_loses_no_write_and_a_failing_program_is_rolled_back() {
         let before = daemon.server();
         write_until(client, &mut lines, &mut random, true, || {
             let (code, text) = run_forebay(directory.path(), &["upgrade"]);
-            assert!(code == Some(0) && text.contains("goes on"), "{text}");
+            assert!(code == Some(0) && text.contains("has taken over"), "{text}");
         });
         assert_ne!(daemon.server(), before);
         client = reconnect(&daemon);
