@@ -36,7 +36,7 @@ pub use hardware::hardware_name;
 pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
 pub use memory::{MemoryBackend, MemoryError};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, look, open, plain_path};
+pub use open::{OpenError, OpenOptions, check, open, plain_path};
 pub use presence::Displaced;
 pub use spec::SpecError;
 
@@ -76,8 +76,8 @@ pub trait Backend: Send + Sync {
     /// Starts an I/O. The caller has checked that its range is aligned and within the size.
     fn submit(&self, io: Io);
 
-    /// The same, and may block until the answer. A store with blocking calls makes them on the
-    /// calling thread and answers before it returns.
+    /// Like [`Backend::submit`], but may block until the answer. A store with blocking calls makes
+    /// them on the calling thread and answers before it returns.
     fn submit_here(&self, io: Io) {
         self.submit(io);
     }

@@ -69,7 +69,7 @@ impl ErrorRule {
             kinds: fields
                 .get("kind", "read, write, flush, discard, zero, all or read+write", Kinds::parse)?
                 .unwrap_or(default.kinds),
-            range: fields.get("range", "1GiB-2GiB (the end is not part of it)", range)?,
+            range: fields.get("range", "1GiB-2GiB (the end is exclusive)", range)?,
             after: fields.get("after", "100", number)?.unwrap_or(default.after),
             rate: fields.get("rate", "0.01 (0 to 1)", share)?.unwrap_or(default.rate),
             error: fields

@@ -23,13 +23,13 @@ use std::time::Instant;
 /// Queue length of the writer thread: a second of a fast volume, in 4 MiB.
 const LINES_WAITING_MAX: usize = 128 << 10;
 
-/// Why a trace can't be written.
+/// The trace cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("the trace '{path}' can't be written")]
+#[error("cannot write the trace '{path}'")]
 pub struct TraceError {
     /// The file.
     path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     source: io::Error,
 }
 

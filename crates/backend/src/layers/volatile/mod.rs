@@ -69,9 +69,9 @@ impl Volatility {
     }
 }
 
-/// Why a volatile cache can't be laid over a backend.
+/// The thread of the layer cannot be started.
 #[derive(Debug, thiserror::Error)]
-#[error("layer volatile gets no thread")]
+#[error("layer volatile cannot start its thread")]
 pub struct VolatileError(#[from] std::io::Error);
 
 impl Fault for VolatileError {
