@@ -106,9 +106,11 @@ impl Fault for SpecError {
             Self::TooDeep { .. } => "remove some of them".into(),
             Self::BadEncoding { .. } => "write a percent sign itself as %25".into(),
             Self::NoBackend { scheme, .. } => backing::remedy_for_scheme(scheme).into(),
-            Self::NoModel { .. } => "use one of model:hdd, model:ssd, model:fixed and model:raid0, \
+            Self::NoModel { .. } => {
+                "use one of model:hdd, model:ssd, model:fixed and model:raid0, \
                                      raid1, raid5, raid6, raid10"
-                .into(),
+                    .into()
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::describe;
 use crate::spec::{Fields, SpecError, size_bytes};
-use crate::{Backend, Description, Extent, Io, IoCount};
+use crate::{Backend, Description, Displaced, Extent, Io, IoCount};
 use forebay_types::{Blame, ByteRange, Fault, IoError, Remedy, SECTOR_BYTES};
 use std::sync::Arc;
 
@@ -95,6 +95,10 @@ impl Backend for Blocks {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         self.inner.extents(range)
+    }
+
+    fn check_presence(&self) -> Result<(), Displaced> {
+        self.inner.check_presence()
     }
 
     fn io_count(&self) -> Option<IoCount> {

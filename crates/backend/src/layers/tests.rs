@@ -174,7 +174,10 @@ fn malformed_layer_names_are_refused() {
             "delay(reads=5ms):memory:1MiB",
             "delay has no option 'reads': the options are read, write, flush, discard, zero, all",
         ),
-        ("delay(read=5):memory:1MiB", "delay: read='5' is invalid: write it like 5ms, 80us or forever"),
+        (
+            "delay(read=5):memory:1MiB",
+            "delay: read='5' is invalid: write it like 5ms, 80us or forever",
+        ),
         ("error(rate=2):memory:1MiB", "error: rate='2' is invalid: write it like 0.01 (0 to 1)"),
         (
             "error(range=2-1):memory:1MiB",

@@ -399,8 +399,8 @@ fn malformed_model_names_are_refused() {
     for (spec, message) in [
         (
             "model:tape",
-            "there is no model 'tape': use one of model:hdd, model:ssd, model:fixed and model:raid0, raid1, \
-             raid5, raid6, raid10",
+            "there is no model 'tape': use one of model:hdd, model:ssd, model:fixed and \
+             model:raid0, raid1, raid5, raid6, raid10",
         ),
         ("model:hdd", "model:hdd needs size: add size=8GiB"),
         (
