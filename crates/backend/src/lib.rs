@@ -88,10 +88,18 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// The backend below a layer. It answers the queries below unless the layer does.
+    fn below(&self) -> Option<&dyn Backend> {
+        None
+    }
+
     /// The allocation of `range`, as consecutive extents that cover it. May block. The safe answer,
     /// and the default, is one allocated extent.
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        vec![Extent { len: range.len, hole: false, zero: false }]
+        match self.below() {
+            Some(below) => below.extents(range),
+            None => vec![Extent { len: range.len, hole: false, zero: false }],
+        }
     }
 
     /// Checks that the store's name still leads to it, unchanged. May block on a path lookup. A
@@ -100,12 +108,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// What happened to the store.
     fn check_presence(&self) -> Result<(), Displaced> {
-        Ok(())
+        self.below().map_or(Ok(()), |below| below.check_presence())
     }
 
     /// The I/Os submitted so far, if the backend counts them. I/Os that bypass [`Backend::submit`]
     /// are not counted, so a backend with a native file has no counts.
     fn io_count(&self) -> Option<IoCount> {
-        None
+        self.below().and_then(|below| below.io_count())
     }
 }

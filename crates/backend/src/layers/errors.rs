@@ -7,7 +7,7 @@ use super::{Kinds, describe};
 use crate::random::Random;
 use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
-use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
+use crate::{Backend, Description, Io, IoKind};
 use forebay_types::{ByteRange, IoError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -151,15 +151,7 @@ impl Backend for Errors {
         }
     }
 
-    fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.inner.check_presence()
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.inner.io_count()
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 }

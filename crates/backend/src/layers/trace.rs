@@ -9,7 +9,7 @@
 use super::describe;
 use crate::pool::join_unless_self;
 use crate::spec::{Fields, SpecError, number};
-use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind, OpenError};
+use crate::{Backend, Description, Io, IoKind, OpenError};
 use forebay_types::{ByteRange, Fault, Remedy};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -132,16 +132,8 @@ impl Backend for Trace {
         self.inner.submit(io);
     }
 
-    fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.inner.check_presence()
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.inner.io_count()
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 }
 
