@@ -181,7 +181,7 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
         (format!("tls = \"forced\"\n{good}"), "no certificate"),
         (
             format!("tls = \"forced\"\ntls-cert = \"/none.pem\"\ntls-key = \"/none.pem\"\n{good}"),
-            "/none.pem can't be read",
+            "cannot read certificate /none.pem",
         ),
     ] {
         std::fs::write(at("forebay.toml"), &bad).unwrap();

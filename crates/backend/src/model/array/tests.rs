@@ -306,7 +306,7 @@ fn arrays_that_cannot_be_are_refused_with_a_remedy() {
     }
     assert_eq!(
         error(Level::Raid6, 8, 8 * KIB, 3),
-        "raid6 of 8 drives serves on with up to 2 of them missing, not with 3: give degraded=2 \
+        "raid6 of 8 drives works with up to 2 of them missing, not 3: give degraded=2 \
          or less"
     );
     let array = spec(Level::Raid5, 15, 0);
