@@ -28,7 +28,7 @@ impl Area {
     /// # Errors
     /// If there is not enough memory, or `len` is zero.
     pub fn new(len: usize) -> Result<Self> {
-        ensure!(len > 0, "an area of no bytes can't be served: give a --size");
+        ensure!(len > 0, "cannot serve an empty area: give a --size above zero");
         // SAFETY: a new mapping at an address of the kernel's choice affects no existing memory.
         let ptr = unsafe {
             mmap_anonymous(
@@ -65,7 +65,7 @@ impl Area {
     /// Appends `len` bytes at `offset` to `out`.
     ///
     /// # Panics
-    /// When the range is not inside; ask [`Area::contains`] first.
+    /// If the range is not inside, see [`Area::contains`].
     pub fn read(&self, offset: u64, len: usize, out: &mut Vec<u8>) {
         assert!(self.contains(offset, len as u64), "{offset}+{len} is outside of the area");
         self.for_each_region(offset as usize, len, |lock, at, piece| {
@@ -78,7 +78,7 @@ impl Area {
     /// Writes `data` at `offset`.
     ///
     /// # Panics
-    /// When the range is not inside; ask [`Area::contains`] first.
+    /// If the range is not inside, see [`Area::contains`].
     pub fn write(&self, offset: u64, data: &[u8]) {
         assert!(self.contains(offset, data.len() as u64), "a write outside of the area");
         let start = offset as usize;

@@ -191,7 +191,7 @@ impl<'a> Connection<'a> {
             flags = RecvFlags::DONTWAIT;
         }
         match recv(self.stream, &mut self.input[self.input_filled..], flags) {
-            Ok((0, _)) => bail!("the server hung up with requests on the way: see its log"),
+            Ok((0, _)) => bail!("the server disconnected with requests in flight: see its log"),
             Ok((received, _)) => self.input_filled += received,
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(error).context("receiving: has the server gone?"),
@@ -206,7 +206,7 @@ impl<'a> Connection<'a> {
             let reply = Reply::decode(header)?;
             let index = usize::try_from(reply.cookie).unwrap_or(usize::MAX);
             let slot = self.slots.get(index).copied().filter(|slot| slot.busy);
-            let slot = slot.with_context(|| format!("an answer to no request: {reply:?}"))?;
+            let slot = slot.with_context(|| format!("a reply without a request: {reply:?}"))?;
             ensure!(
                 reply.errno == 0,
                 "the request at {} failed: errno {}",
@@ -224,7 +224,7 @@ impl<'a> Connection<'a> {
                     self.plan.load.seed,
                 )
             {
-                bail!("the read at {} gave back wrong data from byte {at}", slot.offset);
+                bail!("the read at {} returned wrong data from byte {at}", slot.offset);
             }
             self.input_taken += REPLY_BYTES + payload;
             if self.plan.load.op == Op::Durable && !slot.flushing {

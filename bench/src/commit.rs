@@ -76,7 +76,7 @@ impl GroupLog {
         let file = File::options().write(true).open(path)?;
         if commit == Commit::Direct {
             fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)
-                .with_context(|| format!("{} knows no direct I/O", path.display()))?;
+                .with_context(|| format!("{} does not support direct I/O", path.display()))?;
         }
         let state = State {
             placed: 0,
@@ -91,7 +91,8 @@ impl GroupLog {
         Ok(Self { file, blocks, commit, state: Mutex::new(state), turn: Condvar::new() })
     }
 
-    /// Has `writers` threads append for `duration`, each its next block when the last is durable.
+    /// Appends from `writers` threads for `duration`. Each appends its next block once the last one is
+    /// durable.
     ///
     /// # Errors
     /// When the file fails.
@@ -147,7 +148,7 @@ impl GroupLog {
         let mine = state.written;
         while state.durable < mine {
             if let Some(error) = state.failed {
-                return Err(error).context("the log can't be written");
+                return Err(error).context("cannot write the log");
             }
             state = if state.is_committing {
                 self.turn.wait(state).unwrap_or_else(PoisonError::into_inner)

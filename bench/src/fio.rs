@@ -43,7 +43,7 @@ pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<Report> {
         .arg(format!("--uri=nbd+unix:///{export}?socket={}", socket.display()))
         .args(options)
         .output()
-        .context("running fio: install it, or leave the fio rows out")?;
+        .context("running fio: install it, or omit the fio rows")?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success(),
@@ -66,7 +66,7 @@ pub fn read_report(path: &Path) -> Result<Report> {
 /// The first group of jobs of a report. fio may print warnings before the report begins.
 fn parse(text: &str) -> Result<Report> {
     let start = text.find('{').context("fio printed no report")?;
-    let report: Value = serde_json::from_str(&text[start..]).context("fio's report is no JSON")?;
+    let report: Value = serde_json::from_str(&text[start..]).context("fio's report is not JSON")?;
     let job = report.pointer("/jobs/0").context("fio's report has no jobs")?;
     ensure!(
         job["error"].as_i64().unwrap_or(0) == 0,

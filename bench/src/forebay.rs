@@ -38,7 +38,7 @@ impl Forebay {
         Self::start_with(programs, dir, volumes, memory_bytes, &[])
     }
 
-    /// The same with more arguments.
+    /// Like [`Forebay::start`], with more arguments.
     ///
     /// # Errors
     /// As [`Forebay::start`].
@@ -52,7 +52,8 @@ impl Forebay {
         Self::start_watched(programs, dir, volumes, memory_bytes, more, &mut |_| ())
     }
 
-    /// The same; calls `watch` with the process id every few milliseconds until it is up.
+    /// Like [`Forebay::start`]; calls `watch` with the process id every few milliseconds until the
+    /// server is up.
     ///
     /// # Errors
     /// As [`Forebay::start`].
@@ -145,7 +146,7 @@ impl Forebay {
     /// If the status is unavailable.
     pub fn status(&self) -> Result<Value> {
         let status = self.command(&["status", "--json"])?;
-        serde_json::from_str(&status).context("the status is no JSON")
+        serde_json::from_str(&status).context("the status is not JSON")
     }
 
     /// Runs a `forebay` command against the server. Returns its output.
@@ -171,16 +172,16 @@ impl Forebay {
     /// Sends it SIGTERM.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If it has exited.
     pub fn terminate(&self) -> Result<()> {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).context("the server can't be signalled")
+        kill_process(pid, Signal::TERM).context("cannot signal the server")
     }
 
     /// Waits for it to exit; `None` after `limit`.
     ///
     /// # Errors
-    /// When it can't be waited for.
+    /// If the wait fails.
     pub fn end_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + limit;
         loop {
@@ -221,9 +222,9 @@ impl Counters {
     /// Takes the counters of `volume` out of a status in JSON.
     ///
     /// # Errors
-    /// When it is no status, or has no such volume.
+    /// If it is not a status, or has no such volume.
     pub fn parse(status: &str, volume: &str) -> Result<Self> {
-        let status: Value = serde_json::from_str(status).context("the status is no JSON")?;
+        let status: Value = serde_json::from_str(status).context("the status is not JSON")?;
         let volumes = status["volumes"].as_array().context("the status has no volumes")?;
         let found = volumes.iter().find(|one| one["name"] == volume);
         let found = found.with_context(|| format!("the status has no volume {volume:?}"))?;

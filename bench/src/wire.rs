@@ -157,7 +157,10 @@ impl Request {
     /// If the magic is wrong: the stream is out of sync.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self> {
         let magic = u32::from_be_bytes(part(bytes, 0));
-        ensure!(magic == REQUEST_MAGIC, "a request began with {magic:#x}: the stream lost step");
+        ensure!(
+            magic == REQUEST_MAGIC,
+            "a request began with {magic:#x}: the stream is out of sync"
+        );
         Ok(Self {
             command: Command::from_number(u16::from_be_bytes(part(bytes, 6))),
             flags: u16::from_be_bytes(part(bytes, 4)),
@@ -193,7 +196,7 @@ impl Reply {
     /// If the magic is wrong: the server sends unnegotiated structured replies, or is out of sync.
     pub fn decode(bytes: &[u8; REPLY_BYTES]) -> Result<Self> {
         let magic = u32::from_be_bytes(part(bytes, 0));
-        ensure!(magic == REPLY_MAGIC, "a reply began with {magic:#x}: the stream lost step");
+        ensure!(magic == REPLY_MAGIC, "a reply began with {magic:#x}: the stream is out of sync");
         Ok(Self {
             errno: u32::from_be_bytes(part(bytes, 4)),
             cookie: u64::from_be_bytes(part(bytes, 8)),
@@ -242,7 +245,7 @@ pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Expor
     open_export_with(stream, name, Wishes::default())
 }
 
-/// The same with optional features.
+/// Like [`open_export`], with optional features.
 ///
 /// # Errors
 /// As [`open_export`].

@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let mut columns = Vec::new();
     for column in &arguments.columns {
         let Some((title, dir)) = column.split_once('=') else {
-            bail!("{column:?} is no column: write TITLE=DIRECTORY");
+            bail!("{column:?} is not a column: write TITLE=DIRECTORY");
         };
         columns.push((title, PathBuf::from(dir)));
     }

@@ -140,11 +140,11 @@ impl Mode {
     }
 
     /// Whether all answered writes must survive. Flushed and FUA writes always must.
-    fn keeps_what_was_answered(self, end: End) -> bool {
+    fn keeps_answered_writes(self, end: End) -> bool {
         match (end, self) {
             (End::Stop, _) | (_, Self::Journal | Self::Ordered) => true,
             (_, Self::WriteBack | Self::JournalFlush) => false,
-            // The disk has it, and survives a kill.
+            // The disk has every answered write, and survives a kill.
             (end, Self::WriteThrough | Self::Bypass) => end == End::Kill,
         }
     }
@@ -159,7 +159,7 @@ struct Run {
     /// How the previous run ended.
     before: End,
     answered: u64,
-    lives: u64,
+    runs: u64,
 }
 
 fn main() -> ExitCode {
@@ -173,7 +173,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<()> {
-    ensure!(arguments.stops > 0, "--stops: the last life ends with a stop, so there is one");
+    ensure!(arguments.stops > 0, "--stops: at least 1, because the last run ends with a stop");
     std::fs::create_dir_all(&arguments.folder)
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
     let outside = arguments.outside.clone().unwrap_or_else(|| arguments.backing.clone().into());
@@ -183,10 +183,10 @@ fn run(arguments: Arguments) -> Result<()> {
         _ => None,
     };
     let random = Random::new(u64::from(arguments.seed));
-    let mut run = Run { arguments, oracle, disk, random, before: End::Stop, answered: 0, lives: 0 };
+    let mut run = Run { arguments, oracle, disk, random, before: End::Stop, answered: 0, runs: 0 };
     let begin = Instant::now();
     for end in run.ends() {
-        run.live(end).with_context(|| format!("life {} of the server", run.lives))?;
+        run.run_server(end).with_context(|| format!("run {} of the server", run.runs))?;
         if end == End::Stop {
             // Cut off its disk as well: a stop has flushed it.
             run.disk.as_mut().map_or(Ok(()), DiskProcess::kill)?;
@@ -195,11 +195,11 @@ fn run(arguments: Arguments) -> Result<()> {
     }
     let seconds = begin.elapsed().as_secs_f64();
     println!(
-        "operations={} per_second={:.0} compared_mib={} lives={} seconds={seconds:.1}",
+        "operations={} per_second={:.0} compared_mib={} runs={} seconds={seconds:.1}",
         run.answered,
         run.answered as f64 / seconds,
         run.oracle.compared / 2048,
-        run.lives,
+        run.runs,
     );
     Ok(())
 }
@@ -218,8 +218,8 @@ impl Run {
         ends
     }
 
-    fn live(&mut self, end: End) -> Result<()> {
-        self.lives += 1;
+    fn run_server(&mut self, end: End) -> Result<()> {
+        self.runs += 1;
         let server = self.start_disk_and_server()?;
         let shape = (self.arguments.connections, self.arguments.depth);
         let mut session = Session::open(&server.socket, "v", shape, &mut self.oracle)?;
@@ -234,8 +234,8 @@ impl Run {
             }
             End::Cut => session.scan(Some("after a power cut"))?,
         }
-        let lives = self.arguments.stops + self.arguments.kills + self.arguments.cuts;
-        let share = self.arguments.operations / lives;
+        let runs = self.arguments.stops + self.arguments.kills + self.arguments.cuts;
+        let share = self.arguments.operations / runs;
         let count = share / 2 + self.random.below(share.max(1)) + 1;
         let seed = self.random.next_u64();
         let mut export = session.export();
@@ -260,7 +260,7 @@ impl Run {
             disk.kill()?;
         }
         self.answered += session.take_last_answers()?;
-        self.oracle.crash(self.arguments.mode.keeps_what_was_answered(end));
+        self.oracle.crash(self.arguments.mode.keeps_answered_writes(end));
         Ok(())
     }
 

@@ -96,7 +96,7 @@ fn start(arguments: &Arguments, setup: &Setup) -> Result<Vec<Server>> {
         let server = match Server::start(*kind, setup) {
             Ok(server) => server,
             Err(error) if kind.is_peer() => {
-                eprintln!("peers: left out: {error:#}");
+                eprintln!("peers: skipped: {error:#}");
                 continue;
             }
             Err(error) => return Err(error),

@@ -133,7 +133,7 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     first.run()?;
     let start_s = begun.elapsed().as_secs_f64();
     let log = std::fs::read_to_string(dir.path().join("log"))?;
-    let restored = restored_bytes(&log).context("the log says nothing of what came back")?;
+    let restored = restored_bytes(&log).context("the log does not report the restored bytes")?;
     // The same seed selects the same places.
     load.op = Op::Read;
     load.run()?;
@@ -157,7 +157,7 @@ fn read(path: &Path, bytes: u64) -> Result<f64> {
     area.bytes_mut().fill(1);
     let begun = Instant::now();
     for position in (0..bytes).step_by(READ_BYTES) {
-        ensure!(file.read_at(area.bytes_mut(), position)? > 0, "the file is shorter");
+        ensure!(file.read_at(area.bytes_mut(), position)? > 0, "the file ends early");
     }
     Ok(begun.elapsed().as_secs_f64())
 }

@@ -109,7 +109,7 @@ impl Session {
     /// Disconnects: with a reset, or a normal close.
     fn leave(self, random: &mut Random) {
         if self.is_tcp && random.below(2) == 0 {
-            // On failure the close is orderly, which is as good.
+            // If that fails, the close is an orderly one, which will do.
             let zero = Some(Duration::ZERO);
             let _ = rustix::net::sockopt::set_socket_linger(&self.socket, zero);
         }
@@ -164,7 +164,7 @@ pub fn attack(
     }
     match is_refused {
         Some(error) if crowd.opened.load(Ordering::Relaxed) < quota => {
-            Err(error).context("a hostile client can't connect")
+            Err(error).context("a hostile client cannot connect")
         }
         _ => Ok(()),
     }

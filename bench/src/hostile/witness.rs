@@ -37,7 +37,7 @@ impl Witness {
         (start, len): (u64, u64),
         random: Random,
     ) -> Result<Self> {
-        let mut stream = UnixStream::connect(socket).context("the witness can't connect")?;
+        let mut stream = UnixStream::connect(socket).context("the witness cannot connect")?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         wire::open_export(&mut stream, export)?;
@@ -78,7 +78,9 @@ impl Witness {
     fn read(&mut self, offset: u64, len: u64) -> Result<()> {
         self.ask(Command::Read, offset, len, &[])?;
         let mut bytes = vec![0; len as usize];
-        self.stream.read_exact(&mut bytes).context("the server does not send what was read")?;
+        self.stream
+            .read_exact(&mut bytes)
+            .context("the server does not send the data of a read")?;
         let expected = &self.content[offset as usize..][..bytes.len()];
         let wrong = bytes.iter().zip(expected).position(|(got, expected)| got != expected);
         ensure!(wrong.is_none(), "byte {} of a read of {len} is wrong", wrong.unwrap_or(0));

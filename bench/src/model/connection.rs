@@ -152,7 +152,7 @@ impl Connection {
     /// Receives available data without blocking. Returns whether there was any.
     ///
     /// # Errors
-    /// When the socket fails for another reason than a server that is gone.
+    /// If the socket fails for another reason than a disconnect.
     pub fn pull(&mut self) -> Result<bool> {
         if self.taken * 2 >= self.input.len() {
             self.input.drain(..self.taken);
@@ -185,7 +185,7 @@ impl Connection {
             let took = match u32::from_be_bytes(*magic) {
                 REPLY_MAGIC => take_simple(&mut self.slots, arrived, self.export.structured)?,
                 STRUCTURED_MAGIC => take_chunk(&mut self.slots, arrived, self.export.allocation)?,
-                magic => bail!("a reply begins with {magic:#x}: the stream lost step"),
+                magic => bail!("a reply begins with {magic:#x}: the stream is out of sync"),
             };
             let Some((used, slot, is_last)) = took else { return Ok(None) };
             self.taken += used;
@@ -210,7 +210,7 @@ type Took = Option<(usize, usize, bool)>;
 fn exchange_of(slots: &mut [Option<Exchange>], cookie: u64) -> Result<(usize, &mut Exchange)> {
     let slot = usize::try_from(cookie).unwrap_or(usize::MAX);
     let exchange = slots.get_mut(slot).and_then(Option::as_mut);
-    Ok((slot, exchange.with_context(|| format!("an answer to no request, cookie {cookie:#x}"))?))
+    Ok((slot, exchange.with_context(|| format!("a reply without a request, cookie {cookie:#x}"))?))
 }
 
 fn take_simple(slots: &mut [Option<Exchange>], arrived: &[u8], structured: bool) -> Result<Took> {
@@ -242,7 +242,7 @@ fn take_chunk(
     let (slot, exchange) = exchange_of(slots, cookie)?;
     let mut payload = Numbers(payload);
     match kind {
-        chunk::NONE => ensure!(flags & 1 != 0 && len == 0, "an empty part that is not the last"),
+        chunk::NONE => ensure!(flags & 1 != 0 && len == 0, "an empty chunk that is not the last"),
         chunk::DATA => {
             let offset = payload.u64()?;
             exchange.part(offset, payload.0.len())?.copy_from_slice(payload.0);
@@ -258,7 +258,7 @@ fn take_chunk(
             }
         }
         kind if kind >= chunk::ERROR_FIRST => exchange.errno = payload.u32()?,
-        kind => bail!("a part of a reply has the unknown type {kind}"),
+        kind => bail!("a chunk of a reply has the unknown type {kind}"),
     }
     Ok(Some((STRUCTURED_BYTES + len, slot, flags & 1 != 0)))
 }
@@ -270,7 +270,7 @@ impl Exchange {
         self.filled += len;
         let place = usize::try_from(offset.wrapping_sub(start)).unwrap_or(usize::MAX);
         let part = place.checked_add(len).and_then(|end| self.data.get_mut(place..end));
-        part.with_context(|| format!("{len} bytes at {offset} are an answer to another read"))
+        part.with_context(|| format!("{len} bytes at {offset} are outside of the read"))
     }
 }
 
@@ -280,7 +280,7 @@ struct Numbers<'a>(&'a [u8]);
 impl Numbers<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (number, rest) =
-            self.0.split_first_chunk().context("a part of a reply is too short")?;
+            self.0.split_first_chunk().context("a chunk of a reply is too short")?;
         self.0 = rest;
         Ok(*number)
     }

@@ -89,7 +89,7 @@ fn open_for_reading(path: &Path) -> Result<File> {
         Err(error) if error.kind() == ErrorKind::InvalidInput => File::open(path),
         result => result,
     };
-    file.with_context(|| format!("opening {} from outside", path.display()))
+    file.with_context(|| format!("opening {} beside the server", path.display()))
 }
 
 /// A disk that is a process with a socket, such as an NBD server. Killed when dropped.

@@ -212,7 +212,7 @@ impl<'a> Session<'a> {
         for connection in &mut self.connections {
             connection.push()?;
             connection.pull()?;
-            ensure!(!connection.is_closed, "the server hung up with requests in flight");
+            ensure!(!connection.is_closed, "the server disconnected with requests in flight");
         }
         Ok(())
     }

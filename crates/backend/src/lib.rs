@@ -36,7 +36,7 @@ pub use hardware::hardware_name;
 pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
 pub use memory::{MemoryBackend, MemoryError};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, look, open, plain_path};
+pub use open::{OpenError, OpenOptions, check, open, plain_path};
 pub use presence::Displaced;
 pub use spec::SpecError;
 
@@ -76,8 +76,8 @@ pub trait Backend: Send + Sync {
     /// Starts an I/O. The caller has checked that its range is aligned and within the size.
     fn submit(&self, io: Io);
 
-    /// The same, and may block until the answer. A store with blocking calls makes them on the
-    /// calling thread and answers before it returns.
+    /// Like [`Backend::submit`], but may block until the answer. A store with blocking calls makes
+    /// them on the calling thread and answers before it returns.
     fn submit_here(&self, io: Io) {
         self.submit(io);
     }
@@ -88,10 +88,18 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// The backend below a layer. It answers the queries below unless the layer does.
+    fn below(&self) -> Option<&dyn Backend> {
+        None
+    }
+
     /// The allocation of `range`, as consecutive extents that cover it. May block. The safe answer,
     /// and the default, is one allocated extent.
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        vec![Extent { len: range.len, hole: false, zero: false }]
+        match self.below() {
+            Some(below) => below.extents(range),
+            None => vec![Extent { len: range.len, hole: false, zero: false }],
+        }
     }
 
     /// Checks that the store's name still leads to it, unchanged. May block on a path lookup. A
@@ -100,12 +108,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// What happened to the store.
     fn check_presence(&self) -> Result<(), Displaced> {
-        Ok(())
+        self.below().map_or(Ok(()), |below| below.check_presence())
     }
 
     /// The I/Os submitted so far, if the backend counts them. I/Os that bypass [`Backend::submit`]
     /// are not counted, so a backend with a native file has no counts.
     fn io_count(&self) -> Option<IoCount> {
-        None
+        self.below().and_then(|below| below.io_count())
     }
 }

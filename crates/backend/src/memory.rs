@@ -24,28 +24,28 @@ const PAGE_BYTES: u64 = 4096;
 /// Locks shared by all chunks: more than concurrently copying threads.
 const LOCK_COUNT: usize = 64;
 
-/// Why a store in memory can't be made.
+/// Why a memory disk cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// No store has this size.
-    #[error("a memory of {size_bytes} bytes can't be a disk")]
+    /// Zero, or not a multiple of the sector size.
+    #[error("a memory disk cannot have {size_bytes} bytes")]
     Size {
-        /// The size asked for.
+        /// The requested size.
         size_bytes: u64,
     },
-    /// The size is not written as one.
-    #[error("memory:{text} has no size")]
+    /// The size cannot be parsed.
+    #[error("memory:{text} has no valid size")]
     NoSize {
-        /// What was written for a size.
+        /// The text in place of the size.
         text: String,
     },
-    /// The system does not give that much.
-    #[error("{size_bytes} bytes of memory can't be mapped")]
+    /// The kernel refuses the mapping.
+    #[error("cannot map {size_bytes} bytes of memory")]
     Map {
-        /// The size asked for.
+        /// The requested size.
         size_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: rustix::io::Errno,
     },
 }
@@ -57,7 +57,7 @@ impl Fault for MemoryError {
                 "give a size above zero that is a multiple of 512, like memory:1GiB".into()
             }
             Self::NoSize { .. } => "write it like memory:1GiB".into(),
-            Self::Map { .. } => "ask for less".into(),
+            Self::Map { .. } => "give a smaller size".into(),
         }
     }
 
@@ -359,22 +359,22 @@ mod tests {
     #[test]
     fn invalid_sizes_are_refused() {
         for (text, message) in [
-            ("", "memory: has no size: write it like memory:1GiB"),
+            ("", "memory: has no valid size: write it like memory:1GiB"),
             (
                 "1000",
-                "a memory of 1000 bytes can't be a disk: give a size above zero that is a \
+                "a memory disk cannot have 1000 bytes: give a size above zero that is a \
                  multiple of 512, like memory:1GiB",
             ),
             (
                 "0",
-                "a memory of 0 bytes can't be a disk: give a size above zero that is a \
+                "a memory disk cannot have 0 bytes: give a size above zero that is a \
                  multiple of 512, like memory:1GiB",
             ),
-            ("8191PiB", "memory:8191PiB has no size: write it like memory:1GiB"),
+            ("8191PiB", "memory:8191PiB has no valid size: write it like memory:1GiB"),
             (
                 "8388607TiB",
-                "9223370937343148032 bytes of memory can't be mapped: Cannot allocate memory (os \
-                 error 12): ask for less",
+                "cannot map 9223370937343148032 bytes of memory: Cannot allocate memory (os \
+                 error 12): give a smaller size",
             ),
         ] {
             assert_eq!(open(text, false).err().unwrap().explained(), message);

@@ -1,4 +1,4 @@
-//! From the name of a backend to the backend.
+//! Opens a backend by its name.
 //!
 //! ```text
 //! BACKEND = PATH                                   a regular file or block device
@@ -11,11 +11,11 @@
 //!         | nbd://HOST[:PORT]/EXPORT               an export of an NBD server
 //!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
 //!         | LAYER(OPTION=VALUE,…):BACKEND          a layer over any of these
-//! LAYER   = delay | error | rate | trace | volatile
+//! LAYER   = blocks | delay | error | rate | trace | volatile
 //! ```
 //!
-//! Values are percent-encoded where they contain what separates them: `%`, and `,` `)` in a
-//! layer, `&` in a model. A name is told from a path by what it begins with: a file that is
+//! Values are percent-encoded if they contain a separator: `%`, `,` or `)` in a layer, `%` or `&` in
+//! a model. The part before the first colon or parenthesis distinguishes a name from a path: a file
 //! called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{FileBackend, FileError};
@@ -29,18 +29,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Layers and models that may lie on each other: more than make sense, few enough for any stack.
+/// Maximum number of nested layers and models: the open is recursive.
 const LAYERS_MAX: usize = 16;
 
 /// A kind of backend other than a file or block device.
 struct Scheme {
-    /// What its names begin with, before a colon.
+    /// The texts before the colon.
     names: &'static [&'static str],
     open: Open,
 }
 
-/// Opens the backend with this name, of which the second is what follows the colon, below this
-/// number of layers.
+/// Opens a backend. Takes the whole name and the part after the colon, and the number of layers above
+/// it.
 type Open = fn((&str, &str), &OpenOptions, usize) -> Result<Arc<dyn Backend>, OpenError>;
 
 /// The registry of schemes. Any other name is the path of a file or block device.
@@ -59,19 +59,19 @@ const SCHEMES: [Scheme; 3] = [
     },
 ];
 
-/// The scheme of a name, and what follows the colon; `None` for a path.
+/// The scheme of a name, and the part after the colon; `None` for a path.
 fn scheme_of(spec: &str) -> Option<(&'static Scheme, &str)> {
     let (name, rest) = spec.split_once(':')?;
     let scheme = SCHEMES.iter().find(|scheme| scheme.names.contains(&name))?;
     Some((scheme, rest))
 }
 
-/// How a backend is opened.
+/// Options for opening a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Nothing is ever written to it.
+    /// Refuse writes.
     pub read_only: bool,
-    /// How long I/O waits for a server that went away, in seconds, before it fails.
+    /// How long I/O waits for a lost server before it fails, in seconds.
     pub reconnect_seconds: u32,
     /// How long to wait for a file or block device that another program has open. The kernel may
     /// close the files of a killed process a moment after the process is gone.
@@ -151,7 +151,7 @@ pub fn plain_path(spec: &str) -> Option<&Path> {
 ///
 /// # Errors
 /// If it does not exist, or is neither a file nor a block device; or if there is no such backend.
-pub fn look(spec: &str) -> Result<(), OpenError> {
+pub fn check(spec: &str) -> Result<(), OpenError> {
     let mut rest = spec;
     while let Some((_, _, inner)) = split_layer(rest)? {
         rest = inner;
@@ -159,7 +159,7 @@ pub fn look(spec: &str) -> Result<(), OpenError> {
     if scheme_of(rest).is_some() {
         return Ok(());
     }
-    FileBackend::look(path_of(rest)?).map_err(|error| name_scheme(rest, error))
+    FileBackend::check(path_of(rest)?).map_err(|error| name_scheme(rest, error))
 }
 
 /// Opens the backend that `spec` names.
@@ -197,7 +197,7 @@ fn path_of(spec: &str) -> Result<&Path, SpecError> {
     if path.is_empty() { Err(SpecError::Empty) } else { Ok(Path::new(path)) }
 }
 
-/// Reports an unknown scheme where no file has this name: the name may still be that of a file.
+/// Reports an unknown scheme rather than a missing file, unless the name has no scheme.
 fn name_scheme(spec: &str, error: FileError) -> OpenError {
     match (error, backing::scheme_of(spec)) {
         (FileError::NotFound { .. }, Some(scheme)) if scheme != "file" => {
@@ -207,7 +207,7 @@ fn name_scheme(spec: &str, error: FileError) -> OpenError {
     }
 }
 
-/// Takes a layer off the front: its name, its options and what is below.
+/// Splits off the outermost layer: its name, its options and the backend below.
 fn split_layer(spec: &str) -> Result<Option<(&str, &str, &str)>, SpecError> {
     let Some((name, rest)) = spec.split_once('(') else { return Ok(None) };
     let Some(&name) = layers::NAMES.iter().find(|&&known| known == name) else { return Ok(None) };
@@ -235,9 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_what_they_name() {
+    fn a_name_opens_its_backend() {
         let directory = tempfile::tempdir().unwrap();
-        // A file with the looks of a layer, a model and an address at once.
+        // A file whose name resembles a layer, a model and an address.
         let path = directory.path().join("delay(x):model:nbd:memory:1");
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
         let path = path.display().to_string();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_without_a_backend_is_named_with_its_remedy_and_no_file_is_to_be_made() {
+    fn an_unknown_scheme_gets_its_own_remedy() {
         for (spec, remedy) in [
             ("s3://bucket/disk", "nbdkit"),
             ("rbd:pool/image", "rbd map"),
@@ -265,21 +265,22 @@ mod tests {
             ("delay():s3://bucket/disk", "nbdkit"),
         ] {
             let error = open(spec, &OpenOptions::default()).err().unwrap();
-            let (text, said) = (error.to_string(), error.remedy().to_string());
+            let (text, remedies) = (error.to_string(), error.remedy().to_string());
             assert!(text.contains("there is no backend"), "{spec}: {text}");
-            assert!(said.contains(remedy) && !said.contains("truncate"), "{spec}: {said}");
+            let is_right = remedies.contains(remedy) && !remedies.contains("truncate");
+            assert!(is_right, "{spec}: {remedies}");
         }
         let error = open("/none/disk.img", &OpenOptions::default()).err().unwrap();
         assert!(error.remedy().to_string().contains("truncate"));
     }
 
     #[test]
-    fn names_that_lead_nowhere() {
+    fn invalid_names_are_refused() {
         assert!(error("").starts_with("the name of the backend is empty"));
         assert!(error("file:").starts_with("the name of the backend is empty"));
         assert!(error("memry:1GiB").contains("there is no backend 'memry:'"));
         assert!(error("slow(read=1ms):memory:1MiB").contains("does not exist"));
         assert!(error("nbds://h/x").contains("TLS"));
-        assert!(error("nbd:h").contains("is no address of an export"));
+        assert!(error("nbd:h").contains("is not the address of an export"));
     }
 }

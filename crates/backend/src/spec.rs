@@ -1,24 +1,24 @@
-//! The options inside the name of a backend: `key=value` pairs, each known, each at most once.
+//! The options in the name of a backend: `key=value` pairs, each known, each at most once.
 //!
-//! Everything that can be mistyped is answered with what was typed and what would be right.
+//! Each error repeats the operator's text and gives valid values.
 
 use forebay_types::{Blame, Fault, Remedy, Size, backing};
 
-/// What is wrong with the text that names a backend.
+/// A fault in the name of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// Nothing was given.
+    /// The name is empty.
     #[error("the name of the backend is empty")]
     Empty,
-    /// An option that the thing does not have.
+    /// An option that the backend or layer does not have.
     #[error("{what} has no option '{key}'")]
     UnknownOption {
         /// The backend or layer.
         what: String,
         /// The option as typed.
         key: String,
-        /// All there are, for the message.
+        /// The known options, separated by commas.
         known: String,
     },
     /// An option without a value.
@@ -37,8 +37,8 @@ pub enum SpecError {
         /// The option.
         key: String,
     },
-    /// A value that can't be read.
-    #[error("{what}: '{value}' is no {key}")]
+    /// A value that cannot be parsed.
+    #[error("{what}: {key}='{value}' is invalid")]
     BadValue {
         /// The backend or layer.
         what: String,
@@ -46,47 +46,47 @@ pub enum SpecError {
         key: String,
         /// The value as typed.
         value: String,
-        /// Values that would do.
+        /// Valid values.
         example: &'static str,
     },
-    /// An option that has to be there.
+    /// A missing option.
     #[error("{what} needs {key}")]
     Missing {
         /// The backend or layer.
         what: String,
         /// The option.
         key: String,
-        /// A value that would do.
+        /// A valid value.
         example: &'static str,
     },
-    /// A layer without its end or without anything below it.
-    #[error("layer {what} is not complete")]
+    /// A layer without a closing parenthesis, or without a backend below it.
+    #[error("layer {what} is incomplete")]
     Incomplete {
         /// The layer.
         what: String,
     },
-    /// More layers than anyone needs.
-    #[error("more than {max} layers and models lie on each other")]
+    /// Too many nested layers and models.
+    #[error("more than {max} layers and models are nested")]
     TooDeep {
-        /// How many may.
+        /// The maximum.
         max: usize,
     },
-    /// A percent sign that is not followed by two hexadecimal digits, or bytes that are no text.
+    /// A percent sign without two hexadecimal digits after it, or bytes that are not UTF-8.
     #[error("'{text}' is not percent-encoded text")]
     BadEncoding {
         /// The text as typed.
         text: String,
     },
-    /// A name that begins like an address of something that is no backend, and is no file either.
+    /// A name with an unknown scheme that is not the name of a file either.
     #[error("'{spec}' names no file, and there is no backend '{scheme}:'")]
     NoBackend {
         /// The name as typed.
         spec: String,
-        /// What it begins with.
+        /// The text before the colon.
         scheme: String,
     },
-    /// A model of something that there is no model of.
-    #[error("no model '{name}'")]
+    /// An unknown model.
+    #[error("there is no model '{name}'")]
     NoModel {
         /// The model as typed.
         name: String,
@@ -103,12 +103,14 @@ impl Fault for SpecError {
             Self::BadValue { example, .. } => format!("write it like {example}").into(),
             Self::Missing { key, example, .. } => format!("add {key}={example}").into(),
             Self::Incomplete { what } => format!("write {what}(OPTION=VALUE,…):BACKEND").into(),
-            Self::TooDeep { .. } => "leave some out".into(),
+            Self::TooDeep { .. } => "remove some of them".into(),
             Self::BadEncoding { .. } => "write a percent sign itself as %25".into(),
             Self::NoBackend { scheme, .. } => backing::remedy_for_scheme(scheme).into(),
-            Self::NoModel { .. } => "there are model:hdd, model:ssd, model:fixed and model:raid0, \
+            Self::NoModel { .. } => {
+                "use one of model:hdd, model:ssd, model:fixed and model:raid0, \
                                      raid1, raid5, raid6, raid10"
-                .into(),
+                    .into()
+            }
         }
     }
 
@@ -117,7 +119,7 @@ impl Fault for SpecError {
     }
 }
 
-/// Replaces `%41` by `A` and so on.
+/// Decodes percent-encoded text: `%41` is `A`.
 pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
     let fail = || SpecError::BadEncoding { text: text.to_owned() };
     let digit = |byte: Option<u8>| {
@@ -135,7 +137,7 @@ pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
         }
     }
     match String::from_utf8(decoded) {
-        // A NUL can be part of no path and no export name.
+        // Neither a path nor an export name can contain NUL.
         Ok(decoded) if !decoded.contains('\0') => Ok(decoded),
         _ => Err(fail()),
     }
@@ -145,12 +147,12 @@ pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
 pub(crate) struct Fields<'a> {
     what: &'a str,
     fields: Vec<(&'a str, String)>,
-    /// What every key that is asked for begins with.
+    /// The prefix of all keys in queries.
     prefix: &'static str,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads `text`, pairs of the `known` keys with percent-encoded values between `separator`s.
+    /// Parses `text`: pairs of a `known` key and a percent-encoded value, between `separator`s.
     pub(crate) fn parse(
         what: &'a str,
         text: &'a str,
@@ -176,18 +178,18 @@ impl<'a> Fields<'a> {
         Ok(Self { what, fields, prefix: "" })
     }
 
-    /// The options whose keys begin with `prefix`, to be asked for without it.
+    /// The options whose keys begin with `prefix`, queried without it.
     pub(crate) fn under(&self, prefix: &'static str) -> Self {
         Self { what: self.what, fields: self.fields.clone(), prefix }
     }
 
-    /// The value of an option as typed, if it is there.
+    /// The text of an option, if it is set.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
-        let is_it = |k: &str| k.strip_prefix(self.prefix) == Some(key);
-        self.fields.iter().find(|(k, _)| is_it(k)).map(|(_, value)| value.as_str())
+        let is_key = |k: &str| k.strip_prefix(self.prefix) == Some(key);
+        self.fields.iter().find(|(k, _)| is_key(k)).map(|(_, value)| value.as_str())
     }
 
-    /// The value of an option, if it is there, as `read` understands it.
+    /// The value of an option, parsed with `read`, if it is set.
     pub(crate) fn get<T>(
         &self,
         key: &str,
@@ -206,15 +208,15 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The error that an option is missing.
+    /// The error for a missing option.
     pub(crate) fn missing(&self, key: &str, example: &'static str) -> SpecError {
         let (what, key) = (self.what.to_owned(), format!("{}{key}", self.prefix));
         SpecError::Missing { what, key, example }
     }
 }
 
-/// Reads a length of time, `250ns`, `80us`, `8.5ms`, `1s` or `2m`, in nanoseconds. A bare number
-/// is refused: nobody knows its unit.
+/// Parses a duration, `250ns`, `80us`, `8.5ms`, `1s` or `2m`, in nanoseconds. Refuses a number
+/// without a unit.
 pub(crate) fn duration_ns(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);
@@ -227,26 +229,24 @@ pub(crate) fn duration_ns(text: &str) -> Option<u64> {
         _ => return None,
     };
     let ns = number.parse::<f64>().ok()? * unit_ns;
-    // A day is longer than any disk takes, and keeps sums of times far from the end of 64 bits.
+    // At most a day, so that sums of times do not overflow 64 bits.
     (ns <= 86_400e9).then_some(ns.round() as u64)
 }
 
-/// Reads bytes per second, `120MiB/s` (the `/s` may be left out), not zero.
+/// Parses a rate above zero in bytes per second, `120MiB/s` or `120MiB`.
 pub(crate) fn bytes_per_second(text: &str) -> Option<u64> {
     text.strip_suffix("/s").unwrap_or(text).parse::<Size>().ok().map(Size::bytes).filter(|&b| b > 0)
 }
 
-/// Reads a size in bytes.
 pub(crate) fn size_bytes(text: &str) -> Option<u64> {
     text.parse::<Size>().ok().map(Size::bytes)
 }
 
-/// Reads a number.
 pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// Reads a switch.
+/// Parses `on` or `off`.
 pub(crate) fn switch(text: &str) -> Option<bool> {
     match text {
         "on" => Some(true),
@@ -277,7 +277,7 @@ mod tests {
         }
         let fields = Fields::parse("memory", "size=big", ',', &known).unwrap();
         let error = fields.get("size", "8GiB", size_bytes).unwrap_err();
-        assert_eq!(error.explained(), "memory: 'big' is no size: write it like 8GiB");
+        assert_eq!(error.explained(), "memory: size='big' is invalid: write it like 8GiB");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The command line: every command and option with its help.
 //!
-//! Words that the configuration file has as well are read by the parsers of `forebay_config`, so
-//! that a value is understood in both or in neither.
+//! `forebay_config` parses all values that the configuration file has too, so that both accept the
+//! same.
 
 use crate::rescue::RescueCommand;
 use crate::user::is_root;
@@ -27,37 +27,38 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What is to be done.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve volumes to clients, until stopped
+    /// Serve volumes to clients until stopped
     Serve(ServeArguments),
-    /// Show what a running forebay is doing
+    /// Show the status of a running forebay
     Status(ShowArguments),
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Rehearse a power failure on a running forebay
     #[command(long_about = "Rehearse a power failure on a running forebay.\n\
-        What is dirty under supplies is written to the vault's space, made stable, read back and \
-        compared, and the disks are flushed, while clients are served. The report is kept in the \
-        state directory, under drills. Ends with 1 if not everything would have been in safety \
-        while the battery lasts.")]
+        The dirty data of volumes under a UPS is written to the vault, synced, read back and \
+        compared, and the disks are flushed, while clients are served. The vault is empty \
+        afterwards. The report is kept in the state directory, under drills. The exit code is 1 if \
+        the battery would not have lasted until all data was saved.")]
     Drill(ShowArguments),
-    /// Write all dirty data to the disks and end a running forebay
+    /// Write all dirty data to the disks and stop a running forebay
     Stop(StateArguments),
-    /// Let the program now at the path of a running forebay go on with its pool
-    #[command(long_about = "Let the program now at the path of a running forebay go on with its \
-        pool.\nNothing is written to the disks first: what is dirty stays in memory, which a \
-        keeper holds. Clients connect again. The new program checks the configuration first; if it \
-        refuses it, nothing happens. If it does not come to serve, the one before goes on.")]
+    /// Replace a running forebay by the program now at its path, which adopts the pool
+    #[command(long_about = "Replace a running forebay by the program now at its path, which \
+        adopts the pool.\nNo data is written to the disks first: dirty data stays in memory, which \
+        a keeper holds. Clients have to reconnect. The new program checks the configuration first; \
+        if it refuses it, nothing changes. If it ends before it serves, the old program is started \
+        again.")]
     Upgrade(StateArguments),
-    /// Look into a journal or a vault, and bring what it holds to a disk, while no forebay has them
+    /// Inspect a journal or vault that no forebay uses, and write its data to a disk
     #[command(subcommand)]
     Rescue(RescueCommand),
 }
 
-/// Which forebay is meant.
+/// Selects a daemon.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StateArguments {
     /// State directory of the daemon [default: /run/forebay for root, else
@@ -66,10 +67,10 @@ pub(crate) struct StateArguments {
     pub(crate) state: Option<PathBuf>,
 }
 
-/// Arguments of commands that show something.
+/// Arguments of the commands that print a report.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArguments {
-    /// Show it as JSON, in the form of the control API
+    /// Print JSON, in the form of the control API
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -83,94 +84,94 @@ pub(crate) struct ServeArguments {
     #[arg(value_name = "DISK", value_parser = VolumeSpec::from_disk)]
     disks: Vec<VolumeSpec>,
 
-    /// Volume to serve: NAME=BACKING[,KEY=VALUE...]; may be given several times
+    /// Volume to serve: NAME=BACKING[,KEY=VALUE...]; repeatable
     #[arg(
         long = "volume",
         value_name = "SPEC",
-        long_help = volume_help("Volume to serve: NAME=BACKING[,KEY=VALUE...]; may be repeated.")
+        long_help = volume_help("Volume to serve: NAME=BACKING[,KEY=VALUE...]; repeatable.")
     )]
     volumes: Vec<VolumeSpec>,
 
-    /// Check the configuration and the disks it names, and end; nothing is opened or changed
+    /// Check the configuration and that its disks exist, then exit; opens and changes no disk
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Configuration file; options win over what it says
+    /// Configuration file; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Where NBD clients connect: unix:PATH or tcp:HOST:PORT; may be given several times
+    /// Listening address for NBD clients: unix:PATH or tcp:HOST:PORT; repeatable
     /// [default: unix:STATE/nbd.sock]
     #[arg(long, value_name = "ADDRESS")]
     nbd: Vec<Listen>,
 
-    /// Memory for the cache: a size like 2GiB, or auto [default: auto, an eighth of what is
-    /// available]
+    /// Memory for the cache: a size like 2GiB, or auto [default: auto, an eighth of the available
+    /// memory]
     #[arg(long, value_name = "SIZE")]
     memory: Option<MemorySetting>,
 
     #[command(flatten)]
     state: StateArguments,
 
-    /// Serve this volume although its disk is not known to be the one that journal, vault or pool
-    /// hold writes for, and write them there; may be given several times
+    /// Serve this volume even if its disk is not recognised as the one that the journal, vault or
+    /// pool holds writes for, and write them to it; repeatable
     #[arg(long = "accept-changed-disk", value_name = "VOLUME")]
     pub(crate) accepted_disks: Vec<String>,
 
-    /// Serve this volume although the vault that may hold its newest data is not there, and give
-    /// up what is in it; may be given several times
+    /// Serve this volume even if the vault that may hold its newest data is missing, and give up
+    /// that data; repeatable
     #[arg(long = "accept-lost-vault", value_name = "VOLUME")]
     pub(crate) accepted_vaults: Vec<String>,
 
-    /// Serve this volume although the journal that may hold its newest data is not there, and give
-    /// up what is in it; may be given several times
+    /// Serve this volume even if the journal that may hold its newest data is missing, and give up
+    /// that data; repeatable
     #[arg(long = "accept-lost-journal", value_name = "VOLUME")]
     pub(crate) accepted_journals: Vec<String>,
 
-    /// Threads of the data path: a number or auto [default: auto]
+    /// Number of worker threads, or auto [default: auto]
     #[arg(long, value_name = "N")]
     workers: Option<Workers>,
 
-    /// How files and sockets are driven: io_uring, epoll or auto [default: auto]
+    /// I/O engine for files and sockets: io_uring, epoll or auto [default: auto]
     #[arg(long, value_name = "ENGINE")]
     io: Option<IoEngine>,
 
-    /// Who holds the pool, so that it outlives the server: auto, yes (a process of its own) or no
-    /// [default: auto, systemd where it keeps descriptors, otherwise yes]
-    #[arg(long, value_name = "WHO")]
+    /// Whether a keeper holds the pool across restarts of the server: auto, yes (a parent process)
+    /// or no [default: auto, systemd if it stores descriptors, otherwise yes]
+    #[arg(long, value_name = "MODE")]
     keeper: Option<KeeperMode>,
 
-    /// How damage to memory is noticed and undone: parity, checksum or off [default: parity]
-    #[arg(long, value_name = "HOW")]
+    /// Protection against memory damage: parity, checksum or off [default: parity]
+    #[arg(long, value_name = "MODE")]
     ecc: Option<Ecc>,
 
-    /// Supply that bridges a power failure: NAME@HOST:PORT of Network UPS Tools,
-    /// NAME=command:PROGRAM or NAME=file:PATH; may be given several times
+    /// UPS that bridges a power failure: NAME@HOST:PORT of Network UPS Tools,
+    /// NAME=command:PROGRAM or NAME=file:PATH; repeatable
     #[arg(long, value_name = "SUPPLY")]
     ups: Vec<Supply>,
 
-    /// Which of the supplies are enough, as in "any 1 of (a, b)" [default: all]
+    /// The UPSes that must be safe, as in "any 1 of (a, b)" [default: all]
     #[arg(long, value_name = "EXPRESSION")]
     ups_needed: Option<String>,
 
-    /// Charge of the battery below which write-back ends, in percent [default: 79]
+    /// Battery charge below which write-back ends, in percent [default: 79]
     #[arg(long, value_name = "PERCENT")]
     ups_threshold: Option<Percent>,
 
-    /// How long the supplies must have been well before write-back begins [default: 60]
+    /// How long the UPSes must have been safe before write-back begins [default: 60]
     #[arg(long, value_name = "SECONDS")]
     ups_settle_seconds: Option<Seconds>,
 
-    /// Runtime of the battery that is never reckoned with [default: 60]
+    /// Battery runtime kept in reserve [default: 60]
     #[arg(long, value_name = "SECONDS")]
     ups_margin_seconds: Option<Seconds>,
 
-    /// Vault that takes what is dirty under supplies when the battery runs low: a file or device of
-    /// its own; a file that is not there is made
+    /// Vault for the dirty data of volumes under a UPS when the battery runs low: a file or device
+    /// of its own; a missing file is created
     #[arg(long, value_name = "PATH")]
     vault: Option<String>,
 
-    /// How much is logged: error, warn, info, debug or trace [default: info]
+    /// Log level: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<LogLevel>,
 
@@ -186,13 +187,13 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// Authority that clients' certificates must come from, PEM
+    /// Authority that must have issued clients' certificates, PEM
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
 }
 
 impl ServeArguments {
-    /// The settings these arguments give, and the file they name.
+    /// The configuration source: these settings, and the file they name.
     pub(crate) fn source(self) -> Source {
         let volumes = self.disks.into_iter().chain(self.volumes).collect();
         let options = Settings {
@@ -214,7 +215,7 @@ impl ServeArguments {
                 threshold: self.ups_threshold,
                 settle: self.ups_settle_seconds,
                 margin: self.ups_margin_seconds,
-                // A password would be seen by everybody in the list of processes.
+                // The process list would show a password to every user.
                 ..UpsWords::default()
             },
             vault: self.vault,
@@ -224,28 +225,28 @@ impl ServeArguments {
     }
 }
 
-/// Says how a volume is written on the command line, after a first sentence.
+/// The long help of a volume specification. `first` is its first sentence.
 fn volume_help(first: &str) -> String {
     let keys: String = VOLUME_SETTINGS.iter().map(in_help).collect();
     format!(
         "{first}\n\
          BACKING is a path, or one of memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT and \
-         nbd+unix:///EXPORT?socket=PATH, with or without layers before it, as in \
+         nbd+unix:///EXPORT?socket=PATH. Layers may precede it, as in \
          delay(read=5ms,write=5ms):/dev/sdb.\n\
          The keys are\n{keys}\
          Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
-         protection=none,accept-loss=yes. Several volumes may name the same journal. A comma \
-         outside of parentheses ends BACKING where a key and = follow."
+         protection=none,accept-loss=yes. Volumes may share a journal. A comma outside \
+         parentheses ends BACKING if a key and = follow it."
     )
 }
 
-/// Lists the settings that can change while a volume is served.
+/// The help of the settings that can change while a volume is served.
 fn live_settings_help() -> String {
     let live = VOLUME_SETTINGS.iter().filter(|setting| setting.is_live);
     let keys: String = live.map(in_help).collect();
     format!(
         "The settings:\n{keys}\
-         For another journal, or what the disk is like, remove the volume and add it again."
+         To change other settings, remove the volume and add it again."
     )
 }
 
@@ -258,7 +259,7 @@ fn in_help(setting: &VolumeSetting) -> String {
     format!("  {key}={values}\n      {help}{default}\n")
 }
 
-/// What is to be done with volumes.
+/// The subcommands of `forebay volume`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     /// List the volumes
@@ -274,14 +275,14 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         state: StateArguments,
     },
-    /// Write a volume's dirty data to its disk and take the volume away
+    /// Write a volume's dirty data to its disk and remove the volume
     Remove {
         /// The volume's name
         name: String,
         #[command(flatten)]
         state: StateArguments,
     },
-    /// Change settings of a volume while it is served; its journal stays
+    /// Change settings of a volume while it is served
     Set {
         /// The volume's name
         name: String,
@@ -293,20 +294,20 @@ pub(crate) enum VolumeCommand {
     },
     /// Trust a volume's disk again after it failed a flush, and flush it
     #[command(long_about = "Trust a volume's disk again after it failed a flush, and flush it.\n\
-        A disk that failed a flush may have lost what was written before, and later flushes do \
-        not tell of it. So FLUSH and FUA fail from then on, until the disk and what is on it \
-        have been checked and this is said.")]
+        A disk that failed a flush may have lost earlier writes, and later flushes do not report \
+        that. FLUSH and FUA therefore fail until you have checked the disk and its data, and run \
+        this command.")]
     Trust {
         /// The volume's name
         name: String,
         #[command(flatten)]
         state: StateArguments,
     },
-    /// Measure below which size writes of a volume are worth gathering
-    #[command(long_about = "Measure below which size writes of a volume are worth gathering.\n\
-        Takes some reads of its disk, for a second at most, at a moment when no request is under \
-        way. Volumes are measured by themselves when they are added; do it again when the disk \
-        has changed, or was empty then.")]
+    /// Measure the size below which writes of a volume are worth gathering
+    #[command(long_about = "Measure the size below which writes of a volume are worth \
+        gathering.\nThis reads from the disk for at most a second, at a moment without requests. \
+        Volumes are calibrated automatically when they are added; repeat it if the disk was empty \
+        then or has changed since.")]
     Calibrate {
         /// The volume's name
         name: String,

@@ -1,5 +1,5 @@
-//! The commands that README.md and the manual print are ones that this program understands, also
-//! those that no test can run: they need root, a disk to spare, a supply or another machine.
+//! Checks that the program understands every command in README.md and the manual, including those
+//! that no test can run, as they need root, a spare disk, a UPS or another machine.
 
 #[path = "../tests/documents/blocks.rs"]
 mod blocks;
@@ -18,11 +18,11 @@ fn program() -> Program {
     Program { name: "forebay", command: Cli::command(), accepts }
 }
 
-/// Whether the program understands a command, and would accept its settings.
+/// Checks that the program parses a command and accepts its settings.
 fn accepts(words: &[String]) -> Result<(), String> {
     let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
     match cli.command {
-        // The configuration file is one of the reader's machine.
+        // The configuration file exists only on the reader's machine.
         Command::Serve(_) if words.iter().any(|word| word == "--config") => Ok(()),
         Command::Serve(arguments) => {
             arguments.source().load().map(drop).map_err(|error| error.to_string())
@@ -35,7 +35,7 @@ fn accepts(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// Whether the program of this repository that a line begins with, if any, is there.
+/// Checks that the program of this repository that a line runs, if any, exists.
 fn check_program(line: &str) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = line.split_whitespace().next().unwrap_or_default();
@@ -48,7 +48,7 @@ fn check_program(line: &str) -> Result<(), String> {
     if is_there { Ok(()) } else { Err(format!("there is no {source}")) }
 }
 
-/// The errors in a document's programs of this repository and in its configuration files.
+/// Returns the errors in a document's configuration files and programs of this repository.
 fn check_rest(page: &str, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut note = |line: usize, what: &str, result: Result<(), String>| {
@@ -87,9 +87,9 @@ fn every_setting_is_in_the_manual() {
     }
 }
 
-/// Values of a setting as the manual writes them: "a size, `none`, `auto`".
+/// The values of a setting in the manual's form: "a size, `none`, `auto`".
 fn values_in_manual(values: &str) -> String {
-    let in_words = |value: &str| match value {
+    let in_manual = |value: &str| match value {
         "BACKING" => "a backing".to_owned(),
         "SIZE" => "a size".to_owned(),
         "TIME" => "a time".to_owned(),
@@ -97,10 +97,10 @@ fn values_in_manual(values: &str) -> String {
         "TEXT" => "a line of text".to_owned(),
         word => format!("`{word}`"),
     };
-    values.split('|').map(in_words).collect::<Vec<_>>().join(", ")
+    values.split('|').map(in_manual).collect::<Vec<_>>().join(", ")
 }
 
-/// A sentence without the addresses of its links.
+/// Removes the targets of Markdown links.
 fn without_links(text: &str) -> String {
     let mut parts = text.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -128,7 +128,7 @@ fn the_table_of_a_volumes_settings_is_that_of_the_program() {
     }
 }
 
-/// The source of all crates without its tests, with strings that go over several lines in one.
+/// Collects the source of all crates without tests, with multi-line strings joined.
 fn source(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -150,7 +150,7 @@ fn source(folder: &Path, text: &mut String) {
     }
 }
 
-/// What a sentence of the manual says word by word: dots and numbers stand for what differs.
+/// The literal parts of a message in the manual, between `...`, `N` and `M`, which stand for values.
 fn fixed_parts(sentence: &str) -> Vec<String> {
     let sentence = sentence.replace("...", "\n").replace("'\n'", "\n");
     let mut parts = vec![String::new()];

@@ -45,8 +45,8 @@ fn main() -> ExitCode {
 }
 
 fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
-    let words = serve::Words {
-        changed_disks: arguments.accepted_disks.clone(),
+    let overrides = serve::ServeOverrides {
+        accepted_disks: arguments.accepted_disks.clone(),
         given_up: reliance::GivenUp {
             journals: arguments.accepted_journals.clone(),
             vaults: arguments.accepted_vaults.clone(),
@@ -63,5 +63,5 @@ fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
     if keeper::is_wanted(config.keeper) {
         return keeper::run();
     }
-    serve::run(config, words)
+    serve::run(config, overrides)
 }

@@ -1,4 +1,4 @@
-//! What went wrong, in one line for people and one number for programs.
+//! Errors as the program shows them: one line on standard error, and an exit code.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as UsageKind};
 use forebay_api::{ClientError, ErrorKind, Problem};
@@ -16,31 +16,31 @@ use std::{
     process::ExitCode,
 };
 
-/// The exit code for a command line or a configuration that can't be.
+/// The exit code for an invalid command line or configuration.
 const USAGE: u8 = 2;
 
-/// Says why the command line can't be, or shows the help or the version that it asks for.
+/// Prints the error of an invalid command line, or the requested help or version.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return print(&error.to_string()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     if error.kind() == UsageKind::InvalidSubcommand {
-        say(&unknown_command(error));
+        print_error(&unknown_command(error));
         return ExitCode::from(USAGE);
     }
     match error.source() {
-        // A value that one of our parsers refused; its sentence says more than clap's.
+        // One of our parsers refused a value. Its message is more specific than clap's.
         Some(source) => match fault_in(source) {
-            Some(fault) => say(&sentence_of(fault)),
-            None => say(&source.to_string()),
+            Some(fault) => print_error(&sentence_of(fault)),
+            None => print_error(&source.to_string()),
         },
         None => eprint!("{}", Shown::lines(&error.to_string())),
     }
     ExitCode::from(USAGE)
 }
 
-/// What to say to an unknown command. Commands that other caches have are answered with what does
-/// the same here: the known command that is spelled most like `top` is `stop`.
+/// The error for an unknown command. For commands of other caches it names the equivalent: the
+/// command with the most similar spelling, such as `stop` for `top`, could do harm.
 fn unknown_command(error: &clap::Error) -> String {
     let strings = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.as_str()],
@@ -50,16 +50,16 @@ fn unknown_command(error: &clap::Error) -> String {
     let named = strings(ContextKind::InvalidSubcommand).concat();
     let remedy = match &*named {
         "top" | "stats" | "monitor" | "watch" => {
-            "`watch forebay status` shows what is going on, again and again".into()
+            "`watch forebay status` shows the status repeatedly".into()
         }
         "freeze" | "snapshot" | "quiesce" | "sync" => {
-            "`forebay volume flush NAME` brings a volume's data to its disk; writes are not held, \
-             so stop what writes first"
+            "`forebay volume flush NAME` writes a volume's dirty data to its disk; it does not \
+             hold writes, so stop the programs that write first"
                 .into()
         }
         "pin" | "unpin" | "prefetch" | "evict" | "drop" => {
-            "what stays in memory follows from its use: give the cache more with `forebay serve \
-             --memory SIZE`, or keep a volume out with `forebay volume set NAME mode=bypass`"
+            "the eviction policy decides what stays in memory: enlarge the cache with `forebay \
+             serve --memory SIZE`, or exclude a volume with `forebay volume set NAME mode=bypass`"
                 .into()
         }
         "lab" => "the lab is a program of its own: `forebay-lab` has the same subcommands".into(),
@@ -72,39 +72,37 @@ fn unknown_command(error: &clap::Error) -> String {
     format!("unrecognized subcommand '{named}': {remedy}")
 }
 
-/// The words of this program for a remedy that takes a command or an option of it.
+/// Words a remedy with the commands and options of this program.
 fn word(action: &Action) -> String {
     match action {
         Action::Set { setting, value } => format!("start the server with --{setting} {value}"),
-        Action::NameConfiguration => "name another one with --config FILE".into(),
-        Action::NameState => "name the state directory of another with --state DIR".into(),
+        Action::NameConfiguration => "name another file with --config FILE".into(),
+        Action::NameState => "name another state directory with --state DIR".into(),
         Action::Start => "start one with `forebay serve`".into(),
         Action::AcceptChangedDisk(volume) => {
-            format!(
-                "if this is the disk to go on with, start once with --accept-changed-disk {volume}"
-            )
+            format!("if this is the right disk, start once with --accept-changed-disk {volume}")
         }
         Action::AcceptLostJournal(volume) => {
             format!("if it is lost, start once with --accept-lost-journal {volume}")
         }
         Action::AcceptLostVault(volume) => {
-            format!("if that is lost, start once with --accept-lost-vault {volume}")
+            format!("if it is lost, start once with --accept-lost-vault {volume}")
         }
-        Action::ListVolumes => "see `forebay volume list` for those there are".into(),
+        Action::ListVolumes => "see the volumes with `forebay volume list`".into(),
         Action::TrustVolume(volume) => {
-            format!("check the disk and what is on it, then say `forebay volume trust {volume}`")
+            format!("check the disk and its data, then run `forebay volume trust {volume}`")
         }
-        Action::RescueList => "see what it holds with `forebay rescue list`".into(),
-        Action::RescueApply => "write what it holds to a disk with `forebay rescue apply`".into(),
-        Action::RescueDiscard => "give up what it holds with `forebay rescue discard`".into(),
+        Action::RescueList => "see its content with `forebay rescue list`".into(),
+        Action::RescueApply => "write its data to a disk with `forebay rescue apply`".into(),
+        Action::RescueDiscard => "give up its data with `forebay rescue discard`".into(),
         Action::RescueDiscardOf { log, volume } => {
             format!("give it up with `forebay rescue discard {log} --volume {volume} --yes`")
         }
-        Action::Report => "this is a fault of forebay: report it with the log".into(),
+        Action::Report => "this is a bug in forebay: report it with the log".into(),
     }
 }
 
-/// What to do about a fault, in the words of this program.
+/// The remedy of a fault, in the words of this program.
 fn remedy_of(fault: &dyn Fault) -> String {
     fault.remedy().worded(word)
 }
@@ -124,12 +122,12 @@ pub(crate) fn problem(fault: &dyn Fault) -> Problem {
     problem_of_kind(kind, fault)
 }
 
-/// The same, where the kind is known better.
+/// Like [`problem`], with a more specific kind.
 pub(crate) fn problem_of_kind(kind: ErrorKind, fault: &dyn Fault) -> Problem {
     Problem::of(kind, fault, &word)
 }
 
-/// A failure of this crate, which has no type of its own, with what to do about it.
+/// An error with a remedy, for errors of this crate that have no type of their own.
 #[derive(Debug)]
 pub(crate) struct Failure {
     error: anyhow::Error,
@@ -154,7 +152,7 @@ impl Fault for Failure {
     }
 }
 
-/// A failure and what the operator can do about it.
+/// Attaches a remedy to an error.
 pub(crate) fn with_remedy(
     error: impl Into<anyhow::Error>,
     remedy: impl Into<Remedy>,
@@ -162,7 +160,7 @@ pub(crate) fn with_remedy(
     Failure { error: error.into(), remedy: remedy.into() }.into()
 }
 
-/// The fault that an error is, if it is one.
+/// Returns the error as a fault if it is one.
 fn fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
     fn of<'a, T: Fault + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
         error.downcast_ref::<T>().map(|fault| fault as _)
@@ -185,7 +183,7 @@ fn fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
         .or_else(|| of::<Problem>(error))
 }
 
-/// An error with its causes and, where one of them is a fault, what to do about it.
+/// An error with its causes, and the remedy of the first of them that is a fault.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let fault = error.chain().find_map(fault_in);
     match fault {
@@ -194,28 +192,28 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     }
 }
 
-/// Says what failed.
+/// Prints an error and returns its exit code.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
-    say(&sentence(error));
+    print_error(&sentence(error));
     if error.downcast_ref::<ConfigError>().is_some() { USAGE.into() } else { ExitCode::FAILURE }
 }
 
-/// One line on standard error, where nobody is left to tell when that fails.
-fn say(sentence: &str) {
+/// Prints one line on standard error. A failure of that cannot be reported anywhere.
+fn print_error(sentence: &str) {
     let _ = writeln!(io::stderr(), "forebay: {}", Shown::line(sentence));
 }
 
-/// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
+/// Writes to standard output. A closed pipe is no error, as the reader may be `head`.
 ///
 /// # Errors
-/// It can't be written, as to a full disk.
+/// Fails for example if standard output is a file on a full disk.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    // Tables show what is in names of disks and descriptions, and ask nothing of the terminal.
+    // Names and descriptions in tables must not control the terminal.
     let text = Shown::lines(text).to_string();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("standard output can't be written"))
+            Err(anyhow::Error::new(error).context("cannot write to standard output"))
         }
         _ => Ok(()),
     }

@@ -33,19 +33,19 @@ fn source(lab: &NutLab, timeout: Duration) -> NutSource {
 
 /// A controller that monitors the UPS, and a probe of the server.
 struct Bench {
-    guard: PowerController,
+    controller: PowerController,
     words: Receiver<Observation>,
     /// When the probe last saw a change.
     changed: Arc<Mutex<Option<Instant>>>,
     /// Readings since then. One of them may have been in flight.
     readings_since: u32,
-    watches: Vec<Poller>,
+    pollers: Vec<Poller>,
 }
 
 impl Bench {
     fn start(lab: &NutLab) -> Self {
         let rules = Rules { settle_ms: 1500, mains_stable_ms: 500, ..Rules::default() };
-        let guard = PowerController::new(Expression::parse("lab").unwrap(), rules);
+        let controller = PowerController::new(Expression::parse("lab").unwrap(), rules);
         let (sender, words) = mpsc::channel();
         let user = Credentials { user: "watch".into(), password: "watchpw".into() };
         let main = source(lab, INTERVAL).with_login(user);
@@ -59,11 +59,11 @@ impl Bench {
                 before = Some(word);
             }
         });
-        let watches = vec![
+        let pollers = vec![
             Poller::start(main, INTERVAL, sink).unwrap(),
             Poller::start(source(lab, INTERVAL), PROBE, probe).unwrap(),
         ];
-        Self { guard, words, changed, readings_since: 0, watches }
+        Self { controller, words, changed, readings_since: 0, pollers }
     }
 
     /// Processes readings until the decision is as expected.
@@ -71,10 +71,10 @@ impl Bench {
         let begin = Instant::now();
         loop {
             if let Ok(word) = self.words.recv_timeout(Duration::from_millis(5)) {
-                self.guard.observe(0, now_ms(), word);
+                self.controller.observe(0, now_ms(), word);
                 self.readings_since += u32::from(self.changed.lock().unwrap().is_some());
             }
-            let decision = self.guard.decide(now_ms(), &EXPOSED);
+            let decision = self.controller.decide(now_ms(), &EXPOSED);
             let unsafe_verdict = decision.state != PowerState::Safe;
             assert!(!(decision.write_back_allowed && unsafe_verdict), "{decision:?}");
             if is_wanted(&decision) {
@@ -222,7 +222,7 @@ fn tool_every_state_of_a_real_server_ends_write_back() {
         let (name, word) = (event.name, event.word);
         println!("| {name} | {word} | {} | {} | {} |", spread(&all), spread(&ours), spread(&back));
     }
-    assert_eq!(bench.watches.len(), 2);
+    assert_eq!(bench.pollers.len(), 2);
 }
 
 #[test]

@@ -44,9 +44,9 @@ impl FileBackend {
     /// Checks that `path` is a regular file or block device, without opening it.
     ///
     /// # Errors
-    /// It is neither, or not accessible.
-    pub fn look(path: &Path) -> Result<(), FileError> {
-        open::look(path, false).map(drop)
+    /// If it is neither, or not accessible.
+    pub fn check(path: &Path) -> Result<(), FileError> {
+        open::is_block_device(path, false).map(drop)
     }
 
     /// Opens the regular file or block device at `path`, and locks it as long as it is open.

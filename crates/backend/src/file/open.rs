@@ -1,10 +1,9 @@
-//! Opening a file or block device: looking, locking, and finding out what it can do.
+//! Opens a file or block device: checks its type, locks it, and detects its capabilities.
 //!
-//! Nothing is opened before it is known to be a file or a block device (opening a pipe would
-//! wait for its other end), and nothing is used before it is locked: a block device by an
-//! exclusive open, which also keeps mounts, RAID and LVM away, a file by an advisory lock
-//! (`flock`), which keeps other Forebays away and all programs that ask for it. Loop devices know
-//! of neither, so other names of the same data are looked for as well ([`super::alias`]).
+//! The type is checked before the open, because the open of a pipe waits for its other end. The
+//! lock is taken before any I/O: an exclusive open of a block device also excludes mounts, RAID and
+//! LVM; an advisory lock on a file (`flock`) excludes other Forebays and all programs that take it.
+//! Loop devices respect neither, so aliases of the same data are searched too ([`super::alias`]).
 
 use super::alias::{self, Alias, FileId, Node, System};
 use crate::geometry::Sysfs;
@@ -18,42 +17,42 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Why a file or block device can't be opened.
+/// Why a file or block device cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Nothing is there.
+    /// The path does not exist.
     #[error("'{path}' does not exist")]
     NotFound {
         /// The path.
         path: PathBuf,
     },
-    /// The path leads to something that holds no sectors.
+    /// The path leads to neither a file nor a block device.
     #[error("'{path}' is a {found}")]
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The type of the file.
         found: &'static str,
     },
-    /// This user may not open it so.
-    #[error("'{path}' may not be opened for {access}")]
+    /// The permissions forbid the access.
+    #[error("no permission to open '{path}' for {access}")]
     NotPermitted {
         /// The path.
         path: PathBuf,
-        /// Reading, or reading and writing.
+        /// `reading` or `writing`.
         access: &'static str,
-        /// What to do.
+        /// The remedy for this cause.
         remedy: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
-    /// Another process or volume has it.
+    /// Another process or volume uses it.
     #[error("'{path}' is in use by another process or volume{holder}")]
     InUse {
         /// The path.
         path: PathBuf,
-        /// What may be holding it, for block devices.
+        /// The possible users of a block device, in parentheses.
         holder: &'static str,
     },
     /// The same data is in use under another name.
@@ -64,7 +63,7 @@ pub enum FileError {
         /// The other name, and how it leads to the same data.
         alias: String,
     },
-    /// Not made of whole sectors.
+    /// The size is not a multiple of the sector size.
     #[error("'{path}' is {size_bytes} bytes, no multiple of 512")]
     Size {
         /// The path.
@@ -72,28 +71,28 @@ pub enum FileError {
         /// Its size.
         size_bytes: u64,
     },
-    /// A file with nothing in it.
+    /// An empty file.
     #[error("'{path}' is empty")]
     Empty {
         /// The path.
         path: PathBuf,
     },
     /// A block device without sectors: a detached loop device, or a drive without its medium.
-    #[error("block device '{path}' has no size: nothing is attached to it, or its medium is out")]
+    #[error("block device '{path}' has no size: no file is attached, or no medium inserted")]
     NoMedium {
         /// The path.
         path: PathBuf,
         /// Whether it is a loop device.
         is_loop: bool,
     },
-    /// Anything else the system said.
-    #[error("'{path}' can't be opened ({call})")]
+    /// Any other error of the system.
+    #[error("cannot open '{path}' ({call} failed)")]
     System {
         /// The path.
         path: PathBuf,
         /// The call that failed.
         call: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
 }
@@ -103,7 +102,7 @@ impl Fault for FileError {
         match self {
             Self::NotFound { path } => {
                 let remedy = Remedy::from("check the spelling");
-                // Among the devices a file would lie in memory.
+                // A file made under /dev would be in memory.
                 if path.starts_with("/dev") {
                     return remedy;
                 }
@@ -111,9 +110,9 @@ impl Fault for FileError {
             }
             Self::NotAFile { .. } => "give the path of a regular file or a block device".into(),
             Self::NotPermitted { remedy, .. } => (*remedy).into(),
-            Self::InUse { .. } => "stop that first".into(),
-            Self::Alias { .. } => "stop that use, or name another file or device".into(),
-            // What has such a size is hardly a disk, so no command that would change it.
+            Self::InUse { .. } => "end that use, or name another file or device".into(),
+            Self::Alias { .. } => "end that use, or name another file or device".into(),
+            // Such a file is probably not a disk, so no command is suggested that changes it.
             Self::Size { .. } => {
                 "name a disk image or a block device, or a file made for this use".into()
             }
@@ -123,25 +122,25 @@ impl Fault for FileError {
             Self::NoMedium { path, is_loop: true } => {
                 format!("attach a file with `losetup '{}' FILE`", path.display()).into()
             }
-            Self::NoMedium { .. } => "insert its medium, or name another device".into(),
+            Self::NoMedium { .. } => "insert a medium, or name another device".into(),
             Self::System { .. } => "see the kernel's log for the disk".into(),
         }
     }
 }
 
-/// What opening found.
+/// An open, locked file or block device.
 pub(super) struct Opened {
     pub(super) file: OwnedFd,
-    /// Locks on what lies below it, held as long as it is open.
+    /// Locks on the files below it, held as long as it is open.
     pub(super) locks: Vec<OwnedFd>,
     pub(super) is_block: bool,
     pub(super) description: Description,
 }
 
-/// Opens, locks and describes.
+/// Opens and locks a file or block device, and detects its properties.
 pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileError> {
-    let is_block = look(path, options.read_only)?;
-    let (file, locks) = open_patiently(path, is_block, options)?;
+    let is_block = is_block_device(path, options.read_only)?;
+    let (file, locks) = open_when_free(path, is_block, options)?;
     let call = |call, source| FileError::System { path: path.into(), call, source };
     let opened = rustix::fs::fstat(&file).map_err(|source| call("fstat", source))?;
     if check_type(path, &opened)? != is_block {
@@ -164,7 +163,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
         size_bytes,
         identity: Some(identity),
         read_only: options.read_only,
-        // Offsets in a file are none on the disk.
+        // Offsets in a file are not offsets on the disk.
         geometry: if is_block { geometry } else { geometry.without_stripes() },
         can_discard: if is_block {
             queue("discard_max_bytes") > Some(0)
@@ -174,15 +173,15 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
         can_zero_fast: if is_block {
             queue("write_zeroes_max_bytes") > Some(0)
         } else {
-            knows_zero_range(&file)
+            has_zero_range(&file)
         },
         alignment_bytes: alignment.unwrap_or(SECTOR_BYTES as u32),
     };
     Ok(Opened { file, locks, is_block, description })
 }
 
-/// Whether there is a block device; an error if there is no file either.
-pub(super) fn look(path: &Path, read_only: bool) -> Result<bool, FileError> {
+/// Returns true for a block device, false for a regular file, an error for anything else.
+pub(super) fn is_block_device(path: &Path, read_only: bool) -> Result<bool, FileError> {
     let stat = rustix::fs::stat(path).map_err(|source| match source {
         Errno::NOENT | Errno::NOTDIR => FileError::NotFound { path: path.into() },
         Errno::ACCESS => not_permitted(path, false, read_only, source),
@@ -191,7 +190,7 @@ pub(super) fn look(path: &Path, read_only: bool) -> Result<bool, FileError> {
     check_type(path, &stat)
 }
 
-/// Whether it is a block device; an error if it is no file either.
+/// Like [`is_block_device`], for the result of a `stat`.
 fn check_type(path: &Path, stat: &Stat) -> Result<bool, FileError> {
     let found = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => return Ok(false),
@@ -222,37 +221,34 @@ fn check_size(path: &Path, stat: &Stat, size_bytes: u64) -> Result<(), FileError
     })
 }
 
-/// How often a file is tried that somebody else has.
+/// Time between two attempts to open a file that is in use.
 const IN_USE_POLL: Duration = Duration::from_millis(50);
 
-/// Opens the file as soon as nobody else has it, within the time there is.
-fn open_patiently(
+/// Opens the file. If it is in use, retries for up to `in_use_wait`.
+fn open_when_free(
     path: &Path,
     is_block: bool,
     options: &OpenOptions,
 ) -> Result<(OwnedFd, Vec<OwnedFd>), FileError> {
     let begin = Instant::now();
-    let mut said = false;
+    let mut is_logged = false;
     loop {
-        let opened = open_alone(path, is_block, options.read_only);
+        let opened = open_exclusively(path, is_block, options.read_only);
         let in_use = matches!(&opened, Err(FileError::InUse { .. } | FileError::Alias { .. }));
         if !in_use || begin.elapsed() >= options.in_use_wait {
             return opened;
         }
-        if !said {
-            let seconds = options.in_use_wait.as_secs();
-            tracing::info!(
-                path = %path.display(),
-                "the file is in use, by a process that is ending maybe: tried for {seconds} s"
-            );
-            said = true;
+        if !is_logged {
+            let wait = options.in_use_wait;
+            tracing::info!(path = %path.display(), ?wait, "file in use, waiting for its release");
+            is_logged = true;
         }
         std::thread::sleep(IN_USE_POLL);
     }
 }
 
-/// Opens the file if neither it nor another name of it is in use, and locks what is below it.
-fn open_alone(
+/// Opens the file if neither it nor an alias of it is in use, and locks the files below it.
+fn open_exclusively(
     path: &Path,
     is_block: bool,
     read_only: bool,
@@ -268,7 +264,7 @@ fn open_alone(
             let locks = follow(&stat, is_block).map_err(aliased)?;
             Ok((file, locks))
         }
-        // A file below a loop device is locked through that: the loop device is named then.
+        // If the file is locked through a loop device, the error names that device.
         Err(error @ FileError::InUse { .. }) if !is_block => match rustix::fs::stat(path) {
             Ok(stat) => Err(follow(&stat, is_block).err().map_or(error, aliased)),
             Err(_) => Err(error),
@@ -288,13 +284,12 @@ fn follow(stat: &Stat, is_block: bool) -> Result<Vec<OwnedFd>, Alias> {
     }
 }
 
-/// Opens the file and takes it for this opening alone (a reader of a file: together with other
-/// readers).
+/// Opens and locks the file. Readers of a regular file share the lock.
 fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, FileError> {
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    // On a block device, without O_CREAT, O_EXCL asks the kernel for sole use.
-    let sole = if is_block { OFlags::EXCL } else { OFlags::empty() };
-    let flags = access | sole | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // On a block device, O_EXCL without O_CREAT is an exclusive claim.
+    let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
+    let flags = access | exclusive | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|source| match source {
         Errno::NOENT => FileError::NotFound { path: path.into() },
         Errno::BUSY | Errno::TXTBSY => FileError::InUse {
@@ -320,7 +315,7 @@ fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, 
         Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
             tracing::warn!(
                 path = %path.display(),
-                "the file system has no locks: nothing keeps another process from this file"
+                "file system has no locks, other processes can use this file too"
             );
             Ok(file)
         }
@@ -331,55 +326,54 @@ fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, 
 fn not_permitted(path: &Path, is_block: bool, read_only: bool, source: Errno) -> FileError {
     let access = if read_only { "reading" } else { "writing" };
     let remedy = match (source, is_block, read_only) {
-        (Errno::ROFS, ..) => "its file system or disk is read-only; serve it read-only",
-        // Root gets this as well, so another user is no remedy.
+        (Errno::ROFS, ..) => "the file system or disk is read-only: serve it read-only",
+        // This error also stops root, so another user would not help.
         (Errno::PERM, true, _) => {
             "a container or a security policy forbids it: allow this device there"
         }
         (Errno::PERM, false, _) => {
             "it is immutable (see `lsattr`, and `chattr -i`), or a security policy forbids it"
         }
-        (_, _, true) => "run as a user who may read it",
-        (_, _, false) => "run as a user who may write it, or serve it read-only",
+        (_, _, true) => "run as a user with read permission",
+        (_, _, false) => "run as a user with write permission, or serve it read-only",
     };
     FileError::NotPermitted { path: path.into(), access, remedy, source }
 }
 
-/// Switches the open file to direct I/O. Gives the alignment that this asks for, or `None` where
-/// the page cache is used; that is said once, as it costs the memory twice.
+/// Switches the open file to direct I/O. Returns the alignment it requires, or `None` if the page
+/// cache is used; this is logged, as it takes twice the memory.
 fn enable_direct(path: &Path, file: &OwnedFd, is_block: bool, size_bytes: u64) -> Option<u32> {
     let buffered = |reason: &str| {
         tracing::warn!(
             path = %path.display(),
             reason,
-            "direct I/O is not possible: the page cache keeps a second copy of what is cached"
+            "direct I/O is not possible: the page cache keeps a second copy of cached data"
         );
         None
     };
     let Some(alignment) = direct_alignment(file, is_block) else {
-        return buffered("the file system has none");
+        return buffered("not supported by the file system");
     };
     if alignment > 4096 {
-        return buffered("it would need an alignment above 4096 bytes");
+        return buffered("requires an alignment above 4096 bytes");
     }
     let alignment = alignment.max(SECTOR_BYTES as u32);
     if !size_bytes.is_multiple_of(u64::from(alignment)) {
-        return buffered("its size is no multiple of the alignment, 4096 bytes");
+        return buffered("the size is not a multiple of the alignment");
     }
     let flags = rustix::fs::fcntl_getfl(file).unwrap_or(OFlags::empty());
     match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {
         Ok(()) => Some(alignment),
-        Err(_) => buffered("the file system refuses it"),
+        Err(_) => buffered("refused by the file system"),
     }
 }
 
-/// The alignment of offsets, lengths and memory for direct I/O, in bytes; `None` where there is
-/// no direct I/O.
+/// The alignment of offsets, lengths and memory for direct I/O, in bytes; `None` without direct I/O.
 fn direct_alignment(file: &OwnedFd, is_block: bool) -> Option<u32> {
     let flags = rustix::fs::AtFlags::EMPTY_PATH;
-    let asked = StatxFlags::DIOALIGN;
-    if let Ok(statx) = rustix::fs::statx(file, c"", flags, asked)
-        && StatxFlags::from_bits_retain(statx.stx_mask).contains(asked)
+    let requested = StatxFlags::DIOALIGN;
+    if let Ok(statx) = rustix::fs::statx(file, c"", flags, requested)
+        && StatxFlags::from_bits_retain(statx.stx_mask).contains(requested)
     {
         let alignment = statx.stx_dio_mem_align.max(statx.stx_dio_offset_align);
         return (alignment > 0).then_some(alignment);
@@ -387,28 +381,28 @@ fn direct_alignment(file: &OwnedFd, is_block: bool) -> Option<u32> {
     if is_block {
         return rustix::fs::ioctl_blksszget(file).ok();
     }
-    // Kernels before 6.1 and file systems that do not say: all disks take 4096, and memory file
-    // systems, which take the flag and ignore it, have no direct I/O to speak of.
+    // Kernels before 6.1 and some file systems do not report it. All disks accept 4096. Memory file
+    // systems accept the flag and ignore it.
     const TMPFS: i128 = 0x0102_1994;
     const RAMFS: i128 = 0x8584_58f6;
     let magic = i128::from(rustix::fs::fstatfs(file).ok()?.f_type);
     (magic != TMPFS && magic != RAMFS).then_some(4096)
 }
 
-/// Whether holes can be punched: tried behind the end, where there is nothing to lose.
+/// Whether the file system can punch holes: tried past the end, where there is no data.
 fn can_punch(file: &OwnedFd, size_bytes: u64) -> bool {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, mode, size_bytes.next_multiple_of(4096), 4096).is_ok()
 }
 
-/// Whether the file system can zero a range without writing it. Trying would allocate, so this
-/// goes by the file systems known to (in the order: ext4, XFS, btrfs, F2FS).
-fn knows_zero_range(file: &OwnedFd) -> bool {
+/// Whether the file system can zero a range without writing it. A trial would allocate space, so
+/// this is a list of file systems: ext4, XFS, btrfs, F2FS.
+fn has_zero_range(file: &OwnedFd) -> bool {
     const KNOWN: [i128; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010];
     rustix::fs::fstatfs(file).is_ok_and(|fs| KNOWN.contains(&i128::from(fs.f_type)))
 }
 
-/// A setting of the request queue of a block device, or of the disk that it is a part of.
+/// A setting of the request queue of a block device, or of the disk of a partition.
 fn queue_setting(major: u32, minor: u32, name: &str) -> Option<u64> {
     let device = format!("/sys/dev/block/{major}:{minor}");
     [format!("{device}/queue/{name}"), format!("{device}/../queue/{name}")]

@@ -5,8 +5,8 @@
 
 use super::describe;
 use crate::spec::{Fields, SpecError, size_bytes};
-use crate::{Backend, Description, Extent, Io, IoCount};
-use forebay_types::{Blame, ByteRange, Fault, IoError, Remedy, SECTOR_BYTES};
+use crate::{Backend, Description, Io};
+use forebay_types::{Blame, Fault, IoError, Remedy, SECTOR_BYTES};
 use std::sync::Arc;
 
 /// The largest block size, in bytes: the maximum of the NBD protocol.
@@ -93,11 +93,7 @@ impl Backend for Blocks {
         }
     }
 
-    fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.inner.extents(range)
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.inner.io_count()
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 }

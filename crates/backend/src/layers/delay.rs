@@ -7,8 +7,7 @@ use super::describe;
 use crate::spec::{Fields, SpecError, duration_ns};
 use crate::sync::lock;
 use crate::timer::Timer;
-use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
-use forebay_types::ByteRange;
+use crate::{Backend, Description, Io, IoKind};
 use std::sync::{Arc, Mutex};
 
 /// How long an I/O waits.
@@ -115,15 +114,7 @@ impl Backend for Delay {
         }
     }
 
-    fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.inner.check_presence()
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.inner.io_count()
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 }

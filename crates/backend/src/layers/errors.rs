@@ -7,7 +7,7 @@ use super::{Kinds, describe};
 use crate::random::Random;
 use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
-use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
+use crate::{Backend, Description, Io, IoKind};
 use forebay_types::{ByteRange, IoError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,7 +69,7 @@ impl ErrorRule {
             kinds: fields
                 .get("kind", "read, write, flush, discard, zero, all or read+write", Kinds::parse)?
                 .unwrap_or(default.kinds),
-            range: fields.get("range", "1GiB-2GiB (the end is not part of it)", range)?,
+            range: fields.get("range", "1GiB-2GiB (the end is exclusive)", range)?,
             after: fields.get("after", "100", number)?.unwrap_or(default.after),
             rate: fields.get("rate", "0.01 (0 to 1)", share)?.unwrap_or(default.rate),
             error: fields
@@ -151,15 +151,7 @@ impl Backend for Errors {
         }
     }
 
-    fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.inner.check_presence()
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.inner.io_count()
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Kinds, describe};
 use crate::sync::lock;
-use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
+use crate::{Backend, Description, Extent, Io, IoKind};
 use forebay_types::{ByteRange, IoError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -144,6 +144,10 @@ impl Backend for Gate {
         }
     }
 
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
+    }
+
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         let mut state = lock(&self.state);
         state.extents_held += 1;
@@ -154,13 +158,5 @@ impl Backend for Gate {
         state.extents_held -= 1;
         drop(state);
         self.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.inner.check_presence()
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.inner.io_count()
     }
 }

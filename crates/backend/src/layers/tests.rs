@@ -167,30 +167,33 @@ fn a_gate_holds_releases_and_fails() {
 #[test]
 fn malformed_layer_names_are_refused() {
     for (spec, message) in [
-        ("delay(read=5ms)", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),
-        ("delay(read=5ms):", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),
-        ("delay(read=5ms", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),
+        ("delay(read=5ms)", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKEND"),
+        ("delay(read=5ms):", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKEND"),
+        ("delay(read=5ms", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKEND"),
         (
             "delay(reads=5ms):memory:1MiB",
             "delay has no option 'reads': the options are read, write, flush, discard, zero, all",
         ),
-        ("delay(read=5):memory:1MiB", "delay: '5' is no read: write it like 5ms, 80us or forever"),
-        ("error(rate=2):memory:1MiB", "error: '2' is no rate: write it like 0.01 (0 to 1)"),
+        (
+            "delay(read=5):memory:1MiB",
+            "delay: read='5' is invalid: write it like 5ms, 80us or forever",
+        ),
+        ("error(rate=2):memory:1MiB", "error: rate='2' is invalid: write it like 0.01 (0 to 1)"),
         (
             "error(range=2-1):memory:1MiB",
-            "error: '2-1' is no range: write it like 1GiB-2GiB (the end is not part of it)",
+            "error: range='2-1' is invalid: write it like 1GiB-2GiB (the end is exclusive)",
         ),
-        ("rate(iops=0):memory:1MiB", "rate: '0' is no iops: write it like 100"),
+        ("rate(iops=0):memory:1MiB", "rate: iops='0' is invalid: write it like 100"),
         ("trace():memory:1MiB", "trace needs file: add file=trace.csv"),
         (
             "trace(file=/nowhere/t):memory:1MiB",
-            "the trace '/nowhere/t' can't be written: No such file or directory (os error 2): give \
+            "cannot write the trace '/nowhere/t': No such file or directory (os error 2): give \
              a file in a directory that this user may write to",
         ),
     ] {
         assert_eq!(error(spec), message);
     }
     let deep = "delay():".repeat(17) + "memory:1MiB";
-    assert_eq!(error(&deep), "more than 16 layers and models lie on each other: leave some out");
+    assert_eq!(error(&deep), "more than 16 layers and models are nested: remove some of them");
     open(&("delay():".repeat(16) + "memory:1MiB"));
 }

@@ -9,7 +9,7 @@
 use super::describe;
 use crate::pool::join_unless_self;
 use crate::spec::{Fields, SpecError, number};
-use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind, OpenError};
+use crate::{Backend, Description, Io, IoKind, OpenError};
 use forebay_types::{ByteRange, Fault, Remedy};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -23,13 +23,13 @@ use std::time::Instant;
 /// Queue length of the writer thread: a second of a fast volume, in 4 MiB.
 const LINES_WAITING_MAX: usize = 128 << 10;
 
-/// Why a trace can't be written.
+/// The trace cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("the trace '{path}' can't be written")]
+#[error("cannot write the trace '{path}'")]
 pub struct TraceError {
     /// The file.
     path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     source: io::Error,
 }
 
@@ -132,16 +132,8 @@ impl Backend for Trace {
         self.inner.submit(io);
     }
 
-    fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.inner.check_presence()
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.inner.io_count()
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 }
 

@@ -8,8 +8,8 @@ use super::{ArraySpec, DiskModel};
 use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::timer::{Timer, TimerHandle};
-use crate::{Backend, Completion, Description, Displaced, Extent, Io};
-use forebay_types::{ByteRange, IoResult};
+use crate::{Backend, Completion, Description, Io};
+use forebay_types::IoResult;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -89,12 +89,8 @@ impl Backend for ModelBackend {
         self.inner.submit(io);
     }
 
-    fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.inner.check_presence()
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 
     fn io_count(&self) -> Option<IoCount> {

@@ -4,6 +4,7 @@
 //! come out. They run in virtual time, or with [`ModelBackend`] in real time over a store for the
 //! data.
 
+mod answers;
 mod array;
 mod fixed;
 mod hdd;

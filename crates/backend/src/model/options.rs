@@ -9,7 +9,7 @@ use crate::{Backend, OpenError, OpenOptions};
 use forebay_types::{Blame, Fault, Remedy, SECTOR_BYTES, Size};
 use std::sync::Arc;
 
-/// Why a modelled disk can't be made.
+/// Why a modelled disk cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -26,13 +26,13 @@ pub enum ModelError {
         /// The size of the disk.
         size: Size,
     },
-    /// Not made of whole sectors.
-    #[error("a modelled disk of {size} can't be")]
+    /// Zero, or not a multiple of the sector size.
+    #[error("a modelled disk cannot have {size}")]
     Size {
-        /// The size asked for.
+        /// The requested size.
         size: Size,
     },
-    /// An array that can't be.
+    /// An impossible array.
     #[error(transparent)]
     Array(#[from] ArrayError),
 }
@@ -40,7 +40,7 @@ pub enum ModelError {
 impl Fault for ModelError {
     fn remedy(&self) -> Remedy {
         match self {
-            Self::TooSmall { .. } => Remedy::from("leave size= out").or("make the store larger"),
+            Self::TooSmall { .. } => Remedy::from("remove size=").or("make the store larger"),
             Self::Size { .. } => "give a multiple of 512 bytes, like size=8GiB".into(),
             Self::Array(error) => error.remedy(),
         }
@@ -67,7 +67,7 @@ pub(crate) fn open(
     options: &OpenOptions,
     depth: usize,
 ) -> Result<Arc<dyn Backend>, OpenError> {
-    // Parse the options first, so that a typing error opens, creates and locks nothing.
+    // Parse the options first, so that an invalid one opens, creates and locks nothing.
     let what = what(text);
     let named = Named::parse(&what, text, &STORE_KEYS)?;
     let (inner, bytes) = store(&named.fields, named.size_asked, options, depth)?;

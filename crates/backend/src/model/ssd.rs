@@ -4,6 +4,7 @@
 //! garbage collection: the disk stays as fast as a new one.
 
 use super::DiskModel;
+use super::answers::Answers;
 use crate::IoKind;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -45,16 +46,15 @@ pub struct Ssd {
     free_at_ns: u64,
     /// Completion time of the last write.
     written_ns: u64,
-    /// I/Os in flight: completion time, sequence number, id.
-    answers: BinaryHeap<Reverse<(u64, u64, u64)>>,
-    number: u64,
+    /// The I/Os in flight.
+    answers: Answers,
 }
 
 impl Ssd {
     /// An idle disk.
     pub fn new(spec: SsdSpec) -> Self {
         let dies = (0..spec.parallel_count.max(1)).map(|_| Reverse(0)).collect();
-        Self { spec, dies, free_at_ns: 0, written_ns: 0, answers: BinaryHeap::new(), number: 0 }
+        Self { spec, dies, free_at_ns: 0, written_ns: 0, answers: Answers::default() }
     }
 
     /// Executes one I/O of `len` bytes. Returns its completion time. Calls must be in the order of
@@ -86,21 +86,15 @@ impl Ssd {
 impl DiskModel for Ssd {
     fn enqueue(&mut self, now_ns: u64, id: u64, kind: IoKind, _offset: u64, len: u64) {
         let done_ns = self.service(now_ns, kind, len);
-        self.number += 1;
-        self.answers.push(Reverse((done_ns, self.number, id)));
+        self.answers.push(done_ns, id);
     }
 
     fn next_completion(&self) -> Option<u64> {
-        self.answers.peek().map(|&Reverse((at_ns, ..))| at_ns)
+        self.answers.next_ns()
     }
 
     fn pop(&mut self, now_ns: u64) -> Option<u64> {
-        let &Reverse((at_ns, _, id)) = self.answers.peek()?;
-        if at_ns > now_ns {
-            return None;
-        }
-        self.answers.pop();
-        Some(id)
+        self.answers.pop(now_ns)
     }
 
     fn is_rotational(&self) -> bool {

@@ -399,8 +399,8 @@ fn malformed_model_names_are_refused() {
     for (spec, message) in [
         (
             "model:tape",
-            "no model 'tape': there are model:hdd, model:ssd, model:fixed and model:raid0, raid1, \
-             raid5, raid6, raid10",
+            "there is no model 'tape': use one of model:hdd, model:ssd, model:fixed and \
+             model:raid0, raid1, raid5, raid6, raid10",
         ),
         ("model:hdd", "model:hdd needs size: add size=8GiB"),
         (
@@ -408,15 +408,15 @@ fn malformed_model_names_are_refused() {
             "model:hdd has no option 'speed': the options are size, backing, rpm, seek, \
              transfer, queue, scheduler, write-cache, seed",
         ),
-        ("model:hdd?size=1GiB&rpm=7", "model:hdd: '7' is no rpm: write it like 7200"),
+        ("model:hdd?size=1GiB&rpm=7", "model:hdd: rpm='7' is invalid: write it like 7200"),
         (
             "model:ssd?size=1001",
-            "a modelled disk of 1001B can't be: give a multiple of 512 bytes, like size=8GiB",
+            "a modelled disk cannot have 1001B: give a multiple of 512 bytes, like size=8GiB",
         ),
         (
             "model:ssd?size=2MiB&backing=memory:1MiB",
             "the backing store 'memory:1MiB' has 1MiB, too little for a modelled disk of 2MiB: \
-             leave size= out, or make the store larger",
+             remove size=, or make the store larger",
         ),
     ] {
         assert_eq!(error(spec), message);
@@ -436,20 +436,20 @@ fn malformed_model_names_are_refused() {
         ),
         (
             "raid5?drives=3&drive=fixed&drive-latency=5",
-            "model:raid5: '5' is no drive-latency: write it like 5ms",
+            "model:raid5: drive-latency='5' is invalid: write it like 5ms",
         ),
         ("raid5?drives=3&drive=fixed", "model:raid5 needs drive-latency: add drive-latency=5ms"),
         (
             "raid5?drives=3&drive=tape",
-            "model:raid5: 'tape' is no drive: write it like hdd, ssd or fixed",
+            "model:raid5: drive='tape' is invalid: write it like hdd, ssd or fixed",
         ),
         (
             "raid5?drives=3&drive-size=1MiB&size=2MiB",
-            "size and drive-size say the same thing twice: keep one of them",
+            "size and drive-size are both given: keep one of them",
         ),
         (
             "raid5?drives=3&chunk=8KiB&backing=memory:8KiB",
-            "an array of 8KiB is no whole number of stripes of 16KiB: give size=16KiB, or the \
+            "an array of 8KiB is not a whole number of stripes of 16KiB: give size=16KiB, or the \
              size of a drive with drive-size=",
         ),
         ("fixed?size=1MiB", "model:fixed needs latency: add latency=5ms"),

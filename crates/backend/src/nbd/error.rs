@@ -1,73 +1,73 @@
-//! Why an export of another server can't be used.
+//! Errors of opening an export of another server.
 
 use crate::SpecError;
 use forebay_nbd::client::Failure;
 use forebay_types::{Blame, Fault, Remedy};
 use std::io;
 
-/// Why an export can't be opened.
+/// Why an export cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NbdError {
-    /// The address is not well formed.
-    #[error("'{url}' is no address of an export")]
+    /// The address is malformed.
+    #[error("'{url}' is not the address of an export")]
     Address {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
     },
-    /// The options of the address.
+    /// The options of the address are invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// Encryption was asked for.
-    #[error("'{url}' asks for TLS, which connections to other servers can't do yet")]
+    /// The address requires encryption.
+    #[error("'{url}' requires TLS, which connections to other servers do not support yet")]
     Tls {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
     },
-    /// No one answers.
-    #[error("the server of '{url}' can't be reached")]
+    /// The connection failed.
+    #[error("cannot reach the server of '{url}'")]
     Connect {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The server has no such export, or does not speak the protocol.
-    #[error("the server does not open '{url}'")]
+    #[error("the server refuses to open '{url}'")]
     Handshake {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
-        /// What went wrong.
+        /// The failure of the handshake.
         source: Failure,
     },
-    /// The export can't be written.
+    /// The export is read-only.
     #[error("the server of '{url}' refuses writes")]
     ReadOnly {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
     },
-    /// Not made of whole sectors, or of none.
+    /// The size is zero, or not a multiple of the block size.
     #[error("the export '{url}' is {size_bytes} bytes, no multiple of {multiple} above zero")]
     Size {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
         /// Its size.
         size_bytes: u64,
-        /// What it should be a multiple of, in bytes.
+        /// The block size, in bytes.
         multiple: u32,
     },
-    /// The export is no longer what it was when it was opened.
-    #[error("the export '{url}' came back with another size or other abilities")]
+    /// The export has changed since it was opened.
+    #[error("the export '{url}' has another size or fewer capabilities after a reconnect")]
     Changed {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
     },
-    /// No thread for the connection.
-    #[error("no thread can be started for '{url}'")]
+    /// A thread of the connection cannot be started.
+    #[error("cannot start a thread for '{url}'")]
     Thread {
-        /// The address as typed.
+        /// The address, as given.
         url: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -86,11 +86,11 @@ impl Fault for NbdError {
             Self::Handshake { .. } => Remedy::from("check the name of the export")
                 .or("list them with nbdinfo, which comes with libnbd"),
             Self::ReadOnly { .. } => {
-                Remedy::from("serve it read-only").or("have the server allow them")
+                Remedy::from("serve it read-only").or("allow writes on the server")
             }
-            Self::Size { .. } => "have the server round its size".into(),
+            Self::Size { .. } => "round the size on the server".into(),
             Self::Changed { .. } => {
-                Remedy::from("bring back the old one").or("open the volume anew")
+                Remedy::from("restore the export").or("remove the volume and add it again")
             }
             Self::Thread { .. } => "raise the limit of processes or threads".into(),
         }

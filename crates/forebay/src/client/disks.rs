@@ -1,12 +1,11 @@
-//! What the disks of volumes look like, as a table for people.
+//! The table of the volumes' disks: geometry, with the source of each value.
 
 use super::columns::lines;
 use comfy_table::{Table, presets};
 use forebay_api::{GeometrySource, VolumeStatus};
 use forebay_types::Size;
 
-/// The disks, one a line below an empty one, each part with who says it; nothing where there are
-/// none.
+/// The table after an empty line. Empty without volumes.
 pub(super) fn disks(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return String::new();
@@ -18,11 +17,11 @@ pub(super) fn disks(volumes: &[VolumeStatus]) -> String {
         let disk = &volume.geometry;
         let has_stripes = disk.stripe_bytes > 0;
         let size = |is_known: bool, bytes: u64, source| {
-            if is_known { said(Size(bytes), source) } else { nothing(source) }
+            if is_known { value(Size(bytes), source) } else { no_value(source) }
         };
         let rotational = match disk.rotational {
-            None => nothing(disk.rotational_source),
-            Some(is) => said(if is { "yes" } else { "no" }, disk.rotational_source),
+            None => no_value(disk.rotational_source),
+            Some(is) => value(if is { "yes" } else { "no" }, disk.rotational_source),
         };
         let best = disk.optimal_bytes;
         table.add_row([
@@ -37,15 +36,15 @@ pub(super) fn disks(volumes: &[VolumeStatus]) -> String {
     format!("\n{}", lines(table, &[0, 1, 2, 3, 4, 5]))
 }
 
-fn said(value: impl std::fmt::Display, source: GeometrySource) -> String {
+fn value(value: impl std::fmt::Display, source: GeometrySource) -> String {
     format!("{value} ({source})")
 }
 
-/// Where there is nothing, somebody may have said so.
-fn nothing(source: GeometrySource) -> String {
+/// `unknown`, or `none` if a source reports that there is no such value.
+fn no_value(source: GeometrySource) -> String {
     match source {
         GeometrySource::Unknown => "unknown".to_owned(),
-        _ => said("none", source),
+        _ => value("none", source),
     }
 }
 
@@ -62,7 +61,7 @@ c        unknown               unknown         unknown         unknown   unknown
 ";
 
     #[test]
-    fn each_part_of_a_disk_is_shown_with_who_says_it() {
+    fn each_value_is_shown_with_its_source() {
         let volume = |name: &str, geometry| VolumeStatus {
             name: name.into(),
             geometry,

@@ -1,4 +1,4 @@
-//! Which writes of volumes are worth gathering, as a table for people.
+//! The table of the write sizes that are worth gathering.
 
 use super::columns::lines;
 use super::units::bytes;
@@ -6,8 +6,8 @@ use comfy_table::{Table, presets};
 use forebay_api::{GatherStatus, VolumeStatus};
 use forebay_types::Size;
 
-/// The volumes, one a line below an empty one, each with the size and who says it, and what was
-/// measured; nothing where there are none.
+/// The table after an empty line: each volume with the size, its source, and the measured cost of an
+/// I/O. Empty without volumes.
 pub(super) fn gather(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return String::new();
@@ -21,7 +21,7 @@ pub(super) fn gather(volumes: &[VolumeStatus]) -> String {
     format!("\n{}", lines(table, &[0, 1, 2]))
 }
 
-/// Both in one sentence.
+/// Size and cost in one sentence.
 pub(super) fn summary(gather: &GatherStatus) -> String {
     format!("writes worth gathering: {}; an I/O takes {}", worth(gather), cost(gather))
 }
@@ -33,17 +33,17 @@ fn worth(gather: &GatherStatus) -> String {
     }
 }
 
-/// How long an I/O takes, and why that is not known, or not known anew.
+/// The measured cost of an I/O, and why there is no measurement, or no newer one.
 fn cost(gather: &GatherStatus) -> String {
     let measured = gather.fixed_us.map(|us| match gather.bytes_per_second {
         Some(speed) => format!("{} + its size at {}/s", time(us), bytes(speed)),
         None => format!("{}, whatever its size", time(us)),
     });
-    let not = gather.not_measured.as_ref().map(|reason| format!("not measured: {reason}"));
-    measured.into_iter().chain(not).collect::<Vec<_>>().join("; ")
+    let reason = gather.not_measured.as_ref().map(|reason| format!("not measured: {reason}"));
+    measured.into_iter().chain(reason).collect::<Vec<_>>().join("; ")
 }
 
-/// A time in the unit that suits it.
+/// Formats a time in microseconds or milliseconds.
 fn time(us: f64) -> String {
     match us {
         us if us < 999.5 => format!("{us:.0} us"),

@@ -1,12 +1,11 @@
-//! What reads let write-back do, as a table for people.
+//! The table of the governors: latency of reads beside writeback, and the rate of writeback.
 
 use super::columns::lines;
 use super::units::{count, micros};
 use comfy_table::{Table, presets};
 use forebay_api::VolumeStatus;
 
-/// The volumes of which something was written back, one a line below an empty one; nothing where
-/// there are none.
+/// The table after an empty line, with the volumes that have written back. Empty without any.
 pub(super) fn governor(volumes: &[VolumeStatus]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -19,8 +18,8 @@ pub(super) fn governor(volumes: &[VolumeStatus]) -> String {
         "RAISED",
         "LOWERED",
     ]);
-    let some: Vec<_> = volumes.iter().filter(|volume| volume.write_back.writes > 0).collect();
-    for volume in &some {
+    let active: Vec<_> = volumes.iter().filter(|volume| volume.write_back.writes > 0).collect();
+    for volume in &active {
         let governor = &volume.write_back.governor;
         let time = |us: Option<u64>| us.map_or("-".to_owned(), micros);
         let wanted = match governor.target_p99_us {
@@ -37,7 +36,7 @@ pub(super) fn governor(volumes: &[VolumeStatus]) -> String {
             count(governor.lowered),
         ]);
     }
-    if some.is_empty() { String::new() } else { format!("\n{}", lines(table, &[0])) }
+    if active.is_empty() { String::new() } else { format!("\n{}", lines(table, &[0])) }
 }
 
 #[cfg(test)]
@@ -46,7 +45,7 @@ mod tests {
     use forebay_api::{GovernorStatus, WriteBackFigures};
 
     #[test]
-    fn what_reads_keep_and_what_write_back_may_do_is_shown() {
+    fn latencies_and_the_rate_of_writeback_are_shown() {
         let governed = |governor| VolumeStatus {
             name: "v".into(),
             write_back: WriteBackFigures { writes: 1, governor, ..WriteBackFigures::default() },

@@ -1,4 +1,4 @@
-//! The commands that ask a running daemon: each is a request, and a way to show the answer.
+//! The commands that query a running daemon: each sends requests and prints the answer.
 
 mod bar;
 pub(crate) mod columns;
@@ -12,7 +12,7 @@ mod write_back;
 
 use crate::{
     cli::{ShowArguments, StateArguments, VolumeCommand},
-    report::print,
+    report::{print, with_remedy},
     user::is_root,
 };
 use anyhow::{Context, anyhow};
@@ -36,7 +36,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     match command {
         VolumeCommand::List(arguments) => list(&arguments),
         VolumeCommand::Add { volume, state } => {
-            let here = std::env::current_dir().context("the current directory can't be found")?;
+            let here = std::env::current_dir().context("cannot find the current directory")?;
             let request = forebay_control::add_request(&volume.from_directory(&here));
             let added = connect(&state)?.add_volume(&request)?;
             print(&format!("{} is served: {}\n", named(&added.name), table::summary(&added)))
@@ -48,24 +48,18 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             print(&format!("{} is changed: {}\n", named(&name), table::summary(&volume)))
         }
         VolumeCommand::Remove { name, state } => {
-            let bar = Bar::new(&format!("removing {}", named(&name)));
-            let result = connect(&state)?.remove_volume(&name, |progress| bar.show(progress));
-            bar.end();
-            result?;
+            let (client, bar) = (connect(&state)?, Bar::new(&format!("removing {}", named(&name))));
+            bar.until_end(client.remove_volume(&name, |progress| bar.show(progress)))?;
             print(&format!("{} is removed\n", named(&name)))
         }
         VolumeCommand::Flush { name, state } => {
-            let bar = Bar::new(&format!("flushing {}", named(&name)));
-            let result = connect(&state)?.flush_volume(&name, |progress| bar.show(progress));
-            bar.end();
-            result?;
+            let (client, bar) = (connect(&state)?, Bar::new(&format!("flushing {}", named(&name))));
+            bar.until_end(client.flush_volume(&name, |progress| bar.show(progress)))?;
             print(&format!("{} is flushed\n", named(&name)))
         }
         VolumeCommand::Trust { name, state } => {
-            let bar = Bar::new(&format!("flushing {}", named(&name)));
-            let result = connect(&state)?.trust_volume(&name, |progress| bar.show(progress));
-            bar.end();
-            result?;
+            let (client, bar) = (connect(&state)?, Bar::new(&format!("flushing {}", named(&name))));
+            bar.until_end(client.trust_volume(&name, |progress| bar.show(progress)))?;
             print(&format!("{} is trusted again\n", named(&name)))
         }
         VolumeCommand::Calibrate { name, state } => {
@@ -75,10 +69,10 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     }
 }
 
-/// How long the next process may take until it answers.
-const UPGRADE_WAIT: Duration = Duration::from_secs(60);
+/// How long an upgrade waits for the new process to answer.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `forebay drill`. That not everything would have been saved is a failure.
+/// `forebay drill`. Fails if not all data would have been saved in time.
 pub(crate) fn drill(arguments: &ShowArguments) -> anyhow::Result<()> {
     let report = connect(&arguments.state)?.drill()?;
     if arguments.json {
@@ -94,15 +88,12 @@ pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
     let client = connect(arguments)?;
     let pid = client.status()?.pid;
     let bar = Bar::new("writing dirty data to the disks");
-    let result = client.stop(|progress| bar.show(progress));
-    bar.end();
-    result?;
+    bar.until_end(client.stop(|progress| bar.show(progress)))?;
     if leave::wait_for_exit(pid)? {
         return print("forebay has stopped\n");
     }
-    Err(anyhow!(
-        "forebay process {pid} has written all dirty data and is still there: look into its log"
-    ))
+    let error = anyhow!("forebay process {pid} has written all dirty data, but has not exited");
+    Err(with_remedy(error, "see its log"))
 }
 
 /// `forebay upgrade`.
@@ -110,18 +101,17 @@ pub(crate) fn upgrade(arguments: &StateArguments) -> anyhow::Result<()> {
     let client = connect(arguments)?;
     let before = client.status()?;
     client.upgrade()?;
-    let until = Instant::now() + UPGRADE_WAIT;
+    let until = Instant::now() + UPGRADE_TIMEOUT;
     while Instant::now() < until {
         match client.status() {
             Ok(status) if status.pid != before.pid => {
-                return print(&format!("forebay {} goes on\n", status.version));
+                return print(&format!("forebay {} has taken over\n", status.version));
             }
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
     }
-    Err(anyhow!(
-        "forebay has left its pool to the next process, which does not answer: look into its log"
-    ))
+    let error = anyhow!("the old server has handed over its pool, but the new one does not answer");
+    Err(with_remedy(error, "see its log"))
 }
 
 fn list(arguments: &ShowArguments) -> anyhow::Result<()> {
@@ -134,10 +124,14 @@ fn list(arguments: &ShowArguments) -> anyhow::Result<()> {
 
 fn connect(arguments: &StateArguments) -> anyhow::Result<BlockingClient> {
     let state = arguments.state.clone().or_else(|| default_state(is_root())).ok_or_else(|| {
-        anyhow!("no forebay is named: say which one's state directory it is with --state DIR")
+        let error = anyhow!("this user has no default state directory");
+        with_remedy(error, "name the daemon's state directory with --state DIR")
     })?;
     let socket = state.join(CONTROL_SOCKET);
-    BlockingClient::new(socket).context("no event loop: see the limits for open files")
+    BlockingClient::new(socket).map_err(|error| {
+        let error = anyhow::Error::new(error).context("cannot create an event loop");
+        with_remedy(error, "check the limit of open files (`ulimit -n`)")
+    })
 }
 
 fn named(name: &str) -> String {

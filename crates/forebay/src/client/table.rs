@@ -1,4 +1,4 @@
-//! What the daemon tells, as tables and sentences for people.
+//! The daemon's status as tables and sentences.
 
 use super::columns::lines;
 use super::disks::disks;
@@ -12,9 +12,8 @@ use forebay_api::{
     VaultStatus, VolumeState, VolumeStatus,
 };
 
-/// Everything: the daemon in four lines, the volumes in a table, and below it one each of their
-/// disks, the writes worth gathering, what was written back, what reads let that do, the journals
-/// and the supplies.
+/// The whole status: four lines on the daemon, then tables of volumes, disks, gathering, writeback,
+/// governors, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
@@ -46,10 +45,10 @@ pub(super) fn status(status: &Status) -> String {
     )
 }
 
-/// The patrol over memory, in one line.
+/// The patrol in one line.
 fn patrol(patrol: &PatrolStatus) -> String {
     if patrol.ecc == "off" {
-        return "patrol: off, damage to memory is not noticed".into();
+        return "patrol: off, damage to memory is not detected".into();
     }
     let walk = match patrol.walk_seconds {
         0.0 => "the first walk has not ended".into(),
@@ -71,7 +70,7 @@ fn patrol(patrol: &PatrolStatus) -> String {
     format!("patrol: {}, {walk}; {found}", patrol.ecc)
 }
 
-/// The volumes, one a line, and below them what is not as it should be.
+/// The table of volumes, and notes on problems below it.
 pub(super) fn volumes(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return "no volumes: add one with forebay volume add NAME=BACKING\n".into();
@@ -94,8 +93,8 @@ pub(super) fn volumes(volumes: &[VolumeStatus]) -> String {
     lines(table, &[0, 2]) + &volumes_notes(volumes)
 }
 
-/// The journals, one a line below an empty one, and below them what is not as it should be;
-/// nothing where there are none.
+/// The table of journals after an empty line, and notes on problems below it. Empty without
+/// journals.
 fn journals(journals: &[JournalStatus]) -> String {
     if journals.is_empty() {
         return String::new();
@@ -117,11 +116,11 @@ fn journals(journals: &[JournalStatus]) -> String {
     format!("\n{}{}", lines(table, &[0, 1]), journals_notes(journals))
 }
 
-/// The supplies, one a line below an empty one, and below them what follows from them.
+/// The table of UPSes after an empty line, and the resulting power state below it.
 fn power(power: &PowerStatus) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["SUPPLY", "SAYS", "VERDICT", "CHARGE", "RUNTIME", "LOAD"]);
+    table.set_header(["UPS", "STATUS", "STATE", "CHARGE", "RUNTIME", "LOAD"]);
     let none = || "-".to_owned();
     let percent = |value: Option<f64>| value.map_or_else(none, |value| format!("{value:.0} %"));
     for supply in &power.supplies {
@@ -140,7 +139,7 @@ fn power(power: &PowerStatus) -> String {
         notes.into_iter().flatten().map(|note| format!("{}: {note}\n", supply.name))
     });
     format!(
-        "\n{}\n{}power: {}\n{} dirty under supplies, {} may be; {}\n",
+        "\n{}\n{}power: {}\n{} dirty under a UPS, {} allowed; {}\n",
         lines(table, &[0, 1, 2]),
         notes.collect::<String>(),
         power.reason,
@@ -150,7 +149,7 @@ fn power(power: &PowerStatus) -> String {
     )
 }
 
-/// The vault in one line, below an empty one, and lines for what it holds.
+/// The vault in one line after an empty one, and a line for each volume whose data it holds.
 fn vault(vault: &VaultStatus) -> String {
     let speed = |value: Option<u64>| {
         value.map_or_else(|| "not measured".to_owned(), |value| format!("{}/s", bytes(value)))
@@ -173,7 +172,7 @@ fn vault(vault: &VaultStatus) -> String {
     text
 }
 
-/// What came of a rehearsal.
+/// The report of a drill.
 pub(super) fn drill(report: &DrillReport) -> String {
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
     let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
@@ -187,7 +186,7 @@ pub(super) fn drill(report: &DrillReport) -> String {
         "drill of {}: {}\n\
          dirty: {}, saved: {}, stable after {} ({}/s), disks flushed after {}, read back after {}\n\
          read back: {}, {} as in memory, {} changed meanwhile, {} failures of the vault\n\
-         battery: {}, may be dirty: {}\n\
+         battery: {}, dirty limit: {}\n\
          clients before: {}\n\
          clients during: {}\n\
          report: {}\n",
@@ -222,8 +221,8 @@ pub(super) fn summary(volume: &VolumeStatus) -> String {
     text
 }
 
-/// A line for each volume that is in another mode than it was given, or in trouble, and for what
-/// does not fit together of its disk.
+/// A line for each volume that is failing or not in its configured mode, and for each inconsistency
+/// of a disk's geometry.
 fn volumes_notes(volumes: &[VolumeStatus]) -> String {
     let mut notes = String::new();
     for volume in volumes {
@@ -239,8 +238,8 @@ fn volumes_notes(volumes: &[VolumeStatus]) -> String {
     if notes.is_empty() { notes } else { notes + "\n" }
 }
 
-/// A line for each journal that has failed or lacks a device, and for each volume whose writes wait
-/// in one.
+/// A line for each journal that has failed, lacks a device or was damaged, and for each volume that
+/// is not served and whose data a journal holds.
 fn journals_notes(journals: &[JournalStatus]) -> String {
     let mut notes = String::new();
     for journal in journals {
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_should_be_is_said_below() {
+    fn problems_are_noted_below_the_table() {
         let mut degraded = volume("a");
         degraded.effective_mode = Mode::WriteThrough;
         degraded.effective_mode_reason = Some("memory is full of dirty data".into());
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn supplies_have_a_table_and_what_follows_from_them() {
+    fn upses_have_a_table_and_the_power_state_below_it() {
         let supply = SupplyStatus {
             name: "lab".into(),
             verdict: "safe".into(),
@@ -349,17 +348,17 @@ mod tests {
         });
         assert_eq!(
             text,
-            "\nSUPPLY  SAYS     VERDICT  CHARGE  RUNTIME  LOAD\n\
-             lab     OL CHRG  safe       98 %   1800 s     -\n\n\
+            "\nUPS  STATUS   STATE  CHARGE  RUNTIME  LOAD\n\
+             lab  OL CHRG  safe     98 %   1800 s     -\n\n\
              lab: battery ages: 640 s now, 900 s when first seen\n\
              power: write-back is allowed\n\
-             1.0 MiB dirty under supplies, 4.0 GiB may be; \
+             1.0 MiB dirty under a UPS, 4.0 GiB allowed; \
              if mains failed now: dump 7 s, battery 640 s\n"
         );
     }
 
     #[test]
-    fn the_vault_says_how_fast_it_is_and_what_it_holds() {
+    fn the_vault_is_shown_with_its_speed_and_content() {
         let ready = VaultStatus {
             name: "/v".into(),
             capacity_bytes: 4 << 30,
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_patrol_says_what_it_has_found() {
+    fn the_patrol_is_shown_with_the_damage_found() {
         let mut status = PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() };
         assert_eq!(
             patrol(&status),
@@ -448,11 +447,11 @@ mod tests {
             patrol(&status).ends_with("2 fetched again, 1 lost, 1 of them back from a journal")
         );
         status.ecc = "off".into();
-        assert_eq!(patrol(&status), "patrol: off, damage to memory is not noticed");
+        assert_eq!(patrol(&status), "patrol: off, damage to memory is not detected");
     }
 
     #[test]
-    fn without_volumes_the_next_step_is_said() {
+    fn without_volumes_the_next_step_is_suggested() {
         assert_eq!(volumes(&[]), "no volumes: add one with forebay volume add NAME=BACKING\n");
     }
 }

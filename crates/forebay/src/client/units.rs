@@ -1,11 +1,11 @@
-//! Numbers as people read them: three digits and a unit.
+//! Formats numbers with about three digits and a unit.
 
 /// A number of bytes: `512 B`, `1.5 GiB`, `128 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
-    // What would be shown as 1024 of a unit is one of the next.
+    // A value that rounds to 1024 is shown as 1.0 of the next unit.
     while value >= 1023.5 {
         value /= 1024.0;
         unit += 1;
@@ -25,7 +25,7 @@ pub(crate) fn count(count: u64) -> String {
     format!("{}{}", short(value, unit > 0), UNITS[unit])
 }
 
-/// A part of one, in percent: `87.5 %`; a dash where there is nothing to take a part of.
+/// A ratio in percent: `87.5 %`; a dash for `None`.
 pub(super) fn percent(ratio: Option<f64>) -> String {
     match ratio {
         Some(ratio) => format!("{:.1} %", ratio * 100.0),
@@ -53,7 +53,7 @@ pub(super) fn micros(us: u64) -> String {
     }
 }
 
-/// One decimal below ten, where there can be any.
+/// Rounds to one decimal below ten if the value has a fraction, otherwise to an integer.
 fn short(value: f64, has_fraction: bool) -> String {
     if has_fraction && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }

@@ -1,12 +1,11 @@
-//! How what was written got to the disks, as a table for people.
+//! The table of writeback: how client writes were combined into writes to the disks.
 
 use super::columns::lines;
 use super::units::{bytes, count};
 use comfy_table::{Table, presets};
 use forebay_api::VolumeStatus;
 
-/// The volumes of which something was written back, one a line below an empty one; nothing where
-/// there are none.
+/// The table after an empty line, with the volumes that have written back. Empty without any.
 pub(super) fn write_back(volumes: &[VolumeStatus]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -21,26 +20,26 @@ pub(super) fn write_back(volumes: &[VolumeStatus]) -> String {
         "WAITS",
         "DIRTY FOR",
     ]);
-    let some: Vec<_> = volumes.iter().filter(|volume| volume.write_back.writes > 0).collect();
-    for volume in &some {
-        let (came, went) = (&volume.counters, &volume.write_back);
+    let active: Vec<_> = volumes.iter().filter(|volume| volume.write_back.writes > 0).collect();
+    for volume in &active {
+        let (input, output) = (&volume.counters, &volume.write_back);
         let mean = |bytes: u64, writes: u64| bytes / writes.max(1);
         table.add_row([
             volume.name.clone(),
-            bytes(mean(came.write_bytes, came.writes)),
-            bytes(mean(went.bytes, went.writes)),
-            format!("{:.1}", came.writes as f64 / went.writes as f64),
+            bytes(mean(input.write_bytes, input.writes)),
+            bytes(mean(output.bytes, output.writes)),
+            format!("{:.1}", input.writes as f64 / output.writes as f64),
             match volume.geometry.stripe_bytes {
                 0 => "-".to_owned(),
-                _ => count(went.whole_stripes),
+                _ => count(output.whole_stripes),
             },
-            count(went.urgent),
-            count(went.normal),
-            count(went.waits),
-            format!("{:.1} s", went.mean_dirty_ms as f64 / 1000.0),
+            count(output.urgent),
+            count(output.normal),
+            count(output.waits),
+            format!("{:.1} s", output.mean_dirty_ms as f64 / 1000.0),
         ]);
     }
-    if some.is_empty() { String::new() } else { format!("\n{}", lines(table, &[0])) }
+    if active.is_empty() { String::new() } else { format!("\n{}", lines(table, &[0])) }
 }
 
 #[cfg(test)]
@@ -49,7 +48,7 @@ mod tests {
     use forebay_api::{Counters, GeometryStatus, WriteBackFigures};
 
     #[test]
-    fn what_came_in_small_and_went_out_whole_is_shown() {
+    fn mean_sizes_and_their_ratio_are_shown() {
         let array = VolumeStatus {
             name: "array".into(),
             geometry: GeometryStatus { stripe_bytes: 112 << 10, ..GeometryStatus::default() },

@@ -11,7 +11,9 @@ pub(crate) mod systemd;
 
 pub(crate) use rules::UPGRADE_CODE;
 
-use anyhow::Context;
+use crate::report::{sentence, with_remedy};
+use crate::signals::{Signal as Request, Signals};
+use anyhow::{Context, anyhow};
 use forebay_config::KeeperMode;
 use rules::{Action, Exit, Program, RestartPolicy, ServerRun};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -41,7 +43,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 pub(crate) struct Kept {
     /// The pool's memory file; `None` if the pool ends with the process.
     pub pool: Option<OwnedFd>,
-    line: Option<StdStream>,
+    socket: Option<StdStream>,
     /// The program that an upgrade starts; `None` without a keeper or descriptor store.
     pub successor: Option<PathBuf>,
 }
@@ -62,17 +64,18 @@ impl Kept {
         if let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) {
             let mut fields = text.splitn(3, ',');
             let mut number = || fields.next().and_then(|text| text.parse::<RawFd>().ok());
-            let (Some(pool), Some(line)) = (number(), number()) else {
-                anyhow::bail!("{VARIABLE}='{text}' was not set by a keeper: unset it");
+            let foreign = || format!("{VARIABLE}='{text}' was not set by a keeper");
+            let remedy = "unset the variable";
+            let (Some(pool), Some(socket)) = (number(), number()) else {
+                return Err(with_remedy(anyhow!(foreign()), remedy));
             };
             let successor = fields.next().map(PathBuf::from);
             let inherit = |number| {
-                forebay_runtime::inherit(number).with_context(|| {
-                    format!("{VARIABLE}='{text}' was not set by a keeper: unset it")
-                })
+                let inherited = forebay_runtime::inherit(number).with_context(foreign);
+                inherited.map_err(|error| with_remedy(error, remedy))
             };
-            let line = StdStream::from(inherit(line)?);
-            return Ok(Self { pool: Some(inherit(pool)?), line: Some(line), successor });
+            let socket = StdStream::from(inherit(socket)?);
+            return Ok(Self { pool: Some(inherit(pool)?), socket: Some(socket), successor });
         }
         if mode != KeeperMode::Auto || !systemd::keeps_descriptors() {
             return Ok(Self::default());
@@ -86,14 +89,14 @@ impl Kept {
                 pool
             }
         };
-        Ok(Self { pool: Some(pool), line: None, successor: std::env::current_exe().ok() })
+        Ok(Self { pool: Some(pool), socket: None, successor: std::env::current_exe().ok() })
     }
 
     /// Notifies the keeper and the service manager that the server accepts clients.
     pub(crate) fn serving(&mut self) {
-        if let Some(line) = &mut self.line {
+        if let Some(socket) = &mut self.socket {
             // If the keeper is gone, `wait_until_gone` detects it.
-            let _ = io::Write::write_all(line, SERVING);
+            let _ = io::Write::write_all(socket, SERVING);
         }
         systemd::ready();
     }
@@ -102,20 +105,20 @@ impl Kept {
     ///
     /// # Errors
     /// Fails if the socket cannot be made non-blocking or registered with tokio.
-    pub(crate) fn line(&mut self) -> io::Result<Option<UnixStream>> {
-        let Some(line) = self.line.take() else { return Ok(None) };
-        line.set_nonblocking(true)?;
-        UnixStream::from_std(line).map(Some)
+    pub(crate) fn take_socket(&mut self) -> io::Result<Option<UnixStream>> {
+        let Some(socket) = self.socket.take() else { return Ok(None) };
+        socket.set_nonblocking(true)?;
+        UnixStream::from_std(socket).map(Some)
     }
 }
 
 /// Waits until the keeper closes its end of the socket. Without a keeper, never returns.
-pub(crate) async fn wait_until_gone(line: &mut Option<UnixStream>) {
-    match line {
+pub(crate) async fn wait_until_gone(socket: &mut Option<UnixStream>) {
+    match socket {
         Some(open) => while matches!(open.read(&mut [0; 16]).await, Ok(1..)) {},
         None => std::future::pending().await,
     }
-    *line = None;
+    *socket = None;
 }
 
 /// Returns true if this process should become a keeper.
@@ -131,7 +134,7 @@ pub(crate) fn is_wanted(mode: KeeperMode) -> bool {
 /// A running server.
 struct Server {
     child: Child,
-    line: UnixStream,
+    socket: UnixStream,
     /// When it began to serve clients.
     serving_since: Option<Instant>,
 }
@@ -152,7 +155,7 @@ impl Server {
         fcntl_setfd(pool, FdFlags::CLOEXEC)?;
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         ours.set_nonblocking(true)?;
-        Ok(Self { child, line: UnixStream::from_std(ours)?, serving_since: None })
+        Ok(Self { child, socket: UnixStream::from_std(ours)?, serving_since: None })
     }
 
     fn forward(&self, signal: Signal) {
@@ -163,29 +166,13 @@ impl Server {
 
 /// The signals that a keeper forwards to its server, and SIGCHLD.
 struct KeeperSignals {
-    terminate: unix::Signal,
-    interrupt: unix::Signal,
-    hangup: unix::Signal,
+    forwarded: Signals,
     child: unix::Signal,
 }
 
 impl KeeperSignals {
     fn listen() -> io::Result<Self> {
-        Ok(Self {
-            terminate: unix::signal(SignalKind::terminate())?,
-            interrupt: unix::signal(SignalKind::interrupt())?,
-            hangup: unix::signal(SignalKind::hangup())?,
-            child: unix::signal(SignalKind::child())?,
-        })
-    }
-
-    /// Waits for the next signal to forward, with SIGINT reported as SIGTERM.
-    async fn next(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.interrupt.recv() => Signal::TERM,
-            _ = self.hangup.recv() => Signal::HUP,
-        }
+        Ok(Self { forwarded: Signals::listen()?, child: unix::signal(SignalKind::child())? })
     }
 }
 
@@ -215,7 +202,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
             Err(error) if policy.program == Program::AtPath => {
                 tracing::error!(
                     program = %program.display(),
-                    error = crate::report::sentence(&error),
+                    error = sentence(&error),
                     "upgrade failed: the new program cannot be started"
                 );
                 let is_dirty = forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
@@ -257,7 +244,7 @@ async fn supervise(
         if let Some(status) = server.child.try_wait()? {
             // The server may have sent its byte just before it exited.
             let is_unset = server.serving_since.is_none();
-            if is_unset && server.line.try_read(&mut byte).is_ok_and(|n| n > 0) {
+            if is_unset && server.socket.try_read(&mut byte).is_ok_and(|n| n > 0) {
                 server.serving_since = Some(Instant::now());
             }
             let exit = match (status.code(), status.signal()) {
@@ -272,7 +259,7 @@ async fn supervise(
         }
         tokio::select! {
             _ = signals.child.recv() => {}
-            read = server.line.read(&mut byte), if is_open => match read {
+            read = server.socket.read(&mut byte), if is_open => match read {
                 Ok(1..) => {
                     server.serving_since = Some(Instant::now());
                     if *stopping {
@@ -282,16 +269,13 @@ async fn supervise(
                 }
                 Ok(0) | Err(_) => is_open = false,
             },
-            signal = async {
-                tokio::select! {
-                    _ = signals.terminate.recv() => Signal::TERM,
-                    _ = signals.interrupt.recv() => Signal::TERM,
-                    _ = signals.hangup.recv() => Signal::HUP,
+            signal = signals.forwarded.next() => match signal {
+                Request::Stop => {
+                    *stopping = true;
+                    server.forward(Signal::TERM);
                 }
-            } => {
-                *stopping |= signal == Signal::TERM;
-                server.forward(signal);
-            }
+                Request::Reload => server.forward(Signal::HUP),
+            },
         }
     }
 }
@@ -301,7 +285,8 @@ async fn supervise(
 async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyhow::Result<()> {
     let dirty_bytes = forebay_runtime::dirty_bytes_in(pool.as_fd());
     if dirty_bytes == 0 {
-        anyhow::bail!("the server crashed repeatedly and is not restarted: see its log above");
+        let error = anyhow!("the server crashed repeatedly and is not restarted");
+        return Err(with_remedy(error, "see its log above"));
     }
     tracing::error!(
         dirty_bytes,
@@ -309,8 +294,10 @@ async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyho
         "the server crashed repeatedly and is not restarted; the keeper holds its dirty data: fix \
          the cause logged above and send SIGHUP to retry, or SIGTERM to discard the data"
     );
-    match signals.next().await {
-        Signal::HUP => Ok(()),
-        _ => anyhow::bail!("stopped by a signal: {dirty_bytes} bytes of dirty data are lost"),
+    match signals.forwarded.next().await {
+        Request::Reload => Ok(()),
+        Request::Stop => {
+            anyhow::bail!("stopped by a signal: {dirty_bytes} bytes of dirty data are lost")
+        }
     }
 }

@@ -5,17 +5,17 @@
 //! the command again repeats all steps with the same result.
 
 use super::access::{self, PIECE_BYTES};
-use super::log::POSSIBLY_STALE;
+use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::{Held, Payloads, Source};
 use super::{SourceArguments, VolumeArguments, release};
-use crate::report::print;
-use anyhow::{Context, bail};
+use crate::report::{print, with_remedy};
+use anyhow::{Context, anyhow};
 use clap::Args;
 use forebay_backend::{Backend, Blocking, OpenOptions};
 use forebay_format::journal::{Released, VolumeEntry};
 use forebay_journal::identity::{DiskIdentity, Evidence};
 use forebay_journal::{self, Extent};
-use forebay_types::{ByteRange, SECTOR_BYTES};
+use forebay_types::{ByteRange, Remedy, SECTOR_BYTES};
 use serde_json::json;
 
 /// Arguments of `forebay rescue apply`.
@@ -142,27 +142,28 @@ pub(super) fn check(
     let (name, here, to) = (&volume.name, source.name(), &disk.description().name);
     let is_forced = overrides.force;
     if let (Some(mark), true, false) = (&source.mark, source.is_given_up(name), is_forced) {
-        bail!(
+        let error = anyhow!(
             "{here} was given up ({}) and its volumes continued without it: its data of volume \
-             '{name}' is older than the disk. To write it anyway, use --force",
+             '{name}' is older than the disk",
             mark.reason
         );
+        return Err(with_remedy(error, "use --force to write it anyway"));
     }
     if let (Some(newer), false) = (source.newer(name), is_forced) {
-        bail!(
-            "{newer} may hold newer data of volume '{name}' than {here}: apply that one, or use \
-             --force if it is lost"
-        );
+        let error = anyhow!("{newer} may hold newer data of volume '{name}' than {here}");
+        let remedy = Remedy::from(format!("apply the data of {newer}"));
+        return Err(with_remedy(error, remedy.or("use --force if that is lost")));
     }
     let held = source.held(volume.number);
     let named = crate::serve::identity(name, to);
     let evidence = forebay_runtime::examine_disk(source.found(), volume, disk, named);
     let identity = evidence.identity();
     if matches!(identity, DiskIdentity::Changed | DiskIdentity::Unknown) && !is_forced {
-        bail!(
+        let error = anyhow!(
             "cannot confirm that {to} is the disk of volume '{name}', unchanged since its last use \
-             ({evidence}); if it is the right disk, use --force"
+             ({evidence})"
         );
+        return Err(with_remedy(error, "use --force if it is the right disk"));
     }
     let size_bytes = disk.description().size_bytes;
     let beyond_end = held.extents.iter().filter(|extent| !extent.range.fits(size_bytes));
@@ -177,10 +178,15 @@ pub(super) fn check(
             None if source.log.may_be_stale => POSSIBLY_STALE.to_owned(),
             None => format!("{beyond_end_bytes} bytes lie beyond the end of {to}"),
         };
-        bail!(
-            "part of the data that {here} held of volume '{name}' cannot be written: {cause}; to \
-             write the rest, use --accept-loss"
+        let error = anyhow!(
+            "part of the data that {here} held of volume '{name}' cannot be written: {cause}"
         );
+        let accept = "use --accept-loss to write the rest";
+        let remedy = match source.log.may_be_stale {
+            true => Remedy::from(STALE_REMEDY).or(accept),
+            false => accept.into(),
+        };
+        return Err(with_remedy(error, remedy));
     }
     source.log.check_release()?;
     let written = held.extents.iter().filter(|extent| must_write(source, extent, disk));
@@ -227,11 +233,12 @@ fn compare(extent: &Extent, content: Option<&[u8]>, disk: &dyn Backend) -> anyho
             None => back.iter().all(|&byte| byte == 0),
         };
         if !is_same {
-            bail!(
+            let error = anyhow!(
                 "{to} does not return the data just written at byte {}; the source is unchanged, \
-                 so nothing is lost: write to another disk",
+                 so no data is lost",
                 piece.offset
             );
+            return Err(with_remedy(error, "write to another disk"));
         }
     }
     Ok(())

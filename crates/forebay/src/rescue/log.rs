@@ -4,8 +4,9 @@
 //! synchronized and recorded, as a server start would do. Stale and blank devices stay untouched.
 
 use super::access;
+use crate::report::with_remedy;
 use crate::serve::Members;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
     LogKind, Members as MemberList, Released, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
@@ -22,9 +23,11 @@ use std::sync::Arc;
 const COPY_BYTES: u64 = 1 << 20;
 
 /// The message for [`OpenLog::may_be_stale`].
-pub(super) const POSSIBLY_STALE: &str = "it is one of the two devices of a mirrored journal, \
-     and the other one may be newer: name that one with --mirror, or the daemon's state directory \
-     with --state";
+pub(super) const POSSIBLY_STALE: &str =
+    "it is one of the two devices of a mirrored journal, and the other one may be newer";
+/// The remedy for [`OpenLog::may_be_stale`].
+pub(super) const STALE_REMEDY: &str =
+    "name the other device with --mirror, or the daemon's state directory with --state";
 
 /// The devices of a log, and what recovery found on them.
 pub(super) struct OpenLog {
@@ -139,11 +142,9 @@ impl OpenLog {
             last_error = Some(match access::read(device, position, len) {
                 Ok(bytes) if is_sound(&bytes) => return Ok(bytes),
                 Ok(_) => {
-                    anyhow::anyhow!(
-                        "{name} returned different data on a second read at byte {position}"
-                    )
+                    anyhow!("{name} returned different data on a second read at byte {position}")
                 }
-                Err(error) => anyhow::anyhow!("cannot read {name} at byte {position}: {error}"),
+                Err(error) => anyhow!("cannot read {name} at byte {position}: {error}"),
             });
         }
         Err(last_error.expect("at least one device is a member"))
@@ -153,13 +154,15 @@ impl OpenLog {
     pub(super) fn check_release(&self) -> anyhow::Result<()> {
         let Walked::Two(recovered) = &self.walked else { return Ok(()) };
         let records = recovered.steps().iter().any(|step| matches!(step, Step::Record(_)));
-        ensure!(
-            !records || self.state_dir.as_ref().is_some_and(|path| path.is_dir()),
-            "{} is one device of a mirrored journal, whose members are recorded in the daemon's \
-             state directory, which does not exist; name it with --state",
+        if !records || self.state_dir.as_ref().is_some_and(|path| path.is_dir()) {
+            return Ok(());
+        }
+        let error = anyhow!(
+            "{} is one device of a mirrored journal, and the daemon's state directory, which \
+             records the members, does not exist",
             self.name()
         );
-        Ok(())
+        Err(with_remedy(error, "name the state directory with --state"))
     }
 
     /// Marks a volume's records as void. The new superblock replaces the older of the two copies
@@ -257,7 +260,8 @@ fn walk_both(
         error => unusable(&names.join(" and "), &error),
     })?;
     let Some(mut recovered) = recovered else {
-        bail!("{} hold no journal; are they the right devices?", names.join(" and "));
+        let error = anyhow!("{} hold no journal", names.join(" and "));
+        return Err(with_remedy(error, "check that they are the right devices"));
     };
     if let Some(device) = recovered.joins() {
         // A start would rebuild this device; a rescue leaves it alone.
@@ -277,25 +281,31 @@ fn draw() -> anyhow::Result<[u64; 2]> {
 }
 
 fn unusable(name: &str, error: &RecoverError) -> anyhow::Error {
-    match error {
+    let error = match error {
         RecoverError::Superblock(SuperblockInvalid::Foreign) => {
-            anyhow::anyhow!("{name} holds no journal and no vault; is it the right device?")
+            anyhow!("{name} holds no journal and no vault")
         }
-        error => anyhow::anyhow!("{name} {error}; is it the right device?"),
-    }
+        error => anyhow!("{name} {error}"),
+    };
+    with_remedy(error, "check that it is the right device")
 }
 
 fn write(device: &dyn Backend, superblock: &Superblock) -> anyhow::Result<()> {
     let name = &device.description().name;
     let position = superblock.position();
-    let failed = || format!("cannot write the superblock of {name}; run the command again");
+    let failed = |error: IoError| {
+        let error = anyhow::Error::new(error);
+        let error = error.context(format!("cannot write the superblock of {name}"));
+        with_remedy(error, "run the command again")
+    };
     let bytes = AlignedBuffer::from(&superblock.encode()[..]);
-    Blocking::new(device).write(position, &bytes, true).with_context(failed)?;
-    Blocking::new(device).flush().with_context(failed)?;
+    Blocking::new(device).write(position, &bytes, true).map_err(failed)?;
+    Blocking::new(device).flush().map_err(failed)?;
     let mut back = AlignedBuffer::new(SUPERBLOCK_BYTES);
-    Blocking::new(device).read(position, &mut back).with_context(failed)?;
+    Blocking::new(device).read(position, &mut back).map_err(failed)?;
     if Superblock::decode(&back).as_ref() != Ok(superblock) {
-        bail!("{name} does not return the superblock just written; the device is unreliable");
+        let error = anyhow!("{name} does not return the superblock just written");
+        return Err(with_remedy(error, "copy it to a device that does, and use that one"));
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Releases a volume's records: durably marks them as void in the log.
 
-use super::log::POSSIBLY_STALE;
+use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::Source;
 use super::{SourceArguments, VolumeArguments};
-use crate::report::print;
-use anyhow::{bail, ensure};
+use crate::report::{print, with_remedy};
+use anyhow::anyhow;
 use clap::Args;
 use forebay_format::journal::Released;
 use serde_json::json;
@@ -30,12 +30,15 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
     let held = source.held(volume.number);
     let (name, number, bytes) = (&volume.name, volume.number, held.write_bytes);
     if !arguments.yes {
-        bail!(
-            "{path} holds {bytes} bytes of volume '{name}' that may be missing from its disk; to \
-             give them up for good, repeat the command with --yes"
+        let error = anyhow!(
+            "{path} holds {bytes} bytes of volume '{name}' that may be missing from its disk"
         );
+        return Err(with_remedy(error, "repeat the command with --yes to give them up for good"));
     }
-    ensure!(!source.log.may_be_stale, "cannot discard from {path}: {POSSIBLY_STALE}");
+    if source.log.may_be_stale {
+        let error = anyhow!("cannot discard from {path}: {POSSIBLY_STALE}");
+        return Err(with_remedy(error, STALE_REMEDY));
+    }
     source.log.check_release()?;
     release(&source, number, Released::Discarded)?;
     if *as_json {

@@ -1,6 +1,6 @@
 //! The output of `list` and `verify`, as text and JSON.
 
-use super::log::POSSIBLY_STALE;
+use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::Source;
 use crate::client::columns::lines;
 use crate::client::units;
@@ -111,7 +111,7 @@ fn notes(source: &Source) -> String {
         }
     }
     if source.log.may_be_stale {
-        text += &format!("note: {POSSIBLY_STALE}\n");
+        text += &format!("note: {POSSIBLY_STALE}: {STALE_REMEDY}\n");
     } else if source.log.is_alone {
         text += "note: this is one of the two devices of a mirrored journal; the state directory \
                  records that it has all data, but the other device was not checked\n";

@@ -4,7 +4,8 @@ use super::VolumeArguments;
 use super::log::OpenLog;
 use crate::marks::{self, Mark};
 use crate::reliance::{Holder, Kind, Reliance};
-use anyhow::{Context, bail};
+use crate::report::with_remedy;
+use anyhow::{Context, anyhow};
 use forebay_backend::{Backend, OpenOptions};
 use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
 use forebay_journal::{Damage, Extent, Found, Image};
@@ -185,18 +186,16 @@ impl Source {
         match (&named[..], &holding.collect::<Vec<_>>()[..]) {
             ([], _) => {
                 let (name, here) = (&wanted.name, self.name());
-                bail!("{here} has no volume '{name}': `forebay rescue list {here}` lists them")
+                let remedy = format!("see its volumes with `forebay rescue list {here}`");
+                Err(with_remedy(anyhow!("{here} has no volume '{name}'"), remedy))
             }
             ([one], _) => Ok(one),
             (_, [one]) => Ok(one),
             (several, _) => {
                 let numbers: Vec<_> = several.iter().map(|v| v.number.to_string()).collect();
-                bail!(
-                    "{} has several volumes '{}': choose one with --number, one of {}",
-                    self.name(),
-                    wanted.name,
-                    numbers.join(", ")
-                )
+                let error = anyhow!("{} has several volumes '{}'", self.name(), wanted.name);
+                let remedy = format!("choose one with --number, one of {}", numbers.join(", "));
+                Err(with_remedy(error, remedy))
             }
         }
     }

@@ -1,44 +1,44 @@
-//! How batteries age: the runtime at full charge, when it was first seen and now.
+//! Battery aging: compares the runtime at full charge with the first one recorded.
 //!
-//! A battery that holds less than it did is reckoned with as it is, since a supply says how long
-//! it would last; here it is remembered what it was, in a file of the state directory, so that
-//! somebody is told in time to replace it. Only readings at full charge on mains count, and only at
-//! about the load of the first one, because a runtime means nothing without the load.
+//! The power controller uses the runtime that a UPS reports, so an aged battery is no danger. This
+//! record, a file in the state directory, only tells the operator in time to replace the battery.
+//! It uses readings at full charge, on mains, and at about the load of the first reading, because
+//! the runtime depends on the load.
 
 use forebay_power::{Reading, StatusFlag};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A charge that counts as full, in percent.
+/// Minimum charge that counts as full, in percent.
 const FULL_PERCENT: f64 = 99.0;
-/// Loads that count as the same, in percent of what the supply can carry.
-const SAME_LOAD_PERCENT: f64 = 10.0;
-/// Below this share of the first runtime a battery is said to age.
+/// Maximum difference of two loads that count as equal, in percent of the UPS's capacity.
+const LOAD_TOLERANCE_PERCENT: f64 = 10.0;
+/// A battery below this share of its first runtime is aging.
 const AGED: f64 = 0.9;
-/// Above this share it is another one.
-const RENEWED: f64 = 1.1;
-/// A runtime is written down when it differs from the one that was by this share.
-const NEWS: f64 = 0.03;
+/// A battery above this share of the first runtime is a new one.
+const REPLACED: f64 = 1.1;
+/// Change of the runtime, as a share, that is recorded.
+const RECORDED_CHANGE: f64 = 0.03;
 
-/// What is known of one battery.
+/// The record of one battery.
 #[derive(Clone, Debug, PartialEq)]
 struct Age {
     first_seconds: u32,
     seconds: u32,
     load_percent: Option<f64>,
-    /// When it was made, as the supply says.
+    /// The date of manufacture, as the UPS reports it.
     made: Option<String>,
 }
 
-/// What is known of all, and where it is kept.
+/// The records of all batteries, by the name of the UPS, and their file.
 pub(super) struct Batteries {
     path: PathBuf,
     ages: BTreeMap<String, Age>,
 }
 
 impl Batteries {
-    /// With what earlier processes have seen, if that can be read.
+    /// Reads the file. A missing or damaged file counts as empty.
     pub(super) fn open(path: PathBuf) -> Self {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let known: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -47,12 +47,13 @@ impl Batteries {
         Self { path, ages: ages.collect() }
     }
 
-    /// A supply has said something.
+    /// Compares a reading with the record of its UPS.
     pub(super) fn observe(&mut self, name: &str, reading: &Reading) {
         let is_full = reading.charge_percent.is_some_and(|charge| charge >= FULL_PERCENT);
-        let words = reading.status.as_ref();
-        let on_mains =
-            words.is_some_and(|words| words.has(StatusFlag::Ol) && !words.has(StatusFlag::Ob));
+        let on_mains = reading
+            .status
+            .as_ref()
+            .is_some_and(|status| status.has(StatusFlag::Ol) && !status.has(StatusFlag::Ob));
         let Some(seconds) = reading.runtime_seconds.filter(|_| is_full && on_mains) else { return };
         let new = Age {
             first_seconds: seconds,
@@ -60,39 +61,39 @@ impl Batteries {
             load_percent: reading.load_percent,
             made: reading.battery_date.clone(),
         };
-        let Some(known) = self.ages.get(name) else { return self.keep(name, new) };
+        let Some(known) = self.ages.get(name) else { return self.record(name, new) };
         let share = |other: u32| f64::from(seconds) / f64::from(other.max(1));
         let loads = known.load_percent.zip(reading.load_percent);
-        if loads.is_some_and(|(first, now)| (first - now).abs() > SAME_LOAD_PERCENT) {
+        if loads.is_some_and(|(first, now)| (first - now).abs() > LOAD_TOLERANCE_PERCENT) {
             return;
         }
-        if known.made != new.made || share(known.first_seconds) > RENEWED {
-            return self.keep(name, new);
+        if known.made != new.made || share(known.first_seconds) > REPLACED {
+            return self.record(name, new);
         }
-        if (share(known.seconds) - 1.0).abs() > NEWS {
+        if (share(known.seconds) - 1.0).abs() > RECORDED_CHANGE {
             let age = Age { seconds, ..known.clone() };
-            self.keep(name, age);
+            self.record(name, age);
         }
     }
 
-    /// What there is to say of a supply's battery.
-    pub(super) fn ages(&self, name: &str) -> Option<String> {
+    /// A note on the battery of a UPS if it is aging.
+    pub(super) fn aging(&self, name: &str) -> Option<String> {
         let Age { first_seconds, seconds, .. } = *self.ages.get(name)?;
         (f64::from(seconds) < AGED * f64::from(first_seconds))
             .then(|| format!("battery ages: {seconds} s now, {first_seconds} s when first seen"))
     }
 
-    fn keep(&mut self, name: &str, age: Age) {
+    fn record(&mut self, name: &str, age: Age) {
         self.ages.insert(name.to_owned(), age);
         let ages: serde_json::Map<String, Value> =
             self.ages.iter().map(|(name, age)| (name.clone(), age.to_json())).collect();
         let text = format!("{:#}\n", Value::Object(ages));
-        // It is put beside and then in its place, so that one of both is always whole.
-        let beside = self.path.with_extension("new");
+        // A rename, so that a crash leaves the old or the new file complete.
+        let temporary = self.path.with_extension("new");
         let written =
-            std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &self.path));
+            std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &self.path));
         if let Err(error) = written {
-            tracing::warn!("{} can't be written: {error}", self.path.display());
+            tracing::warn!(path = %self.path.display(), %error, "cannot record battery runtimes");
         }
     }
 }
@@ -135,17 +136,17 @@ mod tests {
         let mut batteries = Batteries::open(path.clone());
         batteries.observe("a", &reading(100, 900, ""));
         batteries.observe("a", &reading(50, 400, ""));
-        assert_eq!(batteries.ages("a"), None, "a battery that is not full says nothing");
-        // Another process goes on.
+        assert_eq!(batteries.aging("a"), None, "only a full battery is compared");
+        // The next process continues the record.
         let mut batteries = Batteries::open(path.clone());
         batteries.observe("a", &reading(100, 640, ""));
-        let told = "battery ages: 640 s now, 900 s when first seen";
-        assert_eq!(batteries.ages("a").as_deref(), Some(told));
-        assert_eq!(Batteries::open(path.clone()).ages("a").as_deref(), Some(told));
+        let note = "battery ages: 640 s now, 900 s when first seen";
+        assert_eq!(batteries.aging("a").as_deref(), Some(note));
+        assert_eq!(Batteries::open(path.clone()).aging("a").as_deref(), Some(note));
         batteries.observe("a", &reading(100, 1200, ""));
-        assert_eq!(batteries.ages("a"), None, "it was replaced");
+        assert_eq!(batteries.aging("a"), None, "it was replaced");
         std::fs::write(&path, "nonsense").unwrap();
-        assert_eq!(Batteries::open(path).ages("a"), None);
+        assert_eq!(Batteries::open(path).aging("a"), None);
     }
 
     #[test]
@@ -154,10 +155,10 @@ mod tests {
         let mut batteries = Batteries::open(directory.path().join("batteries.json"));
         batteries.observe("a", &reading(100, 900, "ups.load: 20\n"));
         batteries.observe("a", &reading(100, 400, "ups.load: 60\n"));
-        assert_eq!(batteries.ages("a"), None);
+        assert_eq!(batteries.aging("a"), None);
         batteries.observe("a", &reading(100, 700, "ups.load: 25\n"));
-        assert!(batteries.ages("a").is_some());
+        assert!(batteries.aging("a").is_some());
         batteries.observe("a", &reading(100, 700, "ups.load: 25\nbattery.mfr.date: 2026/10\n"));
-        assert_eq!(batteries.ages("a"), None, "another battery begins anew");
+        assert_eq!(batteries.aging("a"), None, "another battery starts a new record");
     }
 }

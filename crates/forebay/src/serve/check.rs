@@ -1,5 +1,5 @@
-//! Whether a configuration can be served, without serving it: nothing is locked, opened for writing
-//! or changed, so this may be asked beside the daemon that has the same disks.
+//! Checks a configuration without serving it. It locks, writes and changes nothing, so it can run
+//! beside a daemon that uses the same disks.
 
 use super::{memory_bytes, tls};
 use crate::report::with_remedy;
@@ -8,11 +8,11 @@ use forebay_backend::{FileError, OpenError};
 use forebay_config::{Config, Listen};
 use std::path::Path;
 
-/// Checks the memory, the certificates, and that the disks, journals and directories of sockets
-/// that are named are there. Not whether a program has them, nor what they hold.
+/// Checks the memory size, the certificates, and that the named disks, journals, vault and socket
+/// directories exist. Does not check that they are free, nor what they hold.
 ///
 /// # Errors
-/// It could not be served.
+/// Returns the first fault that would keep the daemon from starting.
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     memory_bytes(config.memory)?;
     tls::load(&config.tls)?;
@@ -22,7 +22,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         if let Some(journal) = &volume.journal {
             let what = format!("volume '{name}': its journal");
             let found = check_backing(journal, &what);
-            // One of two devices is enough.
+            // A mirrored journal starts with one of its devices.
             let mirror = volume.journal_mirror.as_deref();
             if mirror.is_none_or(|mirror| check_backing(mirror, &what).is_err()) {
                 found?;
@@ -30,24 +30,24 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         }
     }
     if let Some(vault) = &config.vault {
-        match forebay_backend::look(vault) {
-            // It is made at the start.
+        match forebay_backend::check(vault) {
+            // The start creates it.
             Err(OpenError::File(FileError::NotFound { path })) if has_directory(&path) => {}
-            looked => looked.context("the vault")?,
+            result => result.context("the vault")?,
         }
     }
     config.nbd.iter().try_for_each(check_listener)
 }
 
 fn check_backing(backing: &str, what: &str) -> anyhow::Result<()> {
-    forebay_backend::look(backing).with_context(|| what.to_owned())
+    forebay_backend::check(backing).with_context(|| what.to_owned())
 }
 
 fn check_listener(listen: &Listen) -> anyhow::Result<()> {
     match listen {
         Listen::Unix(path) if !has_directory(path) => Err(with_remedy(
-            anyhow!("there is no directory for the socket {}", path.display()),
-            "make it, or choose another path",
+            anyhow!("the directory of the socket {} does not exist", path.display()),
+            "create it, or choose another path",
         )),
         _ => Ok(()),
     }

@@ -1,19 +1,19 @@
-//! Who changes what: one change of a volume at a time, and none while the daemon stops.
+//! Claims: one change of a volume at a time, and none while the daemon stops.
 //!
-//! A change may wait for a disk. It holds the name of its volume and nothing else, so that a disk
-//! that hangs keeps nobody from administering the others.
+//! A change may wait for a disk. It claims the name of its volume and holds no lock, so that a
+//! hanging disk does not block changes of other volumes.
 
 use forebay_api::{ErrorKind, Problem};
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The names that are claimed.
+/// The claimed volume names.
 pub(super) struct Claims {
     state: Mutex<State>,
     freed: Condvar,
     /// How long a change waits for another one of the same volume.
-    patience: Duration,
+    timeout: Duration,
 }
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct State {
     everything: bool,
 }
 
-/// A claim, given back when dropped.
+/// A claim. Dropping it releases it.
 #[must_use]
 pub(super) struct Claim<'a> {
     claims: &'a Claims,
@@ -31,37 +31,41 @@ pub(super) struct Claim<'a> {
 }
 
 impl Claims {
-    pub(super) fn new(patience: Duration) -> Self {
-        Self { state: Mutex::default(), freed: Condvar::new(), patience }
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { state: Mutex::default(), freed: Condvar::new(), timeout }
     }
 
     /// Claims a volume for a change.
     ///
     /// # Errors
-    /// Another change of it takes long, or the daemon is stopping.
+    /// Fails if another change of the volume does not end in time, or if the daemon is stopping.
     pub(super) fn volume(&self, name: &str) -> Result<Claim<'_>, Problem> {
         let is_taken = |state: &mut State| !state.everything && state.names.contains(name);
-        let waited = self.freed.wait_timeout_while(self.lock(), self.patience, is_taken);
+        let waited = self.freed.wait_timeout_while(self.lock(), self.timeout, is_taken);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.everything {
-            let remedy = "ask again if it goes on after all";
+            let remedy = "repeat the command if the stop fails";
             return Err(Problem::new(ErrorKind::Stopping, "the server is stopping", remedy));
         }
         if !state.names.insert(name.to_owned()) {
             let message = format!("volume '{name}' is being changed by another command");
-            return Err(Problem::new(ErrorKind::Busy, message, "ask again when that is done"));
+            return Err(Problem::new(
+                ErrorKind::Busy,
+                message,
+                "repeat this one when that has ended",
+            ));
         }
         Ok(Claim { claims: self, name: Some(name.to_owned()) })
     }
 
-    /// Claims everything, as soon as the changes under way are done; each of them has an end.
+    /// Claims everything: refuses new changes, and waits until those in progress have ended.
     ///
     /// # Errors
-    /// Somebody else has.
+    /// Fails if everything is already claimed.
     pub(super) fn everything(&self) -> Result<Claim<'_>, Problem> {
         let mut state = self.lock();
         if state.everything {
-            let message = "the server is being stopped already";
+            let message = "the server is already being stopped";
             return Err(Problem::new(ErrorKind::Busy, message, "wait for that"));
         }
         state.everything = true;
@@ -93,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_keeps_the_name_of_its_volume_and_no_other() {
+    fn a_change_claims_its_volume_and_no_other() {
         let claims = Claims::new(Duration::ZERO);
         let first = claims.volume("a").unwrap();
         let other = claims.volume("b").unwrap();
@@ -118,7 +122,7 @@ mod tests {
             second.join().unwrap().unwrap();
             let third = claims.volume("a").unwrap();
             let stop = scope.spawn(|| claims.everything().map(drop));
-            // Once the stop waits, nobody else gets in.
+            // Once the stop waits, no other change is admitted.
             while claims.volume("b").is_ok() {
                 std::thread::yield_now();
             }

@@ -1,9 +1,8 @@
-//! The journals that volumes name: each opened once, shared by its name, and given up for good
-//! when it has failed.
+//! The open journals: each is opened for its first volume and shared by all volumes that name it.
 //!
-//! The failure of a journal is a file in the state directory ([`crate::marks`]). It is durable
-//! before anything is acknowledged without the journal, and as long as it is there, no start uses
-//! the records of the volumes that it names again: they are older than the disks.
+//! A failed journal is never used again. Its failure mark ([`crate::marks`]) is durable before a
+//! write is acknowledged without the journal. While the mark exists, no start uses the journal's
+//! records of the volumes in it, because they are older than the disks.
 
 use super::members::Members;
 use crate::marks::{self, Mark};
@@ -26,18 +25,17 @@ use std::time::Duration;
 /// The journals of a daemon.
 pub(super) struct Journals {
     state_dir: PathBuf,
-    /// Those for which memory was set aside at the start, and whether each volume that names them
-    /// accepts what has been lost of them.
+    /// The journals that the memory plan includes, each with whether all its volumes have
+    /// `accept-loss`.
     planned: BTreeMap<Name, bool>,
-    /// The volumes whose disks are the right ones, whatever they look like: the operator's word for
-    /// this start.
+    /// Volumes that this start serves even if their disks do not match their fingerprints.
     accepted_disks: Vec<String>,
     reliances: Arc<Reliances>,
-    /// Those that are open, by the words they are named with.
+    /// The open journals.
     open: Mutex<Vec<(Name, Arc<Journal>)>>,
 }
 
-/// What a journal is called: its device, and its mirror.
+/// A journal as a volume's settings name it: its device and its mirror.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     journal: String,
@@ -50,7 +48,7 @@ impl Name {
         Some(Self { journal, mirror: spec.journal_mirror.clone() })
     }
 
-    /// Whether they share a device.
+    /// Returns true if the two share a device.
     fn overlaps(&self, other: &Self) -> bool {
         let devices = [Some(&other.journal), other.mirror.as_ref()];
         [Some(&self.journal), self.mirror.as_ref()]
@@ -66,7 +64,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The journals that some volumes use together, each with whether all of them accept its loss.
+/// The journals that these volumes name, each with whether all its volumes have `accept-loss`.
 fn named(volumes: &[VolumeSpec]) -> BTreeMap<Name, bool> {
     let mut named = BTreeMap::new();
     for spec in volumes {
@@ -77,13 +75,13 @@ fn named(volumes: &[VolumeSpec]) -> BTreeMap<Name, bool> {
     named
 }
 
-/// How many journals some volumes use together.
+/// The number of journals that these volumes name.
 pub(super) fn count(volumes: &[VolumeSpec]) -> usize {
     named(volumes).len()
 }
 
 impl Journals {
-    /// For the volumes that the server starts with.
+    /// Plans the journals of the volumes in the configuration. None is open yet.
     pub(super) fn new(
         state_dir: &Path,
         volumes: &[VolumeSpec],
@@ -95,12 +93,12 @@ impl Journals {
         Self { state_dir, planned, accepted_disks, reliances, open: Mutex::default() }
     }
 
-    /// Whether the operator says that the disk of a volume is the right one.
+    /// Returns true if the operator accepts the disk of a volume for this start.
     pub(super) fn accepts_disk_of(&self, volume: &str) -> bool {
         self.accepted_disks.iter().any(|name| name == volume)
     }
 
-    /// The journal that a volume names, opened if it is not yet.
+    /// Returns the journal that a volume names. Opens it if no other volume has.
     pub(super) fn of_volume(
         &self,
         runtime: &Runtime,
@@ -114,7 +112,8 @@ impl Journals {
             Some((other, journal)) if *other == name => Arc::clone(journal),
             Some((other, _)) => {
                 let message = format!(
-                    "volume '{}': its journal is {name}, and another volume's is {other}",
+                    "volume '{}': its journal {name} shares a device with another volume's \
+                     journal {other}",
                     spec.name
                 );
                 let remedy = "name the same journal and journal-mirror for both, or other devices";
@@ -139,30 +138,35 @@ impl Journals {
         name: &Name,
         in_use_wait: Duration,
     ) -> Result<Arc<Journal>, Problem> {
-        let fail = |message: String, remedy: &str| {
+        let failed = |message: String, remedy: &str| {
             let message = format!("volume '{}': {message}", spec.name);
             Problem::new(ErrorKind::Failed, message, remedy)
         };
-        let about = |problem: Problem, what: &str| {
+        let with_volume = |problem: Problem, what: &str| {
             let message = format!("volume '{}': {what}{}", spec.name, problem.message);
             Problem { message, ..problem }
         };
         let Some(&accept_loss) = self.planned.get(name) else {
-            let message =
-                format!("journal {name} was not named at the start, so no memory is set aside");
-            return Err(fail(message, "restart the server with this volume in its configuration"));
+            let message = format!(
+                "journal {name} was not in the configuration at the start, so the memory plan has \
+                 no memory for it"
+            );
+            return Err(failed(
+                message,
+                "restart the server with this volume in its configuration",
+            ));
         };
         if is_forgotten_at_boot(&self.state_dir) {
             let message = format!(
-                "a journal needs a state directory that outlives a reboot, where its failure would \
-                 be on record, and {} does not",
+                "a journal needs a state directory that outlives a reboot, to record its failure, \
+                 and {} does not",
                 self.state_dir.display()
             );
-            return Err(fail(message, "start the server with --state /var/lib/forebay"));
+            return Err(failed(message, "start the server with --state /var/lib/forebay"));
         }
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
         let (backend, mirror) = open_devices(name, &options)
-            .map_err(|error| about(problem_of(&error), "its journal: "))?;
+            .map_err(|error| with_volume(problem_of(&error), "its journal: "))?;
         let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
         let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
         if let Some(memory) = devices.into_iter().flatten().find(is_memory) {
@@ -173,31 +177,34 @@ impl Journals {
             );
             let remedy = "name a file or device with journal=PATH, or write \
                           protection=none,accept-loss=yes";
-            return Err(fail(message, remedy));
+            return Err(failed(message, remedy));
         }
-        self.may_open(runtime, spec, name, &backend, mirror.as_ref())
+        self.check_reliance(runtime, spec, name, &backend, mirror.as_ref())
             .map_err(|error| problem_of(&error))?;
-        let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
+        let mark_of = {
+            let state_dir = self.state_dir.clone();
+            move |id: JournalId| marks::path_of(&state_dir, &id.to_string())
+        };
+        let read_mark_of = mark_of.clone();
         let reliances = Arc::clone(&self.reliances);
         let settings = JournalSettings {
             backend,
             mirror,
             members: Box::new(Members { state_dir: self.state_dir.clone() }),
             accept_loss: accept_loss && spec.accept_loss,
-            is_abandoned: Box::new(move |id| void(&marks::path_of(&ours, &id.to_string()))),
+            is_abandoned: Box::new(move |id| void(&read_mark_of(id))),
             on_failure: Box::new(move |id, error, volumes| {
-                let path = marks::path_of(&theirs, &id.to_string());
-                marks::put(&path, &error.to_string(), volumes)?;
+                marks::put(&mark_of(id), &error.to_string(), volumes)?;
                 reliances.journal_failed(id, volumes)
             }),
         };
-        runtime.open_journal(settings).map_err(|error| about(problem_of(&error), ""))
+        runtime.open_journal(settings).map_err(|error| with_volume(problem_of(&error), ""))
     }
 
-    /// Refuses a journal while nothing on it has changed: one that is not the one that the volume
-    /// relies on, and an empty one in the place of one that somebody relies on. What the pool has
-    /// is looked into later, volume by volume.
-    fn may_open(
+    /// Checks the reliance records before the journal is opened, which may write to it. Refuses a
+    /// journal other than the one that the volume relies on, and an empty one under a name that any
+    /// volume relies on. A volume in the pool passes: the runtime checks it when it is added.
+    fn check_reliance(
         &self,
         runtime: &Runtime,
         spec: &VolumeSpec,
@@ -227,7 +234,7 @@ impl Journals {
         lacking.map_or(Ok(()), |(name, volume)| Err(JournalError::Missing { name, volume }))
     }
 
-    /// How they are doing.
+    /// The status of each open journal.
     pub(super) fn status(&self) -> Vec<JournalStatus> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let figures = |(name, journal): &(Name, Arc<Journal>)| {
@@ -259,28 +266,30 @@ impl Journals {
         open.iter().map(figures).map(JournalStatus::from).collect()
     }
 
-    /// Says what is held of volumes that are not served.
+    /// Logs the data that the journals hold of volumes that are not served.
     pub(super) fn report_unserved(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, journal) in open.iter() {
             for (volume, bytes) in journal.unserved() {
                 tracing::warn!(
-                    "journal {name} holds {bytes} bytes of volume '{volume}', which is not \
-                     served: they are kept until it is"
+                    journal = %name,
+                    volume,
+                    bytes,
+                    "journal holds data of a volume that is not served, keeping it"
                 );
             }
         }
     }
 }
 
-/// The devices of a journal: one that is there, and the other one of two.
+/// The devices of a journal: an open one, and the second one of a mirrored journal, if it has one.
 type Devices = (Arc<dyn Backend>, Option<Result<Arc<dyn Backend>, MissingDevice>>);
 
-/// Opens the devices of a journal. One of two that can't be opened may be done without; the runtime
-/// knows whether.
+/// Opens the devices of a journal. One of the two devices of a mirrored journal may be missing; the
+/// runtime decides whether the journal can be used without it.
 ///
 /// # Errors
-/// There is no device, or one is in use under another name, perhaps that of the other.
+/// Fails if no device can be opened, or if one is in use under another name, such as the other's.
 fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, OpenError> {
     let open = |device: &String| {
         forebay_backend::open(device, options).map_err(|error| (device.clone(), error))
@@ -288,7 +297,7 @@ fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, OpenError
     let missing =
         |(name, error): (String, OpenError)| MissingDevice { name, error: error.with_causes() };
     let is_alias = |error: &OpenError| matches!(error, OpenError::File(FileError::Alias { .. }));
-    // Both stay open until both have been tried, or aliases of each other would not be found.
+    // Both are open at the same time, so that the second open detects an alias of the first.
     match (open(&name.journal), name.mirror.as_ref().map(open)) {
         (_, Some(Err((_, error)))) | (Err((_, error)), _) if is_alias(&error) => Err(error),
         (Ok(first), second) => Ok((first, second.map(|second| second.map_err(missing)))),
@@ -297,12 +306,12 @@ fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, OpenError
     }
 }
 
-/// What a device begins with.
+/// The content of a device's superblocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Head {
     Journal(JournalId),
     Zeroes,
-    /// Whoever opens it says what is wrong with it.
+    /// Unreadable or foreign. Opening the journal reports the error.
     Other,
 }
 
@@ -320,9 +329,9 @@ fn head_of(device: &Arc<dyn Backend>) -> Head {
     }
 }
 
-/// Names a volume's disk in its journal: records of another name or backing are not its own. Four
-/// words of FNV-1a (Fowler, Noll, Vo), each from another start; the text is the operator's, so
-/// nobody is served by making it collide.
+/// The identity of a volume's disk in journal and vault, from its name and backing: four words of
+/// FNV-1a (Fowler, Noll, Vo) with different offsets. The operator writes both texts, so the hash
+/// need not resist deliberate collisions.
 pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
     let mut identity = [0; 32];
     for (start, word) in identity.chunks_exact_mut(8).enumerate() {
@@ -335,13 +344,13 @@ pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
     identity
 }
 
-/// Whether a directory lies where the system keeps nothing over a reboot.
+/// Returns true if a reboot clears this directory.
 pub(super) fn is_forgotten_at_boot(directory: &Path) -> bool {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))
 }
 
-/// Whose records are void, as the mark says; everybody's where it can't be read.
+/// The volumes whose records a failure mark voids; all volumes if it cannot be read.
 fn void(mark: &Path) -> VoidRecords {
     match marks::read(mark) {
         Ok(None) => VoidRecords::None,
@@ -351,7 +360,7 @@ fn void(mark: &Path) -> VoidRecords {
         Ok(Some(Mark { volumes: Some(names), .. })) => VoidRecords::Volumes(names),
         Ok(Some(Mark { volumes: None, .. })) => VoidRecords::All,
         Err(error) => {
-            tracing::error!("{} can't be read: {error}", mark.display());
+            tracing::error!(mark = %mark.display(), %error, "cannot read failure mark");
             VoidRecords::All
         }
     }
@@ -362,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_voids_what_it_names_and_everything_where_it_can_not_be_read() {
+    fn an_unreadable_mark_voids_the_records_of_all_volumes() {
         let directory = tempfile::tempdir().unwrap();
         let path = marks::path_of(directory.path(), "abcd");
         assert_eq!(void(&path), VoidRecords::None);
@@ -372,11 +381,11 @@ mod tests {
         assert_eq!(void(&path), VoidRecords::Settled(vec!["a".to_owned()]));
         std::fs::write(&path, "failed").unwrap();
         assert_eq!(void(&path), VoidRecords::All);
-        assert_eq!(void(directory.path()), VoidRecords::All, "a directory can't be read");
+        assert_eq!(void(directory.path()), VoidRecords::All, "a directory cannot be read");
     }
 
     #[test]
-    fn a_journal_is_damaged_for_all_its_volumes_or_for_none() {
+    fn a_damaged_journal_needs_accept_loss_of_all_its_volumes() {
         let spec = |name: &str, accept_loss| VolumeSpec {
             journal: Some("/j".into()),
             accept_loss,
@@ -389,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_belongs_to_one_journal() {
+    fn journals_that_share_a_device_overlap() {
         let name = |journal: &str, mirror: Option<&str>| Name {
             journal: journal.into(),
             mirror: mirror.map(str::to_owned),
@@ -403,14 +412,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_a_reboot_empties_is_no_place_for_the_record() {
+    fn directories_that_a_reboot_clears_are_recognised() {
         assert!(is_forgotten_at_boot(Path::new("/run/forebay")));
         assert!(!is_forgotten_at_boot(Path::new("/var/lib/forebay")));
         assert!(!is_forgotten_at_boot(Path::new("/runner")));
     }
 
     #[test]
-    fn another_name_or_backing_is_another_disk() {
+    fn the_identity_depends_on_name_and_backing() {
         let one = identity("a", "/dev/sdb");
         assert_eq!(one, identity("a", "/dev/sdb"));
         assert_ne!(one, identity("b", "/dev/sdb"));

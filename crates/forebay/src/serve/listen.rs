@@ -9,21 +9,22 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Time between two tries of an address that is in use.
+/// Time between two attempts to bind an address that is in use.
 const IN_USE_POLL: Duration = Duration::from_millis(20);
 
-/// A socket that listens, and its address as people write it.
+/// A listening socket and its address in the syntax of `--nbd`.
 pub(super) struct Bound {
     pub listener: Listener,
     pub address: String,
-    /// The file of a Unix socket, to be removed in the end.
+    /// The file of a Unix socket, removed at shutdown.
     pub file: Option<SocketFile>,
 }
 
-/// Listens at an address. One that is in use is tried for as long as `wait`.
+/// Listens at an address. Retries an address that is in use for up to `wait`.
 ///
 /// # Errors
-/// The address is taken or can't be had, or others could listen in on it.
+/// Fails if the address cannot be bound, or if other machines could reach it without encryption and
+/// the operator has not turned TLS off explicitly.
 pub(super) fn bind(
     address: &Listen,
     settings: &TlsSettings,
@@ -38,7 +39,7 @@ pub(super) fn bind(
     match address {
         Listen::Unix(path) => {
             let is_in_use = |error: &SocketError| matches!(error, SocketError::InUse { .. });
-            let listening = while_in_use(wait, is_in_use, || listen_at(path, None));
+            let listening = retry_while_in_use(wait, is_in_use, || listen_at(path, None));
             let (socket, file) = listening?;
             let listener = Listener::new(socket.into(), false, policy, tls.cloned());
             Ok(Bound { listener, address: address.to_string(), file: Some(file) })
@@ -51,7 +52,7 @@ pub(super) fn bind(
                         "{address} can be reached from other machines, and nothing would be \
                          encrypted"
                     ),
-                    "give --tls-cert and --tls-key with --tls forced, or say --tls off",
+                    "add --tls-cert, --tls-key and --tls forced, or --tls off to accept that",
                 ));
             }
             socket.set_nonblocking(true)?;
@@ -62,9 +63,8 @@ pub(super) fn bind(
     }
 }
 
-/// Tries to bind until it works, fails for another reason than that the address is in use, or has
-/// been tried for as long as `wait`.
-fn while_in_use<T, E>(
+/// Repeats `bind` while the address is in use, for up to `wait`.
+fn retry_while_in_use<T, E>(
     wait: Duration,
     is_in_use: impl Fn(&E) -> bool,
     bind: impl Fn() -> Result<T, E>,
@@ -80,12 +80,12 @@ fn while_in_use<T, E>(
 }
 
 fn bind_tcp(host: &str, port: u16, wait: Duration) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let what = || format!("can't listen at port {port} of {host}");
+    let what = || format!("cannot listen on port {port} of {host}");
     let addresses = (host, port).to_socket_addrs().with_context(what);
     let addresses: Vec<SocketAddr> =
-        addresses.map_err(|error| with_remedy(error, "check the name of the host"))?.collect();
+        addresses.map_err(|error| with_remedy(error, "check the host name"))?.collect();
     let is_in_use = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
-    let bound = while_in_use(wait, is_in_use, || TcpListener::bind(addresses.as_slice()));
+    let bound = retry_while_in_use(wait, is_in_use, || TcpListener::bind(addresses.as_slice()));
     let socket = bound.map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AddrInUse => {
@@ -94,7 +94,7 @@ fn bind_tcp(host: &str, port: u16, wait: Duration) -> anyhow::Result<(TcpListene
             }
             ErrorKind::AddrNotAvailable => "name an address of this machine (`ip address`)",
             ErrorKind::PermissionDenied => {
-                "choose a port above 1023, or run with the right to use this one"
+                "choose a port above 1023, or run with the capability CAP_NET_BIND_SERVICE"
             }
             _ => "choose another address with --nbd tcp:HOST:PORT",
         };

@@ -1,10 +1,10 @@
-//! What the control server and the signals ask of the daemon, done on the runtime.
+//! Carries out the requests of the control server and of signals on the runtime.
 
 use super::battery::Batteries;
 use super::claims::Claims;
 use super::journals::Journals;
-use super::power::Power;
-use super::vault::VaultRefuge;
+use super::power::PowerMonitor;
+use super::vault::VaultDumpTarget;
 use super::{listen, report, successor, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
@@ -18,7 +18,7 @@ use forebay_runtime::{
     CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, VolumeChange as RuntimeChange,
     VolumeError, VolumeSettings,
 };
-use forebay_types::DiskGeometry;
+use forebay_types::{DiskGeometry, Size};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,15 +33,15 @@ const CLAIM_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Daemon {
     runtime: Arc<Runtime>,
     nbd: Arc<NbdServer>,
-    power: OnceLock<Power>,
+    power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
     state: Mutex<State>,
     claims: Claims,
     journals: Journals,
-    /// How long adding a volume waits for a disk that another process has.
+    /// How long adding a volume or a listener waits for a disk or address in use.
     in_use_wait: Duration,
     stopped: Notify,
-    /// The program that can go on with the pool, if somebody keeps it.
+    /// The program that an upgrade starts; `None` without a keeper.
     successor: Option<PathBuf>,
     is_upgrade: AtomicBool,
 }
@@ -50,9 +50,9 @@ struct State {
     config: Config,
     /// The volumes being served, in the order they were added.
     volumes: Vec<VolumeSpec>,
-    /// Where clients connect.
+    /// The addresses of the listeners.
     addresses: Vec<String>,
-    /// The files of the Unix sockets among them.
+    /// The socket files of those that are Unix sockets.
     sockets: Vec<SocketFile>,
 }
 
@@ -81,47 +81,48 @@ impl Daemon {
         }
     }
 
-    /// Names the program that can go on with the pool.
+    /// Sets the program that an upgrade starts.
     pub(super) fn set_successor(&mut self, program: Option<PathBuf>) {
         self.successor = program;
     }
 
-    /// Whether another process is to go on with the pool.
+    /// Returns true if the daemon has stopped for an upgrade, with its pool intact.
     pub(super) fn is_upgrade(&self) -> bool {
         self.is_upgrade.load(Ordering::Relaxed)
     }
 
-    /// Sets how long adding a volume waits for a disk that another process has, and listening for
-    /// an address.
+    /// Sets how long adding a volume or a listener waits for a disk or address in use.
     pub(super) const fn wait_while_in_use(&mut self, wait: Duration) {
         self.in_use_wait = wait;
     }
 
-    /// Begins to watch the supplies, if the configuration names any.
-    pub(super) fn watch_power(&self) -> anyhow::Result<()> {
+    /// Starts the power monitor if the configuration names a UPS.
+    pub(super) fn monitor_power(&self) -> anyhow::Result<()> {
         let (settings, state_dir) = {
             let state = self.state();
             (state.config.ups.clone(), state.config.state.clone())
         };
         let batteries = Batteries::open(state_dir.join("batteries.json"));
-        let refuge = self.runtime.vault().map(|vault| Arc::new(VaultRefuge(vault)) as _);
+        let dump_target = self.runtime.vault().map(|vault| Arc::new(VaultDumpTarget(vault)) as _);
         let runtime = Arc::clone(&self.runtime);
-        if let Some(power) = Power::start(&settings, runtime, refuge, batteries)? {
+        if let Some(power) = PowerMonitor::start(&settings, runtime, dump_target, batteries)? {
+            // Fails only if the power monitor is already running.
             let _ = self.power.set(power);
         }
         Ok(())
     }
 
     fn power_status(&self) -> Option<PowerStatus> {
-        self.power.get().map(Power::status)
+        self.power.get().map(PowerMonitor::status)
     }
 
-    /// Says which journals hold data of volumes that are not served, and which the pool does.
+    /// Logs the data that the pool and the journals hold of volumes that are not served.
     pub(super) fn report_unserved(&self) {
         for (volume, bytes) in self.runtime.close_adoption() {
             tracing::warn!(
-                "the pool holds {bytes} bytes of volume {volume}, which is not served: they are \
-                 kept until it is"
+                bytes,
+                %volume,
+                "pool holds dirty data of a volume that is not served, keeping it"
             );
         }
         self.journals.report_unserved();
@@ -131,30 +132,29 @@ impl Daemon {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets clients in at an address.
+    /// Listens for clients at an address.
     pub(super) fn listen(&self, address: &Listen) -> anyhow::Result<()> {
         let settings = self.state().config.tls.clone();
         let bound = listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)?;
         self.nbd.listen(bound.listener);
-        tracing::info!("clients are served at {}", bound.address);
+        tracing::info!(address = bound.address, "listening for NBD clients");
         let mut state = self.state();
         if !state.addresses.contains(&bound.address) {
             state.addresses.push(bound.address);
         }
         if let Some(file) = bound.file {
-            // One that was deleted has no file any more.
+            // Replaces the entry of a socket file that was deleted.
             state.sockets.retain(|old| old.path() != file.path());
             state.sockets.push(file);
         }
         Ok(())
     }
 
-    /// The runtime that serves.
     pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// Listens again at sockets whose files are gone.
+    /// Listens again at the Unix sockets whose files were deleted.
     pub(super) fn listen_again(&self) -> anyhow::Result<()> {
         let addresses = self.state().config.nbd.clone();
         for address in addresses {
@@ -172,27 +172,28 @@ impl Daemon {
         self.stopped.notified().await;
     }
 
-    /// Reads the configuration again and does what is different. What can't be done is said in
-    /// the log, and changes nothing.
+    /// Reads the configuration again and applies the changes. A change that fails is logged, and its
+    /// volume stays as it was.
     pub(super) fn reload(&self) {
         let old = self.state().config.clone();
         let new = match old.reload() {
             Ok(new) => new,
             Err(error) => {
-                tracing::error!("the configuration stays as it was: {}", sentence_of(&error));
+                let error = sentence_of(&error);
+                tracing::error!(error, "reload failed, configuration unchanged");
                 return;
             }
         };
         for change in forebay_config::diff(&old, &new) {
-            tracing::info!("{change}");
+            tracing::info!(%change, "applying configuration change");
             if let Err(problem) = self.apply(change) {
-                tracing::error!("{}", sentence_of(&problem));
+                tracing::error!(error = sentence_of(&problem), "configuration change failed");
             }
         }
         if let Some(setup) = &self.tls
             && let Err(error) = tls::reload(setup, &old.tls)
         {
-            tracing::error!("the certificate stays as it was: {}", sentence(&error));
+            tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
         }
         self.state().config = new;
     }
@@ -224,7 +225,7 @@ impl Daemon {
         found.ok_or_else(|| Problem::unknown_volume(name))
     }
 
-    /// The volumes in the order they were added, as far as the runtime has them.
+    /// The volumes that the runtime serves, in the order in which they were added.
     fn volumes(&self, figures: &RuntimeStatus) -> Vec<VolumeStatus> {
         let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
         let state = self.state();
@@ -235,22 +236,21 @@ impl Daemon {
         pairs.collect()
     }
 
-    /// What the geometry of a volume's disk is taken to be. What does not fit together is said in
-    /// the log here, and in the status as long as the volume is served.
+    /// Resolves the geometry of a volume's disk. Logs inconsistencies; the status shows them too.
     fn geometry(&self, spec: &VolumeSpec, disk: &Description) -> DiskGeometry {
         let found = spec.geometry.resolve(&disk.geometry, self.runtime.stripe_bytes_max());
         for note in &found.notes {
-            tracing::warn!("volume '{}': {note}", spec.name);
+            tracing::warn!(volume = %spec.name, %note, "inconsistent disk geometry");
         }
         found.used()
     }
 
-    /// A volume over TLS only would be hidden from everybody where there is no TLS.
+    /// Refuses `tls=required` if TLS is off, as no client could reach the volume.
     fn check_tls(&self, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
         if tls != Some(TlsUse::Required) || self.tls.is_some() {
             return Ok(());
         }
-        let message = format!("volume '{name}' is for TLS only, but TLS is off");
+        let message = format!("volume '{name}' has tls=required, but TLS is off");
         let remedy = "start the server with --tls selective, --tls-cert and --tls-key";
         Err(Problem::new(ErrorKind::Invalid, message, remedy))
     }
@@ -292,9 +292,9 @@ impl Manager for Daemon {
         spec.check_ups(&self.state().config.ups, has_vault).map_err(|error| problem_of(&error))?;
         if spec.protection.has_ups() && !has_vault {
             tracing::warn!(
-                "volume '{}': without a vault its supply keeps nothing; when its journal fails, \
-                 its writes go through",
-                spec.name
+                volume = %spec.name,
+                "no vault: the UPS does not protect the volume, which writes through if its \
+                 journal fails"
             );
         }
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
@@ -303,10 +303,10 @@ impl Manager for Daemon {
             let problem = problem_of(&error);
             Problem { message: format!("volume '{}': {}", spec.name, problem.message), ..problem }
         })?;
-        // Only now: opening may hang, and then keeps nobody else waiting, not even a stop.
+        // After the open, which may hang: without a claim it blocks no other command, nor a stop.
         let _claim = self.claims.volume(&spec.name)?;
         let journal = self.journals.of_volume(&self.runtime, &spec, in_use_wait)?;
-        let size = forebay_types::Size(backend.description().size_bytes);
+        let size = Size(backend.description().size_bytes);
         let geometry = self.geometry(&spec, backend.description());
         let settings = VolumeSettings {
             description: spec.description.clone().unwrap_or_default(),
@@ -325,7 +325,8 @@ impl Manager for Daemon {
         };
         self.runtime.add_volume(settings).map_err(problem)?;
         self.runtime.set_unsafe_supply(&spec.name, spec.unsafe_supply).map_err(problem)?;
-        tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);
+        let VolumeSpec { name, backing, mode, .. } = &spec;
+        tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
         let name = spec.name.clone();
         self.state().volumes.push(spec);
         self.volume_status(&name)
@@ -359,7 +360,7 @@ impl Manager for Daemon {
         let _claim = self.claims.volume(name)?;
         self.runtime.remove_volume(name, reporter(progress)).map_err(problem)?;
         self.state().volumes.retain(|spec| spec.name != name);
-        tracing::info!("volume '{name}' is removed");
+        tracing::info!(volume = %name, "volume removed");
         Ok(())
     }
 
@@ -369,7 +370,7 @@ impl Manager for Daemon {
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
         self.runtime.trust_volume(name, reporter(progress)).map_err(problem)?;
-        tracing::info!("the disk of volume '{name}' is trusted again");
+        tracing::info!(volume = %name, "disk trusted again");
         Ok(())
     }
 
@@ -392,7 +393,7 @@ impl Manager for Daemon {
         }
         for file in self.state().sockets.drain(..) {
             if let Err(error) = file.remove() {
-                tracing::warn!(%error, "the socket is not removed");
+                tracing::warn!(%error, "cannot remove socket file");
             }
         }
         self.stopped.notify_one();
@@ -401,11 +402,11 @@ impl Manager for Daemon {
 
     fn upgrade(&self) -> Result<(), Problem> {
         let Some(program) = &self.successor else {
-            let message = "nobody keeps the pool while another program takes its place";
-            let remedy = "stop and start instead, or start with --keeper auto from now on";
+            let message = "no keeper holds the pool while the program is replaced";
+            let remedy = "stop and start the server, from now on with --keeper auto";
             return Err(Problem::new(ErrorKind::Invalid, message.to_owned(), remedy));
         };
-        // Before anything is stopped, and while other commands are still carried out.
+        // Without a claim: the check may take long, and other commands run meanwhile.
         successor::check(program)?;
         let _claim = self.claims.everything()?;
         self.runtime.pause().map_err(problem)?;
@@ -415,7 +416,7 @@ impl Manager for Daemon {
     }
 }
 
-/// Turns the bytes that are left into progress: the total is the most that was ever left.
+/// Reports the remaining dirty bytes as progress. The total is the largest value so far.
 fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
     let total = Cell::new(0);
     move |left| {
@@ -424,7 +425,7 @@ fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
     }
 }
 
-/// What is said of a volume that can't be had as it was asked for.
+/// The API's error for a failed change of a volume.
 pub(super) fn problem(error: VolumeError) -> Problem {
     let kind = match &error {
         VolumeError::NameInUse(_) | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
@@ -438,7 +439,7 @@ pub(super) fn problem(error: VolumeError) -> Problem {
     problem_of_kind(kind, &error)
 }
 
-/// What write-back of a volume may do, as the runtime knows it.
+/// The runtime's limits of a volume's writeback.
 fn limits(spec: &WriteBackSpec) -> Limits {
     Limits {
         target: match spec.read_latency {

@@ -1,16 +1,16 @@
-//! The record of who holds all of a mirrored journal: a file in the state directory, named after
-//! the journal's identity.
+//! The members of a mirrored journal: a file in the state directory, named after the journal's
+//! identity, that lists the devices with every acknowledged record.
 //!
-//! It is replaced as a whole, durably, before anything is acknowledged without a device. A start
-//! that finds one device alone believes it only if it is listed here, so a device that was left
-//! behind is never taken for the journal.
+//! The file is atomically and durably replaced before a write is acknowledged that a device lacks.
+//! A start with only one device uses it only if the file lists it, so a stale device is never used
+//! alone.
 
+use crate::marks;
 use forebay_runtime::{JournalId, MemberRecord};
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
-/// The records in a state directory.
+/// The member records in a state directory.
 pub(crate) struct Members {
     pub(crate) state_dir: PathBuf,
 }
@@ -24,21 +24,13 @@ impl Members {
 impl MemberRecord for Members {
     fn members(&self, journal: JournalId) -> Vec<u64> {
         let text = std::fs::read_to_string(self.path(journal)).unwrap_or_default();
-        // A record that can't be read lists nobody, and nobody alone is believed then.
+        // An unreadable record lists no member, so no device is used alone.
         text.lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
     }
 
     fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()> {
-        let path = self.path(journal);
-        let fresh = path.with_extension("members.new");
-        let mut file = File::create(&fresh)?;
-        for member in members {
-            writeln!(file, "{member:016x}")?;
-        }
-        file.sync_all()?;
-        std::fs::rename(&fresh, &path)?;
-        let directory = path.parent().unwrap_or(Path::new("."));
-        File::open(directory)?.sync_all()
+        let text: String = members.iter().map(|member| format!("{member:016x}\n")).collect();
+        marks::replace(&self.path(journal), &text)
     }
 }
 
@@ -47,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_is_what_was_recorded_last() {
+    fn a_record_replaces_the_previous_one() {
         let directory = tempfile::tempdir().unwrap();
         let members = Members { state_dir: directory.path().to_owned() };
         let (one, other) = (JournalId([1; 16]), JournalId([2; 16]));

@@ -1,4 +1,4 @@
-//! The daemon: reads the configuration, wires the parts together, and waits for the end.
+//! The daemon: starts the runtime from a configuration, serves its volumes, and stops in order.
 
 mod battery;
 mod check;
@@ -8,11 +8,11 @@ mod listen;
 mod manager;
 mod members;
 mod power;
+mod presence;
 mod report;
 mod successor;
 mod tls;
 mod vault;
-mod watch;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
@@ -29,94 +29,94 @@ use journals::Journals;
 pub(crate) use journals::identity;
 use manager::Daemon;
 pub(crate) use members::Members;
+use presence::PresenceMonitor;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
-use watch::Watch;
 
-/// More workers than this gain nothing where nobody has asked for them.
+/// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
 const WORKERS_AUTO_MAX: usize = 8;
 
-/// How long a start waits for the disks and addresses of a killed predecessor: where it used
-/// io_uring, the kernel gives them back a moment after it is gone.
+/// How long a start waits for the disks and addresses of a killed predecessor: the kernel releases
+/// the files of an io_uring only after the process has exited.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
 
-/// What the operator takes upon himself for one start, by the names of volumes.
+/// Safety checks that the operator overrides for one start, by volume name.
 #[derive(Debug, Default)]
-pub(crate) struct Words {
-    /// Their disks are the right ones, whatever they look like.
-    pub(crate) changed_disks: Vec<String>,
-    /// What is in a journal or a vault that is not there is lost.
+pub(crate) struct ServeOverrides {
+    /// Volumes to serve even if their disks do not match their fingerprints.
+    pub(crate) accepted_disks: Vec<String>,
+    /// Volumes to serve without the data in a missing journal or vault.
     pub(crate) given_up: GivenUp,
 }
 
-/// Serves the volumes of `config` until it is told to stop.
+/// Serves the volumes of `config` until a signal or a client stops the daemon.
 ///
 /// # Errors
-/// The daemon can't be started, or can't write all dirty data to the disks when it stops.
-pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
+/// Fails if the daemon cannot start or the control server fails.
+pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
-        .context("the control server can't start")?;
-    let inside = tokio.enter();
-    // Before anything that a signal must not tear.
-    let signals = Signals::listen().context("signals can't be handled")?;
+        .context("cannot start the control server")?;
+    let entered = tokio.enter();
+    // Before the start, which a signal must not interrupt.
+    let signals = Signals::listen().context("cannot install signal handlers")?;
     let control = Server::bind(&state)?;
-    let mut daemon = start(config, kept.pool.take(), words)?;
+    let mut daemon = start(config, kept.pool.take(), overrides)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
     kept.serving();
-    let line = kept.line().context("the keeper can't be listened to")?;
-    let (leave, left) = tokio::sync::watch::channel(false);
+    let keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
+    let (shut_down, shutdown) = tokio::sync::watch::channel(false);
     let manager: Arc<dyn Manager> = Arc::clone(&daemon) as _;
-    let mut ended = left.clone();
-    let end = async move {
-        let _ = ended.wait_for(|end| *end).await;
-    };
-    let serving = Arc::new(Mutex::new(vec![tokio.spawn(control.run(Arc::clone(&manager), end))]));
-    let (handle, servers) = (tokio.handle().clone(), Arc::clone(&serving));
-    let serve_again: watch::ServeControl = Box::new(move |state| {
-        let control = Server::bind(state)?;
-        let mut ended = left.clone();
+    let control_servers = Arc::new(Mutex::new(Vec::new()));
+    let (handle, servers) = (tokio.handle().clone(), Arc::clone(&control_servers));
+    let serve_control = move |control: Server| {
+        let mut shutdown = shutdown.clone();
         let end = async move {
-            let _ = ended.wait_for(|end| *end).await;
+            let _ = shutdown.wait_for(|is_requested| *is_requested).await;
         };
         let server = handle.spawn(control.run(Arc::clone(&manager), end));
         servers.lock().unwrap_or_else(PoisonError::into_inner).push(server);
+    };
+    serve_control(control);
+    let serve_again: presence::ServeControl = Box::new(move |state| {
+        serve_control(Server::bind(state)?);
         Ok(())
     });
-    let watch = Watch::start(Arc::clone(&daemon), state, serve_again)
-        .context("the files that are in use can't be watched")?;
-    tokio.block_on(wait(&daemon, signals, line))?;
-    // The receiver is the control server, which ends with it.
-    let _ = leave.send(true);
-    // It might start another one.
-    drop(watch);
-    let servers = std::mem::take(&mut *serving.lock().unwrap_or_else(PoisonError::into_inner));
+    let presence = PresenceMonitor::start(Arc::clone(&daemon), state, serve_again)
+        .context("cannot start the thread that monitors files in use")?;
+    tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket))?;
+    // Fails only if no control server is left to shut down.
+    let _ = shut_down.send(true);
+    // Before the servers are joined, as it may start another one.
+    drop(presence);
+    let servers =
+        std::mem::take(&mut *control_servers.lock().unwrap_or_else(PoisonError::into_inner));
     for server in servers {
         tokio.block_on(server)??;
     }
-    drop(inside);
-    // A command that hangs in a disk's opening has nothing to lose.
+    drop(entered);
+    // Does not wait for commands: one that opens a hanging disk may never return.
     tokio.shutdown_background();
     if daemon.is_upgrade() {
-        tracing::info!("the pool is left to the next process");
+        tracing::info!("exiting for an upgrade, the keeper holds the pool");
         return Ok(ExitCode::from(keeper::UPGRADE_CODE));
     }
-    tracing::info!("everything is on the disks; good-bye");
+    tracing::info!("shutdown complete, all dirty data flushed");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says how many clients there are descriptors for, now that everything else is open.
+/// Logs how many clients the remaining file descriptors allow. Called once everything else is open.
 fn report_descriptors() {
     let descriptors = Descriptors::read();
-    // Where the system does not list them, their number is not worth a failed start.
+    // Without /proc, the log overstates the number of clients, which is no reason to fail.
     let used = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
     let (Descriptors { limit, reserved }, clients) =
         (descriptors, descriptors.clients_beside(used));
@@ -124,25 +124,30 @@ fn report_descriptors() {
     if clients == 0 {
         tracing::warn!(
             limit,
-            "no client can connect for want of file descriptors: raise the limit (ulimit -n, or \
-             LimitNOFILE= of the service)"
+            "too few file descriptors for any client: raise the limit (ulimit -n, or LimitNOFILE= \
+             of the service)"
         );
     }
 }
 
-/// What the setting comes to on this machine.
+/// Resolves the memory setting on this machine.
 fn memory_bytes(setting: MemorySetting) -> anyhow::Result<u64> {
     let machine = MemInfo::read().map_err(|error| {
-        let error = anyhow::Error::new(error).context("the machine's memory can't be read");
+        let error =
+            anyhow::Error::new(error).context("cannot read the size of the machine's memory");
         with_remedy(error, Action::set("memory", "SIZE"))
     })?;
     Ok(machine.resolve(setting)?)
 }
 
-/// Starts the runtime, opens the volumes, and lets clients in.
-fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<Daemon> {
+/// Starts the runtime, adds the volumes, and listens for clients.
+fn start(
+    config: Config,
+    pool: Option<OwnedFd>,
+    overrides: ServeOverrides,
+) -> anyhow::Result<Daemon> {
     if let Err(error) = Descriptors::raise() {
-        tracing::warn!(%error, "the limit of file descriptors stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
     let memory_bytes = memory_bytes(config.memory)?;
     let tls = tls::load(&config.tls)?;
@@ -168,8 +173,8 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     };
     let nbd = NbdServer::new();
     let runtime = Runtime::start_over(settings, Timeouts::default(), pool, &nbd)?;
-    tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
-    let reliances = Reliances::new(&config.state, config.vault.as_deref(), words.given_up);
+    tracing::info!(memory = %Size(memory_bytes), io_engine = runtime.engine(), "runtime started");
+    let reliances = Reliances::new(&config.state, config.vault.as_deref(), overrides.given_up);
     let reliances = Arc::new(reliances);
     runtime.keep_vault_record(Arc::clone(&reliances) as _);
     runtime.keep_journal_record(Arc::clone(&reliances) as _);
@@ -178,14 +183,14 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     }
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
-    let journals = Journals::new(&config.state, &volumes, words.changed_disks, reliances);
+    let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
     let mut daemon = Daemon::new(runtime, nbd, config, tls, journals);
     daemon.wait_while_in_use(IN_USE_WAIT);
     for spec in volumes {
         daemon.add_volume(spec)?;
     }
     daemon.report_unserved();
-    daemon.watch_power()?;
+    daemon.monitor_power()?;
     for address in listeners {
         daemon.listen(&address)?;
     }
@@ -194,17 +199,17 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     Ok(daemon)
 }
 
-/// Waits until a signal or a client of the control server says stop, and it has been done.
-async fn wait(
+/// Handles signals until one, or a client of the control server, has stopped the daemon.
+async fn wait_for_stop(
     daemon: &Arc<Daemon>,
     mut signals: Signals,
-    mut line: Option<UnixStream>,
+    mut keeper_socket: Option<UnixStream>,
 ) -> anyhow::Result<()> {
     loop {
         let signal = tokio::select! {
             signal = signals.next() => signal,
-            () = keeper::wait_until_gone(&mut line) => {
-                tracing::error!("the keeper is gone, and with this process the pool would be");
+            () = keeper::wait_until_gone(&mut keeper_socket) => {
+                tracing::error!("keeper exited, stopping: the pool would not outlive this process");
                 Signal::Stop
             }
             () = daemon.stopped() => return Ok(()),
@@ -213,16 +218,22 @@ async fn wait(
         match signal {
             Signal::Reload => tokio::task::spawn_blocking(move || daemon.reload()).await?,
             Signal::Stop => {
-                tracing::info!("stopping: what is dirty goes to the disks first");
+                tracing::info!("flushing dirty data before shutdown");
                 let stopping = tokio::task::spawn_blocking(move || {
                     daemon.stop(&|progress| {
-                        tracing::info!("{} left", Size(progress.dirty_bytes_left));
+                        let left = Size(progress.dirty_bytes_left);
+                        tracing::info!(%left, "flushing dirty data");
                     })
                 });
                 match stopping.await? {
                     Ok(()) => return Ok(()),
-                    // Leaving now would lose what the disk does not take.
-                    Err(problem) => tracing::error!("not stopped: {}", sentence_of(&problem)),
+                    // Exiting now would lose the data that the disk refuses.
+                    Err(problem) => {
+                        tracing::error!(
+                            error = sentence_of(&problem),
+                            "shutdown failed, serving on"
+                        );
+                    }
                 }
             }
         }

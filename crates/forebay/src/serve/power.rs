@@ -1,14 +1,15 @@
-//! The supplies at work: read by threads of their own, judged by the guard, and what follows told
-//! to the runtime.
+//! Monitors the UPSes and carries out the decisions of the power controller.
 //!
-//! One thread asks the guard many times a second, because silence is news as well. It opens and
-//! closes write-back for the volumes under supplies, has what is dirty brought to the disks when
-//! mains fails, and has it dumped to the vault when the battery runs low. In this order, then:
-//! writes are halted, the dump is made and read back, the disks' own caches are flushed, and only
-//! then the server of the supply is told that the power may go.
+//! One thread per UPS polls it. The monitor's thread passes the observations to the controller, and
+//! asks it for a decision every 20 ms, because a reading that is not renewed expires. It enables
+//! and disables write-back for the volumes under a UPS, destages their dirty data when mains fails,
+//! and dumps it to the vault when the battery runs low. A dump proceeds in this order: halt writes,
+//! write the dump and read it back, flush the disks' caches, and only then notify the servers of
+//! the UPSes that power may be cut.
 
 use super::battery::Batteries;
-use anyhow::Context;
+use crate::report::{sentence, with_remedy};
+use anyhow::{Context, anyhow};
 use forebay_api::{PowerStatus, SupplyStatus};
 use forebay_config::{Supply, SupplyPlace, UpsSettings};
 use forebay_power::drivers::{
@@ -18,60 +19,60 @@ use forebay_power::{
     Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
 };
 use forebay_runtime::Runtime;
-use forebay_types::{Size, VolumeId};
+use forebay_types::{Action, Remedy, Size, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a supply is read, and how long a reading may take.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// How often the guard is asked.
+/// Time between two polls of a UPS, and the time limit of one.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time between two decisions.
 const TICK: Duration = Duration::from_millis(20);
-/// How often the disks are told to make stable what they have been given: what is left in their
-/// caches has to be flushed when power fails.
-const SYNC_EVERY: Duration = Duration::from_secs(2);
-/// How long disks have for that once the dump is made.
-const SYNC_MAX: Duration = Duration::from_secs(10);
-/// After a dump that failed.
-const DUMP_AGAIN: Duration = Duration::from_secs(1);
-/// How long the server of a supply has to take our leave.
-const RELEASE_MAX: Duration = Duration::from_secs(2);
+/// Time between two flushes of the disks: it limits what their caches hold when power fails.
+const SYNC_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a dump waits for the flushes of the disks.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time before a failed dump is tried again.
+const DUMP_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How long to wait for the server of a UPS to take the notice that power may be cut.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What takes what is dirty when power goes.
-pub(super) trait Refuge: Send + Sync {
-    /// How fast it was measured to do that, in bytes per second.
+/// The place for dirty data when the battery runs low.
+pub(super) trait DumpTarget: Send + Sync {
+    /// The measured write speed of a dump, in bytes per second.
     fn bytes_per_second(&self) -> Option<u64>;
 
-    /// Saves what is dirty of these volumes, and reads it back. Returns how many bytes that were.
+    /// Writes the dirty data of these volumes and reads it back. Returns its size in bytes.
     fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<u64>;
 
-    /// Is told whenever power begins or ceases to come from a battery.
-    fn on_battery(&self, on_battery: bool);
+    /// Called whenever the machine changes to battery power or back. On battery, a target writes
+    /// nothing but dumps.
+    fn set_on_battery(&self, on_battery: bool);
 
-    /// Forgets what was saved: the pool still has it, or the disks.
+    /// Discards the dump. The pool or the disks have its data.
     fn empty(&self) -> anyhow::Result<()>;
 }
 
-/// The watch over supplies, until it is stopped.
-pub(super) struct Power {
-    common: Arc<Common>,
+/// Monitors the UPSes in a thread until it is stopped.
+pub(super) struct PowerMonitor {
+    shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread and those who ask it share.
-struct Common {
+/// The state shared with the monitor's thread.
+struct Shared {
     status: Mutex<PowerStatus>,
     stopping: AtomicBool,
 }
 
-impl Power {
-    /// Begins to watch the supplies that the settings name; `None` if they name none.
+impl PowerMonitor {
+    /// Starts to monitor the configured UPSes. Returns `None` if there are none.
     pub(super) fn start(
         settings: &UpsSettings,
         runtime: Arc<Runtime>,
-        refuge: Option<Arc<dyn Refuge>>,
+        dump_target: Option<Arc<dyn DumpTarget>>,
         batteries: Batteries,
     ) -> anyhow::Result<Option<Self>> {
         if settings.supplies.is_empty() {
@@ -81,37 +82,40 @@ impl Power {
         let named = expression.names();
         let known = |name: &str| settings.supplies.iter().find(|supply| supply.name == name);
         if let Some(name) = named.iter().find(|name| known(name).is_none()) {
-            anyhow::bail!("--ups-needed names '{name}', which is no supply: add --ups {name}@HOST");
+            let error = anyhow!("--ups-needed names '{name}', which is not a configured UPS");
+            let remedy = Remedy::from(Action::set("ups", format!("{name}@HOST")));
+            return Err(with_remedy(error, remedy.or("remove it from the expression")));
         }
         if let Some(idle) = settings.supplies.iter().find(|supply| !named.contains(&supply.name)) {
-            anyhow::bail!("--ups-needed leaves out '{}': name it, or do not watch it", idle.name);
+            let error = anyhow!("--ups-needed does not name the UPS '{}'", idle.name);
+            return Err(with_remedy(error, "add it to the expression, or remove its --ups"));
         }
-        let (tell, inbox) = mpsc::channel();
-        let mut watches = Vec::new();
+        let (sender, observations) = mpsc::channel();
+        let mut pollers = Vec::new();
         let mut supplies = Vec::new();
         for (index, name) in named.iter().enumerate() {
-            let supply = known(name).expect("looked up just now");
-            let tell = tell.clone();
+            let supply = known(name).expect("the loop above found every name");
+            let sender = sender.clone();
             let sink = Box::new(move |observation: Observation| {
-                // The receiver is gone only when nobody wants to know any more.
-                let _ = tell.send((index, Instant::now(), observation));
+                // Fails only once the monitor's thread has ended.
+                let _ = sender.send((index, Instant::now(), observation));
             });
-            watches.push(watch(supply, settings, sink)?);
+            pollers.push(start_poller(supply, settings, sink)?);
             supplies.push(supply.clone());
         }
         let rules = rules(settings)?;
-        let common =
-            Arc::new(Common { status: Mutex::default(), stopping: AtomicBool::new(false) });
-        let mut warden = Warden {
-            guard: PowerController::new(expression, rules),
+        let shared =
+            Arc::new(Shared { status: Mutex::default(), stopping: AtomicBool::new(false) });
+        let mut monitor = MonitorThread {
+            controller: PowerController::new(expression, rules),
             supplies,
             needed: settings.needed.clone(),
-            watches,
-            inbox,
+            pollers,
+            observations,
             runtime,
-            refuge,
+            dump_target,
             batteries,
-            common: Arc::clone(&common),
+            shared: Arc::clone(&shared),
             dirty_bytes: 0,
             allowed: false,
             changes: 0,
@@ -121,21 +125,21 @@ impl Power {
             dump: Dump::None,
             on_battery: false,
         };
-        // So that the first who asks is told something that is true.
-        warden.step(None);
-        let thread =
-            std::thread::Builder::new().name("warden".into()).spawn(move || warden.run())?;
-        Ok(Some(Self { common, thread: Mutex::new(Some(thread)) }))
+        // Sets the first status.
+        monitor.step(None);
+        let thread = std::thread::Builder::new()
+            .name("power-monitor".into())
+            .spawn(move || monitor.run())?;
+        Ok(Some(Self { shared, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// How power stands.
     pub(super) fn status(&self) -> PowerStatus {
-        self.common.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the watch: everything is on the disks, and what was saved is of no interest any more.
+    /// Stops and joins the thread, which discards a dump. Called once all dirty data is flushed.
     pub(super) fn stop(&self) {
-        self.common.stopping.store(true, Ordering::Relaxed);
+        self.shared.stopping.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -154,15 +158,15 @@ fn rules(settings: &UpsSettings) -> anyhow::Result<Rules> {
     Ok(rules.checked()?)
 }
 
-fn watch(
+fn start_poller(
     supply: &Supply,
     settings: &UpsSettings,
     sink: forebay_power::drivers::Sink,
 ) -> anyhow::Result<Poller> {
-    let watch = match &supply.place {
+    let poller = match &supply.place {
         SupplyPlace::Nut(address) => {
             let address: NutAddress = address.parse().with_context(|| format!("--ups {supply}"))?;
-            let mut source = NutSource::new(address, INTERVAL);
+            let mut source = NutSource::new(address, POLL_INTERVAL);
             if let Some((user, password)) = &settings.login {
                 let (user, password) = (user.clone(), password.0.clone());
                 source = source.with_login(Credentials { user, password });
@@ -170,60 +174,59 @@ fn watch(
             if let Some(ca) = &settings.ca {
                 source = source.with_tls(Authority::from_pem_file(ca)?);
             }
-            Poller::start(source, INTERVAL, sink)
+            Poller::start(source, POLL_INTERVAL, sink)
         }
         SupplyPlace::Command(words) => {
-            let (program, arguments) = words.split_first().expect("a command has a first word");
-            let source = CommandSource::new(program.clone(), arguments.to_vec(), INTERVAL);
-            Poller::start(source, INTERVAL, sink)
+            let (program, arguments) =
+                words.split_first().expect("the configuration requires a program");
+            let source = CommandSource::new(program.clone(), arguments.to_vec(), POLL_INTERVAL);
+            Poller::start(source, POLL_INTERVAL, sink)
         }
-        SupplyPlace::File(path) => Poller::start(FileSource::new(path), INTERVAL, sink),
+        SupplyPlace::File(path) => Poller::start(FileSource::new(path), POLL_INTERVAL, sink),
     };
-    Ok(watch?)
+    Ok(poller?)
 }
 
-/// How far the saving of what is dirty has come.
+/// The state of the dump. Writes are halted in all states but `None`.
 enum Dump {
-    /// There is no need.
     None,
-    /// It has failed, and is tried again then.
+    /// The dump, or the emptying of the vault, failed, and is tried again at this time.
     Failed(Instant),
-    /// It is being made, and the volumes are halted.
-    UnderWay,
-    /// It is made, and the volumes are halted.
-    Made,
+    InProgress,
+    Complete,
 }
 
-/// The thread.
-struct Warden {
-    guard: PowerController,
+struct MonitorThread {
+    controller: PowerController,
     supplies: Vec<Supply>,
     needed: String,
-    watches: Vec<Poller>,
-    inbox: Receiver<(usize, Instant, Observation)>,
+    pollers: Vec<Poller>,
+    observations: Receiver<(usize, Instant, Observation)>,
     runtime: Arc<Runtime>,
-    refuge: Option<Arc<dyn Refuge>>,
+    dump_target: Option<Arc<dyn DumpTarget>>,
     batteries: Batteries,
-    common: Arc<Common>,
-    /// What was dirty a moment ago.
+    shared: Arc<Shared>,
+    /// Dirty bytes of the volumes under a UPS, as of the last step.
     dirty_bytes: u64,
+    /// Whether write-back is enabled.
     allowed: bool,
+    /// How often write-back was enabled or disabled.
     changes: u64,
     changed_at: Instant,
+    /// Time from the observation to the last change that it caused.
     change_ms: Option<u64>,
     synced_at: Instant,
     dump: Dump,
-    /// What the refuge was told last.
     on_battery: bool,
 }
 
-impl Warden {
+impl MonitorThread {
     fn run(mut self) {
-        while !self.common.stopping.load(Ordering::Relaxed) {
-            let heard = match self.inbox.recv_timeout(TICK) {
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            let observed_at = match self.observations.recv_timeout(TICK) {
                 Ok((supply, at, observation)) => {
-                    self.guard.observe(supply, now_ms(), observation);
-                    self.see_batteries();
+                    self.controller.observe(supply, now_ms(), observation);
+                    self.record_batteries();
                     Some(at)
                 }
                 Err(RecvTimeoutError::Timeout) => None,
@@ -232,110 +235,104 @@ impl Warden {
                     None
                 }
             };
-            self.step(heard);
+            self.step(observed_at);
         }
-        self.end();
+        // No data is dirty, so the next start must not load the dump.
+        self.discard_dump();
+        self.release();
     }
 
-    /// How long batteries last is remembered.
-    fn see_batteries(&mut self) {
-        for (name, _, reading) in self.guard.supplies() {
+    fn record_batteries(&mut self) {
+        for (name, _, reading) in self.controller.supplies() {
             if let Some(reading) = reading {
                 self.batteries.observe(name, reading);
             }
         }
     }
 
-    /// Nothing is dirty any more, or never was: what was saved is not to be loaded again.
-    fn end(&mut self) {
-        self.forget_dump();
-        self.release();
-    }
-
     fn exposure(&self) -> Exposure {
-        let speed = self.refuge.as_ref().and_then(|refuge| refuge.bytes_per_second());
+        let speed = self.dump_target.as_ref().and_then(|target| target.bytes_per_second());
         Exposure { dirty_bytes: self.dirty_bytes, vault_bytes_per_second: speed }
     }
 
-    /// Looks at how things stand, and does what follows. `heard` is when the news came, if there
-    /// was any.
-    fn step(&mut self, heard: Option<Instant>) {
-        let decision = self.guard.decide(now_ms(), &self.exposure());
-        let allowed = decision.write_back_allowed && !matches!(self.dump, Dump::Made);
+    /// Gets a decision and carries it out. `observed_at` is the time of the observation that caused
+    /// this step, if one did.
+    fn step(&mut self, observed_at: Option<Instant>) {
+        let decision = self.controller.decide(now_ms(), &self.exposure());
+        let allowed = decision.write_back_allowed && !matches!(self.dump, Dump::Complete);
         let dirty_bytes_max = if allowed { decision.dirty_bytes_max } else { 0 };
         self.dirty_bytes = self.runtime.set_power(dirty_bytes_max);
         if allowed != self.allowed {
             self.allowed = allowed;
             self.changes += 1;
-            // What was acknowledged so far may be in the disks' caches.
+            // Earlier acknowledged writes may still be in the disks' caches.
             self.runtime.request_power_sync();
             self.changed_at = Instant::now();
-            self.change_ms = heard.map(|heard| heard.elapsed().as_millis() as u64);
+            self.change_ms = observed_at.map(|at| at.elapsed().as_millis() as u64);
+            let (reason, dirty) = (&decision.reason, Size(self.dirty_bytes));
             match allowed {
-                true => tracing::info!("{}; {}", decision.reason, decision.forecast),
-                false => tracing::warn!("{}; {} dirty", decision.reason, Size(self.dirty_bytes)),
+                true => tracing::info!(reason, forecast = %decision.forecast, "write-back on"),
+                false => tracing::warn!(reason, %dirty, "write-back off"),
             }
         }
-        // Before the limit is reached, so that writers need not wait for it.
-        let is_much = self.dirty_bytes > dirty_bytes_max / 4 * 3;
-        if self.dirty_bytes > 0 && (decision.drain_now || is_much) {
+        // Draining starts below the limit, so that writers are not throttled at it.
+        let is_near_limit = self.dirty_bytes > dirty_bytes_max / 4 * 3;
+        if self.dirty_bytes > 0 && (decision.drain_now || is_near_limit) {
             self.runtime.drain_power();
             if !allowed {
-                // A drain ends with a flush of the disk, which what became dirty during the drain
-                // may have missed.
+                // The flush at the end of a drain may miss data that became dirty during the drain.
                 self.runtime.request_power_sync();
             }
         } else {
-            if self.synced_at.elapsed() >= SYNC_EVERY {
+            if self.synced_at.elapsed() >= SYNC_INTERVAL {
                 self.synced_at = Instant::now();
                 self.runtime.request_power_sync();
             }
             self.runtime.start_power_syncs();
         }
-        self.tell_refuge(&decision);
-        self.show(&decision);
-        self.save(&decision);
+        self.update_on_battery(&decision);
+        self.update_status(&decision);
+        self.update_dump(&decision);
     }
 
-    /// A refuge writes nothing of its own accord while each second of the battery counts.
-    fn tell_refuge(&mut self, decision: &Decision) {
+    fn update_on_battery(&mut self, decision: &Decision) {
         let on_battery =
             matches!(decision.state, PowerState::OnBattery { .. } | PowerState::Critical(_));
         if on_battery != self.on_battery
-            && let Some(refuge) = &self.refuge
+            && let Some(target) = &self.dump_target
         {
-            refuge.on_battery(on_battery);
+            target.set_on_battery(on_battery);
         }
         self.on_battery = on_battery;
     }
 
-    /// Saves what is dirty when that is due, and forgets it when power is back for good.
-    fn save(&mut self, decision: &Decision) {
+    /// Makes a dump if the decision demands one. Discards it once the decision no longer does.
+    fn update_dump(&mut self, decision: &Decision) {
+        let reason = &decision.reason;
         match (decision.dump_now, &self.dump) {
-            (false, Dump::None) | (true, Dump::Made) => {}
+            (false, Dump::None) | (true, Dump::Complete) => {}
+            (_, Dump::Failed(retry_at)) if Instant::now() < *retry_at => {}
             (false, _) => {
-                tracing::info!("{}; writes are taken again", decision.reason);
-                self.forget_dump();
+                if self.discard_dump() {
+                    tracing::info!(reason, "dump discarded, accepting writes again");
+                }
             }
-            (true, Dump::Failed(again)) if Instant::now() < *again => {}
             (true, _) => {
-                tracing::warn!("{}; writes are halted", decision.reason);
+                tracing::warn!(reason, "writes halted, dumping dirty data");
                 self.runtime.halt_power(true);
-                // Who looks meanwhile, which may be long, sees why writes fail.
-                self.dump = Dump::UnderWay;
-                self.show(decision);
+                // A dump can take long; meanwhile the status says why writes fail.
+                self.dump = Dump::InProgress;
+                self.update_status(decision);
                 self.dump = match self.dump() {
-                    Ok(()) => Dump::Made,
+                    Ok(()) => Dump::Complete,
                     Err(error) => {
-                        tracing::error!(
-                            "what is dirty is not in safety: {}",
-                            crate::report::sentence(&error)
-                        );
-                        Dump::Failed(Instant::now() + DUMP_AGAIN)
+                        let error = sentence(&error);
+                        tracing::error!(error, "dump failed, dirty data is not protected");
+                        Dump::Failed(Instant::now() + DUMP_RETRY_DELAY)
                     }
                 };
-                self.show(decision);
-                if matches!(self.dump, Dump::Made) {
+                self.update_status(decision);
+                if matches!(self.dump, Dump::Complete) {
                     self.release();
                 }
             }
@@ -345,53 +342,52 @@ impl Warden {
     fn dump(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         let volumes = self.runtime.power_volumes();
-        let bytes = match &self.refuge {
-            Some(refuge) => refuge.dump(&volumes)?,
+        let bytes = match &self.dump_target {
+            Some(target) => target.dump(&volumes)?,
             None if self.dirty_bytes == 0 => 0,
-            None => anyhow::bail!("there is no vault, and {} are dirty", Size(self.dirty_bytes)),
+            None => anyhow::bail!("there is no vault for {} of dirty data", Size(self.dirty_bytes)),
         };
-        let unsynced = self.runtime.sync_power(SYNC_MAX);
+        let unsynced = self.runtime.sync_power(SYNC_TIMEOUT);
         anyhow::ensure!(
             unsynced.is_empty(),
-            "the dump is made, but the disks of these volumes do not say that what they were given \
-             before is stable: {}",
+            "the dump is complete, but the disks of these volumes have not flushed their caches: {}",
             unsynced.join(", ")
         );
-        let ms = begun.elapsed().as_millis();
-        tracing::warn!("{} are saved and verified, in {ms} ms; power may go", Size(bytes));
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::warn!(size = %Size(bytes), ms, "dump complete and verified, power may be cut");
         Ok(())
     }
 
-    /// What was saved is not needed: it is dirty in the pool still, or on the disks.
-    fn forget_dump(&mut self) {
+    /// Discards the dump and ends the halt of writes. Returns false if that failed.
+    fn discard_dump(&mut self) -> bool {
         if matches!(self.dump, Dump::None) {
-            return;
+            return true;
         }
-        // Before any write is newer than it.
-        if let Some(refuge) = &self.refuge
-            && let Err(error) = refuge.empty()
+        // Before writes are accepted that would be newer than the dump.
+        if let Some(target) = &self.dump_target
+            && let Err(error) = target.empty()
         {
-            tracing::error!(
-                "writes stay halted, as the vault can't be emptied: {}",
-                crate::report::sentence(&error)
-            );
-            self.dump = Dump::Failed(Instant::now() + DUMP_AGAIN);
-            return;
+            let error = sentence(&error);
+            tracing::error!(error, "cannot empty the vault, writes stay halted");
+            self.dump = Dump::Failed(Instant::now() + DUMP_RETRY_DELAY);
+            return false;
         }
         self.dump = Dump::None;
         self.runtime.halt_power(false);
+        true
     }
 
+    /// Notifies the servers of the UPSes that the data is safe and power may be cut.
     fn release(&self) {
-        for (watch, supply) in self.watches.iter().zip(&self.supplies) {
-            if !watch.release(RELEASE_MAX) {
-                tracing::warn!("the server of supply '{supply}' was not told that we are safe");
+        for (poller, ups) in self.pollers.iter().zip(&self.supplies) {
+            if !poller.release(RELEASE_TIMEOUT) {
+                tracing::warn!(%ups, "cannot notify the UPS's server that power may be cut");
             }
         }
     }
 
-    fn show(&self, decision: &Decision) {
-        let supplies = self.guard.supplies().zip(&self.supplies);
+    fn update_status(&self, decision: &Decision) {
+        let supplies = self.controller.supplies().zip(&self.supplies);
         let supplies = supplies.map(|((name, verdict, reading), supply)| SupplyStatus {
             name: name.to_owned(),
             place: supply.to_string(),
@@ -403,7 +399,7 @@ impl Warden {
             model: reading.and_then(|reading| reading.model.clone()),
             battery_test: reading.and_then(|reading| reading.test_result.clone()),
             battery_date: reading.and_then(|reading| reading.battery_date.clone()),
-            battery_ages: self.batteries.ages(name),
+            battery_ages: self.batteries.aging(name),
         });
         let status = PowerStatus {
             write_back_allowed: self.allowed,
@@ -420,6 +416,6 @@ impl Warden {
             needed: self.needed.clone(),
             supplies: supplies.collect(),
         };
-        *self.common.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 }

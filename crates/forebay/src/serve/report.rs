@@ -1,4 +1,4 @@
-//! The runtime's figures in the words of the control API.
+//! Converts the runtime's figures to the types of the control API.
 
 use forebay_api::{
     Counters, Damage, GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary,
@@ -102,13 +102,12 @@ pub(super) fn volume(
     }
 }
 
-/// Which writes are worth gathering.
 fn gather(figures: &Figures) -> GatherStatus {
     let gather = &figures.gather;
     let not_measured = match &gather.calibration {
         Calibration::Done => None,
         Calibration::Unwanted => Some("gather-below is set".to_owned()),
-        Calibration::Waiting => Some("it waits for a moment without requests".to_owned()),
+        Calibration::Waiting => Some("waiting for a moment without requests".to_owned()),
         Calibration::Failed(failure) => Some(failure.to_string()),
     };
     GatherStatus {
@@ -125,15 +124,15 @@ fn gather(figures: &Figures) -> GatherStatus {
     }
 }
 
-/// The mode in force, and why it is not the one that was given.
+/// The effective mode, and why it differs from the configured one.
 fn effective_mode(
     figures: &Figures,
     power: Option<&PowerStatus>,
     choice: UnsafeSupply,
 ) -> (Mode, Option<String>) {
-    // A volume that was write-back a moment ago still brings its dirty data to the disk.
+    // After a change of mode, dirty data is still being destaged.
     if figures.mode != Mode::WriteBack && figures.dirty_bytes > 0 {
-        let reason = "what is dirty from write-back is still being written";
+        let reason = "dirty data from write-back is still being written";
         return (Mode::WriteBack, Some(reason.to_owned()));
     }
     match power {
@@ -147,7 +146,7 @@ fn effective_mode(
     }
 }
 
-/// Why a UPS does not let a volume be write-back, and what its writes are acknowledged from.
+/// Why a UPS prevents write-back, and the storage that writes are acknowledged from meanwhile.
 fn unsafe_reason(power: &PowerStatus, choice: UnsafeSupply) -> String {
     let source = match choice {
         UnsafeSupply::Stable => "writes are acknowledged from the disk's stable storage",
@@ -159,19 +158,19 @@ fn unsafe_reason(power: &PowerStatus, choice: UnsafeSupply) -> String {
     format!("{}; {source}", power.reason)
 }
 
-/// What is wrong with the backing store, or with memory.
+/// Why the volume is failing: a fault of its backing store or of memory.
 fn state_reason(figures: &Figures) -> Option<String> {
     if let Some(error) = figures.flush_failure {
         let name = &figures.name;
         return Some(format!(
-            "a flush of the backing store failed ({error}): what was written before it may be \
-             lost. FLUSH and FUA fail until the disk has been checked and `forebay volume trust \
-             {name}` is said"
+            "a flush of the backing store failed ({error}): data written before it may be lost. \
+             FLUSH and FUA fail until the disk has been checked and `forebay volume trust {name}` \
+             is run"
         ));
     }
     if let Some(displaced) = figures.displaced {
         return Some(format!(
-            "{}: {displaced}. The volume is served from the open one, which the next start will \
+            "{}: {displaced}. The volume is served from the open file, which the next start will \
              not find: copy it elsewhere, or move it back",
             figures.backing.name
         ));
@@ -179,9 +178,8 @@ fn state_reason(figures: &Figures) -> Option<String> {
     if figures.lost_sectors > 0 {
         let (name, bytes) = (&figures.name, figures.lost_sectors * SECTOR_BYTES);
         return Some(format!(
-            "{bytes} bytes that the backing store does not have were damaged in memory beyond \
-             repair. Reads of them and FLUSH fail until they are written again, or given up with \
-             `forebay volume trust {name}`"
+            "{bytes} dirty bytes were damaged in memory beyond repair. Reads of them and FLUSH \
+             fail until they are written again, or given up with `forebay volume trust {name}`"
         ));
     }
     let failing = figures.engine.destage_errors > 0 && figures.dirty_bytes > 0;

@@ -1,7 +1,7 @@
-//! The server's certificate and whom it lets in.
+//! The server's certificate, and the authority that client certificates must come from.
 
 use crate::report::with_remedy;
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use forebay_config::{TlsMode, TlsSettings};
 use forebay_frontend_nbd::TlsSetup;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject};
@@ -10,18 +10,18 @@ use rustls::{RootCertStore, ServerConfig, crypto::aws_lc_rs};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sets up TLS, if it is wanted.
+/// Sets up TLS, unless it is off.
 ///
 /// # Errors
-/// A file can't be read or does not hold what it should.
+/// Fails if a file cannot be read or does not hold a usable certificate or key.
 pub(super) fn load(settings: &TlsSettings) -> anyhow::Result<Option<TlsSetup>> {
     Ok(configure(settings)?.map(TlsSetup::new))
 }
 
-/// Reads the files again, for connections made from now on.
+/// Reads the files again, for new connections.
 ///
 /// # Errors
-/// As [`load`]; then the old certificate stays in use.
+/// As [`load`]. The old certificate then stays in use.
 pub(super) fn reload(setup: &TlsSetup, settings: &TlsSettings) -> anyhow::Result<()> {
     if let Some(config) = configure(settings)? {
         setup.replace(config);
@@ -34,7 +34,8 @@ fn configure(settings: &TlsSettings) -> anyhow::Result<Option<ServerConfig>> {
         return Ok(None);
     }
     let (Some(cert), Some(key)) = (&settings.cert, &settings.key) else {
-        bail!("tls is {}, but certificate or key are not named", settings.mode);
+        let error = anyhow!("tls is {}, but tls-cert or tls-key is not set", settings.mode);
+        return Err(with_remedy(error, "set both, or set tls off"));
     };
     let chain = certificates(cert)?;
     let key_der =
@@ -50,10 +51,10 @@ fn configure(settings: &TlsSettings) -> anyhow::Result<Option<ServerConfig>> {
             for certificate in certificates(path)? {
                 roots.add(certificate).map_err(|error| {
                     let what = format!(
-                        "{} holds a certificate that can't be an authority",
+                        "{} holds a certificate that cannot be an authority",
                         path.display()
                     );
-                    let remedy = "name the certificate that signed those of the clients";
+                    let remedy = "name the certificate that signed the clients' certificates";
                     with_remedy(anyhow::Error::new(error).context(what), remedy)
                 })?;
             }
@@ -79,13 +80,13 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     }
 }
 
-/// What to say of a PEM file without what it should hold.
+/// The error for a PEM file that cannot be read or holds no `what`.
 fn unread(path: &Path, what: &str, error: pem::Error) -> anyhow::Error {
     let path = path.display();
     match error {
         pem::Error::Io(error) => with_remedy(
-            anyhow::Error::new(error).context(format!("{what} {path} can't be read")),
-            "check the path, and that this user may read the file",
+            anyhow::Error::new(error).context(format!("cannot read {what} {path}")),
+            "check the path and the permissions of the file",
         ),
         error => with_remedy(
             anyhow!("{path} holds no {what} in PEM form ({error})"),

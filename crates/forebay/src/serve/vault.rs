@@ -1,11 +1,11 @@
-//! The vault that the configuration names: made where there is none, opened, and shown.
+//! The vault of the configuration: creates, opens and reports it, and runs drills.
 //!
-//! A file is made in its whole length and its room reserved before anything depends on it, so that
-//! a file system that fills up later does no harm. The end of a dump that could not be written to
-//! the vault is a file in the state directory, as for a journal that failed.
+//! A new vault file is allocated in full before use, so that a file system that fills up later does
+//! no harm. If a dump is void but the vault cannot be emptied, a mark in the state directory voids
+//! the dump, as for a failed journal.
 
 use super::journals::{identity, is_forgotten_at_boot};
-use super::power::Refuge;
+use super::power::DumpTarget;
 use super::report::latencies;
 use crate::marks;
 use crate::reliance::Reliances;
@@ -17,8 +17,8 @@ use forebay_api::{
 use forebay_backend::OpenOptions;
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
-    DrillReport as Figures, DumpReport, Runtime, Vault, VaultPhase, VaultSettings, VolumeVault,
-    vault_bytes_for,
+    DrillReport as Figures, DumpReport, JournalId, Runtime, Vault, VaultPhase, VaultSettings,
+    VolumeVault, vault_bytes_for,
 };
 use forebay_types::{Action, Remedy, Size, VolumeId};
 use rustix::fs::FallocateFlags;
@@ -28,10 +28,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Opens the vault `name`, and makes the file where there is none.
+/// Opens the vault `name`. Creates the file if it does not exist.
 ///
 /// # Errors
-/// It can't be made, is no vault, too small, or in use.
+/// Fails if the vault cannot be created, is not a vault, is too small, or is in use.
 pub(super) fn open(
     runtime: &Runtime,
     name: &str,
@@ -41,8 +41,8 @@ pub(super) fn open(
 ) -> anyhow::Result<Arc<Vault>> {
     if is_forgotten_at_boot(state_dir) {
         let error = anyhow::anyhow!(
-            "a vault needs a state directory that outlives a reboot, where it is on record who \
-             relies on it, and {} does not",
+            "a vault needs a state directory that outlives a reboot, to record which volumes rely \
+             on it, and {} does not",
             state_dir.display()
         );
         return Err(with_remedy(error, Action::set("state", "/var/lib/forebay")));
@@ -51,10 +51,10 @@ pub(super) fn open(
     let path = forebay_backend::plain_path(name);
     let relying = reliances.relying_on_vault(name);
     if let Some(volume) = relying.first()
-        && path.is_some_and(is_to_be_made)
+        && path.is_some_and(can_be_created)
     {
         let error = anyhow::anyhow!(
-            "the vault {name} is not there, and may hold the newest data of {}",
+            "the vault {name} does not exist, and may hold the newest data of {}",
             relying.join(", ")
         );
         let accept = Action::AcceptLostVault(volume.clone());
@@ -70,36 +70,35 @@ pub(super) fn open(
         let remedy = Remedy::from("name a file or device").or(Action::set("vault", "PATH"));
         return Err(with_remedy(error, remedy));
     }
-    let (theirs, ours) = (state_dir.to_owned(), state_dir.to_owned());
+    let mark_of = {
+        let state_dir = state_dir.to_owned();
+        move |id: JournalId| marks::void_path_of(&state_dir, &id.to_string())
+    };
+    let read_mark_of = mark_of.clone();
     let settings = VaultSettings {
         backend,
-        is_void: Box::new(move |id| marks::void_path_of(&ours, &id.to_string()).exists()),
-        on_void: Box::new(move |id, error| {
-            marks::put(&marks::void_path_of(&theirs, &id.to_string()), &error.to_string(), &[])
-        }),
+        is_void: Box::new(move |id| read_mark_of(id).exists()),
+        on_void: Box::new(move |id, error| marks::put(&mark_of(id), &error.to_string(), &[])),
     };
     let vault = runtime.open_vault(settings)?;
     let status = vault.status();
     for (volume, bytes) in &status.held {
-        tracing::warn!("vault {name} holds {} of volume '{volume}'", Size(*bytes));
+        let size = Size(*bytes);
+        tracing::warn!(vault = name, volume, %size, "vault holds data of a volume");
     }
     if !status.is_whole {
-        tracing::error!("vault {name} does not hold everything that was dirty when power failed");
+        tracing::error!(vault = name, "vault lacks some of the dirty data");
     }
     Ok(vault)
 }
 
-/// Makes the file where there is nothing in a directory that is there, and reserves its room.
-/// Whatever else the name means is left to who opens it.
+/// Creates the file if it can be created, and allocates its space. For any other path it does
+/// nothing, so that opening the vault reports the error.
 fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
     let reserve = |file: &File, bytes: u64| {
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
-            let what = format!(
-                "the vault {} needs {} and the file system does not give them",
-                path.display(),
-                Size(bytes)
-            );
-            let remedy = Remedy::from("make room").or(Action::set("vault", "PATH"));
+            let what = format!("cannot allocate {} for the vault {}", Size(bytes), path.display());
+            let remedy = Remedy::from("free space").or(Action::set("vault", "PATH"));
             with_remedy(anyhow::Error::new(error).context(what), remedy)
         })
     };
@@ -107,25 +106,25 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
         Ok(found) if found.is_file() && found.len() > 0 => {
             let file = FileOptions::new().write(true).open(path);
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
-            // A file without all its blocks would fail when it counts.
+            // Allocates the holes of a sparse file, which a dump could not.
             reserve(&file, found.len())
         }
-        Err(_) if is_to_be_made(path) => {
+        Err(_) if can_be_created(path) => {
             let file = FileOptions::new().write(true).create_new(true).open(path);
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
-            let made = reserve(&file, needed_bytes)
-                .and_then(|()| file.sync_all().context("the vault can't be made durable"));
-            if made.is_err() {
+            let created = reserve(&file, needed_bytes)
+                .and_then(|()| file.sync_all().context("cannot sync the new vault"));
+            if created.is_err() {
                 let _ = std::fs::remove_file(path);
             }
-            made
+            created
         }
         _ => Ok(()),
     }
 }
 
-/// Whether a file can be made there: only where surely nothing is, in a directory that is there.
-fn is_to_be_made(path: &Path) -> bool {
+/// Returns true if the path surely does not exist, in a directory that does.
+fn can_be_created(path: &Path) -> bool {
     let found = std::fs::metadata(path);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
@@ -133,7 +132,7 @@ fn is_to_be_made(path: &Path) -> bool {
         && !path.starts_with("/dev")
 }
 
-/// The vault as a volume uses it.
+/// The settings of the vault for a volume.
 pub(super) fn of_volume(vault: Option<&Arc<Vault>>, spec: &VolumeSpec) -> Option<VolumeVault> {
     let vault = Arc::clone(vault?);
     Some(VolumeVault {
@@ -143,10 +142,10 @@ pub(super) fn of_volume(vault: Option<&Arc<Vault>>, spec: &VolumeSpec) -> Option
     })
 }
 
-/// A vault where what is dirty finds refuge when power goes.
-pub(super) struct VaultRefuge(pub(super) Arc<Vault>);
+/// The vault as the target of dumps.
+pub(super) struct VaultDumpTarget(pub(super) Arc<Vault>);
 
-impl Refuge for VaultRefuge {
+impl DumpTarget for VaultDumpTarget {
     fn bytes_per_second(&self) -> Option<u64> {
         self.0.measured_bytes_per_second()
     }
@@ -161,7 +160,7 @@ impl Refuge for VaultRefuge {
         Ok(self.0.empty()?)
     }
 
-    fn on_battery(&self, on_battery: bool) {
+    fn set_on_battery(&self, on_battery: bool) {
         self.0.set_on_battery(on_battery);
     }
 }
@@ -170,7 +169,6 @@ fn seconds(at: SystemTime) -> u64 {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// What is told of the vault.
 pub(super) fn status(vault: &Vault) -> VaultStatus {
     let status = vault.status();
     let (state, reason) = match status.phase {
@@ -178,7 +176,7 @@ pub(super) fn status(vault: &Vault) -> VaultStatus {
         VaultPhase::Ready => (VaultState::Ready, None),
         VaultPhase::Holding if status.is_whole => (VaultState::Holding, None),
         VaultPhase::Holding => {
-            (VaultState::Holding, Some("not everything that was dirty is in it".to_owned()))
+            (VaultState::Holding, Some("it lacks some of the dirty data".to_owned()))
         }
         VaultPhase::Dumping => (VaultState::Dumping, None),
         VaultPhase::Dumped => (VaultState::Dumped, None),
@@ -206,10 +204,10 @@ pub(super) fn status(vault: &Vault) -> VaultStatus {
     }
 }
 
-/// Rehearses a power failure for some volumes, and writes down what came of it.
+/// Rehearses a dump of some volumes, and keeps the report in the state directory.
 ///
 /// # Errors
-/// There is no vault, or it can't take part.
+/// Fails if there is no vault or the drill cannot run.
 pub(super) fn drill(
     vault: Option<&Arc<Vault>>,
     volumes: &[VolumeId],
@@ -218,41 +216,41 @@ pub(super) fn drill(
 ) -> Result<DrillReport, Problem> {
     let Some(vault) = vault else {
         let remedy = "start the server with --vault PATH";
-        return Err(Problem::new(ErrorKind::Invalid, "there is no vault to rehearse with", remedy));
+        return Err(Problem::new(ErrorKind::Invalid, "there is no vault for a drill", remedy));
     };
     let figures = vault.drill(volumes).map_err(|error| {
-        let remedy = "see forebay status, and try again";
+        let remedy = "see `forebay status`, and try again";
         Problem::new(ErrorKind::Failed, error.to_string(), remedy)
     })?;
     let mut report = report_of(&vault.status().name, &figures, power);
-    match write_down(&report, state_dir) {
+    match write_report(&report, state_dir) {
         Ok(path) => report.path = Some(path.display().to_string()),
-        Err(error) => tracing::error!("the report of the drill can't be kept: {error}"),
+        Err(error) => tracing::error!(%error, "cannot write the drill's report"),
     }
-    tracing::info!("drill: {}", report.verdict);
+    tracing::info!(verdict = report.verdict, "drill complete");
     Ok(report)
 }
 
 fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> DrillReport {
-    let mut wrong = Vec::new();
+    let mut faults = Vec::new();
     if !figures.verified {
-        wrong.push("not everything was read back".to_owned());
+        faults.push("some data was not read back".to_owned());
     }
     if !figures.unflushed.is_empty() {
-        wrong.push(format!("disks not flushed: {}", figures.unflushed.join(", ")));
+        faults.push(format!("disks not flushed: {}", figures.unflushed.join(", ")));
     }
     let battery_seconds = power.and_then(|power| power.battery_seconds);
     let needed_seconds = figures.total_ms.div_ceil(1000);
     match (power, battery_seconds) {
         (Some(_), Some(battery)) if u64::from(battery) < needed_seconds => {
-            wrong.push(format!("it took {needed_seconds} s, and the battery lasts {battery} s"));
+            faults.push(format!("it took {needed_seconds} s, and the battery lasts {battery} s"));
         }
-        (Some(_), None) => wrong.push("how long the battery lasts is not known".to_owned()),
+        (Some(_), None) => faults.push("the runtime of the battery is unknown".to_owned()),
         _ => {}
     }
-    let saved_in_time = wrong.is_empty();
+    let saved_in_time = faults.is_empty();
     let battery = match (power, battery_seconds) {
-        (None, _) => "no supply is watched".to_owned(),
+        (None, _) => "no UPS is monitored".to_owned(),
         (_, Some(seconds)) => format!("battery {seconds} s"),
         _ => "battery unknown".to_owned(),
     };
@@ -260,7 +258,7 @@ fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> Dri
     let verdict = if saved_in_time {
         format!("everything dirty was saved: {what}")
     } else {
-        format!("NOT SAVED IN TIME: {}; {what}", wrong.join("; "))
+        format!("NOT SAVED IN TIME: {}; {what}", faults.join("; "))
     };
     DrillReport {
         begun_at: utc(seconds(figures.begun_at)),
@@ -286,8 +284,8 @@ fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> Dri
     }
 }
 
-/// Writes the report into the state directory, under its date.
-fn write_down(report: &DrillReport, state_dir: &Path) -> anyhow::Result<PathBuf> {
+/// Writes the report to a file in the state directory, named after the time.
+fn write_report(report: &DrillReport, state_dir: &Path) -> anyhow::Result<PathBuf> {
     let directory = state_dir.join("drills");
     std::fs::create_dir_all(&directory)?;
     let path = directory.join(format!("{}.json", report.begun_at.replace(':', "-")));
@@ -297,10 +295,10 @@ fn write_down(report: &DrillReport, state_dir: &Path) -> anyhow::Result<PathBuf>
     Ok(path)
 }
 
-/// A moment in seconds since 1970 as people write it: `2026-02-28T13:05:09Z`.
+/// Formats a time in seconds since 1970 as in `2026-02-28T13:05:09Z`.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March, so that the day that a leap year adds is the last one.
+    // Years start in March, so that a leap day is the last day of its year.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -318,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_as_people_write_them() {
+    fn times_are_formatted_as_rfc_3339() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -331,13 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn a_vault_is_made_in_its_whole_length_and_never_over_something() {
+    fn a_new_vault_is_allocated_in_full_and_replaces_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vault");
         prepare(&path, 5 << 20).unwrap();
-        let made = std::fs::metadata(&path).unwrap();
-        let blocks = std::os::unix::fs::MetadataExt::blocks(&made);
-        assert_eq!((made.len(), blocks >= 5 << 11), (5 << 20, true));
+        let created = std::fs::metadata(&path).unwrap();
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&created);
+        assert_eq!((created.len(), blocks >= 5 << 11), (5 << 20, true));
         std::fs::write(&path, b"something else").unwrap();
         prepare(&path, 5 << 20).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"something else");
@@ -350,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drill_says_whether_the_battery_would_have_lasted() {
+    fn a_drill_reports_whether_the_battery_would_have_lasted() {
         let figures = Figures {
             begun_at: SystemTime::UNIX_EPOCH,
             dirty_bytes: 4096,

@@ -49,7 +49,8 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
     for sentence in [format!("array: {contradiction}\n"), format!("wide: {note}\n")] {
         assert!(text.contains(&sentence), "{text}");
         let (name, note) = sentence.split_once(": ").unwrap();
-        assert!(log.contains(&format!("volume '{name}': {note}")), "{log}");
+        let event = format!("inconsistent disk geometry volume={name} note={note}");
+        assert!(log.contains(&event), "{log}");
     }
     let is_rotational = |volume: &str| daemon.client(volume).opened.can(export_flag::ROTATIONAL);
     assert_eq!((is_rotational("array"), is_rotational("plain")), (true, false));

@@ -141,7 +141,7 @@ fn an_upgrade_under_load_loses_no_write_and_a_failing_program_is_rolled_back() {
         let before = daemon.server();
         write_until(client, &mut lines, &mut random, true, || {
             let (code, text) = run_forebay(directory.path(), &["upgrade"]);
-            assert!(code == Some(0) && text.contains("goes on"), "{text}");
+            assert!(code == Some(0) && text.contains("has taken over"), "{text}");
         });
         assert_ne!(daemon.server(), before);
         client = reconnect(&daemon);
@@ -181,7 +181,7 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
         (format!("tls = \"forced\"\n{good}"), "no certificate"),
         (
             format!("tls = \"forced\"\ntls-cert = \"/none.pem\"\ntls-key = \"/none.pem\"\n{good}"),
-            "/none.pem can't be read",
+            "cannot read certificate /none.pem",
         ),
     ] {
         std::fs::write(at("forebay.toml"), &bad).unwrap();
@@ -239,7 +239,7 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
     let before = daemon.server();
     daemon.kill_server();
     wait_until("the next server logs it", PATIENCE, || {
-        is_logged("the pool holds 4096 bytes of volume disk=")
+        is_logged("a volume that is not served, keeping it bytes=4096 volume=disk=")
     });
     assert_ne!(daemon.server(), before);
     wait_until("the control socket answers", PATIENCE, || {

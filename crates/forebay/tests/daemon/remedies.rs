@@ -123,12 +123,12 @@ fn an_unusable_address_gets_the_cause_and_a_remedy() {
         &[
             Case {
                 arguments: listen(&port),
-                said: &["can't listen at port", "in use", "ss -ltnp", "choose another port"],
+                said: &["cannot listen on port", "in use", "ss -ltnp", "choose another port"],
                 unsaid: &[],
             },
             Case {
                 arguments: listen("tcp:192.0.2.1:0"),
-                said: &["can't listen at port", "an address of this machine"],
+                said: &["cannot listen on port", "an address of this machine"],
                 unsaid: &[],
             },
             Case { arguments: listen(&socket), said: &["no directory", &make], unsaid: &[] },
@@ -158,9 +158,9 @@ fn a_bad_certificate_or_key_gets_the_expected_format() {
         1,
         &[
             case(tls("bad", "key", &[]), &["bad holds no certificate", "-----BEGIN ... CERTIF"]),
-            case(tls("none", "key", &[]), &["none can't be read", "check the path"]),
+            case(tls("none", "key", &[]), &["cannot read", "none", "check the path"]),
             case(tls("cert", "bad", &[]), &["bad holds no private key", "PRIVATE KEY-----"]),
-            case(tls("cert", "none", &[]), &["none can't be read", "check the path"]),
+            case(tls("cert", "none", &[]), &["cannot read", "none", "check the path"]),
             case(tls("cert", "other-key", &[]), &["do not belong together", "was made for"]),
             case(tls("cert", "key", &["--tls-client-ca", &bad]), &["bad holds no certificate"]),
         ],

@@ -93,7 +93,8 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
     for times in 1..3 {
         daemon.terminate();
         wait_until("the failed stop is logged", PATIENCE, || {
-            log().matches("not stopped: volume 'writes' still has 4096 bytes").count() == times
+            let failed = "shutdown failed, serving on error=\"volume 'writes' still has 4096 bytes";
+            log().matches(failed).count() == times
         });
         assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "the daemon keeps serving");
         assert_eq!(daemon.client("writes").read(0, 4096), Ok(vec![7; 4096]), "a new client");

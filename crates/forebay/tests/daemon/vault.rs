@@ -101,7 +101,7 @@ fn a_volume_is_refused_while_its_newest_data_is_in_a_missing_vault() {
     // A missing vault is not created anew.
     std::fs::rename(machine.path("vault"), machine.path("away")).unwrap();
     let said = refused(&machine, &machine.volume, Some(&vault));
-    assert!(said.contains("is not there") && said.contains("data of disk"), "{said}");
+    assert!(said.contains("does not exist") && said.contains("data of disk"), "{said}");
     assert!(!machine.path("vault").exists());
     std::fs::rename(machine.path("away"), machine.path("vault")).unwrap();
     assert!(lines().zip(before).all(|(line, bytes)| machine.on_disk(line) == bytes));

@@ -28,7 +28,7 @@ use super::describe;
 use crate::pool::join_unless_self;
 use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
-use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
+use crate::{Backend, Description, Extent, Io, IoKind};
 use forebay_types::{ByteRange, Fault, IoError, Remedy};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -69,9 +69,9 @@ impl Volatility {
     }
 }
 
-/// Why a volatile cache can't be laid over a backend.
+/// The thread of the layer cannot be started.
 #[derive(Debug, thiserror::Error)]
-#[error("layer volatile gets no thread")]
+#[error("layer volatile cannot start its thread")]
 pub struct VolatileError(#[from] std::io::Error);
 
 impl Fault for VolatileError {
@@ -176,20 +176,16 @@ impl Backend for Volatile {
         }
     }
 
+    fn below(&self) -> Option<&dyn Backend> {
+        Some(&*self.shared.inner)
+    }
+
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         if lock(&self.shared.state).cache.has(range) {
             // The range may contain cached data.
             return vec![Extent { len: range.len, hole: false, zero: false }];
         }
         self.shared.inner.extents(range)
-    }
-
-    fn check_presence(&self) -> Result<(), Displaced> {
-        self.shared.inner.check_presence()
-    }
-
-    fn io_count(&self) -> Option<IoCount> {
-        self.shared.inner.io_count()
     }
 }
 

@@ -157,11 +157,11 @@ fn malformed_options_are_refused() {
     };
     assert_eq!(
         error("volatile(keep=2):memory:1MiB"),
-        "volatile: '2' is no keep: write it like 0.5 (0 to 1)"
+        "volatile: keep='2' is invalid: write it like 0.5 (0 to 1)"
     );
     assert_eq!(
         error("volatile(limit=0):memory:1MiB"),
-        "volatile: '0' is no limit: write it like 64MiB"
+        "volatile: limit='0' is invalid: write it like 64MiB"
     );
     assert_eq!(
         error("volatile(rate=1):memory:1MiB"),

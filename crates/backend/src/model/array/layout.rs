@@ -63,7 +63,7 @@ impl Level {
     }
 }
 
-/// Why there can be no such array.
+/// Why an array is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArrayError {
@@ -72,56 +72,53 @@ pub enum ArrayError {
     Drives {
         /// The level.
         level: &'static str,
-        /// As many as were asked for.
+        /// The requested number.
         drives: u32,
-        /// The fewest there can be.
+        /// The minimum.
         min: u32,
-        /// The most there can be.
+        /// The maximum.
         max: u32,
     },
-    /// The chunk is no power of two, or too small or too large.
-    #[error("a chunk of {chunk} can't be")]
+    /// The chunk is not a power of two, or too small or too large.
+    #[error("a chunk cannot have {chunk}")]
     Chunk {
-        /// The chunk asked for.
+        /// The requested chunk.
         chunk: Size,
     },
-    /// More drives are missing than the others make up for.
-    #[error(
-        "{level} of {drives} drives serves on with up to {max} of them missing, not with \
-         {degraded}"
-    )]
+    /// More drives are missing than the redundancy of the array covers.
+    #[error("{level} of {drives} drives works with up to {max} of them missing, not {degraded}")]
     Degraded {
         /// The level.
         level: &'static str,
-        /// All drives.
+        /// All drives, including missing ones.
         drives: u32,
-        /// As many as were to be missing.
+        /// The requested number of missing drives.
         degraded: u32,
-        /// As many as may be.
+        /// The maximum.
         max: u32,
     },
-    /// Not made of whole stripes.
-    #[error("an array of {size} is no whole number of stripes of {stripe}")]
+    /// The array does not consist of whole stripes.
+    #[error("an array of {size} is not a whole number of stripes of {stripe}")]
     Size {
-        /// The size asked for.
+        /// The requested size.
         size: Size,
         /// Data in a stripe.
         stripe: Size,
-        /// The next smaller size that would do, or one stripe.
+        /// The next smaller valid size, or one stripe.
         nearest: Size,
     },
-    /// The drives are not made of whole chunks.
-    #[error("a drive of {drive_size} is no whole number of chunks of {chunk}")]
+    /// The drives do not consist of whole chunks.
+    #[error("a drive of {drive_size} is not a whole number of chunks of {chunk}")]
     DriveSize {
-        /// The size asked for.
+        /// The requested size.
         drive_size: Size,
         /// The chunk.
         chunk: Size,
-        /// What would do.
+        /// The remedy, with a valid size.
         remedy: String,
     },
     /// The size of the array and of its drives are both given.
-    #[error("size and drive-size say the same thing twice")]
+    #[error("size and drive-size are both given")]
     TwoSizes,
 }
 

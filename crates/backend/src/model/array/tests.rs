@@ -306,18 +306,18 @@ fn arrays_that_cannot_be_are_refused_with_a_remedy() {
     }
     assert_eq!(
         error(Level::Raid6, 8, 8 * KIB, 3),
-        "raid6 of 8 drives serves on with up to 2 of them missing, not with 3: give degraded=2 \
+        "raid6 of 8 drives works with up to 2 of them missing, not 3: give degraded=2 \
          or less"
     );
     let array = spec(Level::Raid5, 15, 0);
     assert_eq!(
         array.drive_bytes(1 << 20).unwrap_err().explained(),
-        "an array of 1MiB is no whole number of stripes of 112KiB: give size=1008KiB, or the \
+        "an array of 1MiB is not a whole number of stripes of 112KiB: give size=1008KiB, or the \
          size of a drive with drive-size="
     );
     assert_eq!(
         array.size_bytes(9 * KIB).unwrap_err().explained(),
-        "a drive of 9KiB is no whole number of chunks of 8KiB: give drive-size=8KiB"
+        "a drive of 9KiB is not a whole number of chunks of 8KiB: give drive-size=8KiB"
     );
     assert_eq!(array.size_within(1 << 20), 1008 * KIB);
     assert!(array.size_bytes(u64::MAX - (8 * KIB - 1)).is_err());

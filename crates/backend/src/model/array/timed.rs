@@ -2,10 +2,10 @@
 
 use super::{Array, ArraySpec, DriveIo};
 use crate::IoKind;
+use crate::model::answers::Answers;
 use crate::model::{DiskModel, Fixed, Hdd, HddSpec, Ssd, SsdSpec};
 use forebay_types::ByteRange;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 /// Maximum size of merged I/Os to a drive, as in Linux.
 const MERGED_BYTES_MAX: u64 = 1280 << 10;
@@ -50,9 +50,8 @@ pub struct ArrayModel {
     array: Array,
     queues: Vec<DriveQueue>,
     is_rotational: bool,
-    /// Completed I/Os: time, sequence number, id.
-    answers: BinaryHeap<Reverse<(u64, u64, u64)>>,
-    number: u64,
+    /// The completed I/Os.
+    answers: Answers,
 }
 
 /// A drive and its request queue.
@@ -99,8 +98,7 @@ impl ArrayModel {
             array: Array::new(spec),
             queues: (0..spec.drive_count()).map(queue).collect(),
             is_rotational: matches!(drive, Drive::Hdd(_)),
-            answers: BinaryHeap::new(),
-            number: 0,
+            answers: Answers::default(),
         }
     }
 
@@ -140,8 +138,7 @@ impl ArrayModel {
         }
         self.queues.iter_mut().for_each(|queue| queue.dispatch(now_ns));
         while let Some(id) = self.array.poll_done() {
-            self.number += 1;
-            self.answers.push(Reverse((now_ns, self.number, id)));
+            self.answers.push(now_ns, id);
         }
     }
 }
@@ -202,18 +199,12 @@ impl DiskModel for ArrayModel {
     }
 
     fn next_completion(&self) -> Option<u64> {
-        let answer_ns = self.answers.peek().map(|&Reverse((at_ns, ..))| at_ns);
-        [answer_ns, self.next_drive_ns()].into_iter().flatten().min()
+        [self.answers.next_ns(), self.next_drive_ns()].into_iter().flatten().min()
     }
 
     fn pop(&mut self, now_ns: u64) -> Option<u64> {
         self.advance(now_ns);
-        let &Reverse((at_ns, _, id)) = self.answers.peek()?;
-        if at_ns > now_ns {
-            return None;
-        }
-        self.answers.pop();
-        Some(id)
+        self.answers.pop(now_ns)
     }
 
     fn is_rotational(&self) -> bool {

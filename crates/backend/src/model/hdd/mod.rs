@@ -9,13 +9,12 @@ mod buffer;
 mod platter;
 
 use super::DiskModel;
+use super::answers::Answers;
 use crate::IoKind;
 use crate::random::Random;
 use buffer::Buffer;
 use forebay_types::ByteRange;
 use platter::{Dimensions, Platter};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 /// Overhead of a command before the head moves, in nanoseconds.
 const OVERHEAD_NS: u64 = 50_000;
@@ -87,9 +86,9 @@ pub struct Hdd {
     active: Option<Active>,
     /// Waiting commands, in the order of arrival.
     waiting: Vec<Command>,
-    /// Answers that need no head movement: time, sequence number, id.
-    answers: BinaryHeap<Reverse<(u64, u64, u64)>>,
-    /// The number of the next command or answer.
+    /// Answers that need no head movement.
+    answers: Answers,
+    /// The number of the last command or flush.
     number: u64,
     dirty_bytes: u64,
     /// Flushes, each with the number of the first write that it need not wait for.
@@ -132,7 +131,7 @@ impl Hdd {
             head_track,
             active: None,
             waiting: Vec::new(),
-            answers: BinaryHeap::new(),
+            answers: Answers::default(),
             number: 0,
             dirty_bytes: 0,
             flushes: Vec::new(),
@@ -199,17 +198,12 @@ impl Hdd {
     fn advance(&mut self, now_ns: u64) {
         while let Some(Active { done_ns, command }) = self.active.take_if(|a| a.done_ns <= now_ns) {
             match command.id {
-                Some(id) => self.answer(done_ns, id),
+                Some(id) => self.answers.push(done_ns, id),
                 None => self.dirty_bytes -= command.range.len,
             }
             self.end_flushes(done_ns);
             self.start_next(done_ns);
         }
-    }
-
-    fn answer(&mut self, at_ns: u64, id: u64) {
-        self.number += 1;
-        self.answers.push(Reverse((at_ns, self.number, id)));
     }
 
     /// Answers the flushes whose writes are all on the platter.
@@ -221,7 +215,7 @@ impl Hdd {
         let is_done = |&(_, before): &(u64, u64)| oldest.is_none_or(|oldest| oldest >= before);
         let done: Vec<(u64, u64)> = self.flushes.extract_if(.., |flush| is_done(flush)).collect();
         for (id, _) in done {
-            self.answer(now_ns + OVERHEAD_NS, id);
+            self.answers.push(now_ns + OVERHEAD_NS, id);
         }
     }
 
@@ -276,7 +270,7 @@ impl Hdd {
         let soon_ns = now_ns + OVERHEAD_NS + range.len * INTERFACE_NS_PER_BYTE;
         let is_read = matches!(kind, IoKind::Read);
         let cached = match kind {
-            IoKind::Read if self.is_in_write_cache(range) => return self.answer(soon_ns, id),
+            IoKind::Read if self.is_in_write_cache(range) => return self.answers.push(soon_ns, id),
             IoKind::Write { fua: false } | IoKind::Zero { .. } => {
                 self.spec.write_cache && self.dirty_bytes + range.len <= WRITE_CACHE_BYTES
             }
@@ -284,7 +278,7 @@ impl Hdd {
         };
         if cached {
             self.dirty_bytes += range.len;
-            self.answer(soon_ns, id);
+            self.answers.push(soon_ns, id);
         }
         self.number += 1;
         let (number, id) = (self.number, (!cached).then_some(id));
@@ -303,7 +297,7 @@ impl DiskModel for Hdd {
                 self.end_flushes(now_ns);
             }
             // A hard disk ignores discards.
-            IoKind::Discard => self.answer(now_ns + OVERHEAD_NS, id),
+            IoKind::Discard => self.answers.push(now_ns + OVERHEAD_NS, id),
             IoKind::Read | IoKind::Write { .. } | IoKind::Zero { .. } => {
                 self.enqueue_command(now_ns, id, kind, ByteRange::new(offset, len));
             }
@@ -311,19 +305,13 @@ impl DiskModel for Hdd {
     }
 
     fn next_completion(&self) -> Option<u64> {
-        let answer_ns = self.answers.peek().map(|&Reverse((at_ns, ..))| at_ns);
         let active_ns = self.active.as_ref().map(|active| active.done_ns);
-        [answer_ns, active_ns].into_iter().flatten().min()
+        [self.answers.next_ns(), active_ns].into_iter().flatten().min()
     }
 
     fn pop(&mut self, now_ns: u64) -> Option<u64> {
         self.advance(now_ns);
-        let &Reverse((at_ns, _, id)) = self.answers.peek()?;
-        if at_ns > now_ns {
-            return None;
-        }
-        self.answers.pop();
-        Some(id)
+        self.answers.pop(now_ns)
     }
 
     fn is_rotational(&self) -> bool {

@@ -123,7 +123,7 @@ fn tool_status_queries_are_aligned_to_large_blocks() {
 fn open_errors_name_cause_and_remedy() {
     let error = |url: &str| NbdBackend::open(url, &options(1)).err().unwrap();
     let text = error("nbd+unix:///x?socket=/nowhere").explained();
-    assert!(text.starts_with("the server of 'nbd+unix:///x?socket=/nowhere' can't be reached"));
+    assert!(text.starts_with("cannot reach the server of 'nbd+unix:///x?socket=/nowhere'"));
     let read_only = Server::new(ALL_FLAGS | export_flag::READ_ONLY, |_, _| Act::Serve);
     assert!(matches!(error(&read_only.url()), NbdError::ReadOnly { .. }));
     let reader = OpenOptions { read_only: true, ..options(1) };
@@ -239,7 +239,7 @@ fn invalid_replies_are_not_accepted() {
     for bytes in garbage {
         // The first two connections return garbage, the third works.
         let server = Server::new(ALL_FLAGS, move |connection, _| match connection {
-            0 | 1 => Act::Say(bytes.to_vec()),
+            0 | 1 => Act::Reply(bytes.to_vec()),
             _ => Act::Serve,
         });
         let backend = open(&server);
@@ -262,7 +262,7 @@ fn random_replies_are_survived() {
             bytes.extend((seen.cookie + random.below(3)).to_be_bytes());
         }
         bytes.extend((0..random.below(2000)).map(|_| random.next() as u8));
-        if random.below(8) == 0 { Act::Close } else { Act::Say(bytes) }
+        if random.below(8) == 0 { Act::Close } else { Act::Reply(bytes) }
     });
     for _ in 0..50 {
         let backend = NbdBackend::open(&server.url(), &options(0)).unwrap();

@@ -33,21 +33,21 @@ pub(super) const DISCONNECT: u16 = 2;
 pub(super) const FLUSH: u16 = 3;
 const WRITE_ZEROES: u16 = 6;
 
-/// What to do with a request.
+/// The reaction to a request.
 pub(super) enum Act {
     Serve,
     Fail(u32),
     /// End the connection unanswered.
     Close,
     /// Answer with these bytes instead.
-    Say(Vec<u8>),
+    Reply(Vec<u8>),
     /// Never answer it.
     Ignore,
     /// Answer without having read the data, and end the connection.
     AnswerEarly,
 }
 
-type Say = dyn Fn(usize, &Seen) -> Act + Send + Sync;
+type Script = dyn Fn(usize, &Seen) -> Act + Send + Sync;
 
 pub(super) struct Server {
     _directory: TempDir,
@@ -61,14 +61,14 @@ pub(super) struct Shared {
     pub(super) flags: Mutex<u16>,
     pub(super) size_bytes: Mutex<u64>,
     connections: Mutex<Vec<UnixStream>>,
-    say: Box<Say>,
+    script: Box<Script>,
 }
 
 impl Server {
-    /// A server that calls `say` for each request, with the number of its connection.
+    /// A server that calls `script` for each request, with the number of its connection.
     pub(super) fn new(
         flags: u16,
-        say: impl Fn(usize, &Seen) -> Act + Send + Sync + 'static,
+        script: impl Fn(usize, &Seen) -> Act + Send + Sync + 'static,
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
@@ -78,7 +78,7 @@ impl Server {
             flags: Mutex::new(flags),
             size_bytes: Mutex::new(SIZE_BYTES as u64),
             connections: Mutex::new(Vec::new()),
-            say: Box::new(say),
+            script: Box::new(script),
         });
         let server = Self { _directory: directory, socket, shared };
         server.listen();
@@ -196,7 +196,7 @@ impl Shared {
             bytes.extend(seen.cookie.to_be_bytes());
             bytes
         };
-        let act = (self.say)(number, &seen);
+        let act = (self.script)(number, &seen);
         if matches!(act, Act::AnswerEarly) {
             stream.write_all(&reply(0))?;
             return Ok(false);
@@ -219,7 +219,7 @@ impl Shared {
             }
             Act::Fail(errno) => stream.write_all(&reply(errno))?,
             Act::Close => return Ok(false),
-            Act::Say(bytes) => stream.write_all(&bytes)?,
+            Act::Reply(bytes) => stream.write_all(&bytes)?,
             Act::Ignore | Act::AnswerEarly => {}
         }
         Ok(true)

@@ -18,35 +18,35 @@ pub(super) fn reading(status: &str, charge: u32, runtime: u32) -> Observation {
 }
 
 pub(super) fn trouble() -> Observation {
-    Err(ReadError::new(ReadErrorKind::TimedOut, "the server says nothing"))
+    Err(ReadError::new(ReadErrorKind::TimedOut, "the server does not answer"))
 }
 
-pub(super) fn guard_of(text: &str) -> PowerController {
+pub(super) fn controller_of(text: &str) -> PowerController {
     PowerController::new(Expression::parse(text).unwrap(), Rules::default())
 }
 
 /// A controller and the time, fed every second.
 pub(super) struct Bench {
-    pub(super) guard: PowerController,
+    pub(super) controller: PowerController,
     pub(super) now_ms: u64,
 }
 
 impl Bench {
     fn new(text: &str) -> Self {
-        Self { guard: guard_of(text), now_ms: 1_000_000 }
+        Self { controller: controller_of(text), now_ms: 1_000_000 }
     }
 
     /// Advances the time by a second, then delivers an observation for each UPS.
-    fn say(&mut self, words: &[Observation]) -> Decision {
+    fn observe(&mut self, observations: &[Observation]) -> Decision {
         self.now_ms += 1000;
-        for (index, word) in words.iter().enumerate() {
-            self.guard.observe(index, self.now_ms, word.clone());
+        for (index, observation) in observations.iter().enumerate() {
+            self.controller.observe(index, self.now_ms, observation.clone());
         }
-        self.guard.decide(self.now_ms, &EXPOSED)
+        self.controller.decide(self.now_ms, &EXPOSED)
     }
 
-    fn say_for(&mut self, seconds: u64, words: &[Observation]) -> Decision {
-        (0..seconds).map(|_| self.say(words)).last().unwrap()
+    fn observe_for(&mut self, seconds: u64, observations: &[Observation]) -> Decision {
+        (0..seconds).map(|_| self.observe(observations)).last().unwrap()
     }
 }
 
@@ -61,13 +61,13 @@ fn battery() -> Observation {
 #[test]
 fn write_back_begins_after_the_settle_time() {
     let mut bench = Bench::new("a");
-    let first = bench.guard.decide(0, &EXPOSED);
+    let first = bench.controller.decide(0, &EXPOSED);
     assert_eq!(first.state, PowerState::Unknown(Unknown::NoReading));
     assert!(!first.write_back_allowed && first.drain_now && !first.dump_now);
-    let early = bench.say_for(60, &[good()]);
+    let early = bench.observe_for(60, &[good()]);
     assert_eq!(early.state, PowerState::NotReady(NotReady::Settling { left_ms: 1000 }));
     assert!(!early.write_back_allowed && early.dirty_bytes_max == 0);
-    let decision = bench.say(&[good()]);
+    let decision = bench.observe(&[good()]);
     assert!(decision.write_back_allowed && !decision.drain_now && !decision.stop_writes);
     assert_eq!(decision.dirty_bytes_max, 720 * 100 * MIB, "half of 80 % of 1,800 s");
     let sentence = "if mains failed now: dump 7 s, battery 1800 s";
@@ -86,11 +86,11 @@ fn write_back_ends_at_once_and_settles_again() {
         reading("", 100, 1800),
     ] {
         let mut bench = Bench::new("a");
-        assert!(bench.say_for(61, &[good()]).write_back_allowed);
-        let decision = bench.say(std::slice::from_ref(&bad));
+        assert!(bench.observe_for(61, &[good()]).write_back_allowed);
+        let decision = bench.observe(std::slice::from_ref(&bad));
         assert!(!decision.write_back_allowed && decision.drain_now, "{bad:?}");
-        assert!(!bench.say_for(60, &[good()]).write_back_allowed, "{bad:?}");
-        assert!(bench.say(&[good()]).write_back_allowed);
+        assert!(!bench.observe_for(60, &[good()]).write_back_allowed, "{bad:?}");
+        assert!(bench.observe(&[good()]).write_back_allowed);
     }
 }
 
@@ -98,51 +98,51 @@ fn write_back_ends_at_once_and_settles_again() {
 fn charge_has_hysteresis() {
     let mut bench = Bench::new("a");
     let charged = |percent| [reading("OL CHRG", percent, 1800)];
-    let waiting = bench.say_for(100, &charged(84));
+    let waiting = bench.observe_for(100, &charged(84));
     assert!(waiting.reason.contains("charged to 84 %, needs 85 %"), "{}", waiting.reason);
-    assert!(bench.say_for(61, &charged(85)).write_back_allowed);
-    assert!(bench.say_for(100, &charged(79)).write_back_allowed, "high enough to continue");
-    assert!(!bench.say(&charged(78)).write_back_allowed);
-    assert!(!bench.say_for(100, &charged(84)).write_back_allowed, "not high enough to begin");
+    assert!(bench.observe_for(61, &charged(85)).write_back_allowed);
+    assert!(bench.observe_for(100, &charged(79)).write_back_allowed, "high enough to continue");
+    assert!(!bench.observe(&charged(78)).write_back_allowed);
+    assert!(!bench.observe_for(100, &charged(84)).write_back_allowed, "not high enough to begin");
     // Any interruption requires the upper threshold again.
-    assert!(bench.say_for(61, &charged(85)).write_back_allowed);
-    bench.say(&[trouble()]);
-    assert!(!bench.say_for(100, &charged(84)).write_back_allowed);
+    assert!(bench.observe_for(61, &charged(85)).write_back_allowed);
+    bench.observe(&[trouble()]);
+    assert!(!bench.observe_for(100, &charged(84)).write_back_allowed);
 }
 
 #[test]
 fn write_back_ends_when_the_reading_expires() {
     let mut bench = Bench::new("a");
-    assert!(bench.say_for(61, &[good()]).write_back_allowed);
-    assert!(bench.guard.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
-    let decision = bench.guard.decide(bench.now_ms + 3001, &EXPOSED);
+    assert!(bench.observe_for(61, &[good()]).write_back_allowed);
+    assert!(bench.controller.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
+    let decision = bench.controller.decide(bench.now_ms + 3001, &EXPOSED);
     assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(3001)));
     assert!(!decision.write_back_allowed && !decision.dump_now);
     let old = Reading { age_ms: u64::MAX, ..good().unwrap() };
-    bench.guard.observe(0, bench.now_ms + 3001, Ok(old));
-    assert_eq!(bench.guard.decide(bench.now_ms + 3001, &EXPOSED).state.as_str(), "unknown");
+    bench.controller.observe(0, bench.now_ms + 3001, Ok(old));
+    assert_eq!(bench.controller.decide(bench.now_ms + 3001, &EXPOSED).state.as_str(), "unknown");
 }
 
 #[test]
 fn reading_has_the_age_it_reports() {
     let mut bench = Bench::new("a");
-    assert!(bench.say_for(61, &[good()]).write_back_allowed);
+    assert!(bench.observe_for(61, &[good()]).write_back_allowed);
     let aged = |age_ms| good().map(|reading| Reading { age_ms, ..reading });
-    assert!(bench.say(&[aged(3000)]).write_back_allowed);
-    let decision = bench.guard.decide(bench.now_ms + 1, &EXPOSED);
+    assert!(bench.observe(&[aged(3000)]).write_back_allowed);
+    let decision = bench.controller.decide(bench.now_ms + 1, &EXPOSED);
     assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(3001)));
     assert_eq!(decision.forecast.battery_seconds, None, "the runtime is unknown");
-    let decision = bench.say(&[aged(4000)]);
+    let decision = bench.observe(&[aged(4000)]);
     assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(4000)));
 }
 
 #[test]
 fn expired_reading_orders_no_dump() {
     for word in ["OL", "OB DISCHRG", "OB LB"] {
-        let mut guard = guard_of("a");
+        let mut controller = controller_of("a");
         let old = reading(word, 50, 600).map(|old| Reading { age_ms: 86_400_000, ..old });
-        guard.observe(0, 0, old);
-        let decision = guard.decide(0, &EXPOSED);
+        controller.observe(0, 0, old);
+        let decision = controller.decide(0, &EXPOSED);
         assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(86_400_000)));
         assert!(!decision.write_back_allowed && !decision.dump_now, "{word}: {decision:?}");
     }
@@ -151,50 +151,50 @@ fn expired_reading_orders_no_dump() {
 #[test]
 fn flapping_does_not_enable_write_back() {
     let mut bench = Bench::new("a");
-    assert!(bench.say_for(61, &[good()]).write_back_allowed);
+    assert!(bench.observe_for(61, &[good()]).write_back_allowed);
     for _ in 0..1000 {
-        assert!(!bench.say(&[battery()]).write_back_allowed);
-        assert!(!bench.say(&[good()]).write_back_allowed);
+        assert!(!bench.observe(&[battery()]).write_back_allowed);
+        assert!(!bench.observe(&[good()]).write_back_allowed);
     }
 }
 
 #[test]
 fn clock_jump_expires_readings_and_backward_clock_stands_still() {
     let mut bench = Bench::new("a");
-    bench.say_for(30, &[good()]);
+    bench.observe_for(30, &[good()]);
     bench.now_ms += 3_600_000;
-    assert!(!bench.say(&[good()]).write_back_allowed, "the jump does not count as safe time");
-    assert!(!bench.say_for(59, &[good()]).write_back_allowed);
-    assert!(bench.say(&[good()]).write_back_allowed);
+    assert!(!bench.observe(&[good()]).write_back_allowed, "the jump does not count as safe time");
+    assert!(!bench.observe_for(59, &[good()]).write_back_allowed);
+    assert!(bench.observe(&[good()]).write_back_allowed);
     bench.now_ms -= 500_000;
-    assert!(bench.say(&[good()]).write_back_allowed);
-    assert!(bench.guard.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
-    assert!(!bench.guard.decide(bench.now_ms + 3001, &EXPOSED).write_back_allowed);
-    bench.guard.observe(0, u64::MAX, good());
-    bench.guard.observe(0, 0, good());
-    bench.guard.observe(9, 0, good());
-    assert!(!bench.guard.decide(0, &EXPOSED).write_back_allowed);
+    assert!(bench.observe(&[good()]).write_back_allowed);
+    assert!(bench.controller.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
+    assert!(!bench.controller.decide(bench.now_ms + 3001, &EXPOSED).write_back_allowed);
+    bench.controller.observe(0, u64::MAX, good());
+    bench.controller.observe(0, 0, good());
+    bench.controller.observe(9, 0, good());
+    assert!(!bench.controller.decide(0, &EXPOSED).write_back_allowed);
 }
 
 #[test]
 fn dump_begins_in_time_on_battery() {
     let mut bench = Bench::new("a");
-    bench.say_for(61, &[good()]);
+    bench.observe_for(61, &[good()]);
     // 80 % of 600 s, less 60 s of margin and 7 s of dump.
-    assert_eq!(bench.say(&[battery()]).dump_in_ms, Some(413_000));
-    assert_eq!(bench.guard.decide(bench.now_ms + 1500, &EXPOSED).dump_in_ms, Some(411_500));
+    assert_eq!(bench.observe(&[battery()]).dump_in_ms, Some(413_000));
+    assert_eq!(bench.controller.decide(bench.now_ms + 1500, &EXPOSED).dump_in_ms, Some(411_500));
     let clean = Exposure { dirty_bytes: 0, ..EXPOSED };
-    assert_eq!(bench.guard.decide(bench.now_ms + 1500, &clean).dump_in_ms, None);
-    let decision = bench.say(&[reading("OB DISCHRG", 50, 84)]);
+    assert_eq!(bench.controller.decide(bench.now_ms + 1500, &clean).dump_in_ms, None);
+    let decision = bench.observe(&[reading("OB DISCHRG", 50, 84)]);
     assert_eq!((decision.dump_in_ms, decision.dump_now), (Some(200), false));
-    let decision = bench.guard.decide(bench.now_ms + 200, &EXPOSED);
+    let decision = bench.controller.decide(bench.now_ms + 200, &EXPOSED);
     assert_eq!(decision.state, PowerState::Critical(Critical::Deadline));
     assert!(decision.dump_now && decision.stop_writes);
     let slow = Exposure { vault_bytes_per_second: None, ..EXPOSED };
     let mut bench = Bench::new("a");
-    bench.say(&[battery()]);
+    bench.observe(&[battery()]);
     assert!(
-        bench.guard.decide(bench.now_ms, &slow).dump_now,
+        bench.controller.decide(bench.now_ms, &slow).dump_now,
         "the duration of the dump is unknown"
     );
 }
@@ -203,17 +203,17 @@ fn dump_begins_in_time_on_battery() {
 fn dump_stays_ordered_until_mains_is_stable() {
     for word in ["OB LB", "FSD OL", "OL OB LB"] {
         let mut bench = Bench::new("a");
-        bench.say_for(61, &[good()]);
+        bench.observe_for(61, &[good()]);
         let critical = [reading(word, 30, 200)];
-        assert!(bench.say(&critical).dump_now, "{word}");
+        assert!(bench.observe(&critical).dump_now, "{word}");
         // Mains power flaps, and the server is unreachable for a while.
         for _ in 0..9 {
-            assert!(bench.say(&[good()]).dump_now);
-            assert!(bench.say(&critical).stop_writes);
+            assert!(bench.observe(&[good()]).dump_now);
+            assert!(bench.observe(&critical).stop_writes);
         }
-        assert!(bench.say_for(100, &[trouble()]).dump_now);
-        assert!(bench.say_for(10, &[good()]).dump_now);
-        let decision = bench.say(&[good()]);
+        assert!(bench.observe_for(100, &[trouble()]).dump_now);
+        assert!(bench.observe_for(10, &[good()]).dump_now);
+        let decision = bench.observe(&[good()]);
         assert!(!decision.dump_now && !decision.stop_writes && decision.drain_now);
     }
 }
@@ -221,11 +221,11 @@ fn dump_stays_ordered_until_mains_is_stable() {
 #[test]
 fn unreachable_ups_on_battery_is_lost() {
     let mut bench = Bench::new("a");
-    bench.say_for(61, &[good()]);
-    bench.say(&[battery()]);
-    let decision = bench.say_for(5, &[trouble()]);
+    bench.observe_for(61, &[good()]);
+    bench.observe(&[battery()]);
+    let decision = bench.observe_for(5, &[trouble()]);
     assert!(!decision.dump_now && decision.dump_in_ms == Some(408_000), "{decision:?}");
-    let decision = bench.say(&[trouble()]);
+    let decision = bench.observe(&[trouble()]);
     assert_eq!(decision.state, PowerState::Critical(Critical::LostOnBattery));
     assert!(decision.dump_now);
 }
@@ -233,34 +233,35 @@ fn unreachable_ups_on_battery_is_lost() {
 #[test]
 fn unreachable_ups_on_mains_is_assumed_on_battery() {
     let mut bench = Bench::new("a");
-    bench.say_for(61, &[good()]);
-    let decision = bench.say(&[trouble()]);
+    bench.observe_for(61, &[good()]);
+    let decision = bench.observe(&[trouble()]);
     assert!(!decision.dump_now && !decision.stop_writes && decision.drain_now);
     // 80 % of 1,800 s, less 67 s, and the second that has passed.
     assert_eq!(decision.dump_in_ms, Some(1_372_000));
-    assert!(bench.say_for(1372, &[trouble()]).dump_now);
+    assert!(bench.observe_for(1372, &[trouble()]).dump_now);
 }
 
 #[test]
 fn no_write_back_without_a_measured_vault() {
     let mut bench = Bench::new("a");
-    bench.say_for(61, &[good()]);
+    bench.observe_for(61, &[good()]);
     for speed in [None, Some(0)] {
         let unmeasured = Exposure { dirty_bytes: 0, vault_bytes_per_second: speed };
-        let decision = bench.guard.decide(bench.now_ms, &unmeasured);
+        let decision = bench.controller.decide(bench.now_ms, &unmeasured);
         assert!(!decision.write_back_allowed);
         assert!(decision.reason.contains("not measured"), "{}", decision.reason);
     }
     let too_much = Exposure { dirty_bytes: u64::MAX, ..EXPOSED };
-    let decision = bench.guard.decide(bench.now_ms, &too_much);
+    let decision = bench.controller.decide(bench.now_ms, &too_much);
     assert!(decision.write_back_allowed && decision.drain_now, "more than can be dumped");
 }
 
 #[test]
 fn or_needs_one_ups_and_needs_both() {
     let words = |a: &str, b: &str| {
-        let say = |word: &str| if word == "-" { trouble() } else { reading(word, 95, 1800) };
-        [say(a), say(b)]
+        let observation =
+            |status: &str| if status == "-" { trouble() } else { reading(status, 95, 1800) };
+        [observation(a), observation(b)]
     };
     for (text, a, b, word, dump) in [
         ("a or b", "OL", "OB", "safe", false),
@@ -283,8 +284,8 @@ fn or_needs_one_ups_and_needs_both() {
         ("a and b", "OB LB", "-", "critical", true),
     ] {
         let mut bench = Bench::new(text);
-        assert!(bench.say_for(61, &[good(), good()]).write_back_allowed);
-        let decision = bench.say(&words(a, b));
+        assert!(bench.observe_for(61, &[good(), good()]).write_back_allowed);
+        let decision = bench.observe(&words(a, b));
         assert_eq!(decision.state.as_str(), word, "{text}: {a}, {b}: {decision:?}");
         assert_eq!(decision.dump_now, dump, "{text}: {a}, {b}");
         assert_eq!(decision.write_back_allowed, word == "safe", "{text}: {a}, {b}");
@@ -295,29 +296,29 @@ fn or_needs_one_ups_and_needs_both() {
 fn two_alternating_upses_are_not_safe() {
     let mut bench = Bench::new("a or b");
     for _ in 0..200 {
-        assert!(!bench.say(&[good(), battery()]).write_back_allowed);
-        assert!(!bench.say(&[battery(), good()]).write_back_allowed);
+        assert!(!bench.observe(&[good(), battery()]).write_back_allowed);
+        assert!(!bench.observe(&[battery(), good()]).write_back_allowed);
     }
 }
 
 #[test]
 fn ups_without_reading_stops_no_writes_if_nothing_is_dirty() {
-    let mut guard = guard_of("a and b");
-    guard.observe(0, 0, battery());
+    let mut controller = controller_of("a and b");
+    controller.observe(0, 0, battery());
     let clean = Exposure { dirty_bytes: 0, ..EXPOSED };
-    assert!(!guard.decide(0, &clean).stop_writes);
-    assert!(guard.decide(0, &EXPOSED).dump_now);
+    assert!(!controller.decide(0, &clean).stop_writes);
+    assert!(controller.decide(0, &EXPOSED).dump_now);
 }
 
 #[test]
 fn reason_names_the_ups() {
     let mut bench = Bench::new("rack-a and rack-b");
-    let decision = bench.say(&[good(), reading("OL RB", 100, 1800)]);
+    let decision = bench.observe(&[good(), reading("OL RB", 100, 1800)]);
     let expected = "no write-back: not protected against power failure (rack-a: safe, settling for \
                     another 60 s; rack-b: the battery must be replaced)";
     assert_eq!(decision.reason, expected);
     let words: Vec<_> = bench
-        .guard
+        .controller
         .supplies()
         .map(|(name, verdict, reading)| {
             format!("{name} {} {}", verdict.as_str(), reading.is_some())

@@ -35,12 +35,12 @@ const EVENTS: [Event; 11] = [
     Event::Pause,
 ];
 
-/// What must hold, kept in the plainest way: when the present run of safety began, whether it has
-/// been charged, and when the last reading came.
+/// The expected state: when the current safe and charged period began, and the time of the last
+/// reading.
 #[derive(Clone, Default)]
 struct Ledger {
     charged_since_ms: Option<u64>,
-    heard_ms: u64,
+    reading_ms: u64,
     is_safe: bool,
     critical: bool,
 }
@@ -68,32 +68,44 @@ struct Walk {
 }
 
 impl Walk {
-    fn step(&mut self, mut guard: PowerController, mut ledger: Ledger, now_ms: u64, depth: u32) {
+    fn step(
+        &mut self,
+        mut controller: PowerController,
+        mut ledger: Ledger,
+        now_ms: u64,
+        depth: u32,
+    ) {
         if depth == 0 {
             return;
         }
-        let first = (guard.clone(), ledger.clone());
+        let first = (controller.clone(), ledger.clone());
         for event in EVENTS {
             let now_ms = now_ms + if event == Event::Silence { 2501 } else { 1000 };
-            (guard, ledger) = first.clone();
+            (controller, ledger) = first.clone();
             if event == Event::Silence {
                 // A reading is valid up to and including its last millisecond.
-                self.check(&mut guard, &ledger, now_ms - 1, event);
+                self.check(&mut controller, &ledger, now_ms - 1, event);
             }
             if let Some(observation) = observation(event) {
-                guard.observe(0, now_ms, observation);
+                controller.observe(0, now_ms, observation);
             }
-            ledger.take(event, now_ms, &self.rules);
-            self.check(&mut guard, &ledger, now_ms, event);
-            self.step(guard.clone(), ledger.clone(), now_ms, depth - 1);
+            ledger.apply(event, now_ms, &self.rules);
+            self.check(&mut controller, &ledger, now_ms, event);
+            self.step(controller.clone(), ledger.clone(), now_ms, depth - 1);
         }
     }
 
-    fn check(&mut self, guard: &mut PowerController, ledger: &Ledger, now_ms: u64, event: Event) {
-        let decision = guard.decide(now_ms, &EXPOSED);
+    fn check(
+        &mut self,
+        controller: &mut PowerController,
+        ledger: &Ledger,
+        now_ms: u64,
+        event: Event,
+    ) {
+        let decision = controller.decide(now_ms, &EXPOSED);
         let settled =
             ledger.charged_since_ms.is_some_and(|since| now_ms - since >= self.rules.settle_ms);
-        let fresh = now_ms - ledger.heard_ms <= self.rules.reading_valid_ms;
+        let fresh = now_ms - ledger.reading_ms <= self.rules.reading_valid_ms;
         let may = ledger.is_safe && settled && fresh && !decision.dump_now;
         assert_eq!(decision.write_back_allowed, may, "{event:?} at {now_ms}: {decision:?}");
         assert!(decision.drain_now || may);
@@ -106,8 +118,8 @@ impl Walk {
 }
 
 impl Ledger {
-    fn take(&mut self, event: Event, now_ms: u64, rules: &Rules) {
-        let stale = now_ms - self.heard_ms > rules.reading_valid_ms;
+    fn apply(&mut self, event: Event, now_ms: u64, rules: &Rules) {
+        let stale = now_ms - self.reading_ms > rules.reading_valid_ms;
         let percent = match event {
             Event::Online => 100,
             Event::Charging(percent) => percent,
@@ -115,7 +127,7 @@ impl Ledger {
             _ => 0,
         };
         if !matches!(event, Event::Pause | Event::Silence) {
-            self.heard_ms = now_ms;
+            self.reading_ms = now_ms;
         }
         self.critical = matches!(event, Event::Low | Event::Shutdown);
         self.is_safe = percent >= 79;
@@ -132,9 +144,9 @@ impl Ledger {
 fn write_back_is_never_allowed_when_unsafe_in_any_six_events() {
     let rules =
         Rules { settle_ms: 1900, reading_valid_ms: 2500, mains_stable_ms: 900, ..Rules::default() };
-    let guard = PowerController::new(Expression::parse("a").unwrap(), rules);
+    let controller = PowerController::new(Expression::parse("a").unwrap(), rules);
     let mut walk = Walk { rules, steps: 0, allowed: 0 };
-    walk.step(guard, Ledger::default(), 1_000_000, 6);
+    walk.step(controller, Ledger::default(), 1_000_000, 6);
     println!("{} steps, write-back allowed in {}", walk.steps, walk.allowed);
     assert!(walk.steps > 1_900_000 && walk.allowed > 10_000);
 }

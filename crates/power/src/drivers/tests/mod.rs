@@ -34,7 +34,7 @@ fn credentials() -> Credentials {
 
 #[test]
 fn readings_share_one_connection() {
-    let server = Server::start(|_, _| Act::Say(list("OL", 90)));
+    let server = Server::start(|_, _| Act::Reply(list("OL", 90)));
     let mut source = source(&server);
     for _ in 0..3 {
         let reading = source.read().unwrap();
@@ -49,13 +49,13 @@ fn reports_every_server_failure_within_the_timeout() {
     let cases: [(fn() -> Act, ReadErrorKind); 9] = [
         (|| Act::Hang, ReadErrorKind::TimedOut),
         (|| Act::Drip(list("OL", 90)), ReadErrorKind::TimedOut),
-        (|| Act::SayAndClose(String::new()), ReadErrorKind::Closed),
-        (|| Act::SayAndClose("BEGIN LIST VAR lab\nVAR lab ups.st".into()), ReadErrorKind::Closed),
-        (|| Act::Say("\u{0}\"\"\"garbage\n".into()), ReadErrorKind::Malformed),
-        (|| Act::Say("x".repeat(9000)), ReadErrorKind::Malformed),
-        (|| Act::Say("OK\n".into()), ReadErrorKind::Malformed),
-        (|| Act::Say(list("OL", 90) + "VAR lab ups.status \"OL\"\n"), ReadErrorKind::Malformed),
-        (|| Act::Say("ERR DATA-STALE\n".into()), ReadErrorKind::Refused),
+        (|| Act::ReplyAndClose(String::new()), ReadErrorKind::Closed),
+        (|| Act::ReplyAndClose("BEGIN LIST VAR lab\nVAR lab ups.st".into()), ReadErrorKind::Closed),
+        (|| Act::Reply("\u{0}\"\"\"garbage\n".into()), ReadErrorKind::Malformed),
+        (|| Act::Reply("x".repeat(9000)), ReadErrorKind::Malformed),
+        (|| Act::Reply("OK\n".into()), ReadErrorKind::Malformed),
+        (|| Act::Reply(list("OL", 90) + "VAR lab ups.status \"OL\"\n"), ReadErrorKind::Malformed),
+        (|| Act::Reply("ERR DATA-STALE\n".into()), ReadErrorKind::Refused),
     ];
     for (index, (act, expected)) in cases.into_iter().enumerate() {
         let server = Server::start(move |_, _| act());
@@ -67,7 +67,7 @@ fn reports_every_server_failure_within_the_timeout() {
 
 #[test]
 fn backs_off_from_an_unreachable_server() {
-    let mut server = Server::start(|_, _| Act::Say(list("OL", 90)));
+    let mut server = Server::start(|_, _| Act::Reply(list("OL", 90)));
     let mut source = source(&server);
     assert!(source.read().is_ok());
     server.stop();
@@ -86,9 +86,9 @@ fn backs_off_from_an_unreachable_server() {
 fn reconnects_to_a_server_that_comes_back() {
     let count = AtomicUsize::new(0);
     let server = Server::start(move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
-        1 => Act::SayAndClose("BEGIN".into()),
-        2 => Act::Say("ERR DATA-STALE\n".into()),
-        _ => Act::Say(list("OL", 90)),
+        1 => Act::ReplyAndClose("BEGIN".into()),
+        2 => Act::Reply("ERR DATA-STALE\n".into()),
+        _ => Act::Reply(list("OL", 90)),
     });
     let mut source = source(&server);
     assert!(source.read().is_ok());
@@ -101,9 +101,9 @@ fn reconnects_to_a_server_that_comes_back() {
 #[test]
 fn logs_in_first_and_logs_out_on_release() {
     let server = Server::start(|_, line| match line.split(' ').next() {
-        Some("LIST") => Act::Say(list("OL", 90)),
-        Some("LOGOUT") => Act::SayAndClose("OK Goodbye\n".into()),
-        _ => Act::Say("OK\n".into()),
+        Some("LIST") => Act::Reply(list("OL", 90)),
+        Some("LOGOUT") => Act::ReplyAndClose("OK Goodbye\n".into()),
+        _ => Act::Reply("OK\n".into()),
     });
     let mut source = source(&server).with_login(credentials());
     source.read().unwrap();
@@ -126,9 +126,9 @@ fn logs_in_first_and_logs_out_on_release() {
 #[test]
 fn wrong_password_is_an_error() {
     let server = Server::start(|_, line| match line.split(' ').next() {
-        Some("LOGIN") => Act::Say("ERR ACCESS-DENIED\n".into()),
-        Some("LIST") => Act::Say(list("OL", 90)),
-        _ => Act::Say("OK\n".into()),
+        Some("LOGIN") => Act::Reply("ERR ACCESS-DENIED\n".into()),
+        Some("LIST") => Act::Reply(list("OL", 90)),
+        _ => Act::Reply("OK\n".into()),
     });
     let trouble = source(&server).with_login(credentials()).read().unwrap_err();
     assert_eq!(trouble.kind, ReadErrorKind::Refused);
@@ -147,8 +147,8 @@ fn tls_hides_the_password_and_verifies_the_certificate() {
     };
     let server = Server::start_tls(config, |_, line| match line.split(' ').next() {
         Some("STARTTLS") => Act::Encrypt,
-        Some("LIST") => Act::Say(list("OL", 90)),
-        _ => Act::Say("OK\n".into()),
+        Some("LIST") => Act::Reply(list("OL", 90)),
+        _ => Act::Reply("OK\n".into()),
     });
     let with = |pem| source(&server).with_login(credentials()).with_tls(authority(pem));
     let mut good = with(&right);
@@ -170,7 +170,7 @@ fn sends_nothing_without_required_tls() {
     fs::write(&path, identity("localhost").0).unwrap();
     let authority = Authority::from_pem_file(&path).unwrap();
     for answer in ["ERR FEATURE-NOT-CONFIGURED\n", "OK STARTTLS\nOK\n", "\n"] {
-        let server = Server::start(move |_, _| Act::Say(answer.into()));
+        let server = Server::start(move |_, _| Act::Reply(answer.into()));
         let source = source(&server).with_login(credentials()).with_tls(authority.clone());
         let mut source = source;
         assert!(source.read().is_err(), "{answer}");
@@ -186,8 +186,8 @@ fn sends_nothing_without_required_tls() {
 #[test]
 fn poller_delivers_until_it_is_dropped() {
     let server = Server::start(|_, line| match line {
-        "LOGOUT" => Act::SayAndClose("OK Goodbye\n".into()),
-        _ => Act::Say(list("OL", 90)),
+        "LOGOUT" => Act::ReplyAndClose("OK Goodbye\n".into()),
+        _ => Act::Reply(list("OL", 90)),
     });
     let (sender, receiver) = mpsc::sync_channel(4);
     // The sink must not block, so it drops observations if the channel is full.
@@ -250,7 +250,7 @@ fn timeout_kills_the_children_of_a_command() {
             Ok(pid) if pid.ends_with('\n') => break pid,
             _ => timeout *= 2,
         }
-        assert!(timeout < PATIENCE, "the command says nothing");
+        assert!(timeout < PATIENCE, "the command does not answer");
     };
     let state = |pid: &str| fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     let begin = Instant::now();
@@ -306,7 +306,7 @@ fn rejects_files_that_are_not_regular() {
 
 #[test]
 fn all_sources_deliver_the_same_reading() {
-    let server = Server::start(|_, _| Act::Say(list("OL CHRG", 83)));
+    let server = Server::start(|_, _| Act::Reply(list("OL CHRG", 83)));
     let by_server = source(&server).read().unwrap();
     let text = "ups.status: OL CHRG\nbattery.charge: 83\nbattery.runtime: 1800\n";
     assert_eq!(by_server, Reading::from_lines(text).unwrap());

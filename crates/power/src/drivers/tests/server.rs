@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What to do with a line.
+/// The reaction to a line.
 pub(super) enum Act {
-    Say(String),
-    SayAndClose(String),
+    Reply(String),
+    ReplyAndClose(String),
     /// One byte at a time, slowly.
     Drip(String),
     /// Never answer it.
@@ -171,8 +171,8 @@ fn read_line(stream: &mut BufReader<impl Read>) -> Option<String> {
 /// Whether the connection continues.
 fn answer(stream: &mut impl Write, act: Act) -> bool {
     match act {
-        Act::Say(text) => stream.write_all(text.as_bytes()).and_then(|()| stream.flush()).is_ok(),
-        Act::SayAndClose(text) => {
+        Act::Reply(text) => stream.write_all(text.as_bytes()).and_then(|()| stream.flush()).is_ok(),
+        Act::ReplyAndClose(text) => {
             let _ = stream.write_all(text.as_bytes());
             false
         }

@@ -1,79 +1,81 @@
-//! A thread that looks once a second whether the files that the daemon depends on are still there:
-//! journals, vault and disks, which the runtime looks at, and the state directory.
+//! A thread that checks once a second that the files in use are still in place: journals, vault and
+//! disks, through the runtime, and the state directory.
 //!
-//! A state directory that was deleted or replaced is made anew, with what has to be on record in it
-//! and with its sockets: without, a journal that fails later could not be put on record, and nobody
-//! could ask or stop the daemon.
+//! If the state directory was deleted or replaced, the thread creates it again, with its records
+//! and sockets. Without it, the failure of a journal could not be recorded, and no client could
+//! reach the control server.
 
 use super::manager::Daemon;
+use crate::report::sentence;
 use forebay_control::StateDir;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often it looks.
+/// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serves the control API at the socket of a state directory.
 pub(super) type ServeControl = Box<dyn Fn(&StateDir) -> anyhow::Result<()> + Send>;
 
-/// The watch, until it is dropped.
-pub(super) struct Watch {
+/// The thread. Dropping this stops and joins it.
+pub(super) struct PresenceMonitor {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
-    /// Begins to look, and keeps the state directory taken.
+impl PresenceMonitor {
+    /// Starts the thread, which holds the state directory's lock from now on.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// Fails if no thread can be started.
     pub(super) fn start(
         daemon: Arc<Daemon>,
         state: StateDir,
         serve_control: ServeControl,
     ) -> std::io::Result<Self> {
         let (end, ended) = mpsc::channel::<()>();
-        let mut watched = Watched { daemon, state, serve_control, misses: 0, is_failing: false };
-        let thread = std::thread::Builder::new().name("watch".into()).spawn(move || {
+        let mut monitored =
+            Monitored { daemon, state, serve_control, misses: 0, is_failing: false };
+        let thread = std::thread::Builder::new().name("presence".into()).spawn(move || {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                watched.look();
+                monitored.check();
             }
         })?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }
 
-impl Drop for Watch {
+impl Drop for PresenceMonitor {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // It has no result, and a panic in it was logged.
+            // Fails only if the thread panicked, which was logged.
             let _ = thread.join();
         }
     }
 }
 
-struct Watched {
+struct Monitored {
     daemon: Arc<Daemon>,
     state: StateDir,
     serve_control: ServeControl,
-    /// Looks in a row that did not find the state directory.
+    /// Consecutive checks that did not find the state directory.
     misses: u32,
-    /// That it can't be made anew has been logged.
+    /// The state directory cannot be created again, which has been logged.
     is_failing: bool,
 }
 
-impl Watched {
-    fn look(&mut self) {
+impl Monitored {
+    fn check(&mut self) {
         self.daemon.runtime().check_presence();
         if self.state.is_in_place() {
             self.misses = 0;
             return;
         }
         self.misses += 1;
-        // Whatever deletes it may be at it still.
+        // The program that deletes it may still be running.
         if self.misses < 2 {
             return;
         }
@@ -81,21 +83,22 @@ impl Watched {
         if !self.is_failing {
             tracing::error!(
                 %path,
-                "the state directory was deleted or replaced: it is made anew. What it said of \
-                 journals and vaults that are not in use is lost"
+                "state directory was deleted or replaced, creating it again; records of journals \
+                 and vaults not in use are lost"
             );
         }
         match self.renew() {
             Ok(()) => {
-                tracing::warn!(%path, "the state directory has been made anew");
+                tracing::warn!(%path, "state directory created again");
                 (self.misses, self.is_failing) = (0, false);
             }
             Err(error) if !self.is_failing => {
                 tracing::error!(
                     %path,
-                    "the state directory can't be made anew: {error:#}. The failure of a journal \
-                     can't be put on record, so writes would wait if one failed; stop the daemon \
-                     with SIGTERM, mend the directory, and start it again"
+                    error = sentence(&error),
+                    "cannot create the state directory again; if a journal fails, writes wait, as \
+                     the failure cannot be recorded: stop the daemon with SIGTERM, correct the \
+                     directory, and start it again"
                 );
                 self.is_failing = true;
             }
