@@ -91,8 +91,8 @@ impl GroupLog {
         Ok(Self { file, blocks, commit, state: Mutex::new(state), turn: Condvar::new() })
     }
 
-    /// Appends from `writers` threads for `duration`. Each appends its next block once the last one is
-    /// durable.
+    /// Appends from `writers` threads for `duration`. Each appends its next block once the last one
+    /// is durable.
     ///
     /// # Errors
     /// When the file fails.

@@ -14,8 +14,8 @@
 //! LAYER   = blocks | delay | error | rate | trace | volatile
 //! ```
 //!
-//! Values are percent-encoded if they contain a separator: `%`, `,` or `)` in a layer, `%` or `&` in
-//! a model. The part before the first colon or parenthesis distinguishes a name from a path: a file
+//! Values are percent-encoded if they contain a separator: `%`, `,` or `)` in a layer, `%` or `&`
+//! in a model. The part before the first colon or parenthesis distinguishes a name from a path: a file
 //! called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{FileBackend, FileError};
@@ -39,8 +39,8 @@ struct Scheme {
     open: Open,
 }
 
-/// Opens a backend. Takes the whole name and the part after the colon, and the number of layers above
-/// it.
+/// Opens a backend. Takes the whole name and the part after the colon, and the number of layers
+/// above it.
 type Open = fn((&str, &str), &OpenOptions, usize) -> Result<Arc<dyn Backend>, OpenError>;
 
 /// The registry of schemes. Any other name is the path of a file or block device.

@@ -150,7 +150,7 @@ fn source(folder: &Path, text: &mut String) {
     }
 }
 
-/// The literal parts of a message in the manual, between `...`, `N` and `M`, which stand for values.
+/// The literal parts of a message in the manual, between the placeholders `...`, `N` and `M`.
 fn fixed_parts(sentence: &str) -> Vec<String> {
     let sentence = sentence.replace("...", "\n").replace("'\n'", "\n");
     let mut parts = vec![String::new()];

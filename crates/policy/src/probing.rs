@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_gets_a_second_and_the_ends_first() {
+    fn a_slow_disk_is_measured_for_a_second_with_extreme_sizes_first() {
         let (probing, ranges) = measure(1 << 40, 7, |_| 240_000_000);
         assert_eq!((ranges.len(), probing.spent_ns()), (4, 960_000_000));
         assert_eq!(ranges.iter().map(|range| range.len).max(), Some(MIB));

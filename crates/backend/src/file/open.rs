@@ -368,7 +368,7 @@ fn enable_direct(path: &Path, file: &OwnedFd, is_block: bool, size_bytes: u64) -
     }
 }
 
-/// The alignment of offsets, lengths and memory for direct I/O, in bytes; `None` without direct I/O.
+/// The alignment of offsets, lengths and memory for direct I/O, in bytes; `None` without it.
 fn direct_alignment(file: &OwnedFd, is_block: bool) -> Option<u32> {
     let flags = rustix::fs::AtFlags::EMPTY_PATH;
     let requested = StatxFlags::DIOALIGN;

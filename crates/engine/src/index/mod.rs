@@ -436,16 +436,17 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).pins += 1;
     }
 
-    /// Pins a line whose sectors in `mask` are valid, and counts the hit. Returns false, and changes
-    /// nothing, if they are not, or if the line was prefetched: its first use has consequences.
-    pub(crate) fn pin_hit(&mut self, slot: Slot, mask: u8) -> bool {
+    /// Finds and pins a line whose sectors in `mask` are valid, and counts the hit. `None`, without
+    /// a change, if they are not, or if the line was prefetched: its first use has consequences.
+    pub(crate) fn pin_hit(&mut self, key: LineKey, mask: u8) -> Option<Slot> {
+        let slot = self.find(key)?;
         let line = self.get_mut(slot);
         if line.valid & mask != mask || line.flags & (PREFETCHED | MARK) != 0 {
-            return false;
+            return None;
         }
         line.pins += 1;
         self.policy.on_hit(slot);
-        true
+        Some(slot)
     }
 
     pub(crate) fn unpin(&mut self, slot: Slot) {

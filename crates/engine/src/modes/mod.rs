@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mode_in_force() {
+    fn effective_mode_of_each_combination() {
         use Effective::{Bypass, WriteBack, WriteThrough};
         let no = WriteTerms::default();
         let fua = WriteTerms { fua: true, ..no };

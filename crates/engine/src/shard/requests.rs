@@ -22,25 +22,18 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
         self.assert_part(part);
+        // Fast path: such reads are so short that borrowing the components for a `Reader` would cost
+        // a tenth of their time.
         if attempt == Attempt::default()
-            && let Some(segment) = self.read_hit(part)
+            && let Some(line) = only_line(part.volume, part.range)
+            && let Some(slot) = self.index.pin_hit(line.key, line.mask)
         {
-            segments.push(segment);
+            self.volumes.get_mut(part.volume).counters_mut().read_hit_lines += 1;
+            let place = Place::Slot { slot, offset: line.offset };
+            segments.push(Segment { place, len: line.len });
             return (ReadOutcome::Ready, Touched { hits: 1, misses: 0 });
         }
         Reader::new(self.on(part.volume)).read(part, attempt, segments, out)
-    }
-
-    /// Fast path: pins a line that has the whole part, and was not prefetched. Such reads are so
-    /// short that borrowing the components for a [`Reader`] would cost a tenth of their time.
-    fn read_hit(&mut self, part: &Part) -> Option<Segment> {
-        let line = only_line(part.volume, part.range)?;
-        let slot = self.index.find(line.key)?;
-        if !self.index.pin_hit(slot, line.mask) {
-            return None;
-        }
-        self.volumes.get_mut(part.volume).counters_mut().read_hit_lines += 1;
-        Some(Segment { place: Place::Slot { slot, offset: line.offset }, len: line.len })
     }
 
     /// Prefetches the absent lines of `range`, which lies in one region. No part waits for them.

@@ -362,7 +362,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_plain_map(
+        fn agrees_with_a_plain_map(
             steps in prop::collection::vec((0u8..8, 0u64..200), 0..300),
             from in 0u64..200,
             stripe in prop::sample::select(vec![0u64, 4, 16, 24]),

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_up_and_begins_again() {
+    fn the_elevator_ascends_and_wraps_around() {
         let elevator = Elevator::new(3, 0);
         assert_eq!(elevator.next(), None);
         elevator.publish(0, stop(50, false));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_stripes_go_first_and_the_rest_goes_too() {
+    fn whole_stripes_precede_other_lines_without_starving_them() {
         let elevator = Elevator::new(2, 0);
         let stops = [stop(1, false), stop(100, true)];
         elevator.publish(0, stops[0]);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_may_be_dirty_stays() {
+    fn at_most_half_of_the_dirty_limit_is_in_flight() {
         let elevator = Elevator::new(2, 0);
         assert!(elevator.may_add_lines(0), "one operation may always be in flight");
         elevator.count_start(7);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_given_a_quarter_more_than_it_holds_and_then_half_of_that() {
+    fn an_array_gets_a_quarter_more_than_it_holds_and_is_refilled_at_half() {
         let elevator = Elevator::new(2, 16 * LINE_BYTES);
         (0..20).for_each(|_| {
             assert!(elevator.may_add_lines(1_000));

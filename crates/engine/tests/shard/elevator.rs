@@ -52,7 +52,7 @@ fn lines_in_flight(rigs: &[Rig; 2]) -> [Vec<u64>; 2] {
 }
 
 #[test]
-fn shards_write_back_in_one_order() {
+fn shards_destage_in_one_ascending_order() {
     let mut rigs = pair();
     dirty(&mut rigs[0], [10, 12, 14, 50, 52, 54, 56]);
     dirty(&mut rigs[1], [20, 22, 24, 26, 60, 62]);
@@ -92,7 +92,7 @@ fn the_elevator_serves_shards_below_the_limit_while_another_is_above() {
 }
 
 #[test]
-fn who_waits_for_room_far_from_the_elevator_waits_a_quarter_of_a_second() {
+fn a_writer_throttled_far_from_the_elevator_waits_a_quarter_of_a_second() {
     let mut rigs = pair();
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
     dirty(&mut rigs[1], (50..58).map(|line| 2 * line));
@@ -120,7 +120,7 @@ fn who_waits_for_room_far_from_the_elevator_waits_a_quarter_of_a_second() {
 }
 
 #[test]
-fn the_elevator_is_told_of_what_gets_dirty_before_the_stop_it_knows() {
+fn the_elevator_is_notified_of_lines_dirtied_before_the_published_stop() {
     let mut rigs = pair();
     dirty(&mut rigs[0], (0..8).map(|line| 40 + 2 * line));
     run_elevator(&mut rigs);
@@ -140,7 +140,7 @@ fn the_elevator_is_told_of_what_gets_dirty_before_the_stop_it_knows() {
 }
 
 #[test]
-fn what_is_old_does_not_disturb_the_elevator_but_for_so_long() {
+fn aging_is_deferred_while_the_elevator_runs() {
     let mut rigs = pair();
     dirty(&mut rigs[1], [80, 90]);
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
@@ -186,7 +186,7 @@ fn flush_fails_with_all_ios(stripes: u64, ops: u32, ops_flush: u32, order: usize
 }
 
 #[test]
-fn a_flush_ends_beside_the_elevator_where_all_fails() {
+fn a_flush_completes_beside_the_elevator_if_every_io_fails() {
     for case in 0..7 * 4 * 4 * 4 {
         let (stripes, ops) = (2 + case % 7, 1 + case / 7 % 4);
         let (ops_flush, order) = (1 + case / 28 % 4, case / 112);
@@ -196,7 +196,7 @@ fn a_flush_ends_beside_the_elevator_where_all_fails() {
 }
 
 #[test]
-fn who_waits_for_room_goes_through_where_the_disk_fails() {
+fn a_throttled_write_goes_through_if_the_disk_fails() {
     let mut rigs = pair();
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
     dirty(&mut rigs[1], (50..58).map(|line| 2 * line));
@@ -211,7 +211,7 @@ fn who_waits_for_room_goes_through_where_the_disk_fails() {
 }
 
 #[test]
-fn who_waits_for_room_is_let_in_where_what_was_dirty_went_another_way() {
+fn a_throttled_write_is_admitted_after_an_erase_of_the_dirty_lines() {
     let mut rigs = pair();
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
     dirty(&mut rigs[1], 100..108);

@@ -37,7 +37,7 @@ fn assert_done(rig: &mut Rig, ids: impl IntoIterator<Item = u64>) {
 }
 
 #[test]
-fn a_write_that_finds_none_on_its_way_to_its_stripe_goes_at_once() {
+fn a_write_without_another_in_flight_to_its_stripe_starts_at_once() {
     let mut rig = rig();
     write(&mut rig, [3, 11, 20]);
     assert_eq!(lines_in_flight(&rig), [(3, 1), (11, 1), (20, 1)]);
@@ -49,7 +49,7 @@ fn a_write_that_finds_none_on_its_way_to_its_stripe_goes_at_once() {
 }
 
 #[test]
-fn writes_that_wait_for_one_go_together_when_it_has_ended() {
+fn held_back_writes_are_gathered_when_the_one_in_flight_completes() {
     let mut rig = rig();
     write(&mut rig, [3, 5, 2, 4, 7, 0]);
     assert_eq!(lines_in_flight(&rig), [(3, 1)]);
@@ -155,7 +155,7 @@ fn a_write_without_a_slot_is_not_held_back() {
 }
 
 #[test]
-fn where_a_gathered_write_fails_each_goes_by_itself() {
+fn the_writes_of_a_failed_gathered_io_are_retried_alone() {
     let mut rig = rig();
     write(&mut rig, [0, 1, 2, 3]);
     rig.complete(0, Ok(()));
@@ -185,7 +185,7 @@ fn a_failed_write_dispatches_the_held_back_ones() {
 }
 
 #[test]
-fn fua_is_kept_by_all_that_goes_with_it_and_by_nothing_else() {
+fn a_gathered_io_has_fua_only_if_one_of_its_writes_has() {
     let mut rig = rig();
     let first = attempt_after(None);
     write(&mut rig, [0]);
@@ -252,7 +252,7 @@ fn staged_payloads_are_gathered() {
 }
 
 #[test]
-fn nobody_waits_for_what_starts_in_the_same_turn() {
+fn a_write_is_not_held_back_for_one_of_the_same_turn() {
     let mut rig = rig();
     rig.turn(1);
     write(&mut rig, [0, 1]);
@@ -274,7 +274,7 @@ fn nobody_waits_for_what_starts_in_the_same_turn() {
 }
 
 #[test]
-fn no_more_waits_than_an_io_may_have() {
+fn held_back_writes_fit_one_io() {
     let mut rig = Rig::new(2048, 2048, Mode::WriteThrough);
     rig.shard.set_stripes(VOLUME, Stripes::new(1024 * LINE, 0));
     write(&mut rig, [0]);
@@ -308,7 +308,7 @@ fn rounds_with_holding(rig: &mut Rig, rounds: u64, is_serial: bool) -> Vec<u64> 
 }
 
 #[test]
-fn holding_back_is_tried_and_given_up_where_the_disk_does_as_well_without() {
+fn a_trial_ends_holding_back_without_a_gain() {
     let mut rig = rig();
     let held_in = rounds_with_holding(&mut rig, 5_000, false);
     assert_eq!(held_in[..64], (0..64).collect::<Vec<_>>());
@@ -320,7 +320,7 @@ fn holding_back_is_tried_and_given_up_where_the_disk_does_as_well_without() {
 }
 
 #[test]
-fn holding_back_goes_on_where_each_io_costs() {
+fn a_trial_keeps_holding_back_with_a_gain() {
     let mut rig = rig();
     let held_in = rounds_with_holding(&mut rig, 5_000, true);
     assert!(held_in.len() > 4_500, "{}", held_in.len());

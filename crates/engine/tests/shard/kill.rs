@@ -327,7 +327,7 @@ fn clean_lines_of_an_unserved_volume_can_be_dropped() {
 
 /// I/O of the dead process may continue until the disk is locked again.
 #[test]
-fn nothing_is_written_where_an_io_of_the_dead_process_may_end() {
+fn slots_with_io_of_a_dead_process_are_not_reused() {
     let mut rig = Rig::new(4, 4, Mode::WriteBack);
     assert_eq!(rig.write(1, 512, 512, 7), WriteOutcome::Done);
     let (outcome, _) = rig.read(2, 0, 2 * LINE);

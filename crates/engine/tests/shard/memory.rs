@@ -63,7 +63,7 @@ fn bytes_of_clean_volumes(slots: usize, volumes: u16) -> u64 {
 }
 
 #[test]
-fn a_volume_in_which_nothing_is_dirty_takes_no_memory_for_the_lines_of_the_pool() {
+fn a_volume_without_dirty_lines_takes_no_memory_per_line() {
     let small = bytes_of_clean_volumes(1 << 10, 256);
     let large = bytes_of_clean_volumes(1 << 20, 256);
     assert_eq!(small, large, "bytes of 256 volumes in pools of 4 MiB and of 4 GiB");

@@ -168,7 +168,7 @@ proptest! {
 
     /// Drives the shard like the dispatcher, with one request at a time.
     #[test]
-    fn the_disk_is_never_newer_in_one_place_than_in_another(
+    fn the_disk_never_has_data_of_an_epoch_without_all_earlier_ones(
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let mut rig = ordered(24, 8);

@@ -49,7 +49,7 @@ fn every_change_breaks_the_seal_and_nothing_else_does() {
 }
 
 #[test]
-fn what_a_change_keeps_of_a_sealed_line_is_looked_at_first() {
+fn sectors_that_a_change_keeps_are_verified_first() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, LINE, 5), WriteOutcome::Done);
     rig.write(2, 512, 512, 6);
@@ -103,7 +103,7 @@ fn a_damaged_clean_line_leaves_the_pool() {
 }
 
 #[test]
-fn lost_sectors_fail_until_they_are_written_erased_or_given_up() {
+fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
     for way in 0..4 {
         let mut rig = Rig::new(16, 8, Mode::WriteBack);
         rig.write(1, 0, LINE, 5);
@@ -151,7 +151,7 @@ fn lost_sectors_fail_until_they_are_written_erased_or_given_up() {
 }
 
 #[test]
-fn parity_takes_slots_while_lines_are_dirty_and_gives_them_back() {
+fn parity_takes_slots_only_while_lines_are_dirty() {
     let mut rig = Rig::new(32, 16, Mode::WriteBack);
     rig.shard.set_parity(true);
     rig.write(1, 0, 12 * LINE, 5);

@@ -25,7 +25,7 @@ fn a_read_fetches_only_the_sectors_that_are_missing() {
 }
 
 #[test]
-fn a_write_to_a_line_that_is_being_filled_waits_and_wins() {
+fn a_write_to_a_line_being_filled_waits_for_the_fill() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     assert_eq!(rig.read(1, 0, LINE).0, ReadOutcome::Waiting);
     assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Waiting);
@@ -106,7 +106,7 @@ fn flushes_during_another_one_cover_the_writes_before_them() {
 /// A line that is destaged from an older slot is relocated again, because a reply has pinned the
 /// newer slot. The second flush must wait for the newest slot, not for the destage in flight.
 #[test]
-fn a_flush_follows_a_line_that_moves_twice_during_a_destage() {
+fn a_flush_follows_a_line_relocated_twice_during_a_destage() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     assert_eq!(rig.flush(2), None);
@@ -127,7 +127,7 @@ fn a_flush_follows_a_line_that_moves_twice_during_a_destage() {
 }
 
 #[test]
-fn without_room_a_write_goes_through_and_keeps_what_replies_hold() {
+fn a_write_without_a_slot_goes_through_and_keeps_pinned_data() {
     let mut rig = Rig::new(2, 4, Mode::WriteBack);
     assert_eq!(rig.read_to_end(0, 2 * LINE).len(), 16);
     let (_, held) = rig.read(1, 0, 2 * LINE);
@@ -143,7 +143,7 @@ fn without_room_a_write_goes_through_and_keeps_what_replies_hold() {
 }
 
 #[test]
-fn a_write_through_that_a_ups_does_not_cover_is_on_stable_storage_before_it_is_acknowledged() {
+fn a_write_through_not_covered_by_the_ups_has_fua() {
     let stable = UnsafeSupply::Stable;
     for (mode, protection, choice, fua) in [
         (Mode::WriteBack, Protection::Power, stable, true),
@@ -164,7 +164,7 @@ fn a_write_through_that_a_ups_does_not_cover_is_on_stable_storage_before_it_is_a
 }
 
 #[test]
-fn a_clean_line_goes_however_many_dirty_ones_the_policy_sees() {
+fn a_clean_line_is_evicted_among_many_dirty_ones() {
     let mut rig = Rig::new(256, 300, Mode::WriteBack);
     for line in 0..100 {
         assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done);
@@ -249,7 +249,7 @@ fn a_write_ignores_the_failure_of_a_read_it_waited_for() {
 }
 
 #[test]
-fn a_failed_write_through_leaves_no_line_that_claims_to_know() {
+fn a_failed_write_through_leaves_no_valid_sector() {
     let mut rig = Rig::new(8, 4, Mode::WriteThrough);
     rig.read_to_end(0, LINE);
     assert_eq!(rig.write(1, 0, 1024, 7), WriteOutcome::Started);
@@ -280,7 +280,7 @@ fn a_failed_destage_keeps_its_data_and_fails_the_flush() {
 /// A write through the cache first destages the dirty sectors under it, together with adjacent
 /// ones. A bad sector among the adjacent ones must not fail the write.
 #[test]
-fn a_write_over_a_dirty_run_is_judged_by_its_own_sectors() {
+fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
     for (offset, len) in [(LINE, LINE), (LINE + 1024, 512), (512, 2 * LINE)] {
         let mut rig = Rig::new(16, 8, Mode::WriteBack);
         assert_eq!(rig.write(1, 0, 4 * LINE, 7), WriteOutcome::Done);
@@ -392,7 +392,7 @@ fn a_write_is_counted_once_however_often_it_is_tried() {
 }
 
 #[test]
-fn background_write_back_steps_aside_for_reads_and_is_never_stopped() {
+fn background_writeback_yields_to_reads_and_never_stops() {
     let config = ShardConfig {
         dirty_lines_background: 32,
         dirty_lines_max: 48,
@@ -442,7 +442,7 @@ fn background_write_back_steps_aside_for_reads_and_is_never_stopped() {
 }
 
 #[test]
-fn a_dirty_limit_that_nobody_comes_nearer_to_hurries_nobody() {
+fn the_dirty_limit_counts_as_far_away_without_recent_writers() {
     let config = ShardConfig {
         dirty_lines_background: 32,
         dirty_lines_max: 48,
@@ -465,7 +465,7 @@ fn a_dirty_limit_that_nobody_comes_nearer_to_hurries_nobody() {
 }
 
 #[test]
-fn the_limits_of_write_back_hold_for_all_but_flushes() {
+fn rate_limits_apply_to_all_writeback_but_flushes() {
     let config = ShardConfig { dirty_age_ms: 0, ..ShardConfig::for_slots(64) };
     let limited =
         [Pace { ios_milli: 10_000, ..Pace::DEFAULT }, Pace { bytes: 10 * LINE, ..Pace::DEFAULT }];
@@ -490,7 +490,7 @@ fn the_limits_of_write_back_hold_for_all_but_flushes() {
 }
 
 #[test]
-fn a_line_that_was_clean_meanwhile_is_not_old() {
+fn a_line_cleaned_in_between_is_not_old() {
     let mut rig = Rig::new(8, 16, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     rig.tick(5_000);

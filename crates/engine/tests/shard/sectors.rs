@@ -70,7 +70,7 @@ fn write_staged(rig: &mut Rig, sector: u64, count: u64, value: u64) {
 
 proptest! {
     #[test]
-    fn what_is_read_is_what_was_written(steps in steps()) {
+    fn reads_return_what_was_written(steps in steps()) {
         // Twelve slots hold all five lines twice, so that nothing is read past the cache and most
         // payloads can be staged.
         let mut rig = Rig::new(12, SECTORS / 8, Mode::WriteBack);

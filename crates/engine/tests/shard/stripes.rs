@@ -22,7 +22,7 @@ fn writes(rig: &Rig) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn whole_stripes_go_first_and_neighbours_together() {
+fn whole_stripes_are_destaged_first_and_adjacent_ones_together() {
     let mut rig = rig(64);
     // A line of the first stripe, two whole stripes, and the first line of the fourth.
     for (id, line) in [1, 4, 5, 6, 7, 8, 9, 10, 11, 12].into_iter().enumerate() {
@@ -37,7 +37,7 @@ fn whole_stripes_go_first_and_neighbours_together() {
 }
 
 #[test]
-fn stripes_that_fail_together_are_tried_in_smaller_pieces() {
+fn stripes_that_fail_together_are_retried_in_smaller_pieces() {
     let mut rig = rig(64);
     rig.write(1, 0, 12 * LINE, 1);
     assert_eq!(rig.flush(90), None);
@@ -67,7 +67,7 @@ fn adjacent_stripes_are_written_together_within_their_region() {
 }
 
 #[test]
-fn a_stripe_is_completed_with_what_is_clean_in_the_pool() {
+fn a_stripe_is_completed_with_clean_lines() {
     let mut rig = rig(64);
     rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 5 * LINE + 512, LINE, 77);
@@ -85,7 +85,7 @@ fn a_stripe_is_completed_with_what_is_clean_in_the_pool() {
 }
 
 #[test]
-fn a_stripe_of_which_less_than_half_is_dirty_is_not_worth_it() {
+fn a_stripe_less_than_half_dirty_is_not_completed() {
     let mut rig = rig(64);
     rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 5 * LINE, LINE, 77);
@@ -114,7 +114,7 @@ fn an_incomplete_stripe_at_the_end_is_not_a_stripe() {
 }
 
 #[test]
-fn where_a_whole_stripe_fails_what_is_dirty_goes_by_itself() {
+fn the_dirty_lines_of_a_failed_stripe_are_retried_alone() {
     let mut rig = rig(64);
     rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 5 * LINE, 2 * LINE, 77);
@@ -162,7 +162,7 @@ fn a_completely_dirty_stripe_is_not_retried() {
 }
 
 #[test]
-fn what_is_written_again_while_its_stripe_is_on_its_way_stays_dirty() {
+fn a_line_rewritten_while_its_stripe_is_in_flight_stays_dirty() {
     let mut rig = rig(64);
     rig.read_to_end(4 * LINE, WIDTH * LINE);
     rig.write(1, 4 * LINE, 2 * LINE, 77);
@@ -196,7 +196,7 @@ fn a_stripe_longer_than_an_io_is_split() {
 }
 
 #[test]
-fn a_write_that_is_worth_no_gathering_is_not_held_back() {
+fn a_long_write_is_boosted() {
     let mut rig = Rig::new(64, 64, Mode::WriteBack);
     rig.shard.set_gather_below(VOLUME, 4 * LINE);
     rig.write(1, 0, LINE, 1);
@@ -214,7 +214,7 @@ fn a_write_that_is_worth_no_gathering_is_not_held_back() {
 }
 
 #[test]
-fn a_writer_at_the_limit_waits_for_a_destage_and_not_for_the_disk() {
+fn a_throttled_write_waits_for_a_destage() {
     let config = ShardConfig { dirty_lines_max: 8, ..ShardConfig::for_slots(32) };
     let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
     rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
@@ -234,7 +234,7 @@ fn a_writer_at_the_limit_waits_for_a_destage_and_not_for_the_disk() {
 /// Regression: each throttled part waited for one particular operation, which a disk could complete
 /// last, after a second.
 #[test]
-fn who_waits_for_room_has_it_from_any_destage_and_in_order() {
+fn throttled_writes_are_admitted_in_order_after_any_destage() {
     let config = ShardConfig { dirty_lines_max: 8, ..ShardConfig::for_slots(32) };
     let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
     for line in [0, 2, 4, 6, 8, 10, 12, 14] {
@@ -268,7 +268,7 @@ fn who_waits_for_room_has_it_from_any_destage_and_in_order() {
 
 /// Regression: the write went through to the disk, behind all destages in flight.
 #[test]
-fn a_write_that_finds_its_slots_under_destage_waits_for_that() {
+fn a_write_without_a_slot_waits_for_destages() {
     let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(4) };
     let mut rig = Rig::with(4, 64, Mode::WriteBack, config);
     assert_eq!(rig.read_to_end(40 * LINE, 2 * LINE).len(), 16);
@@ -287,7 +287,7 @@ fn a_write_that_finds_its_slots_under_destage_waits_for_that() {
 }
 
 #[test]
-fn a_writer_at_the_limit_of_a_disk_that_fails_goes_through() {
+fn a_write_at_the_dirty_limit_goes_through_if_the_disk_fails() {
     let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(32) };
     let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
     rig.write(1, 0, 4 * LINE, 1);
@@ -301,7 +301,7 @@ fn a_writer_at_the_limit_of_a_disk_that_fails_goes_through() {
 }
 
 #[test]
-fn what_is_dirty_of_a_stripe_here_and_there_goes_at_once() {
+fn scattered_runs_of_a_stripe_are_destaged_together() {
     let config = ShardConfig { destage_operations_max: 1, ..ShardConfig::for_slots(64) };
     let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
     rig.shard.set_stripes(VOLUME, Stripes::new(8 * LINE, 0));
@@ -325,7 +325,7 @@ fn what_is_dirty_of_a_stripe_here_and_there_goes_at_once() {
 }
 
 #[test]
-fn where_what_is_scattered_fails_each_run_counts_for_itself() {
+fn the_runs_of_a_failed_scattered_destage_are_retried_alone() {
     let mut rig = rig(64);
     rig.write(1, 4 * LINE, LINE, 41);
     rig.write(2, 6 * LINE, LINE, 61);

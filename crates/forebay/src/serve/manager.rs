@@ -172,8 +172,8 @@ impl Daemon {
         self.stopped.notified().await;
     }
 
-    /// Reads the configuration again and applies the changes. A change that fails is logged, and its
-    /// volume stays as it was.
+    /// Reads the configuration again and applies the changes. A change that fails is logged, and
+    /// its volume stays as it was.
     pub(super) fn reload(&self) {
         let old = self.state().config.clone();
         let new = match old.reload() {

@@ -350,7 +350,8 @@ impl MonitorThread {
         let unsynced = self.runtime.sync_power(SYNC_TIMEOUT);
         anyhow::ensure!(
             unsynced.is_empty(),
-            "the dump is complete, but the disks of these volumes have not flushed their caches: {}",
+            "the dump is complete, but the disks of these volumes have not flushed their caches: \
+             {}",
             unsynced.join(", ")
         );
         let ms = begun.elapsed().as_millis() as u64;

@@ -82,7 +82,7 @@ impl Bench {
 }
 
 #[test]
-fn reads_keep_their_latency_and_write_back_gets_the_rest() {
+fn reads_keep_their_latency_beside_writeback() {
     let mut bench = Bench::new(NO_AGE_LIMIT, 8_000);
     bench.run(30);
     let idle_us = bench.p99_us(0);
@@ -100,7 +100,7 @@ fn reads_keep_their_latency_and_write_back_gets_the_rest() {
 }
 
 #[test]
-fn the_pace_settles_and_does_not_swing() {
+fn the_rate_converges_without_oscillation() {
     let mut bench = Bench::new(NO_AGE_LIMIT, 8_000);
     bench.run(30);
     bench.dirty = 1_000_000;
@@ -124,7 +124,7 @@ fn the_rate_rises_if_writeback_delays_no_read() {
 }
 
 #[test]
-fn a_target_of_the_operator_is_kept() {
+fn a_fixed_target_is_met() {
     let limits = Limits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT };
     let mut bench = Bench::new(limits, 8_000);
     bench.dirty = 1_000_000;
@@ -140,7 +140,7 @@ fn a_target_of_the_operator_is_kept() {
 }
 
 #[test]
-fn what_is_dirty_for_long_goes_whatever_reads_say() {
+fn old_dirty_data_is_destaged_regardless_of_reads() {
     let limits = Limits { target: ReadTarget::Micros(1), age_s: 100, ..Limits::default() };
     let mut bench = Bench::new(limits, 8_000);
     bench.dirty = 2_000;

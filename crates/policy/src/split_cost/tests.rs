@@ -48,7 +48,7 @@ fn the_fixed_cost_is_at_most_a_quarter_at_the_threshold() {
 }
 
 #[test]
-fn a_disk_that_turns_is_told_within_a_factor_of_two() {
+fn a_rotating_disk_is_estimated_within_a_factor_of_two() {
     let line = line(8000.0, 120.0);
     let cost = SplitCost::of(&reads(|bytes, turn| {
         line(bytes) + 8.33e6 * chance(bytes, turn) + 4e6 * chance(turn, bytes)
@@ -99,7 +99,7 @@ fn a_set_threshold_overrides_measurement_and_default() {
 
 proptest! {
     #[test]
-    fn a_line_is_found_whatever_one_read_in_seven_says(
+    fn one_outlier_in_seven_reads_changes_the_estimate_little(
         fixed_us in 10.0..20_000.0f64,
         mib_per_second in 10.0..5000.0f64,
         wild in proptest::collection::vec(0..10_000_000_000u64, 9),

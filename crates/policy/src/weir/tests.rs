@@ -106,7 +106,7 @@ fn the_boundary_moves_in_favour_of_the_queue_that_loses_hits() {
 }
 
 #[test]
-fn a_stream_of_any_length_displaces_next_to_nothing() {
+fn a_long_stream_evicts_few_lines() {
     let mut cache = Cache::new(1000);
     for _ in 0..4 {
         for line in 0..880 {
