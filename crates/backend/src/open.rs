@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Values are percent-encoded if they contain a separator: `%`, `,` or `)` in a layer, `%` or `&`
-//! in a model. The part before the first colon or parenthesis distinguishes a name from a path: a file
-//! called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
+//! in a model. The part before the first colon or parenthesis distinguishes a name from a path: a
+//! file called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{FileBackend, FileError};
 use crate::layers::{BlocksError, TraceError, VolatileError};

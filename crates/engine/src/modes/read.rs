@@ -90,7 +90,6 @@ impl<'a, M: LineTable> Reader<'a, M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
-        assert!(segments.is_empty(), "the segments of another part");
         let first_try = attempt == Attempt::default();
         let mut touched = Touched::default();
         for line in line_parts(part.volume, part.range) {

@@ -22,8 +22,9 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
         self.assert_part(part);
-        // Fast path: such reads are so short that borrowing the components for a `Reader` would cost
-        // a tenth of their time.
+        assert!(segments.is_empty(), "the segments of another part");
+        // Fast path: such a read is so short that borrowing the components for a `Reader` would
+        // cost a tenth of its time.
         if attempt == Attempt::default()
             && let Some(line) = only_line(part.volume, part.range)
             && let Some(slot) = self.index.pin_hit(line.key, line.mask)
