@@ -18,7 +18,7 @@ use crate::{
     IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
 };
 use forebay_policy::Hint;
-use forebay_types::{ByteRange, VolumeId};
+use forebay_types::{ByteRange, Mode, VolumeId};
 
 /// The lines of one volume, with the components that describe them. Borrowed from the shard for one
 /// call; owns nothing.
@@ -248,7 +248,10 @@ impl<M: LineTable> VolumeLines<'_, M> {
             let lost = self.index.get(slot).lost();
             if lost != 0 {
                 self.clean_lost(slot, lost);
-                if self.ops.busy(self.index.get(slot).key).is_none() {
+                if self.volume.mode() == Mode::Bypass {
+                    // No operation will end that drops the line.
+                    drop_if_idle(self.index, self.ops, slot);
+                } else if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);
                 }
             }

@@ -103,6 +103,21 @@ fn a_damaged_clean_line_leaves_the_pool() {
 }
 
 #[test]
+fn a_line_whose_lost_sectors_are_abandoned_leaves_a_bypassed_volume() {
+    let mut rig = Rig::new(16, 8, Mode::WriteBack);
+    rig.write(1, 0, LINE, 5);
+    seal_all(&mut rig);
+    walk(&mut rig, Verdict::Lost { sectors: 0b11 });
+    assert_eq!(rig.flush(2), None);
+    rig.complete_all();
+    rig.shard.set_mode(VOLUME, Mode::Bypass);
+    rig.shard.drop_clean(VOLUME, 0, u32::MAX);
+    assert_eq!(rig.shard.resident_lines(VOLUME), 1, "the line is dirty: two sectors are lost");
+    rig.shard.forget_lost(VOLUME);
+    assert_eq!(rig.shard.resident_lines(VOLUME), 0);
+}
+
+#[test]
 fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
     for way in 0..4 {
         let mut rig = Rig::new(16, 8, Mode::WriteBack);
