@@ -212,6 +212,8 @@ impl Simulation {
         let killed_pool = world.killed_pool.take().expect("the process was killed");
         for volume in 0..world.volumes.len() as u16 {
             world.log_event(volume, WHOLE, || "killed; the pool is kept".into());
+            // The clean lines of an aborted operation stay in the adopted pool.
+            world.volumes[usize::from(volume)].is_emptied = false;
         }
         world.report.kills += 1;
         world.collect_counters();
