@@ -15,33 +15,40 @@ const DEBT_MAX_MS: u64 = 2_000;
 /// One burst, in thousandths.
 const BURST_MILLI: u64 = 1_000;
 
-/// Tokens in thousandths. Negative after an operation that took more than there were.
+/// A bucket, with its tokens in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket(i64);
+struct Bucket {
+    /// Negative after an operation that took more than there were.
+    tokens: i64,
+    /// The remainder of the last fill, in millionths. A bucket may be filled every millisecond, so
+    /// that rounding would lose a low rate.
+    rest: u64,
+}
 
 impl Bucket {
     /// Fills at `rate` thousandths per second. `capacity_min` is the minimum capacity.
     fn fill(&mut self, rate: u64, passed_ms: u64, capacity_min: u64) {
         if rate == u64::MAX {
-            self.0 = i64::MAX;
+            *self = Self { tokens: i64::MAX, rest: 0 };
             return;
         }
+        let due = u128::from(rate) * u128::from(passed_ms) + u128::from(self.rest);
+        self.rest = (due % 1_000) as u64;
         let in_ms = |ms: u64| i64::try_from(u128::from(rate) * u128::from(ms) / 1_000);
-        let (added, capacity, debt_max) =
-            (in_ms(passed_ms), in_ms(CAPACITY_MS), in_ms(DEBT_MAX_MS));
+        let (capacity, debt_max) = (in_ms(CAPACITY_MS), in_ms(DEBT_MAX_MS));
         let max = i64::MAX / 4;
+        let added = i64::try_from(due / 1_000).unwrap_or(max);
         let capacity = capacity.unwrap_or(max).clamp(capacity_min as i64, max);
-        let filled =
-            self.0.max(-debt_max.unwrap_or(max).min(max)).saturating_add(added.unwrap_or(max));
-        self.0 = filled.min(capacity);
+        let filled = self.tokens.max(-debt_max.unwrap_or(max).min(max)).saturating_add(added);
+        self.tokens = filled.min(capacity);
     }
 
     fn take(&mut self, thousandths: u64) {
-        self.0 = self.0.saturating_sub_unsigned(thousandths);
+        self.tokens = self.tokens.saturating_sub_unsigned(thousandths);
     }
 
     const fn has_tokens(self) -> bool {
-        self.0 > 0
+        self.tokens > 0
     }
 }
 
@@ -59,7 +66,7 @@ pub(crate) struct TokenBucket {
 
 impl Default for TokenBucket {
     fn default() -> Self {
-        let full = Bucket(1_000);
+        let full = Bucket { tokens: 1_000, rest: 0 };
         Self {
             pace: Pace::DEFAULT,
             filled_ms: 0,
@@ -113,7 +120,7 @@ impl TokenBucket {
         };
         self.beside_reads.fill(beside_reads, passed_ms, BURST_MILLI);
         // A whole burst at once, so that it delays one read instead of one per I/O.
-        self.in_burst |= self.beside_reads.0 >= BURST_MILLI as i64;
+        self.in_burst |= self.beside_reads.tokens >= BURST_MILLI as i64;
         self.ios.fill(self.pace.ios_milli, passed_ms, 1_000);
         self.bytes.fill(self.pace.bytes.saturating_mul(1_000), passed_ms, 1_000);
     }
@@ -132,5 +139,29 @@ impl TokenBucket {
         }
         self.ios.take(ios * 1_000);
         self.bytes.take(bytes * 1_000);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequent_fills_lose_no_tokens() {
+        for (beside_reads_milli, due) in [(500, 50), (125, 12), (32, 3)] {
+            for step_ms in [1, 7, 50] {
+                let mut bucket = TokenBucket::default();
+                bucket.set_pace(Pace { beside_reads_milli, ..Pace::DEFAULT });
+                let mut bursts = 0;
+                for now_ms in (0..=100_000).step_by(step_ms) {
+                    bucket.fill(now_ms, (16, 16));
+                    if bucket.may_start(true) {
+                        bucket.take(Pace::BURST_IOS, 0, true);
+                        bursts += 1;
+                    }
+                }
+                assert!((due..=due + 1).contains(&bursts), "{bursts} at {step_ms} ms");
+            }
+        }
     }
 }
