@@ -49,6 +49,19 @@ fn a_stack_of_all_layers_passes_the_suite() {
 }
 
 #[test]
+fn every_layer_reports_that_its_disk_was_deleted() {
+    let directory = tempdir().unwrap();
+    for layer in ["blocks(size=4096)", "delay()", "error(rate=0)", "rate()", "volatile()"] {
+        let path = directory.path().join("disk");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let backend = open(&format!("{layer}:{}", path.display()));
+        assert_eq!(backend.check_presence(), Ok(()), "{layer}");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(backend.check_presence(), Err(crate::Displaced::Deleted), "{layer}");
+    }
+}
+
+#[test]
 fn delays_are_kept() {
     let delay = open("delay(all=2ms,flush=0s):memory:1MiB");
     let blocking = Blocking::new(&*delay);
