@@ -133,7 +133,7 @@ words! {
         Error = "error",
         /// Problems that may lead to a failure.
         Warn = "warn",
-        /// Events that an administrator wants on record.
+        /// Changes of state, such as starts, stops and write-back on or off.
         #[default]
         Info = "info",
         /// Details for the diagnosis of faults.

@@ -115,9 +115,9 @@ pub(crate) const FLUSH_FAILED: &str =
 
 /// Decides whether a flush has to go to the backend, and latches a failed flush.
 ///
-/// The kernel reports a failed writeback once, and drops the data. A later flush that succeeds
-/// covers only what was written after the failed one. So once a flush has failed, every flush
-/// fails until the operator trusts the disk again.
+/// The kernel reports a failed writeback once, and drops the data. A later flush succeeds although
+/// that data is missing. So once a flush has failed, every flush fails until the operator trusts
+/// the disk again.
 #[derive(Debug, Default)]
 pub(crate) struct FlushGate(Lock<FlushState>);
 

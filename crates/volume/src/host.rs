@@ -153,7 +153,7 @@ pub trait Host {
     }
 
     /// A token for an internal request, whose reply is ignored.
-    fn nobody(&mut self) -> Self::Token;
+    fn internal_token(&mut self) -> Self::Token;
 
     /// Returns true if everything recorded for the volume so far is durable. If false, `part` gets
     /// an answer once it is.

@@ -339,7 +339,7 @@ impl Host for Machine {
         STRIPES
     }
 
-    fn nobody(&mut self) -> u32 {
+    fn internal_token(&mut self) -> u32 {
         unreachable!("no volume here is ordered")
     }
 

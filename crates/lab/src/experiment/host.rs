@@ -262,7 +262,7 @@ impl Host for CacheHost {
         unreachable!("there is no journal");
     }
 
-    fn nobody(&mut self) -> Option<Requester> {
+    fn internal_token(&mut self) -> Option<Requester> {
         None
     }
 

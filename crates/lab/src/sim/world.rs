@@ -423,7 +423,7 @@ impl Host for World {
         order.map(|(order, _)| Arc::clone(order))
     }
 
-    fn nobody(&mut self) -> u32 {
+    fn internal_token(&mut self) -> u32 {
         NOBODY
     }
 

@@ -184,7 +184,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.find_volume(volume)?.order.clone()
     }
 
-    fn nobody(&mut self) -> Token {
+    fn internal_token(&mut self) -> Token {
         Token::Internal(Box::new(|_| {}))
     }
 

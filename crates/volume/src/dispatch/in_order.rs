@@ -103,7 +103,7 @@ impl<H: Host> Dispatcher<H> {
             if order.is_some_and(|order| order.begin()) {
                 let range = ByteRange::new(0, 0);
                 let request = Request { volume, kind: RequestKind::Order, range };
-                let token = host.nobody();
+                let token = host.internal_token();
                 let id = self.begin(host, token, request, Payload::None);
                 self.flush_before_epoch(host, id);
             }

@@ -275,7 +275,7 @@ impl Host for World {
         Stripes::NONE
     }
 
-    fn nobody(&mut self) -> usize {
+    fn internal_token(&mut self) -> usize {
         unreachable!("no volume here is ordered")
     }
 
