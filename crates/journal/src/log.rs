@@ -394,10 +394,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return None;
         }
         let targets = self.devices();
-        self.extent.self_check(self.volumes.needed());
         // Write the copies one after the other, so that one is intact at any time. Nothing that
         // depends on the new superblock follows before both are durable: either may be lost later.
         if self.extent.begin_copy() {
+            self.extent.self_check(self.volumes.needed());
             let superblock = self.extent.superblock();
             self.writing = Writing::Superblock { first_segment: superblock.first_segment };
             self.samples.superblock_in_flight(superblock);
@@ -413,6 +413,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return None;
         }
         let (batch, mut buffer) = self.batches.pop()?;
+        self.extent.self_check(self.volumes.needed());
         let superblock = self.extent.superblock();
         let (generation, number) = (superblock.generation(), self.next_batch);
         let (segment, offset) = self.extent.head();
