@@ -72,8 +72,16 @@ impl Fault for ControlError {
 pub struct StateDir {
     path: PathBuf,
     /// The kernel releases the lock when the process ends for any reason, so a lock never outlives
-    /// its daemon.
+    /// its daemon. The file has the daemon's process id, and is emptied at an orderly end.
     lock: File,
+    was_killed: bool,
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        // On failure, the next daemon waits longer than it must for addresses that are in use.
+        let _ = self.lock.set_len(0);
+    }
 }
 
 impl StateDir {
@@ -121,9 +129,16 @@ impl StateDir {
             }
             Err(TryLockError::Error(source)) => return Err(files(source)),
         }
+        let was_killed = lock.metadata().map_err(files)?.len() > 0;
         // The process id is only for messages; the lock alone counts.
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(files)?;
-        Ok(Self { path, lock })
+        Ok(Self { path, lock, was_killed })
+    }
+
+    /// Whether the directory's former daemon was killed, so that the kernel may still hold its
+    /// files and sockets for a while.
+    pub fn was_killed(&self) -> bool {
+        self.was_killed
     }
 
     /// Whether the lock file is still at its path, so that the directory was not deleted or
@@ -195,6 +210,18 @@ mod tests {
         let _state = StateDir::take(root.path()).unwrap();
         let text = fs::read_to_string(root.path().join(LOCK_FILE)).unwrap();
         assert_eq!(text, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_killed_daemon_is_told_from_one_that_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path();
+        assert!(!StateDir::take(path).unwrap().was_killed(), "there was no daemon");
+        assert!(!StateDir::take(path).unwrap().was_killed(), "the daemon ended");
+        // What a killed process leaves.
+        fs::write(path.join(LOCK_FILE), "1234\n").unwrap();
+        assert!(StateDir::take(path).unwrap().was_killed());
+        assert!(!StateDir::take(path).unwrap().was_killed(), "that daemon has ended");
     }
 
     #[test]

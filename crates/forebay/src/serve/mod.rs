@@ -39,9 +39,11 @@ use tokio::net::UnixStream;
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
 const WORKERS_AUTO_MAX: usize = 8;
 
-/// How long a start waits for the disks and addresses of a killed predecessor: the kernel releases
-/// the files of an io_uring only after the process has exited.
+/// How long a start waits for disks and addresses that are in use.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
+/// The same after a kill: the kernel releases the files of an io_uring in the background, after the
+/// process has exited. On a loaded machine this takes long.
+const KILLED_WAIT: Duration = Duration::from_secs(60);
 
 /// Safety checks that the operator overrides for one start, by volume name.
 #[derive(Debug, Default)]
@@ -68,7 +70,8 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     // Before the start, which a signal must not interrupt.
     let signals = Signals::listen().context("cannot install signal handlers")?;
     let control = Server::bind(&state)?;
-    let mut daemon = start(config, kept.pool.take(), overrides)?;
+    let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
+    let mut daemon = start(config, kept.pool.take(), overrides, in_use_wait)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
     kept.serving();
@@ -140,11 +143,13 @@ fn memory_bytes(setting: MemorySetting) -> anyhow::Result<u64> {
     Ok(machine.resolve(setting)?)
 }
 
-/// Starts the runtime, adds the volumes, and listens for clients.
+/// Starts the runtime, adds the volumes, and listens for clients. Waits up to `in_use_wait` for each
+/// disk and address.
 fn start(
     config: Config,
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
+    in_use_wait: Duration,
 ) -> anyhow::Result<Daemon> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
@@ -179,13 +184,13 @@ fn start(
     runtime.keep_vault_record(Arc::clone(&reliances) as _);
     runtime.keep_journal_record(Arc::clone(&reliances) as _);
     if let Some(name) = &config.vault {
-        vault::open(&runtime, name, &config.state, &reliances, IN_USE_WAIT)?;
+        vault::open(&runtime, name, &config.state, &reliances, in_use_wait)?;
     }
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
     let mut daemon = Daemon::new(runtime, nbd, config, tls, journals);
-    daemon.wait_while_in_use(IN_USE_WAIT);
+    daemon.wait_while_in_use(in_use_wait);
     for spec in volumes {
         daemon.add_volume(spec)?;
     }

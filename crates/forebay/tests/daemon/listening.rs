@@ -6,6 +6,7 @@ use crate::process::{Daemon, failed_start, is_served};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
 const VOLUME: &str = "disk=memory:1MiB";
@@ -37,24 +38,34 @@ fn without_tls_a_loopback_address_is_served_and_any_address_with_tls_off() {
     }
 }
 
-/// After a kill, the kernel keeps the process's sockets open until its io_uring is torn down.
-#[test]
-fn a_start_waits_for_addresses_still_held_by_a_killed_predecessor() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("other.sock");
+/// Starts a daemon while a path and a port are in use, releases them after `held`, and waits until
+/// they are served.
+fn start_while_in_use(directory: &Path, held: Duration) {
+    let path = directory.join("other.sock");
     let unix = UnixListener::bind(&path).unwrap();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap();
     let (at_path, at_port) = (format!("unix:{}", path.display()), format!("tcp:{address}"));
     let volumes = ["disk=memory:1MiB".to_owned()];
     let arguments = ["--nbd", &at_path, "--nbd", &at_port];
-    let daemon = Daemon::start_with(directory.path(), "epoll", "64MiB", &volumes, &arguments);
-    std::thread::sleep(Duration::from_millis(300));
+    let daemon = Daemon::start_with(directory, "epoll", "64MiB", &volumes, &arguments);
+    std::thread::sleep(held);
     drop((unix, tcp));
     wait_until("the port is served", PATIENCE, || TcpStream::connect(address).is_ok());
     assert!(is_served(&path), "the path is bound before the port");
     assert_eq!(Client::new(&path, "disk").read(0, 512), Ok(vec![0; 512]));
     daemon.stop();
+}
+
+/// After a kill, the kernel keeps the process's sockets open until its io_uring is torn down.
+#[test]
+fn a_start_waits_for_addresses_still_held_by_a_killed_predecessor() {
+    let directory = tempfile::tempdir().unwrap();
+    start_while_in_use(directory.path(), Duration::from_millis(300));
+    let volumes = ["disk=memory:1MiB".to_owned()];
+    Daemon::start(directory.path(), "epoll", "64MiB", &volumes).kill();
+    // A start after an orderly stop would have given up.
+    start_while_in_use(directory.path(), Duration::from_secs(7));
 }
 
 #[test]
