@@ -32,7 +32,9 @@ fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
 /// A process over a pool.
 fn start(pool: &OwnedFd, config: RuntimeConfig) -> Runtime {
     let kept = Some(pool.try_clone().unwrap());
-    Runtime::start_over(config, Timeouts::default(), kept, &NbdServer::new()).unwrap()
+    // On a loaded machine, a dirty line must not be destaged between two steps of a test.
+    let timeouts = Timeouts { dirty_age: Duration::from_secs(3600), ..Timeouts::default() };
+    Runtime::start_over(config, timeouts, kept, &NbdServer::new()).unwrap()
 }
 
 /// A process that serves the volume "v" with a journal.
