@@ -10,6 +10,10 @@
 //! the disk. With too few reads to estimate a p99, the rate stays, and writeback runs between
 //! them.
 //!
+//! A sequential stream loses more by a destage than a single slow read: the head has to come back,
+//! and the disk's own read-ahead ends. So while most reads are prefetches for streams, they are not
+//! measured, and writeback runs at the lowest rate.
+//!
 //! Old dirty data is always destaged: the rate never falls below the one that empties the volume in
 //! [`Limits::age_s`]. Near the dirty limit the engine raises the rate by itself.
 
@@ -29,6 +33,8 @@ const DESTAGE_EFFECT_MS: u64 = 100;
 /// Longest interval between two evaluations, in milliseconds. With too few reads in the interval,
 /// the rate stays.
 const INTERVAL_MS: u64 = 60_000;
+/// How long a stream is assumed to continue after its last prefetch, in milliseconds.
+const STREAM_MS: u64 = 500;
 /// The lowest rate: a burst in ten seconds.
 const PACE_MIN_MILLI: u64 = 100;
 /// A rate of this or more counts as unlimited.
@@ -150,6 +156,10 @@ pub struct Seen {
     pub now_ms: u64,
     /// The latencies of reads that completed since.
     pub reads: ReadTimes,
+    /// Total lines prefetched so far.
+    pub prefetched_lines: u64,
+    /// Total lines so far that reads requested and did not find.
+    pub missed_lines: u64,
     /// Total writeback so far, in thousandths of a burst; see [`Pace::bursts_milli`].
     pub written_milli: u64,
     /// Whether a destage is in flight.
@@ -187,6 +197,11 @@ pub struct Governor {
     /// The writeback total at the last call, and the last time a destage was seen.
     written_milli: u64,
     last_destage_ms: Option<u64>,
+    /// The totals of prefetched and missed lines at the last call, and the last time when most
+    /// reads were prefetches.
+    prefetched_lines: u64,
+    missed_lines: u64,
+    last_stream_ms: Option<u64>,
     /// The end of the initial pause for the baseline.
     paused_until_ms: Option<u64>,
     pace_milli: u64,
@@ -206,6 +221,9 @@ impl Governor {
             evaluated_written_milli: 0,
             written_milli: 0,
             last_destage_ms: None,
+            prefetched_lines: 0,
+            missed_lines: 0,
+            last_stream_ms: None,
             paused_until_ms: None,
             pace_milli: Pace::DEFAULT.beside_reads_milli,
             searching: true,
@@ -240,6 +258,9 @@ impl Governor {
             self.last_destage_ms = Some(now_ms);
         }
         self.written_milli = seen.written_milli;
+        if self.is_streaming(seen) {
+            return self.pace(seen, true);
+        }
         if self.last_destage_ms.is_none_or(|at_ms| now_ms > at_ms + DESTAGE_EFFECT_MS) {
             self.idle.merge(&seen.reads);
             if self.idle.total() > IDLE_MAX {
@@ -254,12 +275,30 @@ impl Governor {
         if enough || early {
             self.evaluate(now_ms);
         }
+        self.pace(seen, false)
+    }
+
+    fn pace(&mut self, seen: &Seen, is_streaming: bool) -> Pace {
         Pace {
-            beside_reads_milli: self.beside_reads(seen),
+            beside_reads_milli: self.beside_reads(seen, is_streaming),
             ios_milli: self.limits.ios.saturating_mul(1_000),
             bytes: self.limits.bytes,
             in_flight: Pace::DEFAULT.in_flight,
         }
+    }
+
+    /// Whether most reads are prefetches for sequential streams. A target set by the operator
+    /// applies to streams too.
+    fn is_streaming(&mut self, seen: &Seen) -> bool {
+        let prefetched = seen.prefetched_lines.saturating_sub(self.prefetched_lines);
+        let missed = seen.missed_lines.saturating_sub(self.missed_lines);
+        (self.prefetched_lines, self.missed_lines) = (seen.prefetched_lines, seen.missed_lines);
+        // A client that waits for a prefetch in flight misses its lines, too.
+        if prefetched > 0 && prefetched * 2 >= missed {
+            self.last_stream_ms = Some(seen.now_ms);
+        }
+        let lately = self.last_stream_ms.is_some_and(|at_ms| seen.now_ms <= at_ms + STREAM_MS);
+        lately && self.limits.target == ReadTarget::Idle
     }
 
     fn idle_us(&self) -> Option<u64> {
@@ -311,13 +350,14 @@ impl Governor {
     }
 
     /// The rate during reads, in thousandths of a burst per second.
-    fn beside_reads(&mut self, seen: &Seen) -> u64 {
+    fn beside_reads(&mut self, seen: &Seen, is_streaming: bool) -> u64 {
         let by_age = seen.dirty_milli / self.limits.age_s.max(1);
         let target = self.limits.target;
         let is_pausing = target == ReadTarget::Idle && self.is_pausing(seen);
         match target {
             ReadTarget::Off => u64::MAX,
             _ if is_pausing => by_age,
+            _ if is_streaming => PACE_MIN_MILLI.max(by_age),
             _ if self.pace_milli >= PACE_MAX_MILLI => u64::MAX,
             _ => self.pace_milli.max(by_age),
         }

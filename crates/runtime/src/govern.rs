@@ -28,6 +28,8 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     at_ms: u64,
+    prefetched_lines: u64,
+    missed_lines: u64,
     written_milli: u64,
     writing: bool,
     dirty_bytes: u64,
@@ -64,6 +66,8 @@ impl Govern {
         let counters = shard.counters(id);
         state.shards[number] = Sample {
             at_ms: now_ms,
+            prefetched_lines: counters.prefetched_lines,
+            missed_lines: counters.read_miss_lines,
             written_milli: Pace::bursts_milli(counters.destage_writes, counters.destaged_bytes),
             writing: shard.destaging(id) > 0,
             dirty_bytes: shard.dirty_lines(id) as u64 * LINE_BYTES,
@@ -95,6 +99,8 @@ impl State {
         self.pace = self.governor.look(&Seen {
             now_ms,
             reads: reads.take_times(),
+            prefetched_lines: self.shards.iter().map(|sample| sample.prefetched_lines).sum(),
+            missed_lines: self.shards.iter().map(|sample| sample.missed_lines).sum(),
             written_milli: self.shards.iter().map(|sample| sample.written_milli).sum(),
             writing,
             dirty_milli: Pace::bursts_milli(0, dirty_bytes),

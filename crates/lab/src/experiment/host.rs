@@ -155,6 +155,8 @@ impl CacheHost {
         self.governor.look(&Seen {
             now_ms: self.now_ns / 1_000_000,
             reads: std::mem::take(&mut self.reads),
+            prefetched_lines: counters().map(|counters| counters.prefetched_lines).sum(),
+            missed_lines: counters().map(|counters| counters.read_miss_lines).sum(),
             written_milli: Pace::bursts_milli(
                 counters().map(|counters| counters.destage_writes).sum(),
                 counters().map(|counters| counters.destaged_bytes).sum(),

@@ -186,3 +186,30 @@ fn the_p99_is_accurate_to_a_sixteenth() {
         assert!(ReadTimes::least_us(bucket) <= us.max(16));
     }
 }
+
+#[test]
+fn a_sequential_stream_is_slowed_as_little_as_possible() {
+    let mut bench = Bench::new(NO_AGE_LIMIT, 8_000);
+    bench.run(30);
+    let (mut seen, rate) = (Seen::default(), bench.pace.beside_reads_milli);
+    seen.now_ms = bench.now_us / 1_000;
+    seen.dirty_milli = 1_000_000;
+    let look = |governor: &mut Governor, seen: &mut Seen, prefetched, missed| {
+        seen.now_ms += 50;
+        seen.prefetched_lines += prefetched;
+        seen.missed_lines += missed;
+        governor.look(seen).beside_reads_milli
+    };
+    let governor = &mut bench.governor;
+    assert!(rate > PACE_MIN_MILLI);
+    assert_eq!(look(governor, &mut seen, 0, 100), rate, "random reads are no stream");
+    // The client waits for each line that is being prefetched.
+    assert_eq!(look(governor, &mut seen, 256, 256), PACE_MIN_MILLI);
+    assert_eq!(look(governor, &mut seen, 0, 0), PACE_MIN_MILLI, "the next window is in flight");
+    seen.now_ms += STREAM_MS;
+    assert_eq!(look(governor, &mut seen, 0, 100), rate, "the stream has ended");
+    // A single stream among many random reads does not count.
+    assert_eq!(look(governor, &mut seen, 16, 100), rate);
+    governor.set_limits(Limits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT });
+    assert!(look(governor, &mut seen, 256, 0) > PACE_MIN_MILLI, "the operator's target applies");
+}
