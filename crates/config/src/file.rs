@@ -110,7 +110,7 @@ impl Document<'_> {
                 "volume" => settings.volumes = self.volumes(value)?,
                 _ if self.read_ups(key.get_ref(), value, &mut settings.ups)? => {}
                 unknown => {
-                    let message = format!("no setting '{unknown}'");
+                    let message = format!("unknown setting '{unknown}'");
                     let help = format!("the settings are {}", listed(FILE_KEYS, "and"));
                     return Err(self.error(key.span(), Mistake::UnknownKey, &message, help));
                 }

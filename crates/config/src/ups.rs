@@ -63,7 +63,7 @@ impl FromStr for Supply {
             return fail("is too long");
         }
         if text.chars().any(char::is_control) {
-            return fail("holds a control character");
+            return fail("contains a control character");
         }
         let named = text.split_once('=').filter(|(name, _)| is_name(name));
         let (name, rest) = named.map_or((None, text), |(name, rest)| (Some(name), rest));
@@ -84,10 +84,10 @@ impl FromStr for Supply {
         let name = match (name, &place) {
             (Some(name), _) => name,
             (None, SupplyPlace::Nut(address)) => address.split('@').next().unwrap_or_default(),
-            (None, _) => return fail("has no name of its own"),
+            (None, _) => return fail("needs a name"),
         };
         if !is_name(name) {
-            return fail("has no name of letters, digits, '-', '_' and '.'");
+            return fail("needs a name of letters, digits, '-', '_' and '.'");
         }
         Ok(Self { name: name.to_owned(), place, text: text.to_owned() })
     }
@@ -105,7 +105,7 @@ impl FromStr for Percent {
             Ok(percent) if (1..=100).contains(&percent) => Ok(Self(percent)),
             _ => Err(ConfigError::new(
                 Mistake::Value,
-                format!("no percentage '{text}'"),
+                format!("invalid percentage '{text}'"),
                 "write a whole number from 1 to 100",
             )),
         }
@@ -130,7 +130,7 @@ impl FromStr for Seconds {
             Ok(seconds) if seconds <= 86_400 => Ok(Self(seconds)),
             _ => Err(ConfigError::new(
                 Mistake::Value,
-                format!("no number of seconds '{text}'"),
+                format!("invalid number of seconds '{text}'"),
                 "write a whole number from 0 to 86400",
             )),
         }
@@ -244,7 +244,7 @@ impl UpsSettings {
             return fail(Mistake::Value, message, Action::set("ups", "NAME@HOST:PORT").into());
         }
         if supplies.len() > SUPPLIES_MAX {
-            let message = format!("{} UPSes are more than {SUPPLIES_MAX}", supplies.len());
+            let message = format!("{} UPSes exceed the limit of {SUPPLIES_MAX}", supplies.len());
             return fail(Mistake::Limit, message, "leave some out".into());
         }
         let mut names = HashSet::new();
@@ -357,7 +357,7 @@ mod tests {
             (UpsWords { user: Some("u".into()), ..two() }, "both user and password"),
             (UpsWords { supplies: vec![supply("a@x"), supply("a@y")], ..two() }, "called 'a'"),
             (UpsWords { supplies: Vec::new(), needed: Some("a".into()), ..two() }, "but no UPS"),
-            (UpsWords { supplies: vec![supply("a"); 17], ..two() }, "more than 16"),
+            (UpsWords { supplies: vec![supply("a"); 17], ..two() }, "exceed the limit of 16"),
         ] {
             let error = UpsSettings::checked(words).unwrap_err().explained();
             assert!(error.contains(part), "{error}");

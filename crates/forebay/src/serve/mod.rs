@@ -236,7 +236,7 @@ async fn wait_for_stop(
                     Err(problem) => {
                         tracing::error!(
                             error = sentence_of(&problem),
-                            "shutdown failed, serving on"
+                            "shutdown failed, continuing to serve"
                         );
                     }
                 }

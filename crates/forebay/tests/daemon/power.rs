@@ -303,7 +303,7 @@ fn unsafe_supply_disk_cache_acknowledges_writes_from_the_disk_cache() {
     assert_eq!(machine.on_disk(2), content(2));
     let settings = VolumeSettings::from([("unsafe-supply", "never")]);
     let error = control.set_volume("disk", &settings).unwrap_err().explained();
-    assert!(error.contains("no unsafe-supply 'never': use stable or disk-cache"), "{error}");
+    assert!(error.contains("unknown unsafe-supply 'never': use stable or disk-cache"), "{error}");
     drop(client);
     daemon.stop();
 }
