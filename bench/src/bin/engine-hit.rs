@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let mut page = vec![0u8; LINE_BYTES as usize];
     let [mut bare, mut alone, mut among] = [(); 3].map(|()| Vec::with_capacity(arguments.rounds));
     let mut allocations = 0;
-    let hints = shard.hints();
+    let hints = shard.slots().hints();
     let mut segments: Vec<Segment> = Vec::with_capacity(4);
     let mut out = Outbox::default();
     for _ in 0..arguments.rounds {

@@ -61,12 +61,13 @@ impl Govern {
         now_ms: u64,
     ) -> Pace {
         let mut state = self.0.lock();
-        let counters = shard.counters(id);
+        let volume = shard.volume(id);
+        let counters = volume.counters();
         state.shards[number] = Sample {
             at_ms: now_ms,
             written_milli: Pace::bursts_milli(counters.destage_writes, counters.destaged_bytes),
-            writing: shard.destaging(id) > 0,
-            dirty_bytes: shard.dirty_lines(id) as u64 * LINE_BYTES,
+            writing: volume.destaging() > 0,
+            dirty_bytes: volume.dirty_lines() as u64 * LINE_BYTES,
         };
         if now_ms >= state.sampled_ms + SAMPLE_MS {
             state.update(reads, now_ms);

@@ -568,7 +568,7 @@ impl<H: Host> Dispatcher<H> {
     fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
         let shard = shard_of(volume, host.stripes(volume), range.offset, host.shards());
         host.call(shard, &[], &mut self.out, |shard, out| {
-            if shard.mode(volume) != forebay_types::Mode::Bypass {
+            if shard.volume(volume).mode() != forebay_types::Mode::Bypass {
                 shard.prefetch(volume, range, mark, out);
             }
         });

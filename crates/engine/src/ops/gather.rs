@@ -29,7 +29,7 @@ use crate::ops::emit;
 use crate::ops::trial::Trial;
 use crate::ops::{KeyHasher, Op, OpLine, Ops};
 use crate::sabotage::PlantedBug;
-use crate::volume::VolumeState;
+use crate::volume::ShardVolume;
 use crate::{IoId, IoVerb, Outbox, Part, Place, Segment};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
@@ -177,7 +177,7 @@ impl Gated {
     /// The gathering state of a part, if it lies in one stripe.
     pub(crate) fn new(
         part: &Part,
-        volume: &VolumeState,
+        volume: &ShardVolume,
         fua: bool,
         turn: u64,
         begun_ms: u64,

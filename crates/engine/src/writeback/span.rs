@@ -23,7 +23,7 @@ use crate::index::meta::LineTable;
 use crate::integrity::Integrity;
 use crate::modes::read::{Run, push_run};
 use crate::ops::{OpLine, Ops};
-use crate::volume::VolumeState;
+use crate::volume::ShardVolume;
 use crate::{Place, Segment, Slot};
 use forebay_types::{LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, Stripes};
 
@@ -56,7 +56,7 @@ impl Span {
 
 /// Selects the lines to destage together with a given one. Changes nothing.
 pub(crate) struct Planner<'a, M> {
-    volume: &'a VolumeState,
+    volume: &'a ShardVolume,
     index: &'a Slots<M>,
     ops: &'a Ops,
     integrity: &'a Integrity,
@@ -66,7 +66,7 @@ pub(crate) struct Planner<'a, M> {
 
 impl<'a, M: LineTable> Planner<'a, M> {
     pub(crate) const fn new(
-        volume: &'a VolumeState,
+        volume: &'a ShardVolume,
         index: &'a Slots<M>,
         ops: &'a Ops,
         integrity: &'a Integrity,

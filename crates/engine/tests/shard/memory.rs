@@ -53,9 +53,9 @@ fn bytes_of_clean_volumes(slots: usize, volumes: u16) -> u64 {
     let before = shard.usage().metadata_bytes;
     for volume in (0..volumes).map(VolumeId) {
         shard.add_volume(volume, 1 << 40, Mode::WriteThrough);
-        shard.set_mode(volume, Mode::WriteBack);
+        shard.volume_mut(volume).set_mode(Mode::WriteBack);
         if volume.0 % 2 == 0 {
-            shard.set_ordered(volume);
+            shard.volume_mut(volume).set_ordered();
         }
         assert_eq!(shard.flush(volume, PartId(0), 0, &mut Outbox::default()), Some(Ok(())));
     }

@@ -166,7 +166,7 @@ impl Rig {
             _ => None,
         }));
         let Self { shard, snapshots, pool, .. } = self;
-        let lines = snapshots.is_some().then(|| shard.table().to_vec());
+        let lines = snapshots.is_some().then(|| shard.slots().table().to_vec());
         run_steps(steps, pool, value, |pool| {
             if let (Some(snapshots), Some(lines)) = (snapshots.as_mut(), &lines) {
                 snapshots.push(Snapshot { lines: lines.clone(), pool: pool.to_vec() });
@@ -175,8 +175,8 @@ impl Rig {
         self.shard.settle_steps();
         self.take_trace();
         if let Some(snapshots) = &mut self.snapshots {
-            snapshots
-                .push(Snapshot { lines: self.shard.table().to_vec(), pool: self.pool.clone() });
+            let lines = self.shard.slots().table().to_vec();
+            snapshots.push(Snapshot { lines, pool: self.pool.clone() });
         }
         self.ios.append(&mut self.out.ios);
         self.answers.append(&mut self.out.answers);

@@ -133,7 +133,8 @@ impl Machine {
             let policy = PolicyKind::Lru.build(LINES_PER_SHARD);
             let mut world = PooledShard::new(LINES_PER_SHARD, policy, config);
             setup.add_to(&mut world.shard, number);
-            world.shard.set_pace(VOLUME, Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT });
+            let pace = Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT };
+            world.shard.volume_mut(VOLUME).set_pace(pace);
             #[cfg(feature = "sabotage")]
             if let Some(super::Bug::Engine(bug)) = self.bug {
                 world.shard.plant(bug);

@@ -151,7 +151,7 @@ impl CacheHost {
     }
 
     fn poll_governor(&mut self) -> Pace {
-        let counters = || self.shards.iter().map(|shard| shard.counters(VOLUME));
+        let counters = || self.shards.iter().map(|shard| shard.volume(VOLUME).counters());
         self.governor.look(&Seen {
             now_ms: self.now_ns / 1_000_000,
             reads: std::mem::take(&mut self.reads),
@@ -159,7 +159,7 @@ impl CacheHost {
                 counters().map(|counters| counters.destage_writes).sum(),
                 counters().map(|counters| counters.destaged_bytes).sum(),
             ),
-            writing: self.shards.iter().any(|shard| shard.destaging(VOLUME) > 0),
+            writing: self.shards.iter().any(|shard| shard.volume(VOLUME).destaging() > 0),
             dirty_milli: Pace::bursts_milli(0, self.dirty_bytes()),
         })
     }
@@ -174,8 +174,9 @@ impl CacheHost {
         let due = self.shards.iter_mut().enumerate().filter(|(_, shard)| shard.needs_tick());
         due.zip(0..)
             .map(|((at, shard), turn)| {
-                shard.set_reading(VOLUME, reading);
-                shard.set_pace(VOLUME, pace.share(shares, turn, turns, now_ms));
+                let volume = shard.volume_mut(VOLUME);
+                volume.set_reading(reading);
+                volume.set_pace(pace.share(shares, turn, turns, now_ms));
                 at
             })
             .collect()
@@ -189,7 +190,7 @@ impl CacheHost {
     #[cfg(test)]
     pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
         let mut sum = forebay_engine::VolumeCounters::default();
-        self.shards.iter().for_each(|shard| sum.add(shard.counters(VOLUME)));
+        self.shards.iter().for_each(|shard| sum.add(shard.volume(VOLUME).counters()));
         sum
     }
 

@@ -203,7 +203,7 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
 /// Whether a volume has dirty data. The shards must know the volume, as they do while it has
 /// clients.
 fn is_dirty(shared: &Shared, volume: VolumeId) -> bool {
-    (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(volume) > 0)
+    (0..shared.shards.len()).any(|shard| shared.shard(shard).volume(volume).dirty_lines() > 0)
 }
 
 impl<R: Reactor> Quota for Context<'_, R> {
