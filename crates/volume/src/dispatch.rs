@@ -439,7 +439,7 @@ impl<H: Host> Dispatcher<H> {
         let attempt = run.attempt;
         let step = match request.kind {
             _ if run.is_applied => host.call(run.shard, &[], &mut self.out, |shard, out| {
-                Step::of(shard.settle(&part, attempt, out))
+                Step::of(shard.destage_part(&part, attempt, out))
             }),
             RequestKind::Read => {
                 return host.call(run.shard, &[], &mut self.out, |shard, out| {

@@ -207,8 +207,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
         fua || self.lines.is_recorded(part) || self.lines.volume.promises_stable(self.lines.planted)
     }
 
-    /// See [`crate::Shard::settle`].
-    pub(crate) fn settle(
+    /// See [`crate::Shard::destage_part`].
+    pub(crate) fn destage_part(
         &mut self,
         part: &Part,
         attempt: Attempt,

@@ -101,8 +101,13 @@ impl<M: LineTable> Shard<M> {
 
     /// Destages the dirty sectors of a part, because the volume's protection failed to preserve
     /// them. `Done` means that the disk has them, at least in its own cache.
-    pub fn settle(&mut self, part: &Part, attempt: Attempt, out: &mut Outbox) -> WriteOutcome {
-        self.writer(part.volume).settle(part, attempt, out)
+    pub fn destage_part(
+        &mut self,
+        part: &Part,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        self.writer(part.volume).destage_part(part, attempt, out)
     }
 
     /// Makes the changes of a call final. The driver calls it after it has carried out the memory
