@@ -207,7 +207,7 @@ fn writes(
                     MemoryStep::Verify { .. } => unreachable!("no line is sealed here"),
                 }
             }
-            shard.settle_steps();
+            shard.finish_call();
         }));
     }
     (bare, engine)
@@ -231,7 +231,7 @@ fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
         let outcome = shard.write(&part(line), WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
     }
     shard
 }

@@ -9,7 +9,7 @@
 //! The line table outlives the process, which may be killed between any two instructions. So each
 //! change is made in an order in which recovery can tell every intermediate state apart (listed in
 //! `recover.rs`). A slot that takes over a line marks the sectors still being copied as filling.
-//! The old slot keeps its dirty bits until [`Slots::settle`], after the copy.
+//! The old slot keeps its dirty bits until [`Slots::finish_call`], after the copy.
 
 pub(crate) mod bits;
 pub(crate) mod key;
@@ -314,7 +314,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Relocates a line from `old` to `new`, which is reserved or detached and gets one pin. The
-    /// caller copies the data. [`Slots::settle`] releases the caller's pin on `old`, unless
+    /// caller copies the data. [`Slots::finish_call`] releases the caller's pin on `old`, unless
     /// `freeze` is set: then this pin keeps the frozen slot.
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
         let line = *self.get(old);
@@ -382,7 +382,7 @@ impl<M: LineTable> Slots<M> {
         (key, was_clean)
     }
 
-    /// Marks sectors as filling: recovery ignores them until the call is settled.
+    /// Marks sectors as filling: recovery ignores them until the call is finished.
     pub(crate) fn mark_filling(&mut self, slot: Slot, mask: u8) {
         self.get_mut(slot).filling |= mask;
         in_order();
@@ -391,7 +391,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Ends a call after its memory steps: filling sectors become valid, and the old slots of
     /// relocated lines are freed or left to their other pins.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn finish_call(&mut self) {
         in_order();
         self.clear_filling();
         in_order();
@@ -406,8 +406,8 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Whether [`Slots::settle`] was called after the last change.
-    pub(crate) const fn is_settled(&self) -> bool {
+    /// Whether [`Slots::finish_call`] was called after the last change.
+    pub(crate) const fn is_call_finished(&self) -> bool {
         self.filling_slots.is_empty() && self.old_slots.is_empty() && self.freezing.is_empty()
     }
 
@@ -527,7 +527,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Panics if table, index, free list and policy are inconsistent.
     pub(crate) fn self_check(&self) {
-        assert!(self.is_settled(), "the last call was not settled");
+        assert!(self.is_call_finished(), "the last call was not finished");
         let mut free = 0;
         let mut at = self.free;
         while at != NO_SLOT {

@@ -135,8 +135,8 @@ const fn missing(held: u8, line_valid: u8) -> u8 {
 }
 
 impl<M: LineTable> Slots<M> {
-    /// Takes over the table. Appends the remaining copies to `steps`; nothing is settled before the
-    /// driver has made them.
+    /// Takes over the table. Appends the remaining copies to `steps`; after the driver has made
+    /// them, [`Slots::finish_call`] must be called.
     pub(crate) fn recover(
         &mut self,
         fate: &dyn Fn(VolumeId) -> Fate,

@@ -14,7 +14,7 @@ impl<M: LineTable> Shard<M> {
     /// A shard over the table of a process that has ended, in whatever state it left the table.
     /// `fate` determines what happens to each volume's lines. Lines are kept whether their volume
     /// is served or not: clean ones until they are evicted, dirty ones until the volume is added
-    /// and destages them. The driver carries out `steps` and calls [`Shard::settle_steps`] before
+    /// and destages them. The driver carries out `steps` and calls [`Shard::finish_call`] before
     /// any other call.
     ///
     /// # Errors

@@ -112,8 +112,8 @@ impl<M: LineTable> Shard<M> {
 
     /// Makes the changes of a call final. The driver calls it after it has carried out the memory
     /// steps of each call, before it unlocks the shard.
-    pub fn settle_steps(&mut self) {
-        self.index.settle();
+    pub fn finish_call(&mut self) {
+        self.index.finish_call();
     }
 
     /// Completes one I/O. Called once for each [`crate::IoAction`].
@@ -140,6 +140,6 @@ impl<M: LineTable> Shard<M> {
         );
         let size_bytes = self.volumes.get(part.volume).size_bytes();
         assert!(range.fits(size_bytes), "{range} is outside of the volume");
-        assert!(self.index.is_settled(), "the last call was not settled");
+        assert!(self.index.is_call_finished(), "the last call was not finished");
     }
 }

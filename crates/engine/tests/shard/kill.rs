@@ -75,7 +75,7 @@ fn recover_from(snapshot: &Snapshot, disk: &[u64], deep: bool) -> (Vec<u64>, Vec
     run_steps(steps, &mut pool, 0, |pool| {
         snapshots.push(Snapshot { lines: lines.clone(), pool: pool.to_vec() });
     });
-    shard.settle_steps();
+    shard.finish_call();
     let after = trace.lock().unwrap().take().unwrap_or_default();
     snapshots.extend(after.into_iter().map(|lines| Snapshot { lines, pool: pool.clone() }));
     assert_eq!(shard.unclaimed(VOLUME), found.dirty_lines);

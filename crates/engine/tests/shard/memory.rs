@@ -25,7 +25,7 @@ fn bytes_per_line(slots: usize, lines: impl Iterator<Item = u64>) -> f64 {
         let outcome = shard.write(&part, terms, Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
     }
     let usage = shard.usage();
     usage.metadata_bytes as f64 / usage.capacity_lines as f64

@@ -364,7 +364,7 @@ impl Host for Machine {
             self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
-        self.shards[shard].shard.settle_steps();
+        self.shards[shard].shard.finish_call();
         for note in std::mem::take(&mut out.notes) {
             out.answers.extend(self.take_note(shard, &note, payload));
         }

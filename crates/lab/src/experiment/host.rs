@@ -235,7 +235,7 @@ impl Host for CacheHost {
         let result = call(shard, out);
         // No memory exists that the steps would change, and no line has a seal.
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
         result
     }
 

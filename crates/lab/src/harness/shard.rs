@@ -92,7 +92,7 @@ impl PooledShard {
         let (shard, found) = recovered.expect("a killed process leaves a valid table");
         let mut world = Self { shard, pool };
         steps.into_iter().for_each(|step| world.apply_step(step, &[]));
-        world.shard.settle_steps();
+        world.shard.finish_call();
         (world, found)
     }
 

@@ -362,7 +362,7 @@ impl Host for World {
             self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
-        self.shards[shard].shard.settle_steps();
+        self.shards[shard].shard.finish_call();
         if self.is_dead() {
             out.notes.clear();
         }

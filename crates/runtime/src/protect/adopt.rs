@@ -89,7 +89,7 @@ pub(crate) fn shards(
         for step in steps {
             crate::worker::carry_out(pool, number, &[], step);
         }
-        shard.settle_steps();
+        shard.finish_call();
         found.add(&recovered);
         shards.push(shard);
     }

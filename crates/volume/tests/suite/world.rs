@@ -312,7 +312,7 @@ impl Host for World {
                 MemoryStep::Verify { .. } => unreachable!("no line is sealed"),
             }
         }
-        self.shards[shard].settle_steps();
+        self.shards[shard].finish_call();
         result
     }
 
