@@ -274,7 +274,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Abandons all lost sectors of the volume.
-    pub(crate) fn forget_lost(&mut self) {
+    pub(crate) fn abandon_lost(&mut self) {
         let dirty: Vec<Slot> = self.dirty_slots().collect();
         for slot in dirty {
             let lost = self.index.get(slot).lost();

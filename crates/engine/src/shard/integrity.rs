@@ -91,9 +91,9 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Abandons the lost sectors of a volume: reads return what the disk has.
-    pub fn forget_lost(&mut self, volume: VolumeId) {
+    pub fn abandon_lost(&mut self, volume: VolumeId) {
         if self.volume(volume).lost_sectors() > 0 {
-            self.on(volume).forget_lost();
+            self.on(volume).abandon_lost();
         }
     }
 }

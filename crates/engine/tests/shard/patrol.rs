@@ -114,7 +114,7 @@ fn a_line_whose_lost_sectors_are_abandoned_leaves_a_bypassed_volume() {
     rig.shard.drop_clean(VOLUME, 0, u32::MAX);
     let resident = |rig: &Rig| rig.shard.slots().resident_lines(VOLUME);
     assert_eq!(resident(&rig), 1, "the line is dirty: two sectors are lost");
-    rig.shard.forget_lost(VOLUME);
+    rig.shard.abandon_lost(VOLUME);
     assert_eq!(resident(&rig), 0);
 }
 
@@ -151,7 +151,7 @@ fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
                 0
             }
             _ => {
-                rig.shard.forget_lost(VOLUME);
+                rig.shard.abandon_lost(VOLUME);
                 Rig::on_disk(0)
             }
         };

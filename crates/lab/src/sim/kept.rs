@@ -181,7 +181,7 @@ impl World {
             for sector in std::mem::take(lost).into_keys().filter(|_| !keeps_each) {
                 oracle.restart(sector, disk.content()[sector as usize]);
             }
-            shards.iter_mut().for_each(|one| one.shard.forget_lost(VolumeId(at as u16)));
+            shards.iter_mut().for_each(|one| one.shard.abandon_lost(VolumeId(at as u16)));
         }
     }
 
