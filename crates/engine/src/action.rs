@@ -212,7 +212,7 @@ pub enum Outcome {
     InOrder,
     /// The journal failed to keep the part's change and keeps no further ones: the data must reach
     /// the disk before the part is answered.
-    Unlogged,
+    JournalFailed,
 }
 
 /// An answer to a part.

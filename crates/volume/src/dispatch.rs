@@ -630,7 +630,7 @@ impl<H: Host> Dispatcher<H> {
                     job.parts[usize::from(name.part)].attempt.in_order = true;
                     self.run_part(host, name.job, name.part);
                 }
-                Outcome::Unlogged => self.write_unlogged(host, name),
+                Outcome::JournalFailed => self.destage_unrecorded(host, name),
             }
         }
         self.answers.clear();
@@ -649,7 +649,7 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Brings a part to the disk because the journal has failed to record it.
-    fn write_unlogged(&mut self, host: &mut H, name: PartName) {
+    fn destage_unrecorded(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {
             RequestKind::Flush => return self.flush_shards(host, name.job),

@@ -110,7 +110,7 @@ pub trait Host {
     /// Calls a shard under its lock. Before releasing the lock, carries out the memory steps in the
     /// outbox, which fill from `payload`, and then passes the notes to the journals. If a journal
     /// has failed, it records nothing, and the parts of the notes are answered with
-    /// [`forebay_engine::Outcome::Unlogged`].
+    /// [`forebay_engine::Outcome::JournalFailed`].
     fn call<R>(
         &mut self,
         shard: usize,

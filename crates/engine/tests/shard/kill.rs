@@ -229,7 +229,7 @@ impl Killed {
                     self.check_snapshots();
                     self.record_outcome(id, outcome);
                 }
-                Outcome::Unlogged => unreachable!("there is no journal"),
+                Outcome::JournalFailed => unreachable!("there is no journal"),
                 Outcome::InOrder => unreachable!("there is no dispatcher"),
             }
         }
