@@ -66,8 +66,8 @@ fn hits_allocate_nothing_and_copy_no_reads() {
     let before = ALLOCATIONS.with(Cell::get);
     for round in 0..3 * LINES {
         let part = part(round * 7 % LINES);
-        let (outcome, touched) = shard.read(&part, Attempt::default(), &mut segments, &mut out);
-        assert_eq!((outcome, touched.hits, touched.misses), (ReadOutcome::Ready, 1, 0));
+        let (outcome, line_hits) = shard.read(&part, Attempt::default(), &mut segments, &mut out);
+        assert_eq!((outcome, line_hits.hits, line_hits.misses), (ReadOutcome::Ready, 1, 0));
         assert!(out.is_empty(), "nothing is copied, and no I/O started");
         for segment in segments.drain(..) {
             let Place::Slot { slot, .. } = segment.place else {

@@ -59,7 +59,7 @@ pub use index::recover::{Fate, Recovery, TableDamage};
 pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
 pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
 pub use modes::erase::{EraseKind, EraseOutcome};
-pub use modes::read::{ReadOutcome, Touched};
+pub use modes::read::{LineHits, ReadOutcome};
 pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;

@@ -7,8 +7,8 @@ use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
 use crate::{
-    Attempt, EraseKind, EraseOutcome, IoId, Outbox, Part, Place, ReadOutcome, Segment, Slot,
-    Touched, WriteOutcome, WriteTerms,
+    Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, ReadOutcome, Segment,
+    Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoResult, VolumeId};
 
@@ -20,7 +20,7 @@ impl<M: LineTable> Shard<M> {
         attempt: Attempt,
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
-    ) -> (ReadOutcome, Touched) {
+    ) -> (ReadOutcome, LineHits) {
         self.assert_part(part);
         assert!(segments.is_empty(), "the segments of another part");
         // Fast path: such a read is so short that borrowing the components for a `Reader` would
@@ -32,7 +32,7 @@ impl<M: LineTable> Shard<M> {
             self.volumes.get_mut(part.volume).counters_mut().read_hit_lines += 1;
             let place = Place::Slot { slot, offset: line.offset };
             segments.push(Segment { place, len: line.len });
-            return (ReadOutcome::Ready, Touched { hits: 1, misses: 0 });
+            return (ReadOutcome::Ready, LineHits { hits: 1, misses: 0 });
         }
         Reader::new(self.on(part.volume)).read(part, attempt, segments, out)
     }
