@@ -54,7 +54,7 @@ pub enum Hint {
 /// Queries that a policy makes about lines of its shard while it searches for one to evict.
 pub trait Lines {
     /// Returns true if the line is evictable now: clean, unpinned and without I/O in flight.
-    fn may_go(&self, slot: Slot) -> bool;
+    fn is_evictable(&self, slot: Slot) -> bool;
 
     /// The key under which the line was inserted: a well-mixed 64-bit hash of its volume and
     /// line number. Policies treat equal keys as the same line; a rare collision only
