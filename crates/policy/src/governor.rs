@@ -143,12 +143,12 @@ impl Default for Limits {
     }
 }
 
-/// A sample of the disk's activity since the last call.
+/// The disk's activity since the last sample.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct DiskSample {
     /// The time, in milliseconds.
     pub now_ms: u64,
-    /// The latencies of reads that completed since.
+    /// The latencies of reads that completed since the last sample.
     pub reads: ReadTimes,
     /// Total writeback so far, in thousandths of a burst; see [`Pace::bursts_milli`].
     pub written_milli: u64,
@@ -184,7 +184,7 @@ pub struct Governor {
     beside: ReadTimes,
     evaluated_ms: u64,
     evaluated_written_milli: u64,
-    /// The writeback total at the last call, and the last time a destage was seen.
+    /// The writeback total in the last sample, and the time of the last sample with a destage.
     written_milli: u64,
     last_destage_ms: Option<u64>,
     /// The end of the initial pause for the baseline.
@@ -234,19 +234,19 @@ impl Governor {
     }
 
     /// Takes a sample and returns the new writeback limits.
-    pub fn look(&mut self, seen: &Seen) -> Pace {
-        let Seen { now_ms, .. } = *seen;
-        if seen.writing || seen.written_milli != self.written_milli {
+    pub fn update(&mut self, sample: &DiskSample) -> Pace {
+        let DiskSample { now_ms, .. } = *sample;
+        if sample.writing || sample.written_milli != self.written_milli {
             self.last_destage_ms = Some(now_ms);
         }
-        self.written_milli = seen.written_milli;
+        self.written_milli = sample.written_milli;
         if self.last_destage_ms.is_none_or(|at_ms| now_ms > at_ms + DESTAGE_EFFECT_MS) {
-            self.idle.merge(&seen.reads);
+            self.idle.merge(&sample.reads);
             if self.idle.total() > IDLE_MAX {
                 self.idle.halve();
             }
         }
-        self.beside.merge(&seen.reads);
+        self.beside.merge(&sample.reads);
         let enough =
             self.beside.total() >= READS_ENOUGH || now_ms >= self.evaluated_ms + INTERVAL_MS;
         // Fewer reads suffice to see a far too high rate, or while the rate still doubles.
@@ -255,7 +255,7 @@ impl Governor {
             self.evaluate(now_ms);
         }
         Pace {
-            beside_reads_milli: self.beside_reads(seen),
+            beside_reads_milli: self.beside_reads(sample),
             ios_milli: self.limits.ios.saturating_mul(1_000),
             bytes: self.limits.bytes,
             in_flight: Pace::DEFAULT.in_flight,
@@ -311,10 +311,10 @@ impl Governor {
     }
 
     /// The rate during reads, in thousandths of a burst per second.
-    fn beside_reads(&mut self, seen: &Seen) -> u64 {
-        let by_age = seen.dirty_milli / self.limits.age_s.max(1);
+    fn beside_reads(&mut self, sample: &DiskSample) -> u64 {
+        let by_age = sample.dirty_milli / self.limits.age_s.max(1);
         let target = self.limits.target;
-        let is_pausing = target == ReadTarget::Idle && self.is_pausing(seen);
+        let is_pausing = target == ReadTarget::Idle && self.is_pausing(sample);
         match target {
             ReadTarget::Off => u64::MAX,
             _ if is_pausing => by_age,
@@ -324,12 +324,12 @@ impl Governor {
     }
 
     /// Returns true while writeback pauses until an idle baseline has been measured.
-    fn is_pausing(&mut self, seen: &Seen) -> bool {
-        if self.idle.total() >= IDLE_ENOUGH || seen.dirty_milli == 0 {
+    fn is_pausing(&mut self, sample: &DiskSample) -> bool {
+        if self.idle.total() >= IDLE_ENOUGH || sample.dirty_milli == 0 {
             return false;
         }
-        let until_ms = *self.paused_until_ms.get_or_insert(seen.now_ms + BASELINE_PAUSE_MS);
-        seen.now_ms < until_ms
+        let until_ms = *self.paused_until_ms.get_or_insert(sample.now_ms + BASELINE_PAUSE_MS);
+        sample.now_ms < until_ms
     }
 }
 

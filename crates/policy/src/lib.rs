@@ -29,7 +29,7 @@ mod weir;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use governor::{Governor, GovernorStatus, Limits, ReadTarget, ReadTimes, Seen};
+pub use governor::{DiskSample, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use split_cost::{

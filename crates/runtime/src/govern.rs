@@ -4,7 +4,7 @@ use crate::locks::Lock;
 use crate::pool::MappedLines;
 use crate::shared::Reads;
 use forebay_engine::Shard;
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, Seen};
+use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace};
 use forebay_types::{LINE_BYTES, VolumeId};
 
 /// The sampling interval in milliseconds: the interval of ticks of shards with dirty lines.
@@ -93,7 +93,7 @@ impl State {
             (writing || sample.writing, bytes + sample.dirty_bytes)
         });
         self.sampled_ms = now_ms;
-        self.pace = self.governor.look(&Seen {
+        self.pace = self.governor.update(&DiskSample {
             now_ms,
             reads: reads.take_times(),
             written_milli: self.shards.iter().map(|sample| sample.written_milli).sum(),

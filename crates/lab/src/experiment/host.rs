@@ -9,7 +9,7 @@ use forebay_engine::{
     Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Protection, Shard,
     ShardConfig,
 };
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, ReadTimes, Seen, Weir};
+use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace, ReadTimes, Weir};
 use forebay_types::{
     ByteRange, DiskGeometry, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId,
 };
@@ -152,7 +152,7 @@ impl CacheHost {
 
     fn poll_governor(&mut self) -> Pace {
         let counters = || self.shards.iter().map(|shard| shard.volume(VOLUME).counters());
-        self.governor.look(&Seen {
+        self.governor.update(&DiskSample {
             now_ms: self.now_ns / 1_000_000,
             reads: std::mem::take(&mut self.reads),
             written_milli: Pace::bursts_milli(

@@ -47,7 +47,7 @@ impl Bench {
 
     fn run(&mut self, seconds: u64) {
         let end_us = self.now_us + seconds * 1_000_000;
-        let (mut sampled_us, mut seen) = (self.now_us, Seen::default());
+        let (mut sampled_us, mut sample) = (self.now_us, DiskSample::default());
         while self.now_us < end_us {
             // A destage already in progress delays the read.
             let rate = self.pace.beside_reads_milli.min(1_000_000);
@@ -62,14 +62,14 @@ impl Bench {
             self.tokens_milli = (self.tokens_milli + rate * took_us / 1_000_000).min(5_000);
             self.now_us = self.free_us;
             self.reads.push(took_us);
-            seen.reads.add(ReadTimes::bucket_of(took_us), 1);
+            sample.reads.add(ReadTimes::bucket_of(took_us), 1);
             if self.now_us - sampled_us >= TICK_US {
-                seen.now_ms = self.now_us / 1_000;
-                seen.written_milli = self.written * 1_000;
-                seen.dirty_milli = self.dirty * 1_000;
-                self.pace = self.governor.look(&seen);
+                sample.now_ms = self.now_us / 1_000;
+                sample.written_milli = self.written * 1_000;
+                sample.dirty_milli = self.dirty * 1_000;
+                self.pace = self.governor.update(&sample);
                 self.paces.push(self.pace.beside_reads_milli);
-                (sampled_us, seen) = (self.now_us, Seen::default());
+                (sampled_us, sample) = (self.now_us, DiskSample::default());
             }
         }
     }
@@ -151,10 +151,10 @@ fn old_dirty_data_is_destaged_regardless_of_reads() {
 #[test]
 fn the_operators_limits_apply_until_they_are_removed() {
     let mut governor = Governor::new(Limits { bytes: 5 << 20, ios: 7, ..Limits::default() });
-    let pace = governor.look(&Seen::default());
+    let pace = governor.update(&DiskSample::default());
     assert_eq!((pace.bytes, pace.ios_milli), (5 << 20, 7_000));
     governor.set_limits(Limits::default());
-    let pace = governor.look(&Seen::default());
+    let pace = governor.update(&DiskSample::default());
     assert_eq!((pace.bytes, pace.ios_milli), (u64::MAX, u64::MAX));
 }
 
