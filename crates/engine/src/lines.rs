@@ -281,7 +281,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
             if lost != 0 {
                 self.clean_lost(slot, lost);
                 if self.volume.mode() == Mode::Bypass {
-                    // No operation will end that drops the line.
+                    // An idle line would stay: in bypass, completions drop the lines.
                     drop_if_idle(self.index, self.ops, slot);
                 } else if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);

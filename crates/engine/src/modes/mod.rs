@@ -29,7 +29,7 @@ pub enum WriteOutcome {
     Done,
     /// The write failed; the payload is no longer needed.
     Failed(IoError),
-    /// The part will be told to try again, and needs its payload then.
+    /// The part waits, and is retried after [`crate::Outcome::Retry`]; it needs its payload then.
     Waiting,
     /// The write to the disk has started; the part is answered when it completes. Until then
     /// segments of the I/O may refer to the payload.

@@ -28,7 +28,7 @@ const BRIDGE_BYTES_MAX: u64 = 16 << 10;
 pub enum ReadOutcome {
     /// The segments hold the data. The driver releases the pin of each slot in them.
     Ready,
-    /// The part will be told to try again.
+    /// The part waits, and is retried after [`crate::Outcome::Retry`].
     Waiting,
     /// A direct read has started. The segments hold the data when the part is answered.
     Started,

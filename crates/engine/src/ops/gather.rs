@@ -230,7 +230,7 @@ impl<M: LineTable> Completion<'_, M> {
     /// Repeats the writes of a failed common I/O one by one, so that one bad sector does not fail
     /// them all.
     fn retry_separately(&mut self, id: IoId, joined: &[u32], now_ms: u64, out: &mut Outbox) {
-        if self.lines.planted.is(PlantedBug::PraiseGathered) {
+        if self.lines.planted.is(PlantedBug::FailOnlyFirstGathered) {
             self.complete_io(id, Err(IoError::Io), now_ms, out);
             for &op in joined {
                 self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out);

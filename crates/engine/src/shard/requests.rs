@@ -22,7 +22,7 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> (ReadOutcome, LineHits) {
         self.assert_part(part);
-        assert!(segments.is_empty(), "the segments of another part");
+        assert!(segments.is_empty(), "`segments` is not empty");
         // Fast path: such a read is so short that borrowing the components for a `Reader` would
         // cost a tenth of its time.
         if attempt == Attempt::default()

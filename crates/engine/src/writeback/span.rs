@@ -232,9 +232,9 @@ impl<'a, M: LineTable> Planner<'a, M> {
         (LineKey(key.0 - before), before + after)
     }
 
-    /// The number of lines before a line, and from it on, that may go in one run: within its
-    /// stripe, or else its region, and no more than fit one I/O. A run does not cross into another
-    /// stripe: the array would have to split it, and the rest of that stripe may still become
+    /// The maximum length of the run around a line, in lines before it and in lines from it on. A
+    /// run fits one I/O, and does not leave the line's stripe, or its region if there are no
+    /// stripes: the array would have to split it, and the rest of the other stripe may still become
     /// dirty.
     fn run_limits(&self, key: LineKey) -> (u64, u64) {
         let stripes = self.stripes();

@@ -308,7 +308,7 @@ fn rounds_with_holding(rig: &mut Rig, rounds: u64, is_serial: bool) -> Vec<u64> 
 }
 
 #[test]
-fn a_trial_ends_holding_back_without_a_gain() {
+fn writes_are_no_longer_held_back_if_a_trial_finds_no_gain() {
     let mut rig = rig();
     let held_in = rounds_with_holding(&mut rig, 5_000, false);
     assert_eq!(held_in[..64], (0..64).collect::<Vec<_>>());
@@ -320,7 +320,7 @@ fn a_trial_ends_holding_back_without_a_gain() {
 }
 
 #[test]
-fn a_trial_keeps_holding_back_with_a_gain() {
+fn writes_are_still_held_back_if_a_trial_finds_a_gain() {
     let mut rig = rig();
     let held_in = rounds_with_holding(&mut rig, 5_000, true);
     assert!(held_in.len() > 4_500, "{}", held_in.len());

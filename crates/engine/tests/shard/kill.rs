@@ -368,6 +368,7 @@ fn a_damaged_table_is_refused() {
     let twice = vec![lines[0], lines[0], lines[1], lines[2]];
     assert_eq!(recover(twice, Fate::Kept), Some(TableDamage::Twice(key)));
 }
+
 /// The tests above fail with each of these planted bugs.
 #[cfg(feature = "sabotage")]
 #[test]

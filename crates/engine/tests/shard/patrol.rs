@@ -103,7 +103,7 @@ fn a_damaged_clean_line_leaves_the_pool() {
 }
 
 #[test]
-fn a_line_whose_lost_sectors_are_abandoned_leaves_a_bypassed_volume() {
+fn in_bypass_a_line_is_dropped_when_its_lost_sectors_are_abandoned() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     rig.write(1, 0, LINE, 5);
     seal_all(&mut rig);

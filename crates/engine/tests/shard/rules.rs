@@ -198,12 +198,12 @@ fn a_write_without_enough_slots_relocates_no_line() {
 }
 
 #[test]
-fn a_bad_sector_met_by_reading_ahead_fails_no_neighbour() {
+fn a_read_that_waited_for_a_failed_prefetch_is_retried_alone() {
     let mut rig = Rig::new(16, 8, Mode::WriteThrough);
     assert_eq!(rig.prefetch(0, 8 * LINE), 8);
     assert_eq!(rig.read(1, 0, LINE).0, ReadOutcome::Waiting);
     rig.complete(0, Err(IoError::Io));
-    let Some(Outcome::Retry(error)) = rig.take_outcome(1) else { panic!("told to try again") };
+    let Some(Outcome::Retry(error)) = rig.take_outcome(1) else { panic!("not retried") };
     // The retry reads only its own sectors, past the cache.
     assert_eq!(rig.read_again(1, 0, LINE, attempt_after(error)).0, ReadOutcome::Started);
     assert_eq!(rig.ios[0].range.len, LINE);
@@ -238,11 +238,11 @@ fn a_write_ignores_the_failure_of_a_read_it_waited_for() {
         WriteOutcome::Waiting
     );
     rig.complete(0, Err(IoError::Io));
-    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("told to try again") };
+    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("not retried") };
     let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
     assert_eq!(outcome, WriteOutcome::Waiting, "the dirty line under it is destaged first");
     rig.complete(0, Ok(()));
-    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("told to try again") };
+    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("not retried") };
     let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
     assert_eq!(outcome, WriteOutcome::Started);
     assert_eq!(rig.ios[0].verb, IoVerb::Write { fua: true });
@@ -320,7 +320,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
 }
 
 #[test]
-fn a_write_over_its_own_bad_sector_fails_and_keeps_what_was_dirty() {
+fn a_write_over_a_bad_sector_fails_and_keeps_the_dirty_data() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, 2 * LINE, 7), WriteOutcome::Done);
     assert_eq!(rig.write_again(2, 0, 512, 8, true, attempt_after(None)), WriteOutcome::Waiting);
@@ -342,7 +342,7 @@ fn a_write_over_its_own_bad_sector_fails_and_keeps_what_was_dirty() {
 /// A reply has the line pinned and no other slot is free: the dirty sectors stay in place, and the
 /// written ones become invalid.
 #[test]
-fn a_write_through_without_a_slot_keeps_dirty_sectors_beside_it() {
+fn a_write_through_without_a_slot_keeps_the_other_dirty_sectors_of_its_line() {
     for mode in [Mode::WriteThrough, Mode::Bypass] {
         let config = ShardConfig { dirty_lines_max: 1, ..ShardConfig::for_slots(1) };
         let mut rig = Rig::with(1, 4, Mode::WriteBack, config);
@@ -465,7 +465,7 @@ fn the_dirty_limit_counts_as_far_away_without_recent_writers() {
 }
 
 #[test]
-fn rate_limits_apply_to_all_writeback_but_flushes() {
+fn rate_limits_apply_to_all_writeback_except_flushes() {
     let config = ShardConfig { dirty_age_ms: 0, ..ShardConfig::for_slots(64) };
     let limited =
         [Pace { ios_milli: 10_000, ..Pace::DEFAULT }, Pace { bytes: 10 * LINE, ..Pace::DEFAULT }];
@@ -490,7 +490,7 @@ fn rate_limits_apply_to_all_writeback_but_flushes() {
 }
 
 #[test]
-fn a_line_cleaned_in_between_is_not_old() {
+fn a_line_destaged_since_the_last_pass_is_not_old() {
     let mut rig = Rig::new(8, 16, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     rig.tick(5_000);

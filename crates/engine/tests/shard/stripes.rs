@@ -104,7 +104,7 @@ fn a_part_longer_than_the_dirty_limit_is_not_throttled() {
 }
 
 #[test]
-fn an_incomplete_stripe_at_the_end_is_not_a_stripe() {
+fn a_partial_stripe_at_the_end_of_the_volume_is_not_a_whole_one() {
     let mut rig = Rig::new(64, 6, Mode::WriteBack);
     rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
     rig.write(1, 4 * LINE, 2 * LINE, 7);
