@@ -149,12 +149,12 @@ impl Default for Limits {
     }
 }
 
-/// A sample of the disk's activity since the last call.
+/// The disk's activity since the last sample.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct DiskSample {
     /// The time, in milliseconds.
     pub now_ms: u64,
-    /// The latencies of reads that completed since.
+    /// The latencies of reads that completed since the last sample.
     pub reads: ReadTimes,
     /// Total lines prefetched so far.
     pub prefetched_lines: u64,
@@ -194,10 +194,10 @@ pub struct Governor {
     beside: ReadTimes,
     evaluated_ms: u64,
     evaluated_written_milli: u64,
-    /// The writeback total at the last call, and the last time a destage was seen.
+    /// The writeback total in the last sample, and the time of the last sample with a destage.
     written_milli: u64,
     last_destage_ms: Option<u64>,
-    /// The totals of prefetched and missed lines at the last call, and the last time when most
+    /// The totals of prefetched and missed lines at the last sample, and the last time when most
     /// reads were prefetches.
     prefetched_lines: u64,
     missed_lines: u64,
@@ -252,22 +252,22 @@ impl Governor {
     }
 
     /// Takes a sample and returns the new writeback limits.
-    pub fn look(&mut self, seen: &Seen) -> Pace {
-        let Seen { now_ms, .. } = *seen;
-        if seen.writing || seen.written_milli != self.written_milli {
+    pub fn update(&mut self, sample: &DiskSample) -> Pace {
+        let DiskSample { now_ms, .. } = *sample;
+        if sample.writing || sample.written_milli != self.written_milli {
             self.last_destage_ms = Some(now_ms);
         }
-        self.written_milli = seen.written_milli;
-        if self.is_streaming(seen) {
-            return self.pace(seen, true);
+        self.written_milli = sample.written_milli;
+        if self.is_streaming(sample) {
+            return self.pace(sample, true);
         }
         if self.last_destage_ms.is_none_or(|at_ms| now_ms > at_ms + DESTAGE_EFFECT_MS) {
-            self.idle.merge(&seen.reads);
+            self.idle.merge(&sample.reads);
             if self.idle.total() > IDLE_MAX {
                 self.idle.halve();
             }
         }
-        self.beside.merge(&seen.reads);
+        self.beside.merge(&sample.reads);
         let enough =
             self.beside.total() >= READS_ENOUGH || now_ms >= self.evaluated_ms + INTERVAL_MS;
         // Fewer reads suffice to see a far too high rate, or while the rate still doubles.
@@ -275,12 +275,12 @@ impl Governor {
         if enough || early {
             self.evaluate(now_ms);
         }
-        self.pace(seen, false)
+        self.pace(sample, false)
     }
 
-    fn pace(&mut self, seen: &Seen, is_streaming: bool) -> Pace {
+    fn pace(&mut self, sample: &DiskSample, is_streaming: bool) -> Pace {
         Pace {
-            beside_reads_milli: self.beside_reads(seen, is_streaming),
+            beside_reads_milli: self.beside_reads(sample, is_streaming),
             ios_milli: self.limits.ios.saturating_mul(1_000),
             bytes: self.limits.bytes,
             in_flight: Pace::DEFAULT.in_flight,
@@ -289,15 +289,15 @@ impl Governor {
 
     /// Whether most reads are prefetches for sequential streams. A target set by the operator
     /// applies to streams too.
-    fn is_streaming(&mut self, seen: &Seen) -> bool {
-        let prefetched = seen.prefetched_lines.saturating_sub(self.prefetched_lines);
-        let missed = seen.missed_lines.saturating_sub(self.missed_lines);
-        (self.prefetched_lines, self.missed_lines) = (seen.prefetched_lines, seen.missed_lines);
+    fn is_streaming(&mut self, sample: &DiskSample) -> bool {
+        let prefetched = sample.prefetched_lines.saturating_sub(self.prefetched_lines);
+        let missed = sample.missed_lines.saturating_sub(self.missed_lines);
+        (self.prefetched_lines, self.missed_lines) = (sample.prefetched_lines, sample.missed_lines);
         // A client that waits for a prefetch in flight misses its lines, too.
         if prefetched > 0 && prefetched * 2 >= missed {
-            self.last_stream_ms = Some(seen.now_ms);
+            self.last_stream_ms = Some(sample.now_ms);
         }
-        let lately = self.last_stream_ms.is_some_and(|at_ms| seen.now_ms <= at_ms + STREAM_MS);
+        let lately = self.last_stream_ms.is_some_and(|at_ms| sample.now_ms <= at_ms + STREAM_MS);
         lately && self.limits.target == ReadTarget::Idle
     }
 
@@ -350,10 +350,10 @@ impl Governor {
     }
 
     /// The rate during reads, in thousandths of a burst per second.
-    fn beside_reads(&mut self, seen: &Seen, is_streaming: bool) -> u64 {
-        let by_age = seen.dirty_milli / self.limits.age_s.max(1);
+    fn beside_reads(&mut self, sample: &DiskSample, is_streaming: bool) -> u64 {
+        let by_age = sample.dirty_milli / self.limits.age_s.max(1);
         let target = self.limits.target;
-        let is_pausing = target == ReadTarget::Idle && self.is_pausing(seen);
+        let is_pausing = target == ReadTarget::Idle && self.is_pausing(sample);
         match target {
             ReadTarget::Off => u64::MAX,
             _ if is_pausing => by_age,
@@ -364,12 +364,12 @@ impl Governor {
     }
 
     /// Returns true while writeback pauses until an idle baseline has been measured.
-    fn is_pausing(&mut self, seen: &Seen) -> bool {
-        if self.idle.total() >= IDLE_ENOUGH || seen.dirty_milli == 0 {
+    fn is_pausing(&mut self, sample: &DiskSample) -> bool {
+        if self.idle.total() >= IDLE_ENOUGH || sample.dirty_milli == 0 {
             return false;
         }
-        let until_ms = *self.paused_until_ms.get_or_insert(seen.now_ms + BASELINE_PAUSE_MS);
-        seen.now_ms < until_ms
+        let until_ms = *self.paused_until_ms.get_or_insert(sample.now_ms + BASELINE_PAUSE_MS);
+        sample.now_ms < until_ms
     }
 }
 

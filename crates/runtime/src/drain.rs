@@ -133,7 +133,7 @@ impl Runtime {
         for shard in 0..self.shared.shards.len() {
             let mut shard = self.shared.shard(shard);
             if shard.has_volume(volume.id) {
-                shard.forget_lost(volume.id);
+                shard.abandon_lost(volume.id);
             }
         }
         self.flush(&volume, &mut progress)

@@ -235,7 +235,7 @@ impl Runtime {
         let shards = crate::protect::adopt::shards(&pool, timeouts.dirty_age)?;
         let shards = shards.into_iter().map(|mut shard| {
             shard.set_parity(ecc == Ecc::Parity);
-            (shard.hints(), Lock::new(shard))
+            (shard.slots().hints(), Lock::new(shard))
         });
         let (hints, shards) = shards.unzip();
         let inboxes: Result<Vec<_>, _> = (0..workers).map(|_| Inbox::new().map(Arc::new)).collect();
@@ -533,7 +533,7 @@ impl Runtime {
         let (id, mode) = (volume.id, change.mode);
         self.run_on(0, move |tasks| {
             for shard in 0..tasks.shared().shards.len() {
-                tasks.shared().shard(shard).set_mode(id, mode);
+                tasks.shared().shard(shard).volume_mut(id).set_mode(mode);
             }
         })?;
         if mode == Mode::Bypass {
@@ -546,7 +546,7 @@ impl Runtime {
     pub(crate) fn operations(&self, id: VolumeId) -> u64 {
         let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
         let with_volume = shards.filter(|shard| shard.has_volume(id));
-        with_volume.map(|shard| u64::from(shard.operations(id))).sum()
+        with_volume.map(|shard| u64::from(shard.volume(id).operations())).sum()
     }
 
     /// Bytes of the volume in dirty lines.
@@ -554,7 +554,7 @@ impl Runtime {
         // A volume that is being added or removed is in some shards only.
         let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
         let with_volume = shards.filter(|shard| shard.has_volume(id));
-        let lines: usize = with_volume.map(|shard| shard.dirty_lines(id)).sum();
+        let lines: usize = with_volume.map(|shard| shard.volume(id).dirty_lines()).sum();
         lines as u64 * forebay_types::LINE_BYTES
     }
 }

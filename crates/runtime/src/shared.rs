@@ -368,11 +368,12 @@ impl Shared {
         for number in 0..self.shards.len() {
             let mut shard = self.shard(number);
             shard.add_volume(volume.id, size_bytes, mode);
-            shard.set_stripes(volume.id, volume.stripes);
-            shard.set_elevator(volume.id, Arc::clone(&elevator), number);
-            shard.set_protection(volume.id, protection);
+            let in_shard = shard.volume_mut(volume.id);
+            in_shard.set_stripes(volume.stripes);
+            in_shard.set_elevator(Arc::clone(&elevator), number);
+            in_shard.set_protection(protection);
             if volume.order.is_some() {
-                shard.set_ordered(volume.id);
+                in_shard.set_ordered();
             }
         }
     }

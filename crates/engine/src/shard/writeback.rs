@@ -45,12 +45,6 @@ impl<M: LineTable> Shard<M> {
         self.on(volume).destager().flush(part, now_ms, out)
     }
 
-    /// Makes a volume ordered: only [`Shard::destage_epoch`] destages its lines from now on. Lines
-    /// that are dirty already belong to the current epoch. Call it after adding the volume.
-    pub fn set_ordered(&mut self, volume: VolumeId) {
-        self.volumes.get_mut(volume).writeback_mut().set_ordered();
-    }
-
     /// The oldest epoch with dirty lines. `current` is the driver's epoch; later writes belong to
     /// it or to a later one.
     pub fn oldest_epoch(&mut self, volume: VolumeId, current: u64) -> Option<u64> {

@@ -39,17 +39,17 @@ impl<R: Reactor> Context<'_, R> {
         answered: &mut Answered<Submitted, Memory>,
         segments: &[ReplySegment],
     ) {
-        let Answered { ticket, result, touched, is_lost, .. } = answered;
+        let Answered { ticket, result, line_hits, is_lost, .. } = answered;
         let request = &ticket.request;
         if *is_lost {
             tracing::error!(?request, "request lost by a bug, answered with an error: report this");
         }
         let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
-        let Some(result) = clients.complete(*worker, ticket, *result, *touched) else {
+        let Some(result) = clients.complete(*worker, ticket, *result, *line_hits) else {
             return release(shared, segments);
         };
         let memory = answered.memory.take();
-        let reply = Reply { result, segments, memory, touched: *touched };
+        let reply = Reply { result, segments, memory, line_hits: *line_hits };
         if front.completed(self, request, reply) == Pins::Released {
             release(&self.host.shared, segments);
         }
@@ -203,7 +203,7 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
 /// Whether a volume has dirty data. The shards must know the volume, as they do while it has
 /// clients.
 fn is_dirty(shared: &Shared, volume: VolumeId) -> bool {
-    (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(volume) > 0)
+    (0..shared.shards.len()).any(|shard| shared.shard(shard).volume(volume).dirty_lines() > 0)
 }
 
 impl<R: Reactor> Quota for Context<'_, R> {

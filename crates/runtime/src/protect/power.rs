@@ -85,7 +85,7 @@ impl Runtime {
         let id = self.named(name)?.id;
         self.run_on(0, move |tasks| {
             for shard in 0..tasks.shared().shards.len() {
-                tasks.shared().shard(shard).set_unsafe_supply(id, choice);
+                tasks.shared().shard(shard).volume_mut(id).set_unsafe_supply(choice);
             }
         })
     }

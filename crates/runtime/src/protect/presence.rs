@@ -85,7 +85,7 @@ impl Runtime {
                 if !shard.has_volume(volume.id) {
                     continue;
                 }
-                shard.mode(volume.id)
+                shard.volume(volume.id).mode()
             };
             if let Some(vault) = &volume.vault {
                 vault.rely(volume.id, mode)?;

@@ -319,7 +319,7 @@ impl Runtime {
 
     fn has_lost(&self, volume: &Volume) -> bool {
         let mut shards = 0..self.shared.shards.len();
-        shards.any(|at| self.shared.shard(at).lost_sectors(volume.id) > 0)
+        shards.any(|at| self.shared.shard(at).volume(volume.id).lost_sectors() > 0)
     }
 
     /// Voids the records that the previous process made of a volume, now that disk and journal have
@@ -361,7 +361,7 @@ impl Runtime {
         let mut line = AlignedBuffer::new(LINE_BYTES as usize);
         {
             let guard = self.shared.shard(shard);
-            if let Some(slot) = guard.slot_of(key, mask) {
+            if let Some(slot) = guard.slots().find_valid(key, mask) {
                 self.shared.pool.copy_line(shard, slot, &mut line);
                 return Ok(line);
             }

@@ -51,7 +51,7 @@ impl<R: Reactor> WorkerHost<R> {
         }
         let volume = Arc::clone(volume);
         let mut shards = 0..self.shared.shards.len();
-        let is_lost = shards.any(|at| self.shared.shard(at).lost_sectors(id) > 0);
+        let is_lost = shards.any(|at| self.shared.shard(at).volume(id).lost_sectors() > 0);
         volume.journal_is_stale.store(is_lost, Ordering::Relaxed);
         is_lost
     }
@@ -106,7 +106,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
                 carry_out(&self.shared.pool, shard, payload, step);
             }
         }
-        guard.settle_steps();
+        guard.finish_call();
         for note in out.notes.drain(..) {
             out.answers.extend(record_in_journal(&self.shared, shard, payload, &note));
         }

@@ -145,10 +145,10 @@ fn lose(runtime: &Runtime, line: u64) {
         assert!(begun.elapsed() < PATIENCE, "the line is never sealed");
         for number in 0..runtime.shared.shards.len() {
             let mut shard = runtime.shared.shard(number);
-            let seal = shard.slot_of(key, 0).and_then(|slot| shard.seal_of(slot));
+            let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
             if let Some(seal) = seal {
                 shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
-                let lost = shard.lost_sectors(id);
+                let lost = shard.volume(id).lost_sectors();
                 // A panic under the lock would end the process.
                 drop(shard);
                 assert_eq!(lost, 8);
@@ -207,7 +207,7 @@ fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {
     write(&runtime, 0, 2, false);
     let id = runtime.named("v").unwrap().id;
     wait_until("a tick sets the threshold of the shard", PATIENCE, || {
-        runtime.shared.shard(0).gather_below(id) == 16 << 10
+        runtime.shared.shard(0).volume(id).gather_below() == 16 << 10
     });
     runtime.stop(|_| ()).unwrap();
 }
@@ -330,8 +330,8 @@ fn clean(runtime: &Runtime) {
 fn resident(runtime: &Runtime, line: u64) -> bool {
     let id = runtime.named("v").unwrap().id;
     let key = LineKey::new(id, line);
-    let shards = 0..runtime.shared.shards.len();
-    shards.into_iter().any(|shard| runtime.shared.shard(shard).slot_of(key, 0xff).is_some())
+    let holds = |shard| runtime.shared.shard(shard).slots().find_valid(key, 0xff).is_some();
+    (0..runtime.shared.shards.len()).any(holds)
 }
 
 #[test]

@@ -520,7 +520,7 @@ impl Journal {
         let mut state = self.lock();
         let waits = state.log.barrier(part);
         if waits.is_err() && !state.failure_recorded {
-            state.deferred.push(Answer { part, outcome: Outcome::Unlogged });
+            state.deferred.push(Answer { part, outcome: Outcome::JournalFailed });
             return Ok(false);
         }
         waits
@@ -557,7 +557,7 @@ impl Journal {
         let mut answer = match noted {
             RecordOutcome::Recorded => None,
             RecordOutcome::Unneeded => Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
-            RecordOutcome::Refused => Some(Answer { part, outcome: Outcome::Unlogged }),
+            RecordOutcome::Refused => Some(Answer { part, outcome: Outcome::JournalFailed }),
             RecordOutcome::NoSpace => {
                 let result = Err(IoError::NoSpace);
                 Some(Answer { part, outcome: Outcome::Done(result) })
@@ -767,7 +767,7 @@ fn volume_names<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, numbers: &[u16
 fn answer_of(part: PartId, notice: Notification) -> Answer {
     let outcome = match notice {
         Notification::Durable => Outcome::Done(Ok(())),
-        Notification::Lost(_) => Outcome::Unlogged,
+        Notification::Lost(_) => Outcome::JournalFailed,
         Notification::Retry => Outcome::Retry(None),
     };
     Answer { part, outcome }

@@ -90,8 +90,8 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
     for line in lost {
         let Some(content) = content_of(journal, line, &image, &records) else { continue };
         let mut shard = shared.shard(line.shard);
-        let is_same =
-            shard.has_volume(volume) && shard.counters(volume).lost_lines == losses[line.shard];
+        let is_same = shard.has_volume(volume)
+            && shard.volume(volume).counters().lost_lines == losses[line.shard];
         // Sectors lost since then may be newer than what was read.
         is_done &= is_same && {
             let Content { key, sectors, bytes } = content;
@@ -150,7 +150,7 @@ fn payload_of(journal: &Journal, found: &FoundRecord) -> Option<Vec<u8>> {
 fn losses_of(shared: &Shared, volume: VolumeId) -> Option<Vec<u64>> {
     let of = |number| {
         let shard = shared.shard(number);
-        shard.has_volume(volume).then(|| shard.counters(volume).lost_lines)
+        shard.has_volume(volume).then(|| shard.volume(volume).counters().lost_lines)
     };
     (0..shared.shards.len()).map(of).collect()
 }

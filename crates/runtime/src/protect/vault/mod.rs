@@ -284,8 +284,8 @@ impl Vault {
     pub fn dirty_bytes(&self, ids: &[VolumeId]) -> u64 {
         let lines = |id| {
             let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
-            let lines = shards.filter(|shard| shard.has_volume(id)).map(|s| s.dirty_lines(id));
-            lines.sum::<usize>()
+            let with_volume = shards.filter(|shard| shard.has_volume(id));
+            with_volume.map(|shard| shard.volume(id).dirty_lines()).sum::<usize>()
         };
         ids.iter().map(|&id| lines(id)).sum::<usize>() as u64 * LINE_BYTES
     }
@@ -605,7 +605,7 @@ impl Vault {
     fn sample(&self, volume: &Volume, size_bytes: u64) {
         let mut dirty = Vec::new();
         for shard in 0..self.shared.shards.len() {
-            self.shared.shard(shard).dirty_keys(volume.id, &mut dirty);
+            dirty.extend(self.shared.shard(shard).volume(volume.id).dirty_keys());
         }
         let mut places = vault_places(self.number, size_bytes);
         places.retain(|place| !dirty.iter().any(|key| key.offset() == place.offset));
