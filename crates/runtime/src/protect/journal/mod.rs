@@ -430,6 +430,7 @@ impl Journal {
     /// Removes a volume that is no longer served and whose disk has all of its data.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
         self.release_disks(Some(number));
+        self.regain.forget(number);
         let names = {
             let mut state = self.lock();
             let names = volume_names(&state.log, &[number]);
