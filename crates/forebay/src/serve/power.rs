@@ -18,7 +18,7 @@ use forebay_power::drivers::{
 use forebay_power::{
     Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
 };
-use forebay_runtime::Runtime;
+use forebay_runtime::{DumpReport, Runtime};
 use forebay_types::{Action, Remedy, Size, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -44,8 +44,8 @@ pub(super) trait DumpTarget: Send + Sync {
     /// The measured write speed of a dump, in bytes per second.
     fn bytes_per_second(&self) -> Option<u64>;
 
-    /// Writes the dirty data of these volumes and reads it back. Returns its size in bytes.
-    fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<u64>;
+    /// Writes the dirty data of these volumes and reads it back.
+    fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<DumpReport>;
 
     /// Called whenever the machine changes to battery power or back. On battery, a target writes
     /// nothing but dumps.
@@ -342,9 +342,9 @@ impl MonitorThread {
     fn dump(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         let volumes = self.runtime.power_volumes();
-        let bytes = match &self.dump_target {
+        let report = match &self.dump_target {
             Some(target) => target.dump(&volumes)?,
-            None if self.dirty_bytes == 0 => 0,
+            None if self.dirty_bytes == 0 => DumpReport::default(),
             None => anyhow::bail!("there is no vault for {} of dirty data", Size(self.dirty_bytes)),
         };
         let unsynced = self.runtime.sync_power(SYNC_TIMEOUT);
@@ -354,8 +354,13 @@ impl MonitorThread {
              {}",
             unsynced.join(", ")
         );
-        let ms = begun.elapsed().as_millis() as u64;
-        tracing::warn!(size = %Size(bytes), ms, "dump complete and verified, power may be cut");
+        tracing::warn!(
+            size = %Size(report.bytes),
+            sealed_ms = report.sealed_ms,
+            relocated_batches = report.failures,
+            total_ms = begun.elapsed().as_millis() as u64,
+            "dump complete and verified, power may be cut"
+        );
         Ok(())
     }
 

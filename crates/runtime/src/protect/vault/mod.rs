@@ -305,7 +305,7 @@ impl Vault {
     /// flushes the disks of the volumes, and reads the dump back until the deadline. The report
     /// says whether the dump was verified and which disks were not flushed. Writes to the volumes
     /// are halted, here at the latest, and stay so: see the module's contracts. If there is already
-    /// a complete dump of these volumes, its report is returned.
+    /// a complete dump of these volumes, its report is returned. The caller logs the outcome.
     ///
     /// # Errors
     /// When some data could not be saved. It stays dirty in the pool, so the dump can be repeated
@@ -338,27 +338,11 @@ impl Vault {
         let dumped = self.dump_with(&mut work, volumes, deadline, begun);
         let mut state = self.state();
         state.phase = VaultPhase::Dumped;
-        state.dumped = if dumped.is_ok() { Some(volumes.to_vec()) } else { None };
-        match dumped {
-            Ok(report) => {
-                tracing::warn!(
-                    vault = %self.name,
-                    bytes = report.bytes,
-                    sealed_ms = report.sealed_ms,
-                    total_ms = report.total_ms,
-                    verified = report.verified,
-                    failures = report.failures,
-                    unflushed = ?report.unflushed,
-                    "dump complete"
-                );
-                state.last_dump = Some(report.clone());
-                Ok(report)
-            }
-            Err(error) => {
-                tracing::error!(error = error.with_causes(), "dump failed");
-                Err(error)
-            }
+        state.dumped = dumped.is_ok().then(|| volumes.to_vec());
+        if let Ok(report) = &dumped {
+            state.last_dump = Some(report.clone());
         }
+        dumped
     }
 
     fn dump_with(
