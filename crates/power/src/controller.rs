@@ -39,10 +39,9 @@ pub struct Decision {
     pub write_back_allowed: bool,
     /// Whether to destage dirty data urgently: it is unprotected, or exceeds the limit.
     pub drain_now: bool,
-    /// Whether to dump dirty data to the vault. Stays set until mains power is stable again.
+    /// Whether to halt writes, which would be newer than the vault's copy, and to dump dirty data to
+    /// the vault. Stays set until mains power is stable again.
     pub dump_now: bool,
-    /// Whether to stop accepting writes, which would be newer than the vault's copy.
-    pub stop_writes: bool,
     /// The combined state of all UPSes.
     pub state: PowerState,
     /// A human-readable reason.
@@ -136,7 +135,6 @@ impl PowerController {
             write_back_allowed,
             drain_now: !write_back_allowed || exposure.dirty_bytes > dirty_bytes_max,
             dump_now: self.dumping,
-            stop_writes: self.dumping,
             reason: self.reason(&state, speed, write_back_allowed),
             state,
             dump_in_ms,
