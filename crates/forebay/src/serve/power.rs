@@ -425,3 +425,6 @@ impl MonitorThread {
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 }
+
+#[cfg(test)]
+mod tests;
