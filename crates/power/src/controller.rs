@@ -39,8 +39,8 @@ pub struct Decision {
     pub write_back_allowed: bool,
     /// Whether to destage dirty data urgently: it is unprotected, or exceeds the limit.
     pub drain_now: bool,
-    /// Whether to halt writes, which would be newer than the vault's copy, and to dump dirty data to
-    /// the vault. Stays set until mains power is stable again.
+    /// Whether to halt writes, which would be newer than the vault's copy, and to dump dirty data
+    /// to the vault. Stays set until mains power is stable again.
     pub dump_now: bool,
     /// The combined state of all UPSes.
     pub state: PowerState,

@@ -18,7 +18,8 @@ pub(super) fn reading(status: &str, charge: u32, runtime: u32) -> Observation {
 }
 
 pub(super) fn trouble() -> Observation {
-    Err(ReadError::new(ReadErrorKind::TimedOut, "the server does not answer"))
+    let message = "the server does not answer";
+    Err(ReadError::new(ReadErrorKind::TimedOut, message, "check the network"))
 }
 
 pub(super) fn controller_of(text: &str) -> PowerController {
