@@ -11,7 +11,7 @@ use super::battery::Batteries;
 use crate::report::{sentence, with_remedy};
 use anyhow::{Context, anyhow};
 use forebay_api::{PowerStatus, SupplyStatus};
-use forebay_config::{Supply, SupplyPlace, UpsSettings};
+use forebay_config::{Ups, UpsSettings, UpsSource};
 use forebay_power::drivers::{
     Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Poller, now_ms,
 };
@@ -75,40 +75,40 @@ impl PowerMonitor {
         dump_target: Option<Arc<dyn DumpTarget>>,
         batteries: Batteries,
     ) -> anyhow::Result<Option<Self>> {
-        if settings.supplies.is_empty() {
+        if settings.upses.is_empty() {
             return Ok(None);
         }
         let expression = Expression::parse(&settings.needed).context("--ups-needed")?;
         let named = expression.names();
-        let known = |name: &str| settings.supplies.iter().find(|supply| supply.name == name);
+        let known = |name: &str| settings.upses.iter().find(|ups| ups.name == name);
         if let Some(name) = named.iter().find(|name| known(name).is_none()) {
             let error = anyhow!("--ups-needed names '{name}', which is not a configured UPS");
             let remedy = Remedy::from(Action::set("ups", format!("{name}@HOST")));
             return Err(with_remedy(error, remedy.or("remove it from the expression")));
         }
-        if let Some(idle) = settings.supplies.iter().find(|supply| !named.contains(&supply.name)) {
+        if let Some(idle) = settings.upses.iter().find(|ups| !named.contains(&ups.name)) {
             let error = anyhow!("--ups-needed does not name the UPS '{}'", idle.name);
             return Err(with_remedy(error, "add it to the expression, or remove its --ups"));
         }
         let (sender, observations) = mpsc::channel();
         let mut pollers = Vec::new();
-        let mut supplies = Vec::new();
+        let mut upses = Vec::new();
         for (index, name) in named.iter().enumerate() {
-            let supply = known(name).expect("the loop above found every name");
+            let ups = known(name).expect("the loop above found every name");
             let sender = sender.clone();
             let sink = Box::new(move |observation: Observation| {
                 // Fails only once the monitor's thread has ended.
                 let _ = sender.send((index, Instant::now(), observation));
             });
-            pollers.push(start_poller(supply, settings, sink)?);
-            supplies.push(supply.clone());
+            pollers.push(start_poller(ups, settings, sink)?);
+            upses.push(ups.clone());
         }
         let rules = rules(settings)?;
         let shared =
             Arc::new(Shared { status: Mutex::default(), stopping: AtomicBool::new(false) });
         let mut monitor = MonitorThread {
             controller: PowerController::new(expression, rules),
-            supplies,
+            upses,
             needed: settings.needed.clone(),
             pollers,
             observations,
@@ -159,13 +159,13 @@ fn rules(settings: &UpsSettings) -> anyhow::Result<Rules> {
 }
 
 fn start_poller(
-    supply: &Supply,
+    ups: &Ups,
     settings: &UpsSettings,
     sink: forebay_power::drivers::Sink,
 ) -> anyhow::Result<Poller> {
-    let poller = match &supply.place {
-        SupplyPlace::Nut(address) => {
-            let address: NutAddress = address.parse().with_context(|| format!("--ups {supply}"))?;
+    let poller = match &ups.place {
+        UpsSource::Nut(address) => {
+            let address: NutAddress = address.parse().with_context(|| format!("--ups {ups}"))?;
             let mut source = NutSource::new(address, POLL_INTERVAL);
             if let Some((user, password)) = &settings.login {
                 let (user, password) = (user.clone(), password.0.clone());
@@ -176,13 +176,13 @@ fn start_poller(
             }
             Poller::start(source, POLL_INTERVAL, sink)
         }
-        SupplyPlace::Command(words) => {
+        UpsSource::Command(words) => {
             let (program, arguments) =
                 words.split_first().expect("the configuration requires a program");
             let source = CommandSource::new(program.clone(), arguments.to_vec(), POLL_INTERVAL);
             Poller::start(source, POLL_INTERVAL, sink)
         }
-        SupplyPlace::File(path) => Poller::start(FileSource::new(path), POLL_INTERVAL, sink),
+        UpsSource::File(path) => Poller::start(FileSource::new(path), POLL_INTERVAL, sink),
     };
     Ok(poller?)
 }
@@ -198,7 +198,7 @@ enum Dump {
 
 struct MonitorThread {
     controller: PowerController,
-    supplies: Vec<Supply>,
+    upses: Vec<Ups>,
     needed: String,
     pollers: Vec<Poller>,
     observations: Receiver<(usize, Instant, Observation)>,
@@ -224,8 +224,8 @@ impl MonitorThread {
     fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let observed_at = match self.observations.recv_timeout(TICK) {
-                Ok((supply, at, observation)) => {
-                    self.controller.observe(supply, now_ms(), observation);
+                Ok((ups, at, observation)) => {
+                    self.controller.observe(ups, now_ms(), observation);
                     self.record_batteries();
                     Some(at)
                 }
@@ -243,7 +243,7 @@ impl MonitorThread {
     }
 
     fn record_batteries(&mut self) {
-        for (name, _, reading) in self.controller.supplies() {
+        for (name, _, reading) in self.controller.upses() {
             if let Some(reading) = reading {
                 self.batteries.observe(name, reading);
             }
@@ -385,7 +385,7 @@ impl MonitorThread {
 
     /// Notifies the servers of the UPSes that the data is safe and power may be cut.
     fn release(&self) {
-        for (poller, ups) in self.pollers.iter().zip(&self.supplies) {
+        for (poller, ups) in self.pollers.iter().zip(&self.upses) {
             if !poller.release(RELEASE_TIMEOUT) {
                 tracing::warn!(%ups, "cannot notify the UPS's server that power may be cut");
             }
@@ -393,10 +393,10 @@ impl MonitorThread {
     }
 
     fn update_status(&self, decision: &Decision) {
-        let supplies = self.controller.supplies().zip(&self.supplies);
-        let supplies = supplies.map(|((name, verdict, reading), supply)| SupplyStatus {
+        let upses = self.controller.upses().zip(&self.upses);
+        let upses = upses.map(|((name, verdict, reading), ups)| SupplyStatus {
             name: name.to_owned(),
-            place: supply.to_string(),
+            place: ups.to_string(),
             verdict: verdict.to_string(),
             status: reading.and_then(|reading| Some(reading.status.as_ref()?.to_string())),
             charge_percent: reading.and_then(|reading| reading.charge_percent),
@@ -420,7 +420,7 @@ impl MonitorThread {
             forecast: decision.forecast.to_string(),
             halted: !matches!(self.dump, Dump::None),
             needed: self.needed.clone(),
-            supplies: supplies.collect(),
+            supplies: upses.collect(),
         };
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

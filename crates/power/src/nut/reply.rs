@@ -135,13 +135,13 @@ fn take_row(
 }
 
 impl Reply {
-    /// The variables of `supply`, if this is the reply to `LIST VAR`.
+    /// The variables of `ups`, if this is the reply to `LIST VAR`.
     ///
     /// # Errors
     /// If it is another reply, or a row is not a pair of name and value.
-    pub fn variables(&self, supply: &str) -> Result<Vec<(&str, &str)>, ProtocolError> {
+    pub fn variables(&self, ups: &str) -> Result<Vec<(&str, &str)>, ProtocolError> {
         let Self::List { what, rows } = self else { return Err(ProtocolError::Unexpected) };
-        if !matches!(&what[..], [kind, of] if kind == "VAR" && of == supply) {
+        if !matches!(&what[..], [kind, of] if kind == "VAR" && of == ups) {
             return Err(ProtocolError::Unexpected);
         }
         rows.iter()

@@ -41,7 +41,7 @@ fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
     };
     MonitorThread {
         controller: PowerController::new(Expression::parse("a").unwrap(), Rules::default()),
-        supplies: Vec::new(),
+        upses: Vec::new(),
         needed: "a".to_owned(),
         pollers: Vec::new(),
         observations: mpsc::channel().1,

@@ -320,7 +320,7 @@ fn reason_names_the_ups() {
     assert_eq!(decision.reason, expected);
     let words: Vec<_> = bench
         .controller
-        .supplies()
+        .upses()
         .map(|(name, verdict, reading)| {
             format!("{name} {} {}", verdict.as_str(), reading.is_some())
         })
