@@ -234,12 +234,12 @@ impl UpsSettings {
     /// # Errors
     /// Two UPSes have one name, there are too many, the login is incomplete, or settings are given
     /// without a UPS.
-    pub(crate) fn checked(words: UpsOptions) -> ConfigResult<Self> {
+    pub(crate) fn checked(options: UpsOptions) -> ConfigResult<Self> {
         let fail = |mistake, message: String, remedy: Remedy| {
             Err(ConfigError::new(mistake, format!("ups: {message}"), remedy))
         };
-        let upses = &words.upses;
-        if upses.is_empty() && words != UpsOptions::default() {
+        let upses = &options.upses;
+        if upses.is_empty() && options != UpsOptions::default() {
             let message = "there are settings, but no UPS".to_owned();
             return fail(Mistake::Value, message, Action::set("ups", "NAME@HOST:PORT").into());
         }
@@ -256,7 +256,7 @@ impl UpsSettings {
                 "write NAME=UPS@HOST to give one another".into(),
             );
         }
-        let login = match (words.user, words.password) {
+        let login = match (options.user, options.password) {
             (Some(user), Some(password)) => Some((user, password)),
             (None, None) => None,
             _ => {
@@ -272,16 +272,16 @@ impl UpsSettings {
             let names: Vec<&str> = upses.iter().map(|ups| ups.name.as_str()).collect();
             names.join(" and ")
         };
-        let off = words.threshold.unwrap_or(Percent(79)).0;
+        let off = options.threshold.unwrap_or(Percent(79)).0;
         Ok(Self {
-            needed: words.needed.unwrap_or_else(all),
+            needed: options.needed.unwrap_or_else(all),
             login,
-            ca: words.ca,
+            ca: options.ca,
             charge_off_percent: off,
             charge_on_percent: (off + HYSTERESIS_PERCENT).min(100),
-            settle_seconds: words.settle.unwrap_or(Seconds(60)).0,
-            margin_seconds: words.margin.unwrap_or(Seconds(60)).0,
-            upses: words.upses,
+            settle_seconds: options.settle.unwrap_or(Seconds(60)).0,
+            margin_seconds: options.margin.unwrap_or(Seconds(60)).0,
+            upses: options.upses,
         })
     }
 }
@@ -353,13 +353,13 @@ mod tests {
         assert_eq!((checked.charge_off_percent, checked.charge_on_percent), (79, 85));
         let high = UpsOptions { threshold: Some(Percent(97)), ..two() };
         assert_eq!(UpsSettings::checked(high).unwrap().charge_on_percent, 100);
-        for (words, part) in [
+        for (options, part) in [
             (UpsOptions { user: Some("u".into()), ..two() }, "both user and password"),
             (UpsOptions { upses: vec![ups("a@x"), ups("a@y")], ..two() }, "called 'a'"),
             (UpsOptions { upses: Vec::new(), needed: Some("a".into()), ..two() }, "but no UPS"),
             (UpsOptions { upses: vec![ups("a"); 17], ..two() }, "more than 16"),
         ] {
-            let error = UpsSettings::checked(words).unwrap_err().explained();
+            let error = UpsSettings::checked(options).unwrap_err().explained();
             assert!(error.contains(part), "{error}");
         }
         assert!(UpsSettings::checked(UpsOptions::default()).unwrap().upses.is_empty());
