@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    IoEngine, LogLevel, MemorySetting, Percent, Protection, Seconds, SupplyPlace, TlsMode, Workers,
+    IoEngine, LogLevel, MemorySetting, Percent, Protection, Seconds, TlsMode, UpsSource, Workers,
 };
 use forebay_types::Fault;
 use forebay_types::{Durability, Mode};
@@ -69,7 +69,7 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.log, Some(LogLevel::Debug));
     assert_eq!(settings.tls, Some(TlsMode::Selective));
     assert_eq!(settings.tls_client_ca, Some("/etc/ca.pem".into()));
-    assert_eq!(settings.ups.supplies[1].place, SupplyPlace::File("/run/right".into()));
+    assert_eq!(settings.ups.upses[1].place, UpsSource::File("/run/right".into()));
     assert_eq!(settings.ups.threshold, Some(Percent(80)));
     assert_eq!(settings.ups.margin, Some(Seconds(90)));
     assert_eq!(settings.volumes[0], VolumeSpec::new("disk", "/dev/sdb").unwrap());

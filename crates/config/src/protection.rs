@@ -177,7 +177,7 @@ impl VolumeSpec {
             let message = format!("protection={}, but {what}", self.protection);
             Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
         };
-        if self.protection.has_ups() && ups.supplies.is_empty() {
+        if self.protection.has_ups() && ups.upses.is_empty() {
             return fail("no UPS is configured", Action::set("ups", "NAME@HOST:PORT").into());
         }
         if self.protection == Protection::Ups && !has_vault {
