@@ -24,8 +24,8 @@ impl Vault {
     /// a complete dump of these volumes, its report is returned. The caller logs the outcome.
     ///
     /// # Errors
-    /// When some data could not be saved. It stays dirty in the pool, so the dump can be repeated
-    /// and the data destaged. The next start loads what was written.
+    /// Some data could not be saved. It stays dirty in the pool, so the dump can be repeated, or
+    /// the data can be destaged. The next start loads the part of the dump that was written.
     pub fn dump(
         &self,
         volumes: &[VolumeId],
