@@ -213,7 +213,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         greeting.push_header(|out| handshake.greeting(out));
         let mut conn = Conn::new(socket, listener, self.cx.join(), handshake);
         conn.queued = greeting;
-        conn.deadline = Some(self.cx.now() + self.cx.patience().handshake);
+        conn.deadline = Some(self.cx.client_time() + self.cx.patience().handshake);
         let fd = conn.socket.as_raw_fd();
         conn.receiving = true;
         let index = self.nbd.conns.insert(conn);
@@ -223,7 +223,7 @@ impl<C: WorkerContext> Serving<'_, C> {
 
     fn check_deadlines(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
-        let now = self.cx.now();
+        let now = self.cx.client_time();
         if conn.deadline.is_some_and(|deadline| deadline <= now) {
             self.disconnect(index, "it took too long");
         } else if conn.fetch_by.is_some_and(|time| time <= now)

@@ -157,8 +157,9 @@ pub trait WorkerContext: RequestSink + Quota + Clients {
     /// The memory of the pool.
     fn pool(&self) -> &Arc<Self::Pool>;
 
-    /// The time at the start of the turn.
-    fn now(&self) -> Instant;
+    /// The time at the start of the turn, for timeouts of clients: the clock stands still while the
+    /// worker is held up.
+    fn client_time(&self) -> Instant;
 
     /// The time limits for clients.
     fn patience(&self) -> ClientTimeouts;

@@ -17,8 +17,7 @@ fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
          [[volume]]\nname = \"bad\"\nbacking = \"error(kind=read):memory:8MiB\"\n",
     )
     .unwrap();
-    let log = std::fs::File::create(directory.join("log")).unwrap();
-    let _daemon = Daemon::start_kept_with(directory, log, &file);
+    let _daemon = Daemon::start_kept_with(directory, &file);
     let gather = |at: usize| -> Value { status(directory)["volumes"][at]["gather"].clone() };
     assert_eq!(
         gather(1),

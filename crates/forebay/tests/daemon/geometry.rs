@@ -16,8 +16,7 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
          [[volume]]\nname = \"plain\"\nbacking = \"memory:8MiB\"\n",
     )
     .unwrap();
-    let log = std::fs::File::create(at("log")).unwrap();
-    let daemon = Daemon::start_kept_with(directory.path(), log, &at("forebay.toml"));
+    let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     let contradiction = "the disk reports rotational=no, but rotational=yes is set by hand and \
                          takes effect: leave it out if the disk is right";
     let found = status(directory.path());
@@ -45,7 +44,7 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
     let (_, text) = run_forebay(directory.path(), &["status"]);
     let row = "array    112KiB (set by hand)  16KiB (set by hand)  96KiB (set by hand)  112KiB";
     assert!(text.contains(row), "{text}");
-    let log = std::fs::read_to_string(at("log")).unwrap();
+    let log = daemon.log();
     for sentence in [format!("array: {contradiction}\n"), format!("wide: {note}\n")] {
         assert!(text.contains(&sentence), "{text}");
         let (name, note) = sentence.split_once(": ").unwrap();

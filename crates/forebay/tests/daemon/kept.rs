@@ -169,8 +169,7 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
         path.display()
     );
     std::fs::write(at("forebay.toml"), &good).unwrap();
-    let log = std::fs::File::create(at("log")).unwrap();
-    let daemon = Daemon::start_kept_with(directory.path(), log, &at("forebay.toml"));
+    let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     let mut client = daemon.client("disk");
     client.write(4096, &content(1, 1)).unwrap();
     let before = daemon.server();
@@ -231,16 +230,14 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
         )
     };
     std::fs::write(at("forebay.toml"), section("disk.img")).unwrap();
-    let log = std::fs::File::create(at("log")).unwrap();
-    let is_logged = |text: &str| std::fs::read_to_string(at("log")).unwrap().contains(text);
-    let daemon = Daemon::start_kept_with(directory.path(), log, &at("forebay.toml"));
+    let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     daemon.client("disk").write(8192, &content(2, 1)).unwrap();
     // The next server's configuration lacks the volume.
     std::fs::write(at("forebay.toml"), "").unwrap();
     let before = daemon.server();
     daemon.kill_server();
     wait_until("the next server logs it", PATIENCE, || {
-        is_logged("a volume that is not served, keeping it bytes=4096 volume=disk=")
+        daemon.log().contains("a volume that is not served, keeping it bytes=4096 volume=disk=")
     });
     assert_ne!(daemon.server(), before);
     wait_until("the control socket answers", PATIENCE, || {

@@ -89,12 +89,8 @@ impl UpsMachine {
     }
 
     pub(crate) fn start(&self) -> Daemon {
-        self.start_by(Daemon::start_with)
-    }
-
-    fn start_by(&self, start: fn(&Path, &str, &str, &[String], &[&str]) -> Daemon) -> Daemon {
         let vault = format!("{}", self.path("vault").display());
-        start(
+        Daemon::start_with(
             self.directory.path(),
             "auto",
             "96MiB",
@@ -234,16 +230,15 @@ fn dirty_data_dumped_at_low_battery_is_restored_from_the_vault() {
 fn a_dump_is_logged_once() {
     let machine = UpsMachine::new("");
     let ups = machine.start_ups();
-    let daemon = machine.start_by(Daemon::start_logged);
+    let daemon = machine.start();
     machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
     let mut client = daemon.client("disk");
     write_all(&mut client);
     ups.set_status("OB DISCHRG LB");
-    let log = || std::fs::read_to_string(machine.path("log")).unwrap();
-    wait_until("power may be cut", PATIENCE, || log().contains("power may be cut"));
+    wait_until("power may be cut", PATIENCE, || daemon.log().contains("power may be cut"));
     drop(client);
-    daemon.kill();
-    assert_eq!(log().matches("dump complete").count(), 1, "{}", log());
+    let log = daemon.log();
+    assert_eq!(log.matches("dump complete").count(), 1, "{log}");
 }
 
 /// Under a safe UPS, acknowledged zeroes may still be in the disk's cache. The daemon also flushes

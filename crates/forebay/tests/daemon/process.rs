@@ -11,6 +11,14 @@ pub const MIB: u64 = 1 << 20;
 /// Volume options for write-back without protection.
 pub const UNPROTECTED: &str = "mode=write-back,protection=none,accept-loss=yes";
 
+/// How much of a daemon's log a failed test prints, in bytes.
+const LOG_BYTES_PRINTED: usize = 16 << 10;
+
+/// The log of the daemons on a socket.
+fn log_path(socket: &Path) -> PathBuf {
+    socket.with_file_name("log")
+}
+
 /// Creates a sparse file.
 pub fn make_file(path: impl AsRef<Path>, bytes: u64) {
     std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
@@ -113,11 +121,11 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
-    /// Starts a daemon with a keeper, a configuration file and a log file.
-    pub fn start_kept_with(directory: &Path, log: std::fs::File, file: &Path) -> Self {
+    /// Starts a daemon with a keeper and a configuration file.
+    pub fn start_kept_with(directory: &Path, file: &Path) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
         let mut command = Self::command(program, directory, "auto", "64MiB", &[]);
-        command.args(["--keeper", "yes", "--config"]).arg(file).stderr(log);
+        command.args(["--keeper", "yes", "--config"]).arg(file);
         Self::spawn_kept(command, directory)
     }
 
@@ -145,7 +153,7 @@ impl Daemon {
             None => "exec \"$@\" </dev/null",
         };
         command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_forebay")]);
-        command.args(["serve", "--memory", "64MiB", "--workers", "2", "--log", "warn"]);
+        command.args(["serve", "--memory", "64MiB", "--workers", "2", "--log", "info"]);
         command.args(["--volume", volume, "--state"]).arg(directory.join("state"));
         command.arg("--nbd").arg(format!("unix:{}", directory.join("nbd.sock").display()));
         command.envs(variables.iter().copied());
@@ -170,21 +178,6 @@ impl Daemon {
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
-    /// Like [`Self::start_with`], with the log in the file `log` of the directory.
-    pub fn start_logged(
-        directory: &Path,
-        io: &str,
-        memory: &str,
-        volumes: &[String],
-        arguments: &[&str],
-    ) -> Self {
-        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
-        let mut command = Self::command(program, directory, io, memory, volumes);
-        let log = std::fs::File::create(directory.join("log")).unwrap();
-        command.args(["--keeper", "no"]).args(arguments).stderr(log);
-        Self::spawn(command, directory.join("nbd.sock"))
-    }
-
     /// Starts a daemon with a limit on open descriptors.
     pub fn start_limited(directory: &Path, io: &str, volume: &str, descriptors: u32) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
@@ -192,8 +185,7 @@ impl Daemon {
         let mut command = Command::new("sh");
         let script = format!("ulimit -n {descriptors} && exec \"$@\"");
         command.args(["-c", &script, "sh"]).arg(program).args(inner.get_args());
-        let log = std::fs::File::create(directory.join("log")).unwrap();
-        command.args(["--keeper", "no"]).stdin(Stdio::null()).stderr(log);
+        command.args(["--keeper", "no"]).stdin(Stdio::null());
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
@@ -207,7 +199,7 @@ impl Daemon {
         let socket = directory.join("nbd.sock");
         let mut command = Command::new(program);
         command
-            .args(["serve", "--io", io, "--memory", memory, "--workers", "2", "--log", "warn"])
+            .args(["serve", "--io", io, "--memory", memory, "--workers", "2", "--log", "info"])
             .arg("--state")
             .arg(directory.join("state"))
             .arg("--nbd")
@@ -219,8 +211,11 @@ impl Daemon {
         command
     }
 
-    /// Spawns a daemon and waits until it accepts clients.
+    /// Spawns a daemon and waits until it accepts clients. Its log goes to a file beside the
+    /// socket; if the test fails, its end is printed.
     pub fn spawn(mut command: Command, socket: PathBuf) -> Self {
+        let log = std::fs::File::options().create(true).append(true).open(log_path(&socket));
+        command.stderr(log.unwrap());
         let mut daemon = Self { child: command.spawn().unwrap(), is_kept: false, socket };
         wait_until("the daemon accepts clients", PATIENCE, || {
             let status = daemon.exit_status();
@@ -228,6 +223,11 @@ impl Daemon {
             is_served(&daemon.socket)
         });
         daemon
+    }
+
+    /// The log of all daemons on this socket.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(log_path(&self.socket)).unwrap()
     }
 
     /// Connects a client to a volume.
@@ -356,5 +356,11 @@ impl Drop for Daemon {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking()
+            && let Ok(log) = std::fs::read(log_path(&self.socket))
+        {
+            let end = &log[log.len().saturating_sub(LOG_BYTES_PRINTED)..];
+            eprintln!("the daemon's log:\n{}", String::from_utf8_lossy(end));
+        }
     }
 }

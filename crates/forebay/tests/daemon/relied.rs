@@ -258,8 +258,7 @@ fn an_adopted_pool_continues_without_its_journal_and_voids_it() {
     let journal = fixture.at("journal").display().to_string();
     let mode = key("mode", "write-back");
     section(&format!("{mode}{}{}", key("protection", "journal"), key("journal", &journal)));
-    let log = std::fs::File::create(fixture.at("log")).unwrap();
-    let daemon = Daemon::start_kept_with(fixture.here(), log, &fixture.at("forebay.toml"));
+    let daemon = Daemon::start_kept_with(fixture.here(), &fixture.at("forebay.toml"));
     let mut client = daemon.client("disk");
     (0..8).for_each(|line| client.write(line * LINE as u64, &content(line)).unwrap());
     drop(client);
@@ -270,8 +269,8 @@ fn an_adopted_pool_continues_without_its_journal_and_voids_it() {
         daemon.server() != before && is_served(&daemon.socket)
     });
     assert_all(&daemon, "disk");
+    let said = daemon.log();
     daemon.stop();
-    let said = std::fs::read_to_string(fixture.at("log")).unwrap();
     assert!(said.contains("recorded journal missing, not needed"), "{said}");
     let said = fixture.failed_start(&[fixture.with("disk", "journal")]);
     assert!(said.contains("older than the disks"), "{said}");

@@ -1,14 +1,16 @@
 //! Stopping a daemon: failing disks prevent it, clients do not; and mass disconnects.
 
 use crate::common::client::{PATIENCE, connect};
-use crate::common::raw::enter;
+use crate::common::raw::{enter, request};
 use crate::common::wait_until;
 use crate::process::{Daemon, UNPROTECTED, make_file};
+use forebay_nbd::proto::command;
 use forebay_types::IoError;
 use rustix::process::Signal;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::time::Duration;
 
 /// Clients that disconnect at once: far more than there are receive buffers.
 const CROWD: usize = 200;
@@ -74,7 +76,6 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
     for name in ["writes", "flushes"] {
         std::fs::copy(&disk, at(name)).unwrap();
     }
-    let log = std::fs::File::create(at("log")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command
         .args(["serve", "--memory", "64MiB", "--workers", "1", "--log", "info", "--keeper", "no"])
@@ -83,10 +84,8 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
         .arg("--state")
         .arg(at("state"))
         .arg("--nbd")
-        .arg(format!("unix:{}", at("nbd.sock").display()))
-        .stderr(log);
+        .arg(format!("unix:{}", at("nbd.sock").display()));
     let daemon = Daemon::spawn(command, at("nbd.sock"));
-    let log = || std::fs::read_to_string(at("log")).unwrap();
     let (mut back, mut through) = (daemon.client("writes"), daemon.client("flushes"));
     assert_eq!(back.write(0, &[7; 4096]), Ok(()));
     assert_eq!(through.write(0, &[8; 4096]), Ok(()));
@@ -95,7 +94,7 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
         wait_until("the failed stop is logged", PATIENCE, || {
             let failed = "shutdown failed, continuing to serve \
                           error=\"volume 'writes' still has 4096 bytes";
-            log().matches(failed).count() == times
+            daemon.log().matches(failed).count() == times
         });
         assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "the daemon keeps serving");
         assert_eq!(daemon.client("writes").read(0, 4096), Ok(vec![7; 4096]), "a new client");
@@ -108,4 +107,40 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
     assert!(code == Some(1) && text.contains("forebay volume trust flushes"), "{text}");
     let (code, text) = daemon.run(&["volume", "trust", "flushes"]);
     assert!(code == Some(1) && text.contains("a flush of the backing store"), "{text}");
+}
+
+/// Longer than a client may pause within a payload.
+const STALL: Duration = Duration::from_secs(35);
+
+/// The time for which the daemon itself did not run does not count against its clients.
+fn a_client_is_not_dropped_for_a_stall_of_the_daemon(io: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
+    let mut client = connect(&daemon.socket);
+    enter(&mut client, "disk");
+    client.write_all(&request(command::WRITE, 0, 1, 0, 4096)).unwrap();
+    client.write_all(&[1; 2048]).unwrap();
+    // The answer to another client shows that the payload has begun.
+    assert_eq!(daemon.client("disk").read(0, 512), Ok(vec![0; 512]));
+    daemon.signal(Signal::STOP);
+    std::thread::sleep(STALL);
+    daemon.signal(Signal::CONT);
+    assert_eq!(daemon.client("disk").read(0, 512), Ok(vec![0; 512]));
+    std::thread::sleep(Duration::from_secs(1));
+    client.write_all(&[1; 2048]).unwrap();
+    client.read_exact(&mut [0; 16]).unwrap();
+    assert_eq!(daemon.client("disk").read(0, 4096), Ok(vec![1; 4096]));
+    daemon.stop();
+}
+
+#[test]
+#[ignore = "takes long"]
+fn slow_a_client_is_not_dropped_for_a_stall_of_the_daemon_on_io_uring() {
+    a_client_is_not_dropped_for_a_stall_of_the_daemon("io_uring");
+}
+
+#[test]
+#[ignore = "takes long"]
+fn slow_a_client_is_not_dropped_for_a_stall_of_the_daemon_on_epoll() {
+    a_client_is_not_dropped_for_a_stall_of_the_daemon("epoll");
 }

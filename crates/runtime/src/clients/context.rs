@@ -353,8 +353,8 @@ impl<R: Reactor> WorkerContext for Context<'_, R> {
         &self.host.shared
     }
 
-    fn now(&self) -> Instant {
-        self.host.now
+    fn client_time(&self) -> Instant {
+        self.host.client_clock.time()
     }
 
     fn patience(&self) -> ClientTimeouts {

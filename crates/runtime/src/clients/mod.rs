@@ -6,12 +6,14 @@
 //! miscount.
 
 mod budget;
+mod clock;
 mod context;
 mod inquiry;
 mod refusals;
 mod tally;
 
 pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, Queue, Waiter};
+pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
 pub(crate) use inquiry::ExtentQueries;
 

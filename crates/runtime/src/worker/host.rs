@@ -2,7 +2,7 @@
 
 use super::io::{Ended, Ios};
 use super::tasks::OnDone;
-use crate::clients::{ClientCompletion, ClientTable, Completions};
+use crate::clients::{ClientClock, ClientCompletion, ClientTable, Completions};
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
 use crate::reactor::Reactor;
@@ -40,6 +40,8 @@ pub(crate) struct WorkerHost<R> {
     pub volume: Option<Arc<Volume>>,
     /// The time at the start of the turn.
     pub now: Instant,
+    /// The time for the timeouts of clients.
+    pub client_clock: ClientClock,
 }
 
 impl<R: Reactor> WorkerHost<R> {

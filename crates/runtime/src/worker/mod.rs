@@ -12,7 +12,7 @@ mod tasks;
 pub(crate) use host::{Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::{Outstanding, Tasks};
 
-use crate::clients::{ClientTable, Completions, Context, Deliveries};
+use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries};
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
 use crate::shared::{Message, Shared};
@@ -62,6 +62,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 ended: Vec::new(),
                 volume: None,
                 now,
+                client_clock: ClientClock::new(now),
             },
             front,
             deliveries: Deliveries::default(),
@@ -88,6 +89,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             };
             self.host.reactor.wait(timeout)?;
             self.host.now = Instant::now();
+            self.host.client_clock.advance(self.host.now);
             let mut idle = true;
             while let Some(event) = self.host.reactor.event() {
                 idle = false;
