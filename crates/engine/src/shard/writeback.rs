@@ -26,7 +26,7 @@ impl<M: LineTable> Shard<M> {
     pub fn needs_tick(&self) -> bool {
         self.quota.dirty_lines() > 0
             || self.quota.throttled() > 0
-            || self.volumes.iter().any(|(_, volume)| volume.writeback().has_waiter())
+            || self.volumes.iter().any(|volume| volume.writeback().has_waiter())
     }
 
     /// Resumes the elevator: another shard has found its next stop in this one.

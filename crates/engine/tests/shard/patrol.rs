@@ -131,8 +131,8 @@ fn a_flush_whose_last_line_is_lost_and_abandoned_is_answered_by_a_tick() {
     rig.complete(0, Ok(()));
     let (seal, kept) = rig.verify.pop().expect("the fill keeps the dirty sectors");
     rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b11 });
-    rig.shard.forget_lost(VOLUME);
-    assert_eq!((rig.shard.dirty_lines(VOLUME), rig.take_outcome(2)), (0, None));
+    rig.shard.abandon_lost(VOLUME);
+    assert_eq!((rig.shard.volume(VOLUME).dirty_lines(), rig.take_outcome(2)), (0, None));
     assert!(rig.shard.needs_tick(), "a flush is unanswered");
     rig.tick(50);
     assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Err(IoError::Io))));
