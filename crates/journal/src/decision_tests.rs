@@ -30,15 +30,15 @@ fn all() -> Vec<Inputs> {
             for vault in VAULTS {
                 for disk in DISKS {
                     for bits in 0..16 {
-                        let [clean_mark, accept_loss, accept_disk, each_write] =
+                        let [has_clean_mark, accept_loss, accept_disk, has_each_write] =
                             [0, 1, 2, 3].map(|bit| BOTH[bits >> bit & 1]);
                         all.push(Inputs {
                             journal,
-                            each_write,
+                            has_each_write,
                             pool,
                             vault,
                             disk,
-                            clean_mark,
+                            has_clean_mark,
                             accept_loss,
                             accept_disk,
                         });
@@ -63,14 +63,14 @@ fn is_served(inputs: Inputs) -> bool {
 
 /// The vault was written by the last server.
 fn vault_counts(inputs: Inputs) -> bool {
-    let is_there =
+    let is_present =
         matches!(inputs.vault, VaultState::Whole | VaultState::Incomplete | VaultState::Damaged);
-    !inputs.clean_mark && is_there
+    !inputs.has_clean_mark && is_present
 }
 
 /// The vault that may hold the newest data is missing.
 fn vault_is_missing(inputs: Inputs) -> bool {
-    !inputs.clean_mark && inputs.vault == VaultState::Missing
+    !inputs.has_clean_mark && inputs.vault == VaultState::Missing
 }
 
 /// The journal that may hold the newest data is missing. A clean stop removes this record for the
@@ -80,7 +80,7 @@ fn journal_is_missing(inputs: Inputs) -> bool {
 }
 
 fn pool_counts(inputs: Inputs) -> bool {
-    inputs.pool == PoolState::Adopted && !inputs.clean_mark
+    inputs.pool == PoolState::Adopted && !inputs.has_clean_mark
 }
 
 fn journal_counts(inputs: Inputs) -> bool {
@@ -139,7 +139,7 @@ fn never_ignores_loss() {
             assert!(!is_served(inputs), "{inputs:?}");
         }
         let is_broken = matches!(inputs.vault, VaultState::Incomplete | VaultState::Damaged);
-        let has_all = inputs.each_write
+        let has_all = inputs.has_each_write
             && matches!(inputs.journal, JournalState::Records | JournalState::Empty);
         if vault_counts(inputs) && is_broken && !has_all {
             assert!(!is_served(inputs), "{inputs:?}");
@@ -201,7 +201,7 @@ fn check(inputs: Inputs, block: &Block) {
         _ => 0,
     };
     // If the journal has every write, the journal or the disk has the vault's data.
-    let in_journal_too = inputs.each_write && block.in_vault;
+    let in_journal_too = inputs.has_each_write && block.in_vault;
     let disk = match (pool_counts(inputs), was_on_disk) {
         _ if in_journal_too && inputs.journal == JournalState::Empty => 3,
         (true, _) if !block.in_pool => newest_recorded,

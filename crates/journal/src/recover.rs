@@ -29,7 +29,7 @@ pub struct FoundRecord {
     pub record: Record,
     /// Position of its payload on the device, in bytes.
     pub position: u64,
-    /// The payload does not match its checksum.
+    /// Whether the payload does not match its checksum.
     pub is_damaged: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct Found {
 
 impl Found {
     /// The content of a new journal.
-    pub const fn nothing(superblock: Superblock) -> Self {
+    pub const fn empty(superblock: Superblock) -> Self {
         Self {
             superblock,
             records: Vec::new(),
@@ -100,8 +100,8 @@ impl Found {
         }
     }
 
-    /// Drops all records, because they are on stable storage on their disks.
-    pub fn drained(&mut self) {
+    /// Drops all records, because the disks have their data on stable storage.
+    pub fn drop_records(&mut self) {
         self.records.clear();
     }
 }
@@ -153,23 +153,23 @@ pub enum RecoverError {
 impl fmt::Display for RecoverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) => write!(f, "its superblock can't be read: {error}"),
+            Self::Io(error) => write!(f, "has an unreadable superblock: {error}"),
             Self::Superblock(error) => error.fmt(f),
             Self::Kind(LogKind::Journal) => f.write_str("holds a journal, not a vault"),
             Self::Kind(LogKind::Vault { .. }) => f.write_str("holds a vault, not a journal"),
             Self::Truncated { expected, found } => {
-                write!(f, "was made {expected} bytes long and has {found}")
+                write!(f, "had {expected} bytes when it was created, and has {found} now")
             }
             Self::On { error, .. } => error.fmt(f),
             Self::Missing => f.write_str("has no device that holds a journal"),
             Self::MayBeStale { .. } => f.write_str(
-                "has one of its two devices, and nothing says that the missing one is not newer",
+                "has only one of its two devices, and the missing one may be newer",
             ),
             Self::TwoJournals { journals: [a, b] } => {
                 write!(f, "has devices of different journals, {a} and {b}")
             }
             Self::Split { .. } => {
-                f.write_str("has two devices of which each went on without the other")
+                f.write_str("has two devices that each continued without the other")
             }
         }
     }
@@ -231,11 +231,11 @@ pub(crate) fn walk(
     walk.record_missing_tail();
     let Walk { mut found, extents, mut lags, .. } = walk;
     let Found { records, superblock, .. } = &mut found;
-    let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::has_valid_records);
-    records.retain(|found| counts(found.record.volume));
+    let is_valid = |number| superblock.volume(number).is_some_and(VolumeEntry::has_valid_records);
+    records.retain(|found| is_valid(found.record.volume));
     records.shrink_to_fit();
-    if found.superblock.clean {
-        // Only the end of the log was of interest.
+    if found.superblock.is_clean {
+        // The disks have everything: only the end of the log matters.
         found.records.clear();
         found.damage.clear();
         lags.clear();
@@ -291,7 +291,7 @@ struct Walk<'a> {
     devices: [Option<&'a mut dyn ReadAt>; MEMBERS_MAX],
     /// The current batch.
     buffer: Vec<u8>,
-    /// The same batch from the other device.
+    /// The batch that is being read, or the current one as another device has it.
     other: Vec<u8>,
     found: Found,
     extents: Extents,
@@ -307,7 +307,7 @@ struct Walk<'a> {
 
 /// What a place in the log holds.
 enum At {
-    /// A batch with this header, sound or with damaged payload.
+    /// A batch with this header, intact or with damaged payload.
     Batch(BatchHeader, Result<(), BatchInvalid>),
     /// No valid batch.
     Nothing,
@@ -322,7 +322,7 @@ impl<'a> Walk<'a> {
             devices,
             buffer: Vec::new(),
             other: Vec::new(),
-            found: Found { next_batch, ..Found::nothing(superblock) },
+            found: Found { next_batch, ..Found::empty(superblock) },
             segment: 0,
             offset: 0,
             extents: Vec::new(),
@@ -339,30 +339,30 @@ impl<'a> Walk<'a> {
             let mut records = Vec::new();
             let here = self.next_batch(is_first, &mut records);
             match here {
-                At::Batch(header, sound) => {
+                At::Batch(header, check) => {
                     // A damaged payload at the end of a journal is a torn write that was never
                     // acknowledged. In a vault it is damage: its batches are written in parallel.
                     let is_journal = self.found.superblock.kind == LogKind::Journal;
                     let may_be_torn =
-                        is_journal && sound.is_err() && header.batch >= self.known_batches();
+                        is_journal && check.is_err() && header.batch >= self.known_batches();
                     if may_be_torn && self.find_beyond(header.batch + 1).is_none() {
                         return;
                     }
-                    self.take(&header, sound, &records);
+                    self.take(&header, check, &records);
                 }
                 At::Nothing | At::Unreadable => {
                     let expected = self.found.next_batch;
                     let position = self.position(self.segment, self.offset);
                     let beyond = self.find_beyond(if is_first { 0 } else { expected + 1 });
-                    let unreadable = matches!(here, At::Unreadable);
+                    let is_unreadable = matches!(here, At::Unreadable);
                     let known = self.known_batches();
-                    let missing = expected < known || is_first && known > 0;
-                    if beyond.is_none() && !unreadable && !missing {
+                    let is_missing = expected < known || is_first && known > 0;
+                    if beyond.is_none() && !is_unreadable && !is_missing {
                         return;
                     }
                     let next = beyond.map(|header| header.batch);
                     // If the first batch is lost, the next readable batch bounds the loss.
-                    let last = next.map(|next| next - 1).or(missing.then(|| known - 1));
+                    let last = next.map(|next| next - 1).or(is_missing.then(|| known - 1));
                     let first = last.map_or(expected, |last| expected.min(last));
                     self.found.damage.push(Damage::Batches { first, next, position });
                     let Some(header) = beyond else { return };
@@ -454,9 +454,10 @@ impl<'a> Walk<'a> {
         best.map_or(At::Unreadable, |(_, at)| at)
     }
 
+    /// The indices of the devices that can be read.
     fn present(&self) -> impl Iterator<Item = usize> + use<> {
-        let there = self.devices.each_ref().map(Option::is_some);
-        (0..MEMBERS_MAX).filter(move |&device| there[device])
+        let is_present = self.devices.each_ref().map(Option::is_some);
+        (0..MEMBERS_MAX).filter(move |&device| is_present[device])
     }
 
     fn read(&mut self, device: usize, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
@@ -466,6 +467,7 @@ impl<'a> Walk<'a> {
 
     /// Records a lag if another device does not have the batch in the buffer.
     fn compare(&mut self, header: &BatchHeader, from: usize, device: usize) {
+        assert_eq!(self.buffer.len() as u64, header.len_bytes(), "the buffer holds the batch");
         let position = self.position(header.segment, header.offset);
         let mut other = std::mem::take(&mut self.other);
         other.resize(self.buffer.len(), 0);
@@ -477,10 +479,12 @@ impl<'a> Walk<'a> {
     }
 
     fn record_lag(&mut self, header: &BatchHeader, from: usize, to: usize) {
+        assert_ne!(from, to, "a device does not lag behind itself");
         let position = self.position(header.segment, header.offset);
         self.lags.push(CopyRange { from, to, position, len: header.len_bytes() });
     }
 
+    /// The batch at a place of one device that continues the log.
     fn batch_on(
         &mut self,
         device: usize,
@@ -494,8 +498,8 @@ impl<'a> Walk<'a> {
             Ok(None) => return At::Nothing,
             Err(_) => return At::Unreadable,
         };
-        let continues = header.batch == self.found.next_batch && header.chain == self.found.chain;
-        if !continues && !is_first {
+        let is_next = header.batch == self.found.next_batch && header.chain == self.found.chain;
+        if !is_next && !is_first {
             return At::Nothing;
         }
         let mut bytes = std::mem::take(&mut self.other);
@@ -522,12 +526,12 @@ impl<'a> Walk<'a> {
         if BatchHeader::decode(journal, header.segment, header.offset, bytes) != Ok(*header) {
             return At::Nothing;
         }
-        let sound = match check_batch(header, bytes, records) {
+        let check = match check_batch(header, bytes, records) {
             Err(BatchInvalid::Payload(_)) => Err(BatchInvalid::Payload(0)),
             Err(_) => return At::Nothing,
             Ok(()) => Ok(()),
         };
-        At::Batch(*header, sound)
+        At::Batch(*header, check)
     }
 
     /// The header of the batch at a place, if it is valid.
@@ -547,6 +551,7 @@ impl<'a> Walk<'a> {
         Ok(self.header_in(segment, offset, &block))
     }
 
+    /// The header in the first block of a batch, if it is valid at this place.
     fn header_in(&self, segment: u64, offset: u64, block: &[u8]) -> Option<BatchHeader> {
         let superblock = &self.found.superblock;
         let header = BatchHeader::decode(superblock.journal, segment, offset, block).ok()?;
@@ -554,7 +559,10 @@ impl<'a> Walk<'a> {
         (fits && superblock.is_valid_batch(header.generation, header.batch)).then_some(header)
     }
 
-    fn take(&mut self, header: &BatchHeader, sound: Result<(), BatchInvalid>, records: &[Record]) {
+    /// Adds the batch in the buffer to what was found, and moves to the place after it.
+    fn take(&mut self, header: &BatchHeader, check: Result<(), BatchInvalid>, records: &[Record]) {
+        assert_eq!(self.buffer.len() as u64, header.len_bytes(), "the buffer holds the batch");
+        assert_eq!(records.len(), header.records as usize, "the records belong to the batch");
         let payload_at = self.position(header.segment, header.offset) + HEADER_BYTES as u64;
         for (number, record) in (header.first_record..).zip(records) {
             let volume = self.found.superblock.volume(record.volume);
@@ -562,7 +570,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let at = HEADER_BYTES + record.payload_offset as usize;
-            let is_damaged = sound.is_err() && record.kind == RecordKind::Write && {
+            let is_damaged = check.is_err() && record.kind == RecordKind::Write && {
                 let bytes = &self.buffer[at..at + record.range.len as usize];
                 let ByteRange { offset, .. } = record.range;
                 Record::checksum_of(record.volume, offset, bytes) != record.checksum
@@ -578,7 +586,7 @@ impl<'a> Walk<'a> {
             // Doubling the threshold makes the cost per record constant on average.
             self.records_max = RECORDS_MIN.max(2 * self.found.records.len());
         }
-        if sound.is_err() {
+        if check.is_err() {
             self.found.damage.push(Damage::Payload { batch: header.batch });
         }
         let (position, len) = (self.position(header.segment, header.offset), header.len_bytes());
@@ -632,10 +640,10 @@ impl<'a> Walk<'a> {
             let len = (segment_bytes - at).min(CHUNK_BYTES);
             chunk.resize(len as usize, 0);
             let position = self.position(segment, at);
-            let whole = self.read(device, position, &mut chunk).is_ok();
+            let is_read = self.read(device, position, &mut chunk).is_ok();
             for (index, block) in chunk.chunks_exact_mut(BLOCK_BYTES as usize).enumerate() {
                 let from = index as u64 * BLOCK_BYTES;
-                if !whole && self.read(device, position + from, block).is_err() {
+                if !is_read && self.read(device, position + from, block).is_err() {
                     continue;
                 }
                 let header = self.header_in(segment, at + from, block);

@@ -67,7 +67,9 @@ pub use batch::{
     BatchHeader, BatchInvalid, HEADER_BYTES, RECORD_BYTES, Record, RecordKind, batch_bytes,
     check_batch, seal_batch,
 };
-pub use disk_info::{DiskInfo, Released, SAMPLES_MAX, Samples, hardware_sum, places, sample_of};
+pub use disk_info::{
+    DiskInfo, Released, SAMPLES_MAX, Samples, hardware_sum, sample_of, sample_places,
+};
 pub use superblock::{
     GENERATIONS_MAX, GenerationStart, LogKind, MEMBERS_MAX, Members, Superblock, SuperblockInvalid,
     VOLUMES_MAX, VolumeEntry,
@@ -138,6 +140,7 @@ impl Geometry {
 
     /// The position of a segment on the device in bytes.
     pub const fn position(&self, segment: u64) -> u64 {
+        debug_assert!(self.segments > 0, "a log has segments");
         LOG_OFFSET + segment % self.segments * self.segment_bytes
     }
 

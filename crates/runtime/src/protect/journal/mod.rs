@@ -338,7 +338,7 @@ impl Journal {
             if let Some(error) = state.log.failed() {
                 return Err(JournalError::Io { name: self.name.clone(), error });
             }
-            if state.log.superblock_is_durable() {
+            if state.log.is_superblock_durable() {
                 return Ok(());
             }
             self.wakeup.notify_all();
@@ -408,7 +408,7 @@ impl Journal {
             }
             state.serving.retain(|other| *other != number);
             state.serving.push(number);
-            state.log.restored(number);
+            state.log.end_restore(number);
         }
         let mut found = self.found.lock();
         found.records.retain(|record| record.record.volume != number);
@@ -613,7 +613,7 @@ impl Journal {
                 drop(state);
                 self.record_loss(&members);
                 state = self.lock();
-                state.log.loss_recorded();
+                state.log.confirm_loss_recorded();
                 continue;
             }
             let gone = std::mem::take(&mut state.gone);
