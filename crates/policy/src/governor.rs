@@ -143,17 +143,17 @@ impl Default for Limits {
     }
 }
 
-/// A sample of the disk's activity since the last call.
+/// The disk's activity since the last update of its governor.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct DiskActivity {
     /// The time, in milliseconds.
     pub now_ms: u64,
-    /// The latencies of reads that completed since.
+    /// The latencies of reads that completed since the last update.
     pub reads: ReadTimes,
     /// Total writeback so far, in thousandths of a burst; see [`Pace::bursts_milli`].
     pub written_milli: u64,
     /// Whether a destage is in flight.
-    pub writing: bool,
+    pub is_writing: bool,
     /// Lower bound of the work to destage all dirty data, in thousandths of a burst.
     pub dirty_milli: u64,
 }
@@ -180,18 +180,18 @@ pub struct GovernorStatus {
 pub struct Governor {
     limits: Limits,
     idle: ReadTimes,
-    /// Reads since the last evaluation, its time, and the writeback total at that time.
+    /// Reads since the last evaluation; the time of that evaluation, and the writeback total then.
     beside: ReadTimes,
     evaluated_ms: u64,
     evaluated_written_milli: u64,
-    /// The writeback total at the last call, and the last time a destage was seen.
+    /// The writeback total at the last update, and the last time that a destage was in flight.
     written_milli: u64,
     last_destage_ms: Option<u64>,
     /// The end of the initial pause for the baseline.
     paused_until_ms: Option<u64>,
     pace_milli: u64,
-    /// The rate was never too high yet, so it doubles.
-    searching: bool,
+    /// Whether the rate has never been too high yet. Until then it doubles.
+    is_searching: bool,
     status: GovernorStatus,
 }
 
@@ -208,7 +208,7 @@ impl Governor {
             last_destage_ms: None,
             paused_until_ms: None,
             pace_milli: Pace::DEFAULT.beside_reads_milli,
-            searching: true,
+            is_searching: true,
             status: GovernorStatus::default(),
         }
     }
@@ -216,7 +216,7 @@ impl Governor {
     /// Changes the operator's settings. Measurements are kept.
     pub fn set_limits(&mut self, limits: Limits) {
         if limits.target != self.limits.target {
-            self.searching = true;
+            self.is_searching = true;
             self.beside = ReadTimes::default();
         }
         self.limits = limits;
@@ -233,10 +233,10 @@ impl Governor {
         }
     }
 
-    /// Takes a sample and returns the new writeback limits.
-    pub fn look(&mut self, seen: &Seen) -> Pace {
-        let Seen { now_ms, .. } = *seen;
-        if seen.writing || seen.written_milli != self.written_milli {
+    /// Updates the governor with the disk's activity, and returns the new writeback limits.
+    pub fn update(&mut self, seen: &DiskActivity) -> Pace {
+        let DiskActivity { now_ms, .. } = *seen;
+        if seen.is_writing || seen.written_milli != self.written_milli {
             self.last_destage_ms = Some(now_ms);
         }
         self.written_milli = seen.written_milli;
@@ -247,11 +247,12 @@ impl Governor {
             }
         }
         self.beside.merge(&seen.reads);
-        let enough =
+        let is_due =
             self.beside.total() >= READS_ENOUGH || now_ms >= self.evaluated_ms + INTERVAL_MS;
-        // Fewer reads suffice to see a far too high rate, or while the rate still doubles.
-        let early = self.beside.total() >= READS_FEW && (self.searching || self.is_far_too_fast());
-        if enough || early {
+        // Fewer reads suffice while the rate still doubles, or to recognise a far too high rate.
+        let is_due_early =
+            self.beside.total() >= READS_FEW && (self.is_searching || self.is_far_too_fast());
+        if is_due || is_due_early {
             self.evaluate(now_ms);
         }
         Pace {
@@ -293,17 +294,17 @@ impl Governor {
         self.status.beside_us = reads.p99_us();
         let slow = reads.above(target_us);
         // One read in a hundred may be slow. The rate rises below 60 % of that.
-        let due = reads.total() / 100;
-        if slow > due {
+        let slow_max = reads.total() / 100;
+        if slow > slow_max {
             // Lower in proportion, so that a far too high rate does not need ten steps.
-            self.pace_milli = (self.pace_milli * due / slow).max(self.pace_milli / 4);
+            self.pace_milli = (self.pace_milli * slow_max / slow).max(self.pace_milli / 4);
             self.pace_milli = self.pace_milli.max(PACE_MIN_MILLI);
-            self.searching = false;
+            self.is_searching = false;
             self.status.lowered += 1;
-        } else if slow * 10 <= due * 6 {
+        } else if slow * 10 <= slow_max * 6 {
             let is_used = used_milli * 1_000 / passed_ms >= self.pace_milli / 2;
             if is_used && self.pace_milli < PACE_MAX_MILLI {
-                let more = if self.searching { self.pace_milli } else { self.pace_milli / 10 };
+                let more = if self.is_searching { self.pace_milli } else { self.pace_milli / 10 };
                 self.pace_milli += more.max(PACE_MIN_MILLI);
                 self.status.raised += 1;
             }
@@ -311,7 +312,7 @@ impl Governor {
     }
 
     /// The rate during reads, in thousandths of a burst per second.
-    fn beside_reads(&mut self, seen: &Seen) -> u64 {
+    fn beside_reads(&mut self, seen: &DiskActivity) -> u64 {
         let by_age = seen.dirty_milli / self.limits.age_s.max(1);
         let target = self.limits.target;
         let is_pausing = target == ReadTarget::Idle && self.is_pausing(seen);
@@ -324,7 +325,7 @@ impl Governor {
     }
 
     /// Returns true while writeback pauses until an idle baseline has been measured.
-    fn is_pausing(&mut self, seen: &Seen) -> bool {
+    fn is_pausing(&mut self, seen: &DiskActivity) -> bool {
         if self.idle.total() >= IDLE_ENOUGH || seen.dirty_milli == 0 {
             return false;
         }

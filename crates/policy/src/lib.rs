@@ -3,8 +3,8 @@
 //! An eviction policy is a pure value behind [`Eviction`]. It owns the eviction order and the
 //! ghosts of recently evicted lines, and nothing else: no data, index or clock. The engine keeps
 //! one value per shard and notifies it of accesses; the lab's trace replay drives the same code, so
-//! miss ratios measured there apply to the shipped policy. The lab has further
-//! policies, for comparison.
+//! miss ratios measured there apply to the shipped policy. The lab has further policies, for
+//! comparison.
 //!
 //! Lines are named by their [`Slot`]. Between [`Eviction::on_insert`] and the moment the slot is
 //! either returned by [`Eviction::evict`] or handed to [`Eviction::on_remove`], it is *resident*.
@@ -29,7 +29,7 @@ mod weir;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use governor::{Governor, GovernorStatus, Limits, ReadTarget, ReadTimes, Seen};
+pub use governor::{DiskActivity, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use split_cost::{
@@ -53,8 +53,8 @@ pub enum Hint {
 
 /// Queries that a policy makes about lines of its shard while it searches for one to evict.
 pub trait Lines {
-    /// Returns true if the line is evictable now: clean, unpinned and without I/O in flight.
-    fn may_go(&self, slot: Slot) -> bool;
+    /// Whether the line can be evicted now: it is clean, unpinned and has no I/O in flight.
+    fn is_evictable(&self, slot: Slot) -> bool;
 
     /// The key under which the line was inserted: a well-mixed 64-bit hash of its volume and
     /// line number. Policies treat equal keys as the same line; a rare collision only

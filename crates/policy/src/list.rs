@@ -81,7 +81,7 @@ impl Links {
 
     /// Inserts an unlisted slot at the front.
     pub fn push_front(&mut self, list: &mut List, slot: Slot) {
-        assert!(!self.is_listed(slot), "slot {slot} is in a list already");
+        assert!(!self.is_listed(slot), "slot {slot} is already in a list");
         self.links[slot as usize] = Link { fore: NIL, aft: list.front };
         match list.front {
             NIL => list.back = slot,
@@ -127,14 +127,14 @@ impl Links {
 
     /// Finds the evictable line nearest to the back, among the last [`PASS_OVER_MAX`]; it stays
     /// listed. If none is evictable, moves all of them to the front in one piece, so that the next
-    /// call examines others. Only then does progress cost order.
-    pub fn last_that_may_go(&mut self, list: &mut List, lines: &dyn Lines) -> Option<Slot> {
+    /// call examines others. Only then does the search change the order.
+    pub fn last_evictable(&mut self, list: &mut List, lines: &dyn Lines) -> Option<Slot> {
         let mut slot = list.back;
         for _ in 0..PASS_OVER_MAX {
             if slot == NIL {
                 return None;
             }
-            if lines.may_go(slot) {
+            if lines.is_evictable(slot) {
                 return Some(slot);
             }
             slot = self.fore(slot);
@@ -145,7 +145,7 @@ impl Links {
 
     /// Replaces `old` by the unlisted slot `new`.
     pub fn replace(&mut self, list: &mut List, old: Slot, new: Slot) {
-        assert!(!self.is_listed(new), "slot {new} is in a list already");
+        assert!(!self.is_listed(new), "slot {new} is already in a list");
         let link = self.links[old as usize];
         assert!(link.fore != OUT, "slot {old} is in no list");
         match link.fore {

@@ -4,7 +4,7 @@ use crate::locks::Lock;
 use crate::pool::MappedLines;
 use crate::shared::Reads;
 use forebay_engine::Shard;
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, Seen};
+use forebay_policy::{DiskActivity, Governor, GovernorStatus, Limits, Pace};
 use forebay_types::{LINE_BYTES, VolumeId};
 
 /// The sampling interval in milliseconds: the interval of ticks of shards with dirty lines.
@@ -92,11 +92,11 @@ impl State {
             (writing || sample.writing, bytes + sample.dirty_bytes)
         });
         self.sampled_ms = now_ms;
-        self.pace = self.governor.look(&Seen {
+        self.pace = self.governor.update(&DiskActivity {
             now_ms,
             reads: reads.take_times(),
             written_milli: self.shards.iter().map(|sample| sample.written_milli).sum(),
-            writing,
+            is_writing: writing,
             dirty_milli: Pace::bursts_milli(0, dirty_bytes),
         });
     }

@@ -214,21 +214,21 @@ mod tests {
 
     impl Fault for Broken {
         fn remedy(&self) -> Remedy {
-            Remedy::from("mend it").or(Action::set("vault", "PATH")).or("do without".to_owned())
+            Remedy::from("repair it").or(Action::set("vault", "PATH")).or("do without".to_owned())
         }
     }
 
     #[test]
-    fn message_causes_and_remedy_are_joined_by_the_program_that_shows_them() {
+    fn a_shown_error_has_its_message_causes_and_remedy() {
         let error = Broken(IoError::Io);
         let cause = "the vault can't be read: input/output error";
         assert_eq!(error.with_causes(), cause);
-        let neutral = "mend it, or set vault to PATH, or do without";
-        assert_eq!(error.explained(), format!("{cause}: {neutral}"));
+        let remedy = "repair it, or set vault to PATH, or do without";
+        assert_eq!(error.explained(), format!("{cause}: {remedy}"));
         let worded = error.remedy().worded(|action| match action {
-            Action::Set { setting, value } => format!("say --{setting} {value}"),
+            Action::Set { setting, value } => format!("use --{setting} {value}"),
             other => panic!("{other}"),
         });
-        assert_eq!(worded, "mend it, or say --vault PATH, or do without");
+        assert_eq!(worded, "repair it, or use --vault PATH, or do without");
     }
 }

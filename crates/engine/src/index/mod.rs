@@ -57,7 +57,7 @@ pub(crate) struct Slots<M> {
 struct View<'a>(&'a [LineMeta]);
 
 impl Lines for View<'_> {
-    fn may_go(&self, slot: Slot) -> bool {
+    fn is_evictable(&self, slot: Slot) -> bool {
         let line = &self.0[slot as usize];
         line.pins == 0 && line.dirty == 0
     }

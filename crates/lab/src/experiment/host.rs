@@ -9,7 +9,7 @@ use forebay_engine::{
     Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Protection, Shard,
     ShardConfig,
 };
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, ReadTimes, Seen, Weir};
+use forebay_policy::{DiskActivity, Governor, GovernorStatus, Limits, Pace, ReadTimes, Weir};
 use forebay_types::{
     ByteRange, DiskGeometry, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId,
 };
@@ -152,14 +152,14 @@ impl CacheHost {
 
     fn poll_governor(&mut self) -> Pace {
         let counters = || self.shards.iter().map(|shard| shard.counters(VOLUME));
-        self.governor.look(&Seen {
+        self.governor.update(&DiskActivity {
             now_ms: self.now_ns / 1_000_000,
             reads: std::mem::take(&mut self.reads),
             written_milli: Pace::bursts_milli(
                 counters().map(|counters| counters.destage_writes).sum(),
                 counters().map(|counters| counters.destaged_bytes).sum(),
             ),
-            writing: self.shards.iter().any(|shard| shard.destaging(VOLUME) > 0),
+            is_writing: self.shards.iter().any(|shard| shard.destaging(VOLUME) > 0),
             dirty_milli: Pace::bursts_milli(0, self.dirty_bytes()),
         })
     }

@@ -47,7 +47,7 @@ impl Bench {
 
     fn run(&mut self, seconds: u64) {
         let end_us = self.now_us + seconds * 1_000_000;
-        let (mut sampled_us, mut seen) = (self.now_us, Seen::default());
+        let (mut sampled_us, mut seen) = (self.now_us, DiskActivity::default());
         while self.now_us < end_us {
             // A destage already in progress delays the read.
             let rate = self.pace.beside_reads_milli.min(1_000_000);
@@ -67,9 +67,9 @@ impl Bench {
                 seen.now_ms = self.now_us / 1_000;
                 seen.written_milli = self.written * 1_000;
                 seen.dirty_milli = self.dirty * 1_000;
-                self.pace = self.governor.look(&seen);
+                self.pace = self.governor.update(&seen);
                 self.paces.push(self.pace.beside_reads_milli);
-                (sampled_us, seen) = (self.now_us, Seen::default());
+                (sampled_us, seen) = (self.now_us, DiskActivity::default());
             }
         }
     }
@@ -151,10 +151,10 @@ fn old_dirty_data_is_destaged_regardless_of_reads() {
 #[test]
 fn the_operators_limits_apply_until_they_are_removed() {
     let mut governor = Governor::new(Limits { bytes: 5 << 20, ios: 7, ..Limits::default() });
-    let pace = governor.look(&Seen::default());
+    let pace = governor.update(&DiskActivity::default());
     assert_eq!((pace.bytes, pace.ios_milli), (5 << 20, 7_000));
     governor.set_limits(Limits::default());
-    let pace = governor.look(&Seen::default());
+    let pace = governor.update(&DiskActivity::default());
     assert_eq!((pace.bytes, pace.ios_milli), (u64::MAX, u64::MAX));
 }
 
