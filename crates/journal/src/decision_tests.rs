@@ -94,18 +94,18 @@ fn every_combination_is_decided_by_the_rules() {
     for inputs in all {
         let decision = decide(inputs);
         let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
-        let holds = vault_counts(inputs) || pool_counts(inputs) || journal_counts(inputs);
+        let has_data = vault_counts(inputs) || pool_counts(inputs) || journal_counts(inputs);
         // A journal of another version may hold anything.
         let is_readable = inputs.journal != JournalState::OtherVersion;
         assert_eq!(decision == Decision::Refuse(Refusal::OtherVersion), !is_readable, "{inputs:?}");
         // Data is quarantined if, and only if, the disk is not known to be the right one.
-        let is_quarantined = is_readable && holds && !is_known && !inputs.accept_disk;
+        let is_quarantined = is_readable && has_data && !is_known && !inputs.accept_disk;
         assert_eq!(decision == Decision::Quarantine, is_quarantined, "{inputs:?}");
         // Without data and without a reason to refuse, the volume is served.
         let is_abandoned = inputs.journal == JournalState::Abandoned;
         let is_missing = vault_is_missing(inputs) || journal_is_missing(inputs);
-        let lacks = is_missing && !inputs.accept_loss;
-        if is_readable && !holds && !is_abandoned && !lacks {
+        let is_refused = is_missing && !inputs.accept_loss;
+        if is_readable && !has_data && !is_abandoned && !is_refused {
             assert_eq!(decision, Decision::Serve(Vec::new()), "{inputs:?}");
         }
         // With an abandoned journal, only an adopted pool can be served.
@@ -119,13 +119,13 @@ fn every_combination_is_decided_by_the_rules() {
 fn never_loads_void_data() {
     for inputs in all() {
         let loads = loads(inputs);
-        let vault = loads.contains(&Source::Vault);
-        assert!(!vault || vault_counts(inputs), "{inputs:?}");
-        let pool = loads.contains(&Source::Pool);
-        assert!(!pool || pool_counts(inputs), "{inputs:?}");
+        let has_vault = loads.contains(&Source::Vault);
+        assert!(!has_vault || vault_counts(inputs), "{inputs:?}");
+        let has_pool = loads.contains(&Source::Pool);
+        assert!(!has_pool || pool_counts(inputs), "{inputs:?}");
         let of_journal = [Source::Journal, Source::JournalAfterVault];
-        let journal = loads.iter().any(|source| of_journal.contains(source));
-        assert!(!journal || journal_counts(inputs), "{inputs:?}");
+        let has_journal = loads.iter().any(|source| of_journal.contains(source));
+        assert!(!has_journal || journal_counts(inputs), "{inputs:?}");
     }
 }
 
@@ -212,15 +212,15 @@ fn check(inputs: Inputs, block: &Block) {
     for source in loads(inputs) {
         match source {
             Source::Journal => {
-                // Without `JournalAfterVault` this is the whole journal.
-                let alone = !loads(inputs).contains(&Source::JournalAfterVault);
+                // With `JournalAfterVault`, this is only the part made before the vault.
+                let is_whole_journal = !loads(inputs).contains(&Source::JournalAfterVault);
                 if block.before_vault {
                     served = 2;
                 }
                 if in_journal_too {
                     served = 3;
                 }
-                if alone && block.after_vault {
+                if is_whole_journal && block.after_vault {
                     served = 4;
                 }
             }

@@ -497,8 +497,8 @@ impl<H: Host> Dispatcher<H> {
         let through = admission == Admission::Through;
         // Recorded under the shard's lock, so that records of overlapping writes are in order.
         let record = match admission {
-            Admission::Logged { wait: true } => Record::Answers,
-            Admission::Logged { wait: false } => Record::Answered,
+            Admission::Logged { is_awaited: true } => Record::Answers,
+            Admission::Logged { is_awaited: false } => Record::Answered,
             _ => Record::No,
         };
         let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
@@ -513,8 +513,8 @@ impl<H: Host> Dispatcher<H> {
             order.cut();
         }
         match (admission, outcome) {
-            (Admission::Logged { wait: true }, WriteOutcome::Done) => return Step::Logged,
-            (Admission::Logged { wait: false }, WriteOutcome::Done) => {}
+            (Admission::Logged { is_awaited: true }, WriteOutcome::Done) => return Step::Logged,
+            (Admission::Logged { is_awaited: false }, WriteOutcome::Done) => {}
             (Admission::Logged { .. }, _) => host.withdraw(part.volume),
             _ => {}
         }

@@ -67,11 +67,11 @@ pub struct Reply<'a, M> {
 pub enum Admission {
     /// The volume has no journal; its mode decides.
     Free,
-    /// The journal records the write. The note of the write consumes this permit; without a note,
-    /// the dispatcher calls [`Host::withdraw`].
+    /// The journal records the write. The write's note in the outbox consumes this permit; without
+    /// a note, the dispatcher calls [`Host::withdraw`].
     Logged {
         /// Whether the write is acknowledged only when its record is durable.
-        wait: bool,
+        is_awaited: bool,
     },
     /// The journal has no memory for the write now. The host sends the part a retry later.
     Wait,

@@ -278,7 +278,7 @@ fn hdd_spec(fields: &Fields<'_>) -> Result<HddSpec, SpecError> {
         scheduler: fields
             .get("scheduler", "ncq, elevator or fifo", scheduler)?
             .unwrap_or(default.scheduler),
-        write_cache: fields.get("write-cache", "on or off", switch)?.unwrap_or(false),
+        has_write_cache: fields.get("write-cache", "on or off", switch)?.unwrap_or(false),
         seed: fields.get("seed", "1", number)?.unwrap_or(default.seed),
         ..default
     })

@@ -126,7 +126,7 @@ fn a_hard_disk_has_realistic_sequential_rates() {
     // Without a cache, a write that just misses its sector waits a revolution.
     let lone = sequential_bytes_per_second(spec.clone(), WRITE, 64 << 10, 1) / 1_000_000;
     let queued = sequential_bytes_per_second(spec.clone(), WRITE, 64 << 10, 8) / 1_000_000;
-    let cached = HddSpec { write_cache: true, ..spec };
+    let cached = HddSpec { has_write_cache: true, ..spec };
     let cached = sequential_bytes_per_second(cached, WRITE, 64 << 10, 1) / 1_000_000;
     println!("sequential writes of 64 KiB: {lone} MB/s alone, {queued} queued, {cached} cached");
     assert!(lone < 12 && queued > 90 && cached > 90);
@@ -134,7 +134,7 @@ fn a_hard_disk_has_realistic_sequential_rates() {
 
 #[test]
 fn a_write_cache_answers_at_once_and_a_flush_waits_for_it() {
-    let mut hdd = Hdd::new(HddSpec { write_cache: true, ..HddSpec::new(64 * GIB) });
+    let mut hdd = Hdd::new(HddSpec { has_write_cache: true, ..HddSpec::new(64 * GIB) });
     let mut random = Random::new(5);
     for id in 0..100 {
         hdd.enqueue(id * 1000, id, WRITE, random.below(1 << 20) * 4096, 4096);
@@ -207,14 +207,14 @@ proptest! {
             (0u64..20_000_000, 0u8..5, 0u64..1000, 1u64..64),
             1..60,
         ),
-        write_cache: bool,
+        has_write_cache: bool,
         which in 0..4usize,
         scheduler in 0..3usize,
     ) {
         let scheduler =
             [Scheduler::Fifo, Scheduler::Elevator, Scheduler::ShortestPositioning][scheduler];
         let make = || -> Box<dyn DiskModel> {
-            let spec = HddSpec { write_cache, scheduler, queue_depth: 4, ..HddSpec::new(GIB) };
+            let spec = HddSpec { has_write_cache, scheduler, queue_depth: 4, ..HddSpec::new(GIB) };
             let (drive, level) = match which {
                 0 => return Box::new(Hdd::new(spec)),
                 1 => return Box::new(Ssd::new(SsdSpec::default())),
