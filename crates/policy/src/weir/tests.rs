@@ -174,6 +174,7 @@ fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_pinned() {
     let spared = main_slots.iter().filter(|&&slot| cache.policy.states[slot as usize].hits() < 3);
     assert!(spared.count() <= STEPS_MAX);
     cache.shard.pinned.fill(true);
+    cache.shard.asked.set(0);
     for incoming in 0..100 {
         assert_eq!(cache.policy.evict(key(50_000 + incoming), Hint::Normal, &cache.shard), None);
         let asked = cache.shard.asked.replace(0);
