@@ -186,7 +186,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Err(LogError::ShortSegments { segment_bytes });
         }
         let mut superblock = found.superblock.clone();
-        // Volume numbers are never reused, so the records of released volumes stay void.
+        // The numbers of released volumes are not reused, so their records stay void.
         superblock.volumes.retain(VolumeEntry::has_valid_records);
         superblock.is_clean = false;
         let generation = superblock.generation() + 1;
@@ -292,10 +292,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Ok(volume.number);
         }
         if superblock.volumes.len() == VOLUMES_MAX {
-            return Err(LogError::Volumes);
+            return Err(LogError::TooManyVolumes);
         }
         let number = superblock.next_volume;
-        let next_volume = number.checked_add(1).ok_or(LogError::Volumes)?;
+        let next_volume = number.checked_add(1).ok_or(LogError::TooManyVolumes)?;
         let name = name.to_owned();
         let disk = DiskInfo::default();
         let void_before = 0;

@@ -26,8 +26,8 @@
 //! chain equals the checksum of the previous header, and the checksums of its records and payload
 //! match. Only one batch is in flight at a time, so the first invalid batch is the end of the log
 //! if no valid batch follows. If one follows, the invalid batch is damage: it had been durable
-//! before the next was begun. The same holds for batches before the start of the newest generation,
-//! as long as the log begins before that generation's first segment.
+//! before the next was begun. An invalid batch before the start of the newest generation is damage
+//! as well, as long as the log begins before that generation's first segment.
 //!
 //! **Beginning of the log.** The superblock names the first segment still needed. A segment is
 //! overwritten only after a superblock that no longer needs it is durable.

@@ -202,8 +202,8 @@ pub struct Superblock {
     pub first_segment: u64,
     /// The generations in the log, in ascending order; the last one writes.
     pub starts: Vec<GenerationStart>,
-    /// The number for the next volume. Numbers are never reused, so that a record of a removed
-    /// volume is never taken for one of another volume.
+    /// The number for the next volume. A number is not reused while the log may hold records with
+    /// it, so that a record of a removed volume is never taken for one of another volume.
     pub next_volume: u16,
     /// The volumes. Records of other volumes are void.
     pub volumes: Vec<VolumeEntry>,

@@ -8,7 +8,7 @@
 //! - **Void**: if the disk of a volume has everything, a superblock voids all of the volume's
 //!   records so far. Its writes through then need no records, and so no space.
 //! - **Forward**: data that the disk does not take is still dirty in the pool. The log records it
-//!   again at its head, and the old records may go.
+//!   again at its head, so the old records are no longer needed.
 //! - **Fence**: if there is no space for that, the log records that the disk has everything except
 //!   some ranges. Writes through outside these ranges then need no record.
 //!
