@@ -132,11 +132,7 @@ pub fn comparable_places(
 }
 
 /// The places with a valid sample that no record covers.
-fn unrecorded(
-    mut places: Vec<Place>,
-    volume: &VolumeEntry,
-    records: &[FoundRecord],
-) -> Vec<Place> {
+fn unrecorded(mut places: Vec<Place>, volume: &VolumeEntry, records: &[FoundRecord]) -> Vec<Place> {
     places.retain(|place| volume.disk.samples.valid >> place.index & 1 == 1);
     for found in records.iter().filter(|found| found.record.volume == volume.number) {
         places.retain(|place| !overlaps(place, found.record.range));

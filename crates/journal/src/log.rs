@@ -453,9 +453,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let is_of_batch = matches!(write.bytes, LogBytes::Batch(_));
         let is_in_flight = match &self.writing {
             Writing::Nothing => false,
-            Writing::Batch { header, .. } => {
-                is_of_batch && write.len as u64 == header.len_bytes()
-            }
+            Writing::Batch { header, .. } => is_of_batch && write.len as u64 == header.len_bytes(),
             Writing::Superblock { .. } => !is_of_batch,
         };
         assert!(is_in_flight, "the completed write is not the one in flight");

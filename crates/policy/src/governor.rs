@@ -254,7 +254,7 @@ impl Governor {
     /// Takes a sample and returns the new writeback limits.
     pub fn update(&mut self, sample: &DiskSample) -> Pace {
         let DiskSample { now_ms, .. } = *sample;
-        if sample.writing || sample.written_milli != self.written_milli {
+        if sample.is_writing || sample.written_milli != self.written_milli {
             self.last_destage_ms = Some(now_ms);
         }
         self.written_milli = sample.written_milli;
@@ -268,7 +268,7 @@ impl Governor {
             }
         }
         self.beside.merge(&sample.reads);
-        let enough =
+        let is_due =
             self.beside.total() >= READS_ENOUGH || now_ms >= self.evaluated_ms + INTERVAL_MS;
         // Fewer reads suffice while the rate still doubles, or to recognise a far too high rate.
         let is_due_early =

@@ -241,7 +241,7 @@ impl<H: Host> Dispatcher<H> {
             self.run_part(host, id, part as u8);
         }
         let job = self.jobs.get_mut(id);
-        let missed = request.kind == RequestKind::Read && job.line_hits.misses > 0;
+        let has_missed = request.kind == RequestKind::Read && job.line_hits.misses > 0;
         self.part_done(host, id, Ok(()));
         if has_missed {
             self.on_miss(host, request.volume, request.range);
@@ -640,7 +640,8 @@ impl<H: Host> Dispatcher<H> {
     /// Releases the staged slots of a part that is answered while it waits for a retry.
     fn unstage_part(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
-        let Some(part) = job.parts.get(usize::from(name.part)).filter(|part| part.is_waiting) else {
+        let Some(part) = job.parts.get(usize::from(name.part)).filter(|part| part.is_waiting)
+        else {
             return;
         };
         let range = part.range;

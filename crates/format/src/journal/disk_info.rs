@@ -112,9 +112,8 @@ pub fn sample_places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u6
         let seed = journal.seed() ^ u64::from(volume);
         let spread = (0..stretches).map(|at| {
             // The product may need more than 64 bits.
-            let edge = |at: u64| {
-                (u128::from(blocks) * u128::from(at) / u128::from(stretches)) as u64
-            };
+            let edge =
+                |at: u64| (u128::from(blocks) * u128::from(at) / u128::from(stretches)) as u64;
             let (start, end) = (edge(at), edge(at + 1));
             start + mix(seed.wrapping_add(at << 16)) % (end - start)
         });

@@ -254,9 +254,7 @@ impl World {
             let versions = &mut self.sectors[sector];
             let mine = versions.iter_mut().find(|version| version.begin == request.begin);
             mine.unwrap().end = Some(self.clock);
-            versions.retain(|version| {
-                !is_ok || version.end.is_none_or(|end| end > request.begin)
-            });
+            versions.retain(|version| !is_ok || version.end.is_none_or(|end| end > request.begin));
         }
     }
 }
