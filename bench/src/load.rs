@@ -180,7 +180,7 @@ impl Load {
         let block = u64::from(self.block_bytes);
         ensure!(
             self.block_bytes.is_multiple_of(512) && (512..=32 << 20).contains(&block),
-            "--block {block} is no multiple of 512 between 512 and 32 MiB"
+            "--block {block} is not a multiple of 512 between 512 and 32 MiB"
         );
         ensure!(self.depth > 0 && self.connections > 0, "--depth and --connections start at 1");
         let span = self.span_bytes.unwrap_or(size_bytes.saturating_sub(self.start_bytes));

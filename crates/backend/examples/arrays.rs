@@ -67,7 +67,7 @@ fn modelled_kilobytes(pattern: &Pattern) -> Option<f64> {
 
 fn main() -> ExitCode {
     let Some(path) = std::env::args().nth(1) else {
-        eprintln!("arrays: give a file of patterns: see the top of examples/arrays.rs");
+        eprintln!("arrays: no file of patterns given: see the top of examples/arrays.rs");
         return ExitCode::FAILURE;
     };
     let text = match std::fs::read_to_string(&path) {
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         let line = line.trim_start_matches("measured ");
         let Some(pattern) = parse(line) else { continue };
         let Some(modelled) = modelled_kilobytes(&pattern) else {
-            eprintln!("arrays: no array for '{line}'");
+            eprintln!("arrays: '{line}' describes no valid array");
             return ExitCode::FAILURE;
         };
         let name = line.split_whitespace().take(9).collect::<Vec<_>>().join(" ");

@@ -167,7 +167,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Waits for the answer, and returns the memory with it.
+    /// Waits for the answer, and returns the memory and the answer.
     pub fn end(mut self) -> (AlignedBuffer, IoResult) {
         let result = self.wait.all()[0];
         (self.bytes.take().expect("the buffer is taken only here"), result)
@@ -189,7 +189,7 @@ pub struct Wait {
 struct Answers {
     results: Vec<Option<IoResult>>,
     missing: usize,
-    /// A thread is waiting. Otherwise the last answer need not wake any.
+    /// Whether a thread waits, which the last answer then wakes.
     is_awaited: bool,
 }
 
@@ -240,10 +240,10 @@ mod tests {
         let device = Blocking::new(&memory);
         device.write(8192, &[7; 4096], false).unwrap();
         let reads = [4096, 8192, 1 << 20].map(|at| device.begin_read(at, AlignedBuffer::new(4096)));
-        let [before, there, behind] = reads.map(Reading::end);
-        assert_eq!((before.1, before.0[0]), (Ok(()), 0));
-        assert_eq!((there.1, there.0[0], there.0[4095]), (Ok(()), 7, 7));
-        assert!(behind.1.is_err(), "past the end");
+        let [unwritten, written, past_the_end] = reads.map(Reading::end);
+        assert_eq!((unwritten.1, unwritten.0[0]), (Ok(()), 0));
+        assert_eq!((written.1, written.0[0], written.0[4095]), (Ok(()), 7, 7));
+        assert!(past_the_end.1.is_err());
         drop(device.begin_read(0, AlignedBuffer::new(4096)));
     }
 

@@ -21,7 +21,7 @@ const STEP_COUNT: u64 = 600;
 /// If the store violates the contract of a backend.
 pub fn check(backend: &Arc<dyn Backend>) {
     let suite = Suite::new(&**backend);
-    suite.describes_itself();
+    suite.description();
     suite.sizes();
     suite.buffers();
     suite.last_sector();
@@ -82,7 +82,7 @@ impl<'a> Suite<'a> {
         }
     }
 
-    fn describes_itself(&self) {
+    fn description(&self) {
         let description = self.backend.description();
         assert!(!description.name.is_empty(), "the store has no name");
         assert!(self.size_bytes >= WINDOW_BYTES, "{}: the suite needs 8 MiB", self.name);
@@ -186,8 +186,8 @@ impl<'a> Suite<'a> {
         let (from, to) = (128 << 10, 512 << 10);
         let result = self.blocking.discard(from, to - from);
         assert_eq!(result, Ok(()), "{}: discard", self.name);
-        self.assert_reads(0, &bytes[..from as usize], "a discard behind it");
-        self.assert_reads(to, &bytes[to as usize..], "a discard before it");
+        self.assert_reads(0, &bytes[..from as usize], "a discard after this range");
+        self.assert_reads(to, &bytes[to as usize..], "a discard before this range");
         let again = pattern(9, 64 << 10);
         self.write(200 << 10, &again);
         self.assert_reads(200 << 10, &again, "a discard and a write");

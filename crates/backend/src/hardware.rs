@@ -15,10 +15,11 @@ const NAMES: [&str; 6] = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial",
 /// backup has another inode.
 pub fn hardware_name(description: &Description) -> Option<String> {
     let device = description.identity.as_ref()?.strip_prefix("block:")?;
-    named_below(&Path::new(SYSFS).join(device))
+    name_in(&Path::new(SYSFS).join(device))
 }
 
-fn named_below(directory: &Path) -> Option<String> {
+/// The hardware name of the disk or partition with this directory in sysfs.
+fn name_in(directory: &Path) -> Option<String> {
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(path).ok()?;
         let text = text.trim();
@@ -46,17 +47,17 @@ mod tests {
         fs::create_dir_all(disk.join("sda2")).unwrap();
         fs::create_dir_all(disk.join("device")).unwrap();
         fs::write(disk.join("device/serial"), " S123 \n").unwrap();
-        assert_eq!(named_below(&disk).as_deref(), Some("S123"));
+        assert_eq!(name_in(&disk).as_deref(), Some("S123"));
         fs::write(disk.join("device/wwid"), "naa.5000c500a0b1c2d3\n").unwrap();
         fs::write(disk.join("serial"), "\n").unwrap();
-        assert_eq!(named_below(&disk).as_deref(), Some("naa.5000c500a0b1c2d3"));
+        assert_eq!(name_in(&disk).as_deref(), Some("naa.5000c500a0b1c2d3"));
         fs::write(disk.join("sda2/partition"), "2\n").unwrap();
         fs::write(disk.join("sda2/start"), "2048\n").unwrap();
         let link = directory.path().join("8:2");
         std::os::unix::fs::symlink(disk.join("sda2"), &link).unwrap();
         let name = "naa.5000c500a0b1c2d3 partition 2 at 2048";
-        assert_eq!(named_below(&link).as_deref(), Some(name));
-        assert_eq!(named_below(directory.path()), None);
+        assert_eq!(name_in(&link).as_deref(), Some(name));
+        assert_eq!(name_in(directory.path()), None);
     }
 
     #[test]

@@ -76,8 +76,8 @@ impl Buffer {
     /// # Safety
     /// Only before the I/O that carries this buffer is answered.
     pub const unsafe fn as_slice<'a>(&self) -> &'a [u8] {
-        // SAFETY: `new` guarantees valid memory until the answer, and the caller that it has not
-        // come.
+        // SAFETY: the memory is valid until the answer (`new`), and the caller guarantees that the
+        // I/O is not answered yet.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
@@ -112,7 +112,7 @@ impl Completion {
         Self { sink: Some(sink), tag }
     }
 
-    /// Answers.
+    /// Answers the I/O.
     pub fn complete(mut self, result: IoResult) {
         if let Some(sink) = self.sink.take() {
             sink.complete(self.tag, result);

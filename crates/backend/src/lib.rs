@@ -106,7 +106,7 @@ pub trait Backend: Send + Sync {
     /// store without a path is always present.
     ///
     /// # Errors
-    /// What happened to the store.
+    /// How the store was displaced.
     fn check_presence(&self) -> Result<(), Displaced> {
         self.below().map_or(Ok(()), |below| below.check_presence())
     }

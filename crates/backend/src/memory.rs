@@ -29,7 +29,7 @@ const LOCK_COUNT: usize = 64;
 #[non_exhaustive]
 pub enum MemoryError {
     /// Zero, or not a multiple of the sector size.
-    #[error("a memory disk cannot have {size_bytes} bytes")]
+    #[error("{size_bytes} bytes is not a valid size for a memory disk")]
     Size {
         /// The requested size.
         size_bytes: u64,
@@ -145,7 +145,7 @@ impl MemoryBackend {
         Ok(Self { description, map, written, locks, count: IoCounter::default() })
     }
 
-    /// Makes the disk read-only: it keeps its zeroes.
+    /// Makes the disk read-only or writable.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.description.read_only = read_only;
@@ -188,7 +188,7 @@ impl MemoryBackend {
         let _guard = read(self.lock_of(offset));
         if self.is_written(offset) {
             let from = self.map.at(offset, len as u64);
-            // SAFETY: both are `len` valid bytes, and the mapping overlaps no one's buffer.
+            // SAFETY: both are `len` valid bytes, and the mapping overlaps no buffer.
             unsafe { buffer.copy_from_nonoverlapping(from, len) }
         } else {
             // SAFETY: guaranteed by the caller. Avoiding the read saves the kernel a page of
@@ -204,7 +204,7 @@ impl MemoryBackend {
         let (word, bit) = written_bit(offset);
         self.written[word].fetch_or(bit, Ordering::Relaxed);
         let to = self.map.at(offset, len as u64);
-        // SAFETY: both are `len` valid bytes, and the mapping overlaps no one's buffer.
+        // SAFETY: both are `len` valid bytes, and the mapping overlaps no buffer.
         unsafe { to.copy_from_nonoverlapping(buffer, len) }
     }
 
@@ -225,8 +225,8 @@ impl MemoryBackend {
             let start = self.map.at(first_page, last_page - first_page);
             let len = (last_page - first_page) as usize;
             // SAFETY: whole pages of this private mapping, which read as zeroes afterwards.
-            let given = unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) };
-            if given.is_err() {
+            let returned = unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) };
+            if returned.is_err() {
                 // SAFETY: as for the edges. Locked memory cannot be returned, only cleared.
                 unsafe { start.write_bytes(0, len) }
             }
@@ -286,10 +286,10 @@ impl Backend for MemoryBackend {
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         for part in chunks(range) {
-            let hole = !self.is_written(part.offset);
+            let is_hole = !self.is_written(part.offset);
             match extents.last_mut() {
-                Some(last) if last.hole == hole => last.len += part.len,
-                _ => extents.push(Extent { len: part.len, hole, zero: hole }),
+                Some(last) if last.hole == is_hole => last.len += part.len,
+                _ => extents.push(Extent { len: part.len, hole: is_hole, zero: is_hole }),
             }
         }
         extents
@@ -362,12 +362,12 @@ mod tests {
             ("", "memory: has no valid size: write it like memory:1GiB"),
             (
                 "1000",
-                "a memory disk cannot have 1000 bytes: give a size above zero that is a \
-                 multiple of 512, like memory:1GiB",
+                "1000 bytes is not a valid size for a memory disk: give a size above zero that is \
+                 a multiple of 512, like memory:1GiB",
             ),
             (
                 "0",
-                "a memory disk cannot have 0 bytes: give a size above zero that is a \
+                "0 bytes is not a valid size for a memory disk: give a size above zero that is a \
                  multiple of 512, like memory:1GiB",
             ),
             ("8191PiB", "memory:8191PiB has no valid size: write it like memory:1GiB"),

@@ -30,14 +30,15 @@ struct State {
     /// Threads that wait for `wake`.
     idle: usize,
     threads: Vec<JoinHandle<()>>,
-    stopping: bool,
+    is_stopping: bool,
 }
 
 impl Pool {
     /// A pool of up to `thread_count_max` threads; none is running yet.
     pub(crate) fn new(name: &'static str, thread_count_max: usize, work: Work) -> Self {
         assert!(thread_count_max > 0, "a pool needs at least one thread");
-        let state = State { queue: VecDeque::new(), idle: 0, threads: Vec::new(), stopping: false };
+        let (queue, threads) = (VecDeque::new(), Vec::new());
+        let state = State { queue, idle: 0, threads, is_stopping: false };
         let shared =
             Shared { state: Mutex::new(state), wake: Condvar::new(), work, name, thread_count_max };
         Self { shared: Arc::new(shared) }
@@ -79,7 +80,7 @@ impl Shared {
                 drop(state);
                 (self.work)(io);
                 state = lock(&self.state);
-            } else if state.stopping {
+            } else if state.is_stopping {
                 return;
             } else {
                 state.idle += 1;
@@ -93,7 +94,7 @@ impl Shared {
 impl Drop for Pool {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
-        state.stopping = true;
+        state.is_stopping = true;
         let threads = std::mem::take(&mut state.threads);
         drop(state);
         self.shared.wake.notify_all();

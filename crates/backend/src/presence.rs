@@ -2,8 +2,8 @@
 
 use forebay_types::Size;
 
-/// A store's name no longer leads to it, or not to all of it. Writes still succeed, but the next
-/// process will not find them.
+/// Why the name of an open store no longer leads to it as it was opened. Writes may still succeed,
+/// but the next process will not find them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Displaced {
     /// The path does not exist.
@@ -13,9 +13,9 @@ pub enum Displaced {
     #[error("another file or device has taken its place")]
     Replaced,
     /// The file is shorter than when it was opened.
-    #[error("it was cut to {}", Size(*.bytes))]
+    #[error("it was truncated to {}", Size(*.bytes))]
     Shrunk {
-        /// Its size now.
+        /// Its present size.
         bytes: u64,
     },
     /// It was opened for writing, and is now read-only.

@@ -20,7 +20,7 @@ const SPIN_NS: u64 = 5_000;
 /// A scheduled action.
 pub(crate) type Event = Box<dyn FnOnce() + Send>;
 
-/// Owns the thread.
+/// Schedules events, and owns the thread that runs them.
 pub(crate) struct Timer {
     handle: TimerHandle,
 }
@@ -42,7 +42,7 @@ struct State {
     /// The sequence number of the next event; events of the same time keep their order.
     next_number: u64,
     thread: Option<JoinHandle<()>>,
-    stopping: bool,
+    is_stopping: bool,
 }
 
 struct Entry {
@@ -76,7 +76,7 @@ impl Timer {
     /// A timer whose clock starts now at zero.
     pub(crate) fn new() -> Self {
         let state =
-            State { events: BinaryHeap::new(), next_number: 0, thread: None, stopping: false };
+            State { events: BinaryHeap::new(), next_number: 0, thread: None, is_stopping: false };
         let shared =
             Shared { started: Instant::now(), state: Mutex::new(state), wake: Condvar::new() };
         Self { handle: TimerHandle { shared: Arc::new(shared) } }
@@ -92,7 +92,7 @@ impl Timer {
     /// Drops all events, and waits for the running one.
     pub(crate) fn stop(&self) {
         let mut state = lock(&self.handle.shared.state);
-        state.stopping = true;
+        state.is_stopping = true;
         let (thread, events) = (state.thread.take(), std::mem::take(&mut state.events));
         drop(state);
         self.handle.shared.wake.notify_all();
@@ -119,7 +119,7 @@ impl TimerHandle {
     /// the timer's thread and must not block. A stopped timer drops the event.
     pub(crate) fn schedule(&self, at_ns: u64, event: Event) {
         let mut state = lock(&self.shared.state);
-        if state.stopping {
+        if state.is_stopping {
             drop(state);
             return;
         }
@@ -151,7 +151,7 @@ impl Shared {
         // On failure, sleeps are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut state = lock(&self.state);
-        while !state.stopping {
+        while !state.is_stopping {
             let now_ns = self.started.elapsed().as_nanos() as u64;
             let wait_ns = state.events.peek().map(|first| first.at_ns.saturating_sub(now_ns));
             match wait_ns {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_timer_drops_its_events() {
+    fn a_dropped_timer_drops_its_events() {
         let timer = Timer::new();
         let handle = timer.handle().clone();
         let held = Arc::new(());

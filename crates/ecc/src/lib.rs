@@ -157,11 +157,11 @@ impl Code {
         seed: u64,
         expected: u32,
     ) -> Outcome {
-        let agrees = |line: &Line| checksum(seed, line) == expected;
+        let matches = |line: &Line| checksum(seed, line) == expected;
         let found = (*line, *parity);
-        let intact = agrees(line);
-        let outcome = if intact { Outcome::Clean } else { self.correct(line, parity) };
-        if intact || (outcome != Outcome::Clean && agrees(line)) {
+        let is_intact = matches(line);
+        let outcome = if is_intact { Outcome::Clean } else { self.correct(line, parity) };
+        if is_intact || (outcome != Outcome::Clean && matches(line)) {
             self.encode(line, parity);
             return repaired([(&found.0, line), (&found.1, parity)]);
         }
@@ -177,11 +177,11 @@ impl Code {
         seed: u64,
         expected: u32,
     ) -> Outcome {
-        let agrees = |sector: &Sector| checksum(seed, sector) == expected;
+        let matches = |sector: &Sector| checksum(seed, sector) == expected;
         let found = (*sector, *parity);
-        let intact = agrees(sector);
-        let outcome = if intact { Outcome::Clean } else { self.correct_sector(sector, parity) };
-        if intact || (outcome != Outcome::Clean && agrees(sector)) {
+        let is_intact = matches(sector);
+        let outcome = if is_intact { Outcome::Clean } else { self.correct_sector(sector, parity) };
+        if is_intact || (outcome != Outcome::Clean && matches(sector)) {
             self.encode_sector(sector, parity);
             return repaired([(&found.0, sector), (&found.1, parity)]);
         }

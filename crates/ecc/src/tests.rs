@@ -78,8 +78,8 @@ impl Numbers {
         std::array::from_fn(|_| self.next() as u8)
     }
 
-    /// Makes `count` different bytes of a group wrong. Which ones: anywhere in data and parity, in
-    /// a row, or all in the parity.
+    /// Damages `count` different bytes of a group: anywhere in data and parity, consecutive ones,
+    /// or only in the parity.
     fn damage(&mut self, line: &mut Line, parity: &mut LineParity, group: usize, count: usize) {
         let mut places: Vec<usize> = (0..76).collect();
         match self.below(4) {
@@ -209,8 +209,7 @@ fn slow_a_million_injections_are_corrected() {
     up_to_six_wrong_bytes(1_000_000, 4);
 }
 
-/// Damages more than six bytes of a group: `rounds` injections. Returns how many were taken for
-/// other damage.
+/// Damages more than six bytes of a group, `rounds` times. Returns the number of miscorrections.
 fn more_than_six_wrong_bytes(rounds: usize, seed: u64) -> usize {
     let mut numbers = Numbers(seed);
     let code = Code::detect();
@@ -363,7 +362,7 @@ proptest! {
             let mut parity = [0; SECTOR_PARITY_BYTES];
             code.encode_sector(sector, &mut parity);
             let (mut bad_sector, mut bad_parity) = (*sector, parity);
-            // The last one counts where two fall on one group.
+            // If two entries name one group, the last one counts.
             let groups: std::collections::BTreeMap<_, _> = places.iter().cloned().collect();
             for (&group, wrong) in &groups {
                 for (&place, change) in wrong {
@@ -373,16 +372,16 @@ proptest! {
                     }
                 }
             }
-            let of = |which: fn(usize) -> bool| {
-                let those = groups.iter().filter(|(_, wrong)| which(wrong.len()));
-                those.fold(0u64, |mask, (group, _)| mask | 1 << group)
+            let groups_with = |is_counted: fn(usize) -> bool| {
+                let counted = groups.iter().filter(|(_, wrong)| is_counted(wrong.len()));
+                counted.fold(0u64, |mask, (group, _)| mask | 1 << group)
             };
-            let damaged = of(|wrong| wrong > 0);
+            let damaged = groups_with(|wrong| wrong > 0);
             prop_assert_eq!(code.damaged_sector(&bad_sector, &bad_parity), damaged);
             let (mut line2, mut parity2) = (bad_sector, bad_parity);
             let repaired = code.repair_sector(&mut line2, &mut parity2, 1, sum);
             let outcome = code.correct_sector(&mut bad_sector, &mut bad_parity);
-            let lost = of(|wrong| wrong > 6);
+            let lost = groups_with(|wrong| wrong > 6);
             let bytes = groups.values().map(|wrong| wrong.len() as u32).sum();
             if damaged == 0 {
                 prop_assert_eq!(outcome, Outcome::Clean);

@@ -9,7 +9,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 pub struct Checksum(Digest);
 
 impl Checksum {
-    /// Begins a checksum. The seed makes the same bytes in another place have another checksum.
+    /// Begins a checksum. With a seed derived from their place, the same bytes have a different
+    /// checksum in another place.
     pub fn new(seed: u64) -> Self {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
         digest.update(&seed.to_le_bytes());
@@ -39,8 +40,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reference implementation, bit by bit.
-    fn slow(bytes: impl Iterator<Item = u8>) -> u32 {
+    /// The bit-by-bit reference implementation.
+    fn reference(bytes: impl Iterator<Item = u8>) -> u32 {
         let mut sum = !0_u32;
         for byte in bytes {
             sum ^= u32::from(byte);
@@ -53,7 +54,7 @@ mod tests {
 
     #[test]
     fn matches_the_published_check_value() {
-        assert_eq!(slow(b"123456789".iter().copied()), 0xe306_9283);
+        assert_eq!(reference(b"123456789".iter().copied()), 0xe306_9283);
         // Eight bytes of seed and one of content.
         assert_eq!(checksum(u64::from_le_bytes(*b"12345678"), b"9"), 0xe306_9283);
     }
@@ -69,7 +70,7 @@ mod tests {
             sum.add(&bytes[cut..]);
             prop_assert_eq!(sum.finish(), checksum(seed, &bytes));
             let all = seed.to_le_bytes().into_iter().chain(bytes.iter().copied());
-            prop_assert_eq!(sum.finish(), slow(all));
+            prop_assert_eq!(sum.finish(), reference(all));
         }
     }
 }

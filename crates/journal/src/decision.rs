@@ -27,8 +27,8 @@
 //!
 //! A clean mark states that the last server had flushed everything when it stopped. It voids a
 //! vault that the server had no time to clear. It does not void the journal's records: any records
-//! left then belong to volumes which that server did not have. The same holds for a missing
-//! journal: a server that stops cleanly removes its own volumes from that record.
+//! left then belong to volumes which that server did not have. Nor does it excuse a missing
+//! journal: a server that stops cleanly removes its own volumes from the state directory's record.
 //!
 //! **Contract** of the vault writer: a vault names the journal batch at which it was written, so
 //! that records before and after it can be told apart. While a loaded vault exists, no checkpoint
@@ -93,19 +93,20 @@ pub enum VaultState {
 pub struct Inputs {
     /// The journal.
     pub journal: JournalState,
-    /// The journal has every acknowledged write (`durability=ack`), not only the flushed ones.
-    pub each_write: bool,
+    /// Whether the journal has every acknowledged write (`durability=ack`), not only the flushed
+    /// ones.
+    pub has_each_write: bool,
     /// The pool.
     pub pool: PoolState,
     /// The vault.
     pub vault: VaultState,
     /// The disk.
     pub disk: DiskIdentity,
-    /// The last server stopped with everything flushed, and recorded that.
-    pub clean_mark: bool,
-    /// The operator accepts the loss.
+    /// Whether the last server recorded that it had flushed everything when it stopped.
+    pub has_clean_mark: bool,
+    /// Whether the operator accepts the loss.
     pub accept_loss: bool,
-    /// The operator confirms that this is the right disk.
+    /// Whether the operator confirms that this is the right disk.
     pub accept_disk: bool,
 }
 
@@ -153,28 +154,28 @@ pub enum Decision {
 impl Inputs {
     /// The state of the vault, unless a clean mark voids it.
     fn effective_vault(self) -> VaultState {
-        if self.clean_mark { VaultState::None } else { self.vault }
+        if self.has_clean_mark { VaultState::None } else { self.vault }
     }
 
     /// Whether the journal alone has everything that the disk lacks.
-    fn journal_is_complete(self) -> bool {
+    fn is_journal_complete(self) -> bool {
         let is_whole = matches!(self.journal, JournalState::Empty | JournalState::Records);
-        self.each_write && is_whole
+        self.has_each_write && is_whole
     }
 
     /// Whether any source holds data that the disk may lack.
     fn holds_data(self) -> bool {
-        let journal = matches!(self.journal, JournalState::Records | JournalState::Damaged);
-        let vault = matches!(
+        let has_records = matches!(self.journal, JournalState::Records | JournalState::Damaged);
+        let has_dump = matches!(
             self.effective_vault(),
             VaultState::Whole | VaultState::Incomplete | VaultState::Damaged
         );
-        let pool = self.pool == PoolState::Adopted && !self.clean_mark;
-        journal || vault || pool
+        let has_dirty_pool = self.pool == PoolState::Adopted && !self.has_clean_mark;
+        has_records || has_dump || has_dirty_pool
     }
 }
 
-/// Decides whether to serve a volume, and what to load. See the module's description.
+/// Decides whether to serve a volume, and what to load, by the rules at the top of this module.
 pub fn decide(inputs: Inputs) -> Decision {
     use Decision::{Quarantine, Refuse, Serve};
     if inputs.journal == JournalState::OtherVersion {
@@ -185,13 +186,14 @@ pub fn decide(inputs: Inputs) -> Decision {
         return Quarantine;
     }
     // After a clean stop the pool holds nothing that the disk lacks, so the journal is newer.
-    if inputs.pool == PoolState::Adopted && !inputs.clean_mark {
+    if inputs.pool == PoolState::Adopted && !inputs.has_clean_mark {
         return Serve(vec![Source::Pool]);
     }
     let sources = match from_storage(inputs) {
         Err(refusal) => return Refuse(refusal),
         Ok(sources) => sources,
     };
+    assert!(sources.is_empty() || inputs.holds_data(), "{sources:?} hold data: {inputs:?}");
     let is_abandoned = inputs.journal == JournalState::Abandoned;
     if is_abandoned { Refuse(Refusal::Abandoned) } else { Serve(sources) }
 }
@@ -202,7 +204,7 @@ fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
     let journal = inputs.journal;
     let vault = match inputs.effective_vault() {
         // A complete journal has every acknowledged write, so the vault is not needed.
-        VaultState::Incomplete | VaultState::Damaged if inputs.journal_is_complete() => {
+        VaultState::Incomplete | VaultState::Damaged if inputs.is_journal_complete() => {
             VaultState::None
         }
         VaultState::Missing if inputs.accept_loss => VaultState::None,

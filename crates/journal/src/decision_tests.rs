@@ -30,15 +30,15 @@ fn all() -> Vec<Inputs> {
             for vault in VAULTS {
                 for disk in DISKS {
                     for bits in 0..16 {
-                        let [clean_mark, accept_loss, accept_disk, each_write] =
+                        let [has_clean_mark, accept_loss, accept_disk, has_each_write] =
                             [0, 1, 2, 3].map(|bit| BOTH[bits >> bit & 1]);
                         all.push(Inputs {
                             journal,
-                            each_write,
+                            has_each_write,
                             pool,
                             vault,
                             disk,
-                            clean_mark,
+                            has_clean_mark,
                             accept_loss,
                             accept_disk,
                         });
@@ -63,14 +63,14 @@ fn is_served(inputs: Inputs) -> bool {
 
 /// The vault was written by the last server.
 fn vault_counts(inputs: Inputs) -> bool {
-    let is_there =
+    let is_present =
         matches!(inputs.vault, VaultState::Whole | VaultState::Incomplete | VaultState::Damaged);
-    !inputs.clean_mark && is_there
+    !inputs.has_clean_mark && is_present
 }
 
 /// The vault that may hold the newest data is missing.
 fn vault_is_missing(inputs: Inputs) -> bool {
-    !inputs.clean_mark && inputs.vault == VaultState::Missing
+    !inputs.has_clean_mark && inputs.vault == VaultState::Missing
 }
 
 /// The journal that may hold the newest data is missing. A clean stop removes this record for the
@@ -80,7 +80,7 @@ fn journal_is_missing(inputs: Inputs) -> bool {
 }
 
 fn pool_counts(inputs: Inputs) -> bool {
-    inputs.pool == PoolState::Adopted && !inputs.clean_mark
+    inputs.pool == PoolState::Adopted && !inputs.has_clean_mark
 }
 
 fn journal_counts(inputs: Inputs) -> bool {
@@ -94,18 +94,18 @@ fn every_combination_is_decided_by_the_rules() {
     for inputs in all {
         let decision = decide(inputs);
         let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
-        let holds = vault_counts(inputs) || pool_counts(inputs) || journal_counts(inputs);
+        let has_data = vault_counts(inputs) || pool_counts(inputs) || journal_counts(inputs);
         // A journal of another version may hold anything.
         let is_readable = inputs.journal != JournalState::OtherVersion;
         assert_eq!(decision == Decision::Refuse(Refusal::OtherVersion), !is_readable, "{inputs:?}");
         // Data is quarantined if, and only if, the disk is not known to be the right one.
-        let is_quarantined = is_readable && holds && !is_known && !inputs.accept_disk;
+        let is_quarantined = is_readable && has_data && !is_known && !inputs.accept_disk;
         assert_eq!(decision == Decision::Quarantine, is_quarantined, "{inputs:?}");
         // Without data and without a reason to refuse, the volume is served.
         let is_abandoned = inputs.journal == JournalState::Abandoned;
         let is_missing = vault_is_missing(inputs) || journal_is_missing(inputs);
-        let lacks = is_missing && !inputs.accept_loss;
-        if is_readable && !holds && !is_abandoned && !lacks {
+        let is_refused = is_missing && !inputs.accept_loss;
+        if is_readable && !has_data && !is_abandoned && !is_refused {
             assert_eq!(decision, Decision::Serve(Vec::new()), "{inputs:?}");
         }
         // With an abandoned journal, only an adopted pool can be served.
@@ -119,13 +119,13 @@ fn every_combination_is_decided_by_the_rules() {
 fn never_loads_void_data() {
     for inputs in all() {
         let loads = loads(inputs);
-        let vault = loads.contains(&Source::Vault);
-        assert!(!vault || vault_counts(inputs), "{inputs:?}");
-        let pool = loads.contains(&Source::Pool);
-        assert!(!pool || pool_counts(inputs), "{inputs:?}");
+        let has_vault = loads.contains(&Source::Vault);
+        assert!(!has_vault || vault_counts(inputs), "{inputs:?}");
+        let has_pool = loads.contains(&Source::Pool);
+        assert!(!has_pool || pool_counts(inputs), "{inputs:?}");
         let of_journal = [Source::Journal, Source::JournalAfterVault];
-        let journal = loads.iter().any(|source| of_journal.contains(source));
-        assert!(!journal || journal_counts(inputs), "{inputs:?}");
+        let has_journal = loads.iter().any(|source| of_journal.contains(source));
+        assert!(!has_journal || journal_counts(inputs), "{inputs:?}");
     }
 }
 
@@ -139,7 +139,7 @@ fn never_ignores_loss() {
             assert!(!is_served(inputs), "{inputs:?}");
         }
         let is_broken = matches!(inputs.vault, VaultState::Incomplete | VaultState::Damaged);
-        let has_all = inputs.each_write
+        let has_all = inputs.has_each_write
             && matches!(inputs.journal, JournalState::Records | JournalState::Empty);
         if vault_counts(inputs) && is_broken && !has_all {
             assert!(!is_served(inputs), "{inputs:?}");
@@ -201,7 +201,7 @@ fn check(inputs: Inputs, block: &Block) {
         _ => 0,
     };
     // If the journal has every write, the journal or the disk has the vault's data.
-    let in_journal_too = inputs.each_write && block.in_vault;
+    let in_journal_too = inputs.has_each_write && block.in_vault;
     let disk = match (pool_counts(inputs), was_on_disk) {
         _ if in_journal_too && inputs.journal == JournalState::Empty => 3,
         (true, _) if !block.in_pool => newest_recorded,
@@ -212,15 +212,15 @@ fn check(inputs: Inputs, block: &Block) {
     for source in loads(inputs) {
         match source {
             Source::Journal => {
-                // Without `JournalAfterVault` this is the whole journal.
-                let alone = !loads(inputs).contains(&Source::JournalAfterVault);
+                // With `JournalAfterVault`, this is only the part made before the vault.
+                let is_whole_journal = !loads(inputs).contains(&Source::JournalAfterVault);
                 if block.before_vault {
                     served = 2;
                 }
                 if in_journal_too {
                     served = 3;
                 }
-                if alone && block.after_vault {
+                if is_whole_journal && block.after_vault {
                     served = 4;
                 }
             }

@@ -48,7 +48,7 @@ pub struct Dump {
     offset: u64,
     chain: u32,
     next_record: u64,
-    /// The first segment in which this dump never placed a batch.
+    /// The first segment that this dump has never placed a batch in.
     fresh_segment: u64,
     placed: Vec<PlacedBatch>,
 }
@@ -69,7 +69,7 @@ impl Dump {
             sequence,
             size_bytes,
             geometry,
-            clean: false,
+            is_clean: false,
             first_segment: 0,
             starts: vec![GenerationStart { generation: 1, batch: 0, segment: 0 }],
             next_volume,
@@ -87,7 +87,7 @@ impl Dump {
         }
     }
 
-    /// Sets the number of the vault that takes the dump; zero for none.
+    /// Sets the number of the vault that the dump is written to; zero for none.
     #[must_use]
     pub fn in_vault(mut self, number: u64) -> Self {
         self.superblock.members = Members { own: number, current: [number, 0] };
@@ -137,6 +137,8 @@ impl Dump {
         records: &[Record],
         buffer: &mut [u8],
     ) -> Result<PlacedBatch, DumpFull> {
+        let is_unsealed = self.superblock.kind == LogKind::Vault { sealed: None };
+        assert!(is_unsealed, "a sealed dump takes no batch");
         let batch = self.placed.len() as u64;
         let geometry = self.superblock.geometry;
         let mut header = BatchHeader::new(
@@ -169,8 +171,10 @@ impl Dump {
         self.next_record += u64::from(header.records);
         assert!(self.offset <= geometry.segment_bytes, "a batch lies in one segment");
         assert_eq!(header.records as usize, records.len(), "every record is in the batch");
+        assert!(self.superblock.is_valid_batch(header.generation, batch), "batch {batch} is void");
         let (segment, offset, len) = (header.segment, header.offset, header.len_bytes());
         let placed = PlacedBatch { batch, segment, offset, len, chain, first_record };
+        assert!(self.position(&placed) + len <= self.superblock.size_bytes, "{placed:?}");
         self.placed.push(placed);
         Ok(placed)
     }
@@ -201,12 +205,13 @@ impl Dump {
         (self.segment, self.offset) = (segment, 0);
         self.fresh_segment = segment + 1;
         (self.chain, self.next_record) = (first.chain, first.first_record);
-        assert_eq!(self.placed.len() as u64, batch, "batches are numbered without a gap");
+        assert_eq!(self.placed.len() as u64, batch, "batches are numbered without gaps");
+        assert!(self.superblock.first_segment <= segment, "the dump begins at or before its head");
         Ok(())
     }
 
-    /// Marks the dump as whole in the next superblock. Call it only once every batch is on stable
-    /// storage.
+    /// Marks the dump as complete in the next superblock. The caller guarantees that every batch is
+    /// on stable storage.
     pub fn seal(&mut self) {
         self.superblock.kind = LogKind::Vault { sealed: Some(self.placed.len() as u64) };
     }

@@ -1,15 +1,15 @@
 //! Checks whether a disk is the one that a journal's records belong to.
 //!
-//! The configured name and backing say which disk is meant. Its size, its hardware identifier and
-//! the content of some blocks say which disk it is, and take precedence: a disk that moved to
+//! The configured name and backing say which disk is meant. The size, the hardware identifier and
+//! the content of some blocks identify the actual disk, and take precedence: a disk that moved to
 //! another path is recognised, and another disk at the same path is detected.
 //!
 //! The price: two blank disks of the same size cannot be told apart by content.
 
 use crate::FoundRecord;
 use forebay_format::journal::{
-    BLOCK_BYTES, JournalId, LogKind, SAMPLES_MAX, Samples, Superblock, VolumeEntry, places,
-    sample_of,
+    BLOCK_BYTES, JournalId, LogKind, SAMPLES_MAX, Samples, Superblock, VolumeEntry, sample_of,
+    sample_places,
 };
 use forebay_types::ByteRange;
 use std::fmt;
@@ -22,17 +22,17 @@ pub const MATCHES_MIN: usize = 8;
 /// How a disk compares with what a journal recorded about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// The configured name and backing are unchanged.
-    pub same_name: bool,
-    /// The size is unchanged.
-    pub same_size: bool,
+    /// Whether the configured name and backing are unchanged.
+    pub has_same_name: bool,
+    /// Whether the size is unchanged.
+    pub has_same_size: bool,
     /// Whether the hardware identifier is unchanged; `None` if either one is unknown.
-    pub same_hardware: Option<bool>,
-    /// Compared blocks: those that nothing Forebay did can have changed.
+    pub has_same_hardware: Option<bool>,
+    /// Number of compared blocks: those that Forebay cannot have changed.
     pub compared: usize,
-    /// Compared blocks that differ.
+    /// Number of compared blocks that differ.
     pub differing: usize,
-    /// Compared blocks that match and are not all zeroes.
+    /// Number of compared blocks that match and are not all zeroes.
     pub matching: usize,
 }
 
@@ -53,10 +53,10 @@ impl Evidence {
     /// The conclusion from the evidence.
     pub const fn identity(&self) -> DiskIdentity {
         let content_matches = self.matching >= MATCHES_MIN;
-        if !self.same_size || self.differing > 0 {
+        if !self.has_same_size || self.differing > 0 {
             return DiskIdentity::Changed;
         }
-        match (self.same_hardware, self.same_name) {
+        match (self.has_same_hardware, self.has_same_name) {
             (Some(false), _) if content_matches => DiskIdentity::Renamed,
             (Some(false), _) => DiskIdentity::Changed,
             (_, true) => DiskIdentity::Same,
@@ -69,13 +69,13 @@ impl Evidence {
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.same_name {
+        if !self.has_same_name {
             f.write_str("another name, ")?;
         }
-        if !self.same_size {
+        if !self.has_same_size {
             f.write_str("another size, ")?;
         }
-        match self.same_hardware {
+        match self.has_same_hardware {
             Some(true) => f.write_str("the same hardware, ")?,
             Some(false) => f.write_str("other hardware, ")?,
             None => {}
@@ -99,8 +99,8 @@ pub struct Place {
 
 /// All sampled blocks of a volume's disk.
 pub fn all_places(journal: JournalId, number: u16, size_bytes: u64) -> Vec<Place> {
-    let places = places(journal, number, size_bytes).into_iter().enumerate();
-    places.map(|(index, offset)| Place { index, offset }).collect()
+    let offsets = sample_places(journal, number, size_bytes).into_iter().enumerate();
+    offsets.map(|(index, offset)| Place { index, offset }).collect()
 }
 
 /// The sampled blocks of a disk for the vault with this number. They are read before a dump begins,
@@ -123,19 +123,16 @@ fn places_of(superblock: &Superblock, volume: &VolumeEntry) -> Vec<Place> {
 
 /// The samples that show whether another program has changed a volume's disk: the valid samples
 /// that no record covers. Neither a write nor its destage can have changed those blocks.
-pub fn comparable(
+pub fn comparable_places(
     superblock: &Superblock,
     volume: &VolumeEntry,
     records: &[FoundRecord],
 ) -> Vec<Place> {
-    not_written(places_of(superblock, volume), volume, records)
+    unrecorded(places_of(superblock, volume), volume, records)
 }
 
-fn not_written(
-    mut places: Vec<Place>,
-    volume: &VolumeEntry,
-    records: &[FoundRecord],
-) -> Vec<Place> {
+/// The places with a valid sample that no record covers.
+fn unrecorded(mut places: Vec<Place>, volume: &VolumeEntry, records: &[FoundRecord]) -> Vec<Place> {
     places.retain(|place| volume.disk.samples.valid >> place.index & 1 == 1);
     for found in records.iter().filter(|found| found.record.volume == volume.number) {
         places.retain(|place| !overlaps(place, found.record.range));
@@ -158,6 +155,7 @@ pub fn compare(samples: &Samples, blocks: &[(Place, Option<&[u8]>)]) -> Evidence
         evidence.differing += usize::from(!is_same);
         evidence.matching += usize::from(is_same && block.iter().any(|&byte| byte != 0));
     }
+    assert!(evidence.differing + evidence.matching <= evidence.compared, "{evidence:?}");
     evidence
 }
 
@@ -190,7 +188,7 @@ mod tests {
         places.iter().map(|place| (*place, content(place))).collect()
     }
 
-    fn lent(blocks: &[(Place, Vec<u8>)]) -> Vec<(Place, Option<&[u8]>)> {
+    fn borrowed(blocks: &[(Place, Vec<u8>)]) -> Vec<(Place, Option<&[u8]>)> {
         blocks.iter().map(|(place, bytes)| (*place, Some(&bytes[..]))).collect()
     }
 
@@ -204,7 +202,7 @@ mod tests {
     fn compares_only_blocks_that_no_record_covers() {
         let places = all_places(JOURNAL, 3, SIZE);
         let before = blocks(&places, block);
-        let mut samples = samples_of(&lent(&before));
+        let mut samples = samples_of(&borrowed(&before));
         assert_eq!(samples.valid.count_ones() as usize, places.len());
         samples.valid &= !1;
         let range = ByteRange::new(places[9].offset + 4095 / 512 * 512, 512);
@@ -212,23 +210,23 @@ mod tests {
             Record { kind: RecordKind::Forget, volume: 3, range, payload_offset: 0, checksum: 0 };
         let others = Record { volume: 4, range: ByteRange::new(0, SIZE), ..record };
         let found = |record| FoundRecord { record, position: 0, is_damaged: false };
-        let left = not_written(places.clone(), &volume(samples), &[found(record), found(others)]);
+        let left = unrecorded(places.clone(), &volume(samples), &[found(record), found(others)]);
         assert_eq!(left.len(), places.len() - 2);
         assert!(!left.contains(&places[0]) && !left.contains(&places[9]));
         // The same disk, a disk with one changed byte, and an unreadable disk.
         let now = blocks(&left, block);
-        let evidence = compare(&samples, &lent(&now));
+        let evidence = compare(&samples, &borrowed(&now));
         let count = left.len();
         assert_eq!((evidence.compared, evidence.differing, evidence.matching), (count, 0, count));
         let mut changed = now.clone();
         changed[5].1[4095] ^= 1;
-        assert_eq!(compare(&samples, &lent(&changed)).differing, 1);
+        assert_eq!(compare(&samples, &borrowed(&changed)).differing, 1);
         let unread: Vec<_> = left.iter().map(|place| (*place, None)).collect();
         assert_eq!(compare(&samples, &unread).compared, 0);
         let blank = blocks(&left, |_| vec![0; BLOCK_BYTES as usize]);
-        assert_eq!(compare(&samples, &lent(&blank)).differing, count);
-        let of_blank = samples_of(&lent(&blank));
-        let evidence = compare(&of_blank, &lent(&blank));
+        assert_eq!(compare(&samples, &borrowed(&blank)).differing, count);
+        let of_blank = samples_of(&borrowed(&blank));
+        let evidence = compare(&of_blank, &borrowed(&blank));
         assert_eq!(
             (evidence.differing, evidence.matching),
             (0, 0),
@@ -239,10 +237,10 @@ mod tests {
     #[test]
     fn hardware_and_content_take_precedence_over_the_name() {
         use DiskIdentity::{Changed, Renamed, Same, Unknown};
-        let evidence = |same_name, same_hardware, matching| Evidence {
-            same_name,
-            same_size: true,
-            same_hardware,
+        let evidence = |has_same_name, has_same_hardware, matching| Evidence {
+            has_same_name,
+            has_same_size: true,
+            has_same_hardware,
             compared: 60,
             differing: 0,
             matching,
@@ -263,7 +261,7 @@ mod tests {
             assert_eq!(evidence.identity(), identity, "{evidence:?}");
             // A different size or content always means another disk.
             assert_eq!(Evidence { differing: 1, ..evidence }.identity(), Changed);
-            assert_eq!(Evidence { same_size: false, ..evidence }.identity(), Changed);
+            assert_eq!(Evidence { has_same_size: false, ..evidence }.identity(), Changed);
         }
     }
 }

@@ -79,6 +79,7 @@ impl Image {
 /// Calls `visit` with each range of a volume, in ascending order, and the index of the newest
 /// record of that range. A partly overwritten record is visited once for each piece left.
 pub(crate) fn newest(records: &[FoundRecord], number: u16, mut visit: impl FnMut(ByteRange, u32)) {
+    assert!(u32::try_from(records.len()).is_ok(), "{} records need longer indices", records.len());
     let range = |at: u32| records[at as usize].record.range;
     let is_ours = |found: &FoundRecord| found.record.volume == number;
     let mut order = Vec::with_capacity(records.iter().filter(|found| is_ours(found)).count());
@@ -104,6 +105,7 @@ pub(crate) fn newest(records: &[FoundRecord], number: u16, mut visit: impl FnMut
         let Some(&top) = open.peek() else { continue };
         let begin = next.peek().map_or(u64::MAX, |&(first, _)| first);
         let end = range(top).end().min(begin);
+        debug_assert!(end > place, "the visit moves on: {place} to {end}");
         match &mut growing {
             Some((piece, at)) if *at == top && piece.end() == place => piece.len += end - place,
             _ => {
@@ -134,7 +136,7 @@ pub(crate) fn retain_newest(records: &mut Vec<FoundRecord>) {
         newest(records, number, |_, at| is_newest[at as usize] = true);
     }
     let mut retained = is_newest.into_iter();
-    records.retain(|_| retained.next().expect("one flag per record"));
+    records.retain(|_| retained.next().expect("there is a flag for each record"));
 }
 
 #[cfg(test)]
@@ -152,8 +154,8 @@ mod tests {
         ]
     }
 
-    /// The source of the data `bytes` further on.
-    const fn moved(source: Source, bytes: u64) -> Source {
+    /// The source of the data that follows after `bytes`.
+    const fn advanced(source: Source, bytes: u64) -> Source {
         match source {
             Source::Write { record, offset } => Source::Write { record, offset: offset + bytes },
             other => other,
@@ -163,16 +165,16 @@ mod tests {
     proptest! {
         #[test]
         fn each_sector_has_its_newest_record(
-            says in proptest::collection::vec((kind(), 0_u64..40, 1_u64..20, 0_u16..2), 0..40),
+            changes in proptest::collection::vec((kind(), 0_u64..40, 1_u64..20, 0_u16..2), 0..40),
         ) {
             let record = |&(kind, sector, sectors, volume): &(RecordKind, u64, u64, u16)| {
                 let range = ByteRange::new(sector * 512, sectors * 512);
                 let record = Record { kind, volume, range, payload_offset: 0, checksum: 0 };
                 FoundRecord { record, position: 0, is_damaged: false }
             };
-            let records: Vec<FoundRecord> = says.iter().map(record).collect();
+            let records: Vec<FoundRecord> = changes.iter().map(record).collect();
             let mut sectors = vec![None; 64];
-            for (at, &(kind, sector, count, volume)) in says.iter().enumerate() {
+            for (at, &(kind, sector, count, volume)) in changes.iter().enumerate() {
                 for index in 0..count {
                     let source = match kind {
                         RecordKind::Write => {
@@ -194,7 +196,7 @@ mod tests {
                 for index in 0..extent.range.len / 512 {
                     let at = (extent.range.offset / 512 + index) as usize;
                     prop_assert!(found[at].is_none(), "extents are disjoint");
-                    found[at] = Some(moved(extent.source, index * 512));
+                    found[at] = Some(advanced(extent.source, index * 512));
                 }
             }
             prop_assert_eq!(found, sectors);
@@ -202,24 +204,24 @@ mod tests {
 
         #[test]
         fn image_is_the_same_without_overwritten_records(
-            says in proptest::collection::vec((kind(), 0_u64..40, 1_u64..20, 0_u16..3), 0..60),
+            changes in proptest::collection::vec((kind(), 0_u64..40, 1_u64..20, 0_u16..3), 0..60),
         ) {
             let record = |(at, &(kind, sector, sectors, volume)): (usize, &(_, u64, u64, _))| {
                 let range = ByteRange::new(sector * 512, sectors * 512);
                 let record = Record { kind, volume, range, payload_offset: 0, checksum: 0 };
                 FoundRecord { record, position: at as u64, is_damaged: false }
             };
-            let records: Vec<FoundRecord> = says.iter().enumerate().map(record).collect();
+            let records: Vec<FoundRecord> = changes.iter().enumerate().map(record).collect();
             let mut kept = records.clone();
             retain_newest(&mut kept);
             // Every remaining record is the newest of at least one sector.
             let mut newest = std::collections::BTreeMap::new();
-            for (at, &(_, sector, sectors, volume)) in says.iter().enumerate() {
+            for (at, &(_, sector, sectors, volume)) in changes.iter().enumerate() {
                 newest.extend((sector..sector + sectors).map(|sector| ((volume, sector), at)));
             }
-            let counts: std::collections::BTreeSet<usize> = newest.into_values().collect();
+            let expected: std::collections::BTreeSet<usize> = newest.into_values().collect();
             let left: Vec<usize> = kept.iter().map(|found| found.position as usize).collect();
-            prop_assert_eq!(left, counts.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(left, expected.into_iter().collect::<Vec<_>>());
             for number in 0..3 {
                 // Record indices change, so compare positions.
                 let image = |records: &[FoundRecord]| -> Vec<_> {

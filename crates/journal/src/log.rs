@@ -13,8 +13,8 @@ pub(crate) use mirror::{encode_for_members, targets_of};
 use batches::Batches;
 use extent::{Extent, RESERVED_SEGMENTS};
 use forebay_format::journal::{
-    BatchHeader, DiskInfo, GENERATIONS_MAX, GenerationStart, Geometry, JournalId, LogKind,
-    MEMBERS_MAX, Members, Record, RecordKind, SUPERBLOCK_BYTES, Superblock, VOLUMES_MAX,
+    BLOCK_BYTES, BatchHeader, DiskInfo, GENERATIONS_MAX, GenerationStart, Geometry, JournalId,
+    LogKind, MEMBERS_MAX, Members, Record, RecordKind, SUPERBLOCK_BYTES, Superblock, VOLUMES_MAX,
     VolumeEntry, seal_batch,
 };
 use forebay_types::{ByteRange, IoError, IoResult};
@@ -138,10 +138,10 @@ pub struct Log<B, W> {
     next_batch: u64,
     chain: u32,
     writing: Writing<W>,
-    /// Waiters for a checkpoint, because the log may have no space for the records they cause.
+    /// Waiters for a checkpoint, because the log may have no space for their records.
     checkpoint_waiters: Vec<W>,
-    /// A checkpoint that `checkpoint_waiters` wait for has ended.
-    checkpoint_ended: bool,
+    /// Whether a checkpoint that `checkpoint_waiters` wait for has ended.
+    has_checkpoint_ended: bool,
     /// Waiters for the superblock that makes a record of their change unnecessary.
     superblock_waiters: Vec<W>,
     samples: SampleTracker<W>,
@@ -165,18 +165,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             sequence: 0,
             size_bytes,
             geometry,
-            clean: false,
+            is_clean: false,
             first_segment: 0,
             starts: vec![GenerationStart { generation: 1, batch: 0, segment: 0 }],
             next_volume: 0,
             volumes: Vec::new(),
             members: Members::default(),
         };
-        Self::with(superblock, 0, (0, 0), 0, buffers)
+        Self::new(superblock, 0, (0, 0), 0, buffers)
     }
 
     /// Resumes a log that [`crate::recover`] has walked, as a new generation. Its records stay
-    /// needed until a checkpoint; a volume has no checkpoint before [`Log::restored`].
+    /// needed until a checkpoint; a volume has no checkpoint before [`Log::end_restore`].
     ///
     /// # Errors
     /// If the records must be written to the disks first, or the segments are too short.
@@ -186,9 +186,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Err(LogError::ShortSegments { segment_bytes });
         }
         let mut superblock = found.superblock.clone();
-        // Volume numbers are never reused, so the records of released volumes stay void.
+        // The numbers of released volumes are not reused, so their records stay void.
         superblock.volumes.retain(VolumeEntry::has_valid_records);
-        superblock.clean = false;
+        superblock.is_clean = false;
         let generation = superblock.generation() + 1;
         let batch = found.next_batch;
         // Drop generations without a valid batch: they completed none, or began after lost batches.
@@ -218,24 +218,33 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if superblock.starts.len() == GENERATIONS_MAX {
             return Err(LogError::DrainFirst);
         }
-        superblock.starts.push(GenerationStart { generation, batch, segment });
-        // New records must have numbers above every `void_before`, even of records never written.
+        let start = GenerationStart { generation, batch, segment };
+        assert!(
+            superblock.starts.last().is_none_or(|last| {
+                last.generation < generation && last.batch < batch && last.segment < segment
+            }),
+            "the new generation starts after the others: {start:?} after {:?}",
+            superblock.starts
+        );
+        superblock.starts.push(start);
+        // Number new records from the highest `void_before` on: records up to it may have been
+        // created but never written.
         let void_before = superblock.volumes.iter().map(|volume| volume.void_before).max();
         let next_record = found.next_record.max(void_before.unwrap_or(0));
-        let mut log = Self::with(superblock, segment, (batch, found.chain), next_record, buffers);
+        let mut log = Self::new(superblock, segment, (batch, found.chain), next_record, buffers);
         for Record { volume, range, .. } in found.records.iter().map(|found| found.record) {
             // The restore writes it to the disk without calling `invalidate_samples`.
             let covered = log.samples.in_range(volume, range);
             let entry = log.extent.entry_mut(volume).expect("recovery drops unknown volumes");
             entry.disk.samples.valid &= !covered;
-            log.volumes.recovered(volume, first_segment);
+            log.volumes.mark_recovered(volume, first_segment);
         }
         log.self_check();
         Ok(log)
     }
 
     /// A log whose first batch begins `segment`. No copy of the superblock is on the device.
-    fn with(
+    fn new(
         superblock: Superblock,
         segment: u64,
         (next_batch, chain): (u64, u32),
@@ -252,7 +261,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             chain,
             writing: Writing::Nothing,
             checkpoint_waiters: Vec::new(),
-            checkpoint_ended: false,
+            has_checkpoint_ended: false,
             superblock_waiters: Vec::new(),
             failed: None,
             mirror: Mirror::default(),
@@ -276,17 +285,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         size_bytes: u64,
         identity: [u8; 32],
     ) -> Result<u16, LogError> {
-        let same =
+        let is_same =
             |volume: &&VolumeEntry| volume.identity == identity && volume.size_bytes == size_bytes;
         let superblock = self.extent.superblock();
-        if let Some(volume) = superblock.volumes.iter().find(same) {
+        if let Some(volume) = superblock.volumes.iter().find(is_same) {
             return Ok(volume.number);
         }
         if superblock.volumes.len() == VOLUMES_MAX {
-            return Err(LogError::Volumes);
+            return Err(LogError::TooManyVolumes);
         }
         let number = superblock.next_volume;
-        let next_volume = number.checked_add(1).ok_or(LogError::Volumes)?;
+        let next_volume = number.checked_add(1).ok_or(LogError::TooManyVolumes)?;
         let name = name.to_owned();
         let disk = DiskInfo::default();
         let void_before = 0;
@@ -300,7 +309,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Whether the current superblock is durable.
-    pub const fn superblock_is_durable(&self) -> bool {
+    pub const fn is_superblock_durable(&self) -> bool {
         self.extent.is_written() && !matches!(self.writing, Writing::Superblock { .. })
     }
 
@@ -346,7 +355,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Records an admitted write, with its data in pieces. The log notifies the waiter once the
-    /// record is durable. Returns false, without a record, if the log has failed since.
+    /// record is durable. Returns false, and records nothing, if the log has failed since the
+    /// write was admitted.
     #[must_use]
     pub fn append<'a>(
         &mut self,
@@ -400,7 +410,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             self.extent.self_check(self.volumes.needed());
             let superblock = self.extent.superblock();
             self.writing = Writing::Superblock { first_segment: superblock.first_segment };
-            self.samples.superblock_in_flight(superblock);
+            self.samples.begin_superblock_write(superblock);
             return Some(LogWrite {
                 position: superblock.position(),
                 len: SUPERBLOCK_BYTES,
@@ -421,12 +431,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         header.payload_bytes = batch.payload_bytes as u32;
         header.first_record = self.first_pending_record();
         let header = seal_batch(superblock.journal, header, &batch.records, buffer.as_mut());
-        assert_eq!(header.len_bytes(), len, "the batch has its computed length");
+        assert_eq!(header.len_bytes(), len, "the batch has the length that space was made for");
         let is_valid = superblock.is_valid_batch(generation, number);
-        assert!(is_valid, "a batch of the writing generation");
+        assert!(is_valid, "recovery accepts batch {number} of generation {generation}");
+        let size_bytes = superblock.size_bytes;
         let (waiters, records) = (batch.waiters, batch.records);
         self.writing = Writing::Batch { header, waiters, records };
         let (position, bytes) = (self.extent.position(), LogBytes::Batch(buffer));
+        assert!(position.is_multiple_of(BLOCK_BYTES), "a batch at byte {position}");
+        assert!(position + len <= size_bytes, "a batch lies within its device");
         Some(LogWrite { position, len: len as usize, bytes, targets })
     }
 
@@ -437,6 +450,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         result: IoResult,
         notifications: &mut Vec<(W, Notification)>,
     ) {
+        let is_of_batch = matches!(write.bytes, LogBytes::Batch(_));
+        let is_in_flight = match &self.writing {
+            Writing::Nothing => false,
+            Writing::Batch { header, .. } => is_of_batch && write.len as u64 == header.len_bytes(),
+            Writing::Superblock { .. } => !is_of_batch,
+        };
+        assert!(is_in_flight, "the completed write is not the one in flight");
         if let LogBytes::Batch(buffer) = write.bytes {
             self.batches.return_buffer(buffer);
         }
@@ -448,7 +468,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         match writing {
             Writing::Nothing => unreachable!("no write is in flight"),
             Writing::Superblock { first_segment } => {
-                self.extent.copy_is_durable(first_segment);
+                self.extent.complete_copy(first_segment);
                 if self.extent.is_written() {
                     self.complete_superblock(notifications);
                 }
@@ -468,7 +488,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 // DURABLE: the batch and all before it are on the journal's stable storage.
                 notifications
                     .extend(waiters.drain(..).map(|waiter| (waiter, Notification::Durable)));
-                self.batches.written(records, waiters);
+                self.batches.complete_batch(records, waiters);
+                let end = header.first_record + u64::from(header.records);
+                assert_eq!(self.first_pending_record(), end, "records become durable in order");
             }
         }
         if self.batches.has_buffer() {
@@ -476,7 +498,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
-    /// Notifies the waiters for a superblock, as all copies of it are durable.
+    /// Notifies the waiters for a superblock, all copies of which are durable.
     fn complete_superblock(&mut self, notifications: &mut Vec<(W, Notification)>) {
         // DURABLE: the batch is on the remaining device, whose superblock lists it alone.
         let deferred = self.mirror.take_deferred();
@@ -484,7 +506,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         // The superblock may have freed space, so they retry without another checkpoint.
         retry(self.checkpoint_waiters.drain(..), notifications);
         if self.is_membership_recorded() {
-            retry(self.samples.superblock_durable(self.extent.superblock()), notifications);
+            retry(self.samples.complete_superblock(self.extent.superblock()), notifications);
             // DURABLE: all older records of the range are void.
             let waiters = self.superblock_waiters.drain(..);
             notifications.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
@@ -508,7 +530,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         retry(self.batches.take_waiters(), notifications);
         retry(self.checkpoint_waiters.drain(..), notifications);
         notifications.extend(self.superblock_waiters.drain(..).map(lost));
-        retry(self.samples.take_waiting(), notifications);
+        retry(self.samples.take_waiters(), notifications);
+        assert!(self.is_idle() && !self.mirror.has_deferred(), "a failed log has nothing queued");
     }
 
     /// The error that made the log fail, if it has failed.
@@ -517,17 +540,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Marks the log as clean if the disks have everything and no write is in flight; the next
-    /// write is the clean superblock. Anything recorded after that is lost.
+    /// write is then the clean superblock. Anything recorded after that is lost. Returns whether
+    /// the log is clean.
     pub fn close(&mut self) -> bool {
-        let clean = self.volumes.needed().is_none()
+        let is_clean = self.volumes.needed().is_none()
             && self.batches.is_empty()
             && matches!(self.writing, Writing::Nothing)
             && self.is_membership_recorded()
             && self.failed.is_none();
-        if clean {
-            self.extent.superblock_mut().clean = true;
+        if is_clean {
+            self.extent.superblock_mut().is_clean = true;
         }
-        clean
+        is_clean
     }
 
     /// Whether no write is in flight or queued.
@@ -547,11 +571,38 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
-    /// Panics if the log is inconsistent. For tests and the lab.
+    /// Panics if the log is inconsistent. For tests, the lab and the start.
     pub fn self_check(&self) {
         self.batches.self_check(usize::from(matches!(self.writing, Writing::Batch { .. })));
         self.volumes.self_check();
         self.extent.self_check(self.volumes.needed());
+        let superblock = self.superblock();
+        self.mirror.self_check(superblock);
+        for volume in &superblock.volumes {
+            let number = volume.number;
+            assert!(self.volumes.get(number).is_some(), "records of volume {number} are tracked");
+            assert!(volume.void_before <= self.next_record(), "void records exist: {volume:?}");
+        }
+        let count = superblock.volumes.len();
+        assert_eq!(self.volumes.count(), count, "every tracked volume is in the superblock");
+        match &self.writing {
+            Writing::Nothing => {}
+            Writing::Superblock { first_segment } => {
+                let is_older = *first_segment <= superblock.first_segment;
+                assert!(is_older, "the log's beginning never moves back");
+            }
+            Writing::Batch { header, records, .. } => {
+                assert_eq!(header.batch, self.next_batch, "batches are numbered without gaps");
+                assert_eq!(header.chain, self.chain, "a batch is chained to the previous one");
+                assert_eq!((header.segment, header.offset), self.extent.head());
+                assert_eq!(header.records as usize, records.len());
+                assert_eq!(header.first_record, self.first_pending_record());
+            }
+        }
+        if self.failed.is_some() {
+            assert!(matches!(self.writing, Writing::Nothing), "a failed log writes nothing");
+            assert!(self.batches.is_empty(), "a failed log has no queue");
+        }
     }
 }
 

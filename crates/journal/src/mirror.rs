@@ -1,4 +1,4 @@
-//! Recovery of a log on two devices: which devices are in sync, and what the other one lacks.
+//! Recovery of a log on two devices: which of them are in sync, and what each one lacks.
 //!
 //! A device is **in sync** if the newest superblock lists it as a member. The log extends as far as
 //! any in-sync device has it, and a batch that is damaged on one device is read from the other. A
@@ -6,8 +6,8 @@
 //! number.
 //!
 //! If only one device is present, it may be older than the missing one. It is accepted only if the
-//! state directory's member record lists it: [`crate::Log`] has that record updated before
-//! anything is acknowledged without a device. A single device continues under a new number, so
+//! state directory's member record lists it: [`crate::Log`] has that record updated before it
+//! acknowledges anything that only one device has. A single device continues under a new number, so
 //! that no earlier member list covers what it writes from then on.
 //!
 //! The caller carries out [`Recovered::steps`] in order, and may crash between any two of them.
@@ -26,7 +26,7 @@ pub struct MirrorDevice<'a> {
     pub size_bytes: u64,
 }
 
-/// The superblock area of a device.
+/// The content of a device's superblock area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     /// The device is missing or unreadable.
@@ -34,7 +34,7 @@ enum Seen {
     /// Zeroes: a new device.
     Blank,
     /// A damaged superblock; the content of the device is unknown.
-    Broken,
+    Damaged,
     Journal(Box<Superblock>),
 }
 
@@ -54,10 +54,10 @@ pub struct Recovered {
     /// The content of the log. The members in its superblock are the in-sync devices.
     pub found: Found,
     /// The index of the device to rebuild, which then becomes a member.
-    joins: Option<usize>,
+    rebuild_target: Option<usize>,
     in_sync: [bool; MEMBERS_MAX],
-    /// The member list in `found` differs from the one on the devices.
-    is_new_list: bool,
+    /// Whether the member list in `found` differs from the one on the devices.
+    has_new_list: bool,
     /// The numbers that the in-sync devices have in their superblocks.
     old_numbers: Vec<u64>,
     /// The index of an in-sync device with an older superblock.
@@ -125,7 +125,7 @@ pub fn recover_mirrored(
         Seen::Journal(superblock) => Some(superblock.sequence),
         _ => None,
     });
-    let is_there = seen.each_ref().map(|seen| *seen != Seen::Missing);
+    let is_present = seen.each_ref().map(|seen| *seen != Seen::Missing);
     let owns = seen.each_ref().map(|seen| match seen {
         Seen::Journal(superblock) => Some(superblock.members.own),
         _ => None,
@@ -139,17 +139,19 @@ pub fn recover_mirrored(
     }
     let Choice { mut superblock, in_sync, numbers } = choice;
     assert!(in_sync.contains(&true), "the chosen superblock is on an in-sync device");
-    let joins = (0..MEMBERS_MAX).find(|&at| is_there[at] && !in_sync[at]);
-    let was = superblock.members;
+    let are_members = (0..MEMBERS_MAX).all(|at| in_sync[at] || numbers[at] == 0);
+    assert!(are_members, "only in-sync devices are members: {in_sync:?}, {numbers:?}");
+    let rebuild_target = (0..MEMBERS_MAX).find(|&at| is_present[at] && !in_sync[at]);
+    let old_members = superblock.members;
     let old_numbers: Vec<u64> =
         (0..MEMBERS_MAX).filter(|&at| in_sync[at]).filter_map(|at| owns[at]).collect();
-    let is_new_list = numbers.iter().any(|&number| number != 0 && !was.has(number))
-        || was.current.iter().any(|number| !numbers.contains(number));
+    let has_new_list = numbers.iter().any(|&number| number != 0 && !old_members.has(number))
+        || old_members.current.iter().any(|number| !numbers.contains(number));
     let late =
         (0..MEMBERS_MAX).find(|&at| in_sync[at] && sequences[at] < Some(superblock.sequence));
     let own = numbers.into_iter().find(|&number| number != 0).unwrap_or_default();
     superblock.members = Members { own, current: numbers };
-    if is_new_list || joins.is_some() {
+    if has_new_list || rebuild_target.is_some() {
         superblock.sequence += 1;
     }
     let mut devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX] = [None, None];
@@ -157,18 +159,29 @@ pub fn recover_mirrored(
         devices[at] = half.filter(|_| in_sync[at]).map(|half| half.device);
     }
     let (found, extents, lags) = walk(devices, *superblock);
-    let is_to_member = |lag: &CopyRange| in_sync[lag.to] && lag.to != lag.from;
-    assert!(lags.iter().all(is_to_member), "lags are between in-sync devices");
-    Ok(Some(Recovered { found, joins, in_sync, is_new_list, late, old_numbers, lags, extents }))
+    let is_between = |lag: &CopyRange| in_sync[lag.from] && in_sync[lag.to] && lag.to != lag.from;
+    assert!(lags.iter().all(is_between), "lags are between in-sync devices");
+    Ok(Some(Recovered {
+        found,
+        rebuild_target,
+        in_sync,
+        has_new_list,
+        late,
+        old_numbers,
+        lags,
+        extents,
+    }))
 }
 
 impl Recovered {
     /// The steps to carry out, in order, before [`crate::Log::resume`]. Once the first superblock
     /// of the resumed log is durable, the caller records the members in the state directory.
     ///
-    /// If a device cannot be written, remove it with [`Recovered::without`] and get the steps
-    /// again.
+    /// If a device cannot be written, remove it with [`Recovered::remove_device`] and get the
+    /// steps again.
     pub fn steps(&self) -> Vec<Step> {
+        let is_outside = self.rebuild_target.is_none_or(|device| !self.in_sync[device]);
+        assert!(is_outside, "an in-sync device is not rebuilt");
         // Two in-sync devices may lack different batches. Copy first, so that each one is complete
         // before the other may be dropped.
         let mut steps: Vec<Step> = self.lags.iter().copied().map(Step::Copy).collect();
@@ -180,7 +193,7 @@ impl Recovered {
             // The late device has only its older copy, which the next superblock would overwrite.
             steps.push(Step::Write { to, position, bytes: copies[to].clone() });
         }
-        if self.is_new_list || self.joins.is_some() {
+        if self.has_new_list || self.rebuild_target.is_some() {
             // After this step the other devices are stale and may be overwritten. The old numbers
             // stay valid until the new superblocks are written.
             steps.push(Step::Record([&numbers[..], &self.old_numbers[..]].concat()));
@@ -190,14 +203,15 @@ impl Recovered {
                 }
             }
         }
-        for at in self.joins.into_iter().flat_map(|to| [(to, 0), (to, SUPERBLOCK_BYTES as u64)]) {
+        if let Some(to) = self.rebuild_target {
             // A partial copy must look neither like a valid log nor like foreign data.
-            let (to, position) = at;
-            steps.push(Step::Write { to, position, bytes: Superblock::unfinished() });
+            for position in [0, SUPERBLOCK_BYTES as u64] {
+                steps.push(Step::Write { to, position, bytes: Superblock::unfinished() });
+            }
         }
         let from = self.in_sync.iter().position(|&in_sync| in_sync);
         let from = from.expect("one device is in sync");
-        if let Some(to) = self.joins.filter(|_| !self.found.records.is_empty()) {
+        if let Some(to) = self.rebuild_target.filter(|_| !self.found.records.is_empty()) {
             let copy =
                 |&(position, len): &(u64, u64)| Step::Copy(CopyRange { from, to, position, len });
             steps.extend(self.extents.iter().map(copy));
@@ -206,13 +220,13 @@ impl Recovered {
     }
 
     /// The number of batches that one in-sync device lacks and the other has.
-    pub fn healed(&self) -> usize {
+    pub fn lag_count(&self) -> usize {
         self.lags.len()
     }
 
     /// The index of the device to rebuild.
-    pub const fn joins(&self) -> Option<usize> {
-        self.joins
+    pub const fn rebuild_target(&self) -> Option<usize> {
+        self.rebuild_target
     }
 
     /// Which devices are in sync and may be read.
@@ -222,9 +236,9 @@ impl Recovered {
 
     /// Removes a device. Returns false if no other device is in sync.
     #[must_use]
-    pub fn without(&mut self, device: usize) -> bool {
-        if self.joins == Some(device) {
-            self.joins = None;
+    pub fn remove_device(&mut self, device: usize) -> bool {
+        if self.rebuild_target == Some(device) {
+            self.rebuild_target = None;
             return true;
         }
         if !self.in_sync[1 - device] {
@@ -237,16 +251,18 @@ impl Recovered {
         self.old_numbers.retain(|&number| number != members.current[device]);
         members.current[device] = 0;
         members.own = members.current[1 - device];
+        assert!(members.own != 0, "the other device is a member");
         self.found.superblock.sequence += 1;
-        self.is_new_list = true;
+        self.has_new_list = true;
         true
     }
 
     /// Completes recovery after all steps: a rebuilt device is a member from the next superblock
     /// on.
-    pub fn joined(&mut self, drawn: [u64; MEMBERS_MAX]) {
-        if let Some(device) = self.joins.take() {
+    pub fn complete_rebuild(&mut self, drawn: [u64; MEMBERS_MAX]) {
+        if let Some(device) = self.rebuild_target.take() {
             assert!(drawn[device] != 0, "member numbers are not zero");
+            assert!(!self.in_sync[device], "an in-sync device is not rebuilt");
             self.in_sync[device] = true;
             self.found.superblock.members.current[device] = drawn[device];
         }
@@ -268,7 +284,7 @@ fn read_superblock(half: &mut MirrorDevice<'_>) -> Result<Seen, RecoverError> {
         Err(SuperblockInvalid::Foreign) if copies.iter().flatten().all(|&byte| byte == 0) => {
             Ok(Seen::Blank)
         }
-        Err(SuperblockInvalid::Checksum) => Ok(Seen::Broken),
+        Err(SuperblockInvalid::Checksum) => Ok(Seen::Damaged),
         Err(error) => Err(RecoverError::Superblock(error)),
     }
 }
@@ -281,14 +297,14 @@ fn choose(
     accept_loss: bool,
 ) -> Result<Option<Choice>, RecoverError> {
     let checksum = Err(RecoverError::Superblock(SuperblockInvalid::Checksum));
-    let (at, superblock, is_joined) = match seen {
+    let (at, superblock, has_other) = match seen {
         [Seen::Journal(a), Seen::Journal(b)] => {
             return choose_of_two([a, b], drawn, is_on_record).map(Some);
         }
         [Seen::Journal(one), other] => (0, one, other != Seen::Missing),
         [other, Seen::Journal(one)] => (1, one, other != Seen::Missing),
         [Seen::Blank, Seen::Blank] => return Ok(None),
-        [Seen::Broken, _] | [_, Seen::Broken] => return checksum,
+        [Seen::Damaged, _] | [_, Seen::Damaged] => return checksum,
         // The missing device may hold a journal, so none may be created.
         [Seen::Missing, _] | [_, Seen::Missing] => return Err(RecoverError::Missing),
     };
@@ -303,7 +319,7 @@ fn choose(
         return Err(RecoverError::MayBeStale { journal: superblock.journal, device: at });
     }
     let mut numbers = [0; MEMBERS_MAX];
-    if !is_plain || is_joined || at > 0 {
+    if !is_plain || has_other || at > 0 {
         // The other device may have continued, or continue later, under the old number.
         numbers[at] = drawn[at];
     }
@@ -322,20 +338,22 @@ fn choose_of_two(
     }
     let owns = pair.each_ref().map(|superblock| superblock.members.own);
     let sequences = pair.each_ref().map(|superblock| superblock.sequence);
-    let lists = |at: usize| pair[at].members.has(owns[1 - at]);
+    let lists_other = |at: usize| pair[at].members.has(owns[1 - at]);
     let newer = usize::from(sequences[1] > sequences[0]);
     let ahead = sequences[newer] - sequences[1 - newer];
-    let is_mutual = lists(newer) && (ahead == 1 || lists(1 - newer));
+    let is_mutual = lists_other(newer) && (ahead == 1 || lists_other(1 - newer));
     if owns.contains(&0) || owns[0] == owns[1] {
         return Err(RecoverError::Split { journal });
     }
-    // A superblock is written to both devices before the next one, so members differ by at most 1.
+    // Each superblock is written to both devices before the next one, so members differ by at most
+    // one superblock.
     let (at, in_sync, numbers) = if is_mutual && ahead <= 1 {
         (newer, [true; MEMBERS_MAX], owns)
     } else {
-        let is_older_named = lists(1 - newer) && ahead > 0;
-        let listed = owns.map(|own| is_on_record(journal, own));
-        let at = match (lists(newer) && ahead > 1 || is_older_named, listed) {
+        // The newer device took part in the older one's history, and is ahead of it.
+        let is_listed_by_older = lists_other(1 - newer) && ahead > 0;
+        let on_record = owns.map(|own| is_on_record(journal, own));
+        let at = match (lists_other(newer) && ahead > 1 || is_listed_by_older, on_record) {
             (true, _) => newer,
             (false, [true, false]) => 0,
             (false, [false, true]) => 1,

@@ -12,7 +12,7 @@ fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> Seen {
         sequence,
         size_bytes,
         geometry: Geometry::for_size(size_bytes).unwrap(),
-        clean: false,
+        is_clean: false,
         first_segment: 0,
         starts: vec![GenerationStart { generation: 1, batch: 0, segment: 0 }],
         next_volume: 0,
@@ -45,9 +45,9 @@ fn two_devices_that_list_each_other_are_in_sync() {
         assert_eq!(chosen(seen, &[]), Ok(Some([1, 2])), "one superblock may be older by one");
     }
     let swapped = [superblock(7, 2, [1, 2]), superblock(7, 1, [1, 2])];
-    assert_eq!(chosen(swapped, &[]), Ok(Some([2, 1])), "numbers identify devices, not their order");
+    assert_eq!(chosen(swapped, &[]), Ok(Some([2, 1])), "numbers identify devices, order does not");
     let late = [superblock(9, 1, [1, 2]), superblock(7, 2, [1, 2])];
-    assert_eq!(chosen(late, &[]), Ok(Some([90, 0])), "it lacks a superblock");
+    assert_eq!(chosen(late, &[]), Ok(Some([90, 0])), "the late device lacks a superblock");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn stale_device_is_never_in_sync() {
 
 #[test]
 fn single_device_is_accepted_only_if_it_is_on_record() {
-    for (other, at) in [(Seen::Missing, 0), (Seen::Blank, 1), (Seen::Broken, 0)] {
+    for (other, at) in [(Seen::Missing, 0), (Seen::Blank, 1), (Seen::Damaged, 0)] {
         let pair = |seen: Seen, other: Seen| if at == 0 { [seen, other] } else { [other, seen] };
         let both = || pair(superblock(9, 5, [5, 6]), other.clone());
         let expected = if at == 0 { [90, 0] } else { [0, 91] };
@@ -98,8 +98,9 @@ fn rejects_devices_that_do_not_belong_together() {
     }
     let first = chosen([alone(9, 1), alone(12, 2)], &[1]);
     assert_eq!(first, Ok(Some([90, 0])), "the record names the device that continued");
-    assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 0, [0, 0])], &[]), split, "a copy");
-    assert_eq!(chosen([superblock(9, 1, [1, 2]), superblock(9, 1, [1, 2])], &[]), split, "a copy");
+    // A device and its copy.
+    assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 0, [0, 0])], &[]), split);
+    assert_eq!(chosen([superblock(9, 1, [1, 2]), superblock(9, 1, [1, 2])], &[]), split);
     assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 1, [1, 2])], &[1]), split);
     let mut other = superblock(9, 2, [1, 2]);
     if let Seen::Journal(other) = &mut other {

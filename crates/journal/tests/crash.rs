@@ -27,9 +27,9 @@ const SECTORS: u64 = 40;
 const DISK: [u8; 32] = [1; 32];
 
 /// A pseudo-random number generator (xorshift64*; Vigna 2016).
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -40,7 +40,7 @@ impl Dice {
 
 struct Device {
     bytes: Vec<u8>,
-    /// Fails all writes until the next start.
+    /// Whether all writes fail until the next start.
     is_dead: bool,
 }
 
@@ -70,7 +70,7 @@ impl ReadAt for Device {
 type Write = LogWrite<Vec<u8>>;
 
 struct Machine {
-    dice: Dice,
+    random: Random,
     devices: [Device; 2],
     is_mirrored: bool,
     /// The members recorded in the state directory.
@@ -87,8 +87,8 @@ struct Machine {
     disk: Vec<u64>,
     checkpoint: Option<(Checkpoint, usize)>,
     destages_early: bool,
-    /// A permit is in use.
-    is_promised: bool,
+    /// Whether a permit is in use.
+    has_permit: bool,
     crashes: usize,
     drains: usize,
     refused: usize,
@@ -101,12 +101,12 @@ struct Machine {
     alone_acknowledged: Vec<usize>,
     losses: usize,
     /// The damaged device, if any. The other device stays intact until this one is repaired.
-    ill: Option<usize>,
-    /// Starts with one device, refused starts, rebuilt devices, repaired batches.
+    damaged: Option<usize>,
+    /// Counts of starts with one device, refused starts, rebuilt devices and repaired batches.
     alone: usize,
     stale: usize,
-    rewritten: usize,
-    healed: usize,
+    rebuilt: usize,
+    repaired: usize,
 }
 
 fn buffers() -> Vec<Vec<u8>> {
@@ -134,7 +134,7 @@ impl Machine {
         }
         let volume = log.add_volume("disk", SECTORS * 512, DISK).expect("it is the first");
         let mut machine = Self {
-            dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             devices: [Device::claimed(), Device::claimed()],
             is_mirrored,
             on_record: if is_mirrored { vec![1, 2] } else { Vec::new() },
@@ -147,7 +147,7 @@ impl Machine {
             disk: vec![0; SECTORS as usize],
             checkpoint: None,
             destages_early: seed.is_multiple_of(2),
-            is_promised: false,
+            has_permit: false,
             crashes: 0,
             drains: 0,
             refused: 0,
@@ -156,11 +156,11 @@ impl Machine {
             replaced: 0,
             alone_acknowledged: vec![0; SECTORS as usize],
             losses: 0,
-            ill: None,
+            damaged: None,
             alone: 0,
             stale: 0,
-            rewritten: 0,
-            healed: 0,
+            rebuilt: 0,
+            repaired: 0,
         };
         // The superblock is durable before anything depends on it.
         machine.start_write();
@@ -169,23 +169,23 @@ impl Machine {
     }
 
     fn step(&mut self) {
-        match self.dice.below(100) {
+        match self.random.below(100) {
             0..50 => self.record(),
             50..70 => self.start_write(),
             70..90 => self.end_write(),
             90..95 => self.checkpoint(),
             95..98 => self.end_checkpoint(),
-            _ if self.dice.below(4) == 0 => self.crash(),
+            _ if self.random.below(4) == 0 => self.crash(),
             _ => {}
         }
         self.log.self_check();
     }
 
     fn record(&mut self) {
-        let sector = self.dice.below(SECTORS - 8);
-        let range = ByteRange::new(sector * 512, (1 + self.dice.below(8)) * 512);
+        let sector = self.random.below(SECTORS - 8);
+        let range = ByteRange::new(sector * 512, (1 + self.random.below(8)) * 512);
         let value = self.history.len() as u64 + 1;
-        let kind = match self.dice.below(10) {
+        let kind = match self.random.below(10) {
             0 => RecordKind::Zero { unmap: false },
             1 => RecordKind::Forget,
             _ => RecordKind::Write,
@@ -195,8 +195,8 @@ impl Machine {
         if kind == RecordKind::Write {
             match self.log.admit(self.volume, range.len, waiter) {
                 // Use the permit later, or return it.
-                Admission::Granted if self.dice.below(20) == 0 => {
-                    if std::mem::replace(&mut self.is_promised, true) {
+                Admission::Granted if self.random.below(20) == 0 => {
+                    if std::mem::replace(&mut self.has_permit, true) {
                         self.log.withdraw();
                     }
                     return;
@@ -211,15 +211,15 @@ impl Machine {
             }
             let payload: Vec<u8> = (0..range.len / 8).flat_map(|_| value.to_le_bytes()).collect();
             assert!(self.log.append(entry, payload.chunks(700), Some(waiter)));
-            if std::mem::take(&mut self.is_promised) {
+            if std::mem::take(&mut self.has_permit) {
                 self.log.withdraw();
             }
         } else {
-            let noted = self.log.record(entry, Some(waiter));
-            if kind == RecordKind::Forget && noted != RecordOutcome::NoSpace {
+            let outcome = self.log.record(entry, Some(waiter));
+            if kind == RecordKind::Forget && outcome != RecordOutcome::NoSpace {
                 apply(&mut self.disk, &(entry, value));
             }
-            match noted {
+            match outcome {
                 RecordOutcome::Recorded => {}
                 RecordOutcome::NoSpace => return,
                 RecordOutcome::Unneeded => self.acknowledge_alone(range, waiter as usize),
@@ -242,7 +242,7 @@ impl Machine {
     fn start_write(&mut self) {
         if let Some(members) = self.log.unrecorded_loss() {
             self.on_record = members;
-            self.log.loss_recorded();
+            self.log.confirm_loss_recorded();
         } else if self.writing.is_none() {
             self.writing = self.log.poll_write();
         }
@@ -256,22 +256,22 @@ impl Machine {
                 continue;
             }
             let both = self.log.devices() == [true; 2];
-            self.devices[at].is_dead |= both && self.dice.below(400) == 0;
+            self.devices[at].is_dead |= both && self.random.below(400) == 0;
             if self.devices[at].is_dead {
                 *result = Err(IoError::Io);
             }
-            let keep = if result.is_ok() { 101 } else { self.dice.below(101) };
+            let keep = if result.is_ok() { 101 } else { self.random.below(101) };
             self.put(&write, at, keep);
         }
         let before = self.log.devices();
-        let mut told = Vec::new();
-        self.log.complete_on(write, results, &mut told);
+        let mut notifications = Vec::new();
+        self.log.complete_on(write, results, &mut notifications);
         if self.log.failed().is_some() {
-            return self.replace(told);
+            return self.replace(notifications);
         }
         self.losses += usize::from(before != self.log.devices());
-        for (waiter, told) in told {
-            match told {
+        for (waiter, notification) in notifications {
+            match notification {
                 Notification::Durable => self.acknowledged = self.acknowledged.max(waiter as usize),
                 Notification::Retry => {}
                 Notification::Lost(error) => panic!("one device is left: {error}"),
@@ -281,7 +281,7 @@ impl Machine {
 
     fn put(&mut self, write: &Write, device: usize, keep: u64) {
         for (index, sector) in write.bytes_for(device).chunks(512).enumerate() {
-            if self.dice.below(100) < keep {
+            if self.random.below(100) < keep {
                 let at = write.position as usize + index * 512;
                 self.devices[device].bytes[at..at + 512].copy_from_slice(sector);
             }
@@ -289,13 +289,15 @@ impl Machine {
     }
 
     /// Replaces the journal after both devices failed in one write; the disk then has everything.
-    fn replace(&mut self, told: Vec<(u64, Notification)>) {
-        assert!(told.iter().all(|(_, told)| *told != Notification::Durable));
+    fn replace(&mut self, notifications: Vec<(u64, Notification)>) {
+        let is_durable =
+            |&(_, notification): &(u64, Notification)| notification == Notification::Durable;
+        assert!(!notifications.iter().any(is_durable), "a failed write is not durable");
         self.replaced += 1;
         self.disk = self.state_after(self.history.len());
         self.acknowledged = self.history.len();
         self.checkpoint = None;
-        self.is_promised = false;
+        self.has_permit = false;
         self.devices = [Device::claimed(), Device::claimed()];
         let numbers = self.draw();
         self.on_record = numbers.to_vec();
@@ -320,21 +322,21 @@ impl Machine {
 
     fn end_checkpoint(&mut self) {
         let Some((_, upto)) = self.checkpoint.take() else { return };
-        let too_early = upto > self.acknowledged && !self.destages_early;
-        if self.destages_early && self.dice.below(4) == 0 {
+        let is_too_early = upto > self.acknowledged && !self.destages_early;
+        if self.destages_early && self.random.below(4) == 0 {
             return self.end_stuck();
         }
-        if too_early || self.dice.below(5) == 0 {
-            return self.log.checkpointed(self.volume, Err(IoError::Io));
+        if is_too_early || self.random.below(5) == 0 {
+            return self.log.end_checkpoint(self.volume, Err(IoError::Io));
         }
         // The disk may also get newer data than the checkpoint requires.
         let newest = if self.destages_early { self.history.len() } else { self.acknowledged };
-        let upto = upto + self.dice.below((newest.max(upto) - upto) as u64 + 1) as usize;
+        let upto = upto + self.random.below((newest.max(upto) - upto) as u64 + 1) as usize;
         self.disk = self.state_after(upto);
         // Writes through the cache went to the disk at once.
-        for said in &self.history[upto..] {
-            if said.0.kind == RecordKind::Forget {
-                apply(&mut self.disk, said);
+        for change in &self.history[upto..] {
+            if change.0.kind == RecordKind::Forget {
+                apply(&mut self.disk, change);
             }
         }
         for sector in 0..SECTORS as usize {
@@ -343,27 +345,27 @@ impl Machine {
                 self.disk[sector] = self.state_after(least)[sector];
             }
         }
-        self.log.checkpointed(self.volume, Ok(()));
+        self.log.end_checkpoint(self.volume, Ok(()));
     }
 
     /// Ends a checkpoint in which the disk took and flushed everything except some sectors.
     fn end_stuck(&mut self) {
         let since = self.log.next_record();
         let state = self.state_after(self.history.len());
-        let from = self.dice.below(SECTORS - 1);
-        let stuck = from..from + 1 + self.dice.below(3.min(SECTORS - from));
+        let from = self.random.below(SECTORS - 1);
+        let stuck = from..from + 1 + self.random.below(3.min(SECTORS - from));
         for sector in (0..SECTORS).filter(|sector| !stuck.contains(sector)) {
             self.disk[sector as usize] = state[sector as usize];
         }
         let len = (stuck.end - stuck.start) * 512;
-        if self.dice.below(2) == 0 || !self.log.can_forward(len, stuck.end - stuck.start) {
+        if self.random.below(2) == 0 || !self.log.can_forward(len, stuck.end - stuck.start) {
             let kept = ByteRange::new(stuck.start * 512, len);
             self.fences += usize::from(self.log.fence(self.volume, since, &[kept], false));
-            return self.log.checkpointed(self.volume, Err(IoError::Io));
+            return self.log.end_checkpoint(self.volume, Err(IoError::Io));
         }
         for sector in stuck {
             if self.log.admit_forward() != Admission::Granted {
-                return self.log.checkpointed(self.volume, Err(IoError::Io));
+                return self.log.end_checkpoint(self.volume, Err(IoError::Io));
             }
             let range = ByteRange::new(sector * 512, 512);
             let entry = Entry { kind: RecordKind::Write, volume: self.volume, range };
@@ -381,23 +383,23 @@ impl Machine {
         }
         self.forwards += 1;
         if self.replaced == replaced {
-            self.log.checkpointed(self.volume, Ok(()));
+            self.log.end_checkpoint(self.volume, Ok(()));
         }
     }
 
     fn state_after(&self, records: usize) -> Vec<u64> {
         let mut state = vec![0; SECTORS as usize];
-        self.history[..records].iter().for_each(|said| apply(&mut state, said));
+        self.history[..records].iter().for_each(|change| apply(&mut state, change));
         state
     }
 
     fn crash(&mut self) {
         self.crashes += 1;
-        self.is_promised = false;
+        self.has_permit = false;
         self.checkpoint = None;
         if let Some(write) = self.writing.take() {
             for at in (0..2).filter(|&at| write.goes_to(at)) {
-                let keep = self.dice.below(101);
+                let keep = self.random.below(101);
                 self.put(&write, at, keep);
             }
         }
@@ -420,23 +422,23 @@ impl Machine {
                 self.drains += 1;
                 let from = usize::from(found.superblock.members.current[0] == 0);
                 self.disk = self.replay(&found, if self.is_mirrored { from } else { 0 });
-                found.drained();
+                found.drop_records();
                 Log::resume(&found, buffers()).expect("an empty log can always be resumed")
             }
         };
-        self.log.restored(self.volume);
+        self.log.end_restore(self.volume);
         assert_eq!(self.log.add_volume("disk", SECTORS * 512, DISK), Ok(self.volume));
         // Power may also fail before the superblock of the new generation is durable.
         self.start_write();
-        if self.dice.below(3) == 0 {
+        if self.random.below(3) == 0 {
             return self.crash();
         }
         self.end_write();
-        while self.log.failed().is_none() && !self.log.superblock_is_durable() {
+        while self.log.failed().is_none() && !self.log.is_superblock_durable() {
             self.start_write();
             self.end_write();
         }
-        if self.is_mirrored && self.dice.below(5) == 0 {
+        if self.is_mirrored && self.random.below(5) == 0 {
             return self.crash();
         }
         self.on_record = self.log.superblock().members.numbers();
@@ -445,27 +447,27 @@ impl Machine {
     /// Opens two devices, one of which may be missing, blank or damaged. `None` if the start is
     /// refused, or power fails before all steps are done.
     fn start(&mut self) -> Option<Found> {
-        let mut is_there = [true; 2];
-        let hit = self.ill.unwrap_or(self.dice.below(2) as usize);
-        match self.dice.below(10) {
-            0 | 1 => is_there[hit] = false,
+        let mut is_present = [true; 2];
+        let victim = self.damaged.unwrap_or(self.random.below(2) as usize);
+        match self.random.below(10) {
+            0 | 1 => is_present[victim] = false,
             // Replace a device only if the other one is sufficient.
-            2 if self.on_record.iter().any(|&number| number == self.own(1 - hit)) => {
-                self.devices[hit] = Device::blank();
+            2 if self.on_record.iter().any(|&number| number == self.own(1 - victim)) => {
+                self.devices[victim] = Device::blank();
             }
-            3 => self.damage(hit),
+            3 => self.damage(victim),
             _ => {}
         }
         for at in 0..2 {
             // A failed device usually works again after a restart.
-            self.devices[at].is_dead &= self.dice.below(3) == 0;
+            self.devices[at].is_dead &= self.random.below(3) == 0;
         }
         let drawn = self.draw();
         let on_record = self.on_record.clone();
         let is_on_record = move |_, number| on_record.contains(&number);
         let [a, b] = &mut self.devices;
         let half = |device| MirrorDevice { device, size_bytes: SIZE };
-        let halves = [is_there[0].then(|| half(a)), is_there[1].then(|| half(b))];
+        let halves = [is_present[0].then(|| half(a)), is_present[1].then(|| half(b))];
         let mut recovered = match recover_mirrored(halves, drawn, &is_on_record, false) {
             Ok(recovered) => recovered.expect("a device holds a journal"),
             Err(RecoverError::MayBeStale { device, .. }) => {
@@ -475,29 +477,29 @@ impl Machine {
             }
             Err(error) => {
                 // The present device is unfinished or blank; the missing one has everything.
-                let own = self.own(usize::from(!is_there[1]));
-                assert!(is_there != [true; 2] && self.on_record.contains(&own), "{error}");
+                let own = self.own(usize::from(!is_present[1]));
+                assert!(is_present != [true; 2] && self.on_record.contains(&own), "{error}");
                 self.stale += 1;
                 return None;
             }
         };
         assert_eq!(recovered.found.damage, [], "each batch is intact on one device");
         self.take_steps(&mut recovered)?;
-        recovered.joined(drawn);
+        recovered.complete_rebuild(drawn);
         self.alone += usize::from(recovered.in_sync() != [true; 2]);
         for at in (0..2).filter(|&at| recovered.in_sync()[at]) {
             self.check(&recovered.found, at);
         }
-        self.ill = None;
+        self.damaged = None;
         Some(recovered.found)
     }
 
     fn take_steps(&mut self, recovered: &mut Recovered) -> Option<()> {
         let steps = recovered.steps();
-        self.healed += recovered.healed();
-        self.rewritten += usize::from(recovered.joins().is_some());
+        self.repaired += recovered.lag_count();
+        self.rebuilt += usize::from(recovered.rebuild_target().is_some());
         for step in steps {
-            if self.dice.below(30) == 0 {
+            if self.random.below(30) == 0 {
                 return None;
             }
             let (to, at, bytes) = match step {
@@ -513,13 +515,13 @@ impl Machine {
                 }
             };
             let is_alone = recovered.in_sync()[to] && !recovered.in_sync()[1 - to];
-            let is_needed = is_alone || self.ill == Some(1 - to);
-            let fails = !is_needed && (self.devices[to].is_dead || self.dice.below(40) == 0);
-            let whole = if fails { self.dice.below(bytes.len() as u64 / 512) * 512 } else { 0 };
-            let len = if fails { whole as usize } else { bytes.len() };
+            let is_needed = is_alone || self.damaged == Some(1 - to);
+            let fails = !is_needed && (self.devices[to].is_dead || self.random.below(40) == 0);
+            let written = if fails { self.random.below(bytes.len() as u64 / 512) * 512 } else { 0 };
+            let len = if fails { written as usize } else { bytes.len() };
             self.devices[to].bytes[at..at + len].copy_from_slice(&bytes[..len]);
             if fails {
-                assert!(recovered.without(to), "the other one is there");
+                assert!(recovered.remove_device(to), "the other device is in sync");
                 return self.take_steps(recovered);
             }
         }
@@ -535,11 +537,11 @@ impl Machine {
 
     /// Damages the log on one device, if both are in sync.
     fn damage(&mut self, device: usize) {
-        let are_whole = [0, 1].iter().all(|&at| self.on_record.contains(&self.own(at)));
-        if are_whole && self.on_record.len() == 2 {
-            self.ill = Some(device);
-            for _ in 0..1 + self.dice.below(4) {
-                let at = LOG_OFFSET + self.dice.below(SIZE - LOG_OFFSET);
+        let are_members = [0, 1].iter().all(|&at| self.on_record.contains(&self.own(at)));
+        if are_members && self.on_record.len() == 2 {
+            self.damaged = Some(device);
+            for _ in 0..1 + self.random.below(4) {
+                let at = LOG_OFFSET + self.random.below(SIZE - LOG_OFFSET);
                 self.devices[device].bytes[at as usize] ^= 0x40;
             }
         }
@@ -557,8 +559,8 @@ impl Machine {
                         let at = (found.records[record].position + offset + inner) as usize;
                         let bytes = &self.devices[device].bytes[at..at + 512];
                         let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-                        let same = |word: &[u8]| word == value.to_le_bytes();
-                        assert!(bytes.chunks(8).all(same), "a sector is whole");
+                        let is_same = |word: &[u8]| word == value.to_le_bytes();
+                        assert!(bytes.chunks(8).all(is_same), "the sector mixes two writes");
                         value
                     }
                 };
@@ -640,8 +642,8 @@ fn run(seeds: std::ops::Range<u64>, steps: usize) {
         refused += machine.refused;
         stuck[0] += machine.fences;
         stuck[1] += machine.forwards;
-        let Machine { losses, alone, stale, rewritten, healed, .. } = machine;
-        for (sum, count) in mirror.iter_mut().zip([losses, alone, stale, rewritten, healed]) {
+        let Machine { losses, alone, stale, rebuilt, repaired, .. } = machine;
+        for (sum, count) in mirror.iter_mut().zip([losses, alone, stale, rebuilt, repaired]) {
             *sum += count;
         }
     }

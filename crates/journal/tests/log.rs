@@ -1,4 +1,4 @@
-//! Unit tests of the log's public API.
+//! Tests of the log through its public API.
 
 #![allow(clippy::unwrap_used)]
 
@@ -70,13 +70,13 @@ impl Lab {
 
     /// Carries out all writes that are due.
     fn pump(&mut self) -> Vec<(u32, Notification)> {
-        let mut told = Vec::new();
+        let mut notifications = Vec::new();
         while let Some(write) = self.log.poll_write() {
             self.put(&write);
-            self.log.complete(write, Ok(()), &mut told);
+            self.log.complete(write, Ok(()), &mut notifications);
             self.log.self_check();
         }
-        told
+        notifications
     }
 
     fn write(&mut self, sector: u64, bytes: &[u8], waiter: u32) {
@@ -104,13 +104,13 @@ fn writes_during_a_batch_write_share_the_next_batch() {
         lab.write(u64::from(waiter), &[waiter as u8; 4096], waiter);
     }
     assert!(lab.log.poll_write().is_none(), "one batch is written at a time");
-    let mut told = Vec::new();
+    let mut notifications = Vec::new();
     lab.put(&first);
-    lab.log.complete(first, Ok(()), &mut told);
-    assert_eq!(told, [(1, Notification::Durable)]);
-    let told = lab.pump();
+    lab.log.complete(first, Ok(()), &mut notifications);
+    assert_eq!(notifications, [(1, Notification::Durable)]);
+    let notifications = lab.pump();
     let expected: Vec<_> = (2..10).map(|waiter| (waiter, Notification::Durable)).collect();
-    assert_eq!(told, expected);
+    assert_eq!(notifications, expected);
     assert_eq!(lab.log.usage().batches, 2);
     let found = lab.recover();
     assert_eq!((found.records.len(), found.damage.len()), (9, 0));
@@ -127,11 +127,11 @@ fn barrier_waits_for_all_earlier_records() {
     assert_eq!(lab.log.barrier(3), Ok(false));
     let write = lab.log.poll_write().unwrap();
     assert_eq!(lab.log.barrier(4), Ok(false));
-    let mut told = Vec::new();
+    let mut notifications = Vec::new();
     lab.put(&write);
-    lab.log.complete(write, Ok(()), &mut told);
+    lab.log.complete(write, Ok(()), &mut notifications);
     assert_eq!(
-        told,
+        notifications,
         [(2, Notification::Durable), (3, Notification::Durable), (4, Notification::Durable)]
     );
     assert_eq!(lab.log.barrier(5), Ok(true));
@@ -144,13 +144,13 @@ fn failed_write_fails_all_waiters_and_stops_the_log() {
     let write = lab.log.poll_write().unwrap();
     lab.write(1, &[1; 512], 2);
     assert_eq!(lab.log.barrier(3), Ok(false));
-    let mut told = Vec::new();
-    lab.log.complete(write, Err(IoError::NoSpace), &mut told);
+    let mut notifications = Vec::new();
+    lab.log.complete(write, Err(IoError::NoSpace), &mut notifications);
     let lost = Notification::Lost(IoError::NoSpace);
-    assert_eq!(told, [(1, lost), (2, lost), (3, lost)]);
+    assert_eq!(notifications, [(1, lost), (2, lost), (3, lost)]);
     assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Failed);
-    let note = Entry { kind: RecordKind::Forget, ..entry(0, 0, 1) };
-    assert_eq!(lab.log.record(note, Some(5)), RecordOutcome::Refused);
+    let forget = Entry { kind: RecordKind::Forget, ..entry(0, 0, 1) };
+    assert_eq!(lab.log.record(forget, Some(5)), RecordOutcome::Refused);
     assert_eq!(lab.log.barrier(6), Err(IoError::NoSpace));
     assert!(lab.log.poll_write().is_none());
     assert!(!lab.log.close(), "the content of the device is unknown");
@@ -161,29 +161,29 @@ fn failed_write_fails_all_waiters_and_stops_the_log() {
 fn full_log_refuses_writes_until_a_checkpoint() {
     let mut lab = Lab::new();
     let megabyte = vec![3; 1 << 20];
-    let mut taken = 0;
+    let mut admitted = 0;
     while lab.log.admit(lab.volume, 1 << 20, 0) == Admission::Granted {
         assert!(lab.log.append(entry(lab.volume, 0, 2048), [&megabyte[..]].into_iter(), Some(0)));
         lab.pump();
-        taken += 1;
+        admitted += 1;
     }
     assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full);
-    assert!(taken >= 12, "{taken} MiB in a log of 32");
+    assert!(admitted >= 12, "{admitted} MiB in a log of 32 MiB");
     assert!(lab.log.wants_checkpoint());
-    let note = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
     assert_eq!(
-        lab.log.record(note, Some(7)),
+        lab.log.record(forget, Some(7)),
         RecordOutcome::Recorded,
         "records without payload still fit"
     );
     assert_eq!(lab.pump(), [(7, Notification::Durable)]);
     let checkpoint = lab.log.begin_checkpoint().unwrap();
     assert_eq!(checkpoint.volumes, [lab.volume]);
-    assert_eq!(lab.log.begin_checkpoint(), None, "one at a time");
-    lab.log.checkpointed(lab.volume, Err(IoError::Io));
+    assert_eq!(lab.log.begin_checkpoint(), None, "the volume has a checkpoint in progress");
+    lab.log.end_checkpoint(lab.volume, Err(IoError::Io));
     assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full, "the checkpoint failed");
     lab.log.begin_checkpoint().unwrap();
-    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
     assert_eq!(
         lab.log.admit(lab.volume, 512, 0),
         Admission::Full,
@@ -207,9 +207,9 @@ fn writers_wait_for_a_free_buffer() {
         assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
     }
     assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Wait);
-    let mut told = Vec::new();
-    lab.log.complete(first, Ok(()), &mut told);
-    assert_eq!(told, [(1, Notification::Durable), (4, Notification::Retry)]);
+    let mut notifications = Vec::new();
+    lab.log.complete(first, Ok(()), &mut notifications);
+    assert_eq!(notifications, [(1, Notification::Durable), (4, Notification::Retry)]);
     lab.log.self_check();
 }
 
@@ -220,12 +220,12 @@ fn closed_log_has_no_records() {
     lab.pump();
     assert!(!lab.log.close(), "the disk lacks a write");
     lab.log.begin_checkpoint().unwrap();
-    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
     assert!(!lab.recover().records.is_empty(), "the log is not closed yet");
     assert!(lab.log.close());
     lab.pump();
     let found = lab.recover();
-    assert!(found.superblock.clean && found.records.is_empty());
+    assert!(found.superblock.is_clean && found.records.is_empty());
     let mut next = Log::<_, u32>::resume(&found, buffers(2)).unwrap();
     assert_eq!(next.superblock().generation(), 2);
     assert_eq!(next.add_volume("disk", 1 << 30, [4; 32]), Ok(lab.volume));
@@ -239,7 +239,7 @@ fn records_of_a_removed_volume_are_void() {
     lab.pump();
     assert!(lab.log.remove_volume(lab.volume).is_err(), "the disk lacks a write");
     lab.log.begin_checkpoint().unwrap();
-    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.log.remove_volume(lab.volume).unwrap();
     let again = lab.log.add_volume("disk", 1 << 30, [4; 32]).unwrap();
     assert_ne!(again, lab.volume);
@@ -359,7 +359,7 @@ fn no_checkpoint_before_the_restore_is_complete() {
     let mut next = Log::<_, u32>::resume(&found, buffers(2)).unwrap();
     assert_eq!(next.begin_checkpoint(), None);
     assert!(!next.close());
-    next.restored(lab.volume);
+    next.end_restore(lab.volume);
     assert_eq!(next.begin_checkpoint().unwrap().volumes, [lab.volume]);
 }
 
@@ -383,8 +383,8 @@ fn record_without_payload_takes_no_reserved_buffer() {
     for waiter in 1..=3 {
         assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), Admission::Granted);
     }
-    let note = Entry { kind: RecordKind::Discard, ..entry(lab.volume, 0, 1) };
-    assert_eq!(lab.log.record(note, Some(4)), RecordOutcome::Recorded);
+    let discard = Entry { kind: RecordKind::Discard, ..entry(lab.volume, 0, 1) };
+    assert_eq!(lab.log.record(discard, Some(4)), RecordOutcome::Recorded);
     assert!(lab.log.poll_write().is_none(), "all buffers are reserved");
     for waiter in 1..=3 {
         assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
@@ -480,7 +480,7 @@ fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
     fill(&mut lab);
     let checkpoint = lab.log.begin_checkpoint().unwrap();
     assert_eq!(checkpoint.volumes, [lab.volume, other]);
-    lab.log.checkpointed(other, Ok(()));
+    lab.log.end_checkpoint(other, Ok(()));
     let forget = Entry { kind: RecordKind::Forget, ..entry(other, 8, 1) };
     assert_eq!(
         lab.log.record(forget, Some(2)),
@@ -499,7 +499,7 @@ fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
     let found = lab.recover();
     assert!(found.records.iter().all(|found| found.record.volume == lab.volume));
     // The other disk recovers: new records are valid again.
-    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.pump();
     assert_eq!(lab.log.admit(other, 512, 4), Admission::Granted);
     assert!(lab.log.append(entry(other, 9, 1), [&[2; 512][..]].into_iter(), Some(4)));
@@ -517,22 +517,22 @@ fn write_through_waits_before_it_takes_the_last_space() {
     let mut lab = Lab::new();
     fill(&mut lab);
     let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
-    let mut noted = 0;
+    let mut records = 0;
     while lab.log.admit(lab.volume, 512, 7) == Admission::Full {
         assert_eq!(lab.log.record(forget, Some(0)), RecordOutcome::Recorded);
         lab.pump();
-        noted += 1;
-        assert!(noted < 10_000, "the log never fills");
+        records += 1;
+        assert!(records < 10_000, "the log never fills");
     }
     lab.log.begin_checkpoint().unwrap();
     // The disk has everything except one sector.
     let kept = ByteRange::new(4096, 512);
     let since = lab.log.next_record();
     assert!(lab.log.fence(lab.volume, since, &[kept], false));
-    lab.log.checkpointed(lab.volume, Err(IoError::Io));
-    let mut told = Vec::new();
-    lab.log.poll_notifications(&mut told);
-    assert_eq!(told, [(7, Notification::Retry)]);
+    lab.log.end_checkpoint(lab.volume, Err(IoError::Io));
+    let mut notifications = Vec::new();
+    lab.log.poll_notifications(&mut notifications);
+    assert_eq!(notifications, [(7, Notification::Retry)]);
     lab.pump();
     assert_eq!(lab.log.record(forget, Some(8)), RecordOutcome::Unneeded);
     let inside = Entry { range: kept, ..forget };
@@ -562,10 +562,10 @@ fn waiter_is_notified_once_space_is_free() {
     let zero = Entry { kind: RecordKind::Zero { unmap: false }, ..forget };
     assert_eq!(lab.log.record(zero, Some(1)), RecordOutcome::Recorded);
     lab.pump();
-    lab.log.checkpointed(lab.volume, Ok(()));
-    let mut told = Vec::new();
-    lab.log.poll_notifications(&mut told);
-    assert_eq!(told, [(7, Notification::Retry)]);
+    lab.log.end_checkpoint(lab.volume, Ok(()));
+    let mut notifications = Vec::new();
+    lab.log.poll_notifications(&mut notifications);
+    assert_eq!(notifications, [(7, Notification::Retry)]);
     assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Wait, "no space is free yet");
     assert!(lab.pump().contains(&(8, Notification::Retry)));
     assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Granted);
@@ -579,24 +579,28 @@ fn space_for_a_fence_is_reserved() {
     let mut lab = Lab::new();
     fill(&mut lab);
     let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
-    let mut told = Vec::new();
+    let mut notifications = Vec::new();
     let (mut waits, mut recorded) = (0, 0);
     loop {
         if lab.log.admit(lab.volume, 512, 7) == Admission::Wait {
             waits += 1;
             lab.log.begin_checkpoint().unwrap();
-            lab.log.checkpointed(lab.volume, Err(IoError::Io));
-            lab.log.poll_notifications(&mut told);
-            assert_eq!(told.pop(), Some((7, Notification::Retry)), "notified after one checkpoint");
+            lab.log.end_checkpoint(lab.volume, Err(IoError::Io));
+            lab.log.poll_notifications(&mut notifications);
+            assert_eq!(
+                notifications.pop(),
+                Some((7, Notification::Retry)),
+                "notified after one checkpoint"
+            );
             continue;
         }
-        let noted = lab.log.record(forget, Some(0));
+        let outcome = lab.log.record(forget, Some(0));
         lab.pump();
         lab.log.self_check();
-        if noted == RecordOutcome::NoSpace {
+        if outcome == RecordOutcome::NoSpace {
             break;
         }
-        assert_eq!(noted, RecordOutcome::Recorded);
+        assert_eq!(outcome, RecordOutcome::Recorded);
         recorded += 1;
         assert!(recorded < 10_000, "the log never fills");
     }
@@ -627,23 +631,23 @@ fn erase_waits_for_space_and_leaves_the_space_of_a_fence() {
     let zero = Entry { kind: RecordKind::Zero { unmap: true }, ..entry(lab.volume, 0, 1) };
     assert!(lab.log.admit_erase(lab.volume, 7));
     fill(&mut lab);
-    let mut told = Vec::new();
+    let mut notifications = Vec::new();
     let (mut waits, mut recorded) = (0, 0);
     loop {
         if !lab.log.admit_erase(lab.volume, 7) {
             waits += 1;
             lab.log.begin_checkpoint().unwrap();
-            lab.log.checkpointed(lab.volume, Err(IoError::Io));
-            lab.log.poll_notifications(&mut told);
-            assert_eq!(told.pop(), Some((7, Notification::Retry)));
+            lab.log.end_checkpoint(lab.volume, Err(IoError::Io));
+            lab.log.poll_notifications(&mut notifications);
+            assert_eq!(notifications.pop(), Some((7, Notification::Retry)));
             continue;
         }
-        let noted = lab.log.record(zero, Some(0));
+        let outcome = lab.log.record(zero, Some(0));
         lab.pump();
-        if noted == RecordOutcome::NoSpace {
+        if outcome == RecordOutcome::NoSpace {
             break;
         }
-        assert_eq!(noted, RecordOutcome::Recorded);
+        assert_eq!(outcome, RecordOutcome::Recorded);
         recorded += 1;
         assert!(recorded < 10_000, "the log never fills");
     }

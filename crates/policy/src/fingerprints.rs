@@ -46,7 +46,7 @@ impl Fingerprints {
     /// Ghosts for a cache of `capacity` lines: of the last `small_len` evictions from the small
     /// queue and the last `main_len` from the main queue, together at most the capacity.
     pub fn new(capacity: usize, small_len: usize, main_len: usize) -> Self {
-        assert!(small_len + main_len <= capacity.max(2), "more ghosts than the table has room for");
+        assert!(small_len + main_len <= capacity.max(2), "the table has no space for all ghosts");
         let evictions_per_unit = capacity.div_ceil(UNITS_PER_CAPACITY);
         let clock = |len: usize| Clock {
             now: 0,
@@ -110,7 +110,7 @@ impl Fingerprints {
     /// Panics if an invariant is violated.
     pub fn self_check(&self) {
         for clock in &self.clocks {
-            assert!(clock.fraction < self.evictions_per_unit, "a unit of age ran over");
+            assert!(clock.fraction < self.evictions_per_unit, "a clock exceeds a unit");
         }
     }
 

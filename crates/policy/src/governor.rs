@@ -163,7 +163,7 @@ pub struct DiskSample {
     /// Total writeback so far, in thousandths of a burst; see [`Pace::bursts_milli`].
     pub written_milli: u64,
     /// Whether a destage is in flight.
-    pub writing: bool,
+    pub is_writing: bool,
     /// Lower bound of the work to destage all dirty data, in thousandths of a burst.
     pub dirty_milli: u64,
 }
@@ -190,7 +190,7 @@ pub struct GovernorStatus {
 pub struct Governor {
     limits: Limits,
     idle: ReadTimes,
-    /// Reads since the last evaluation, its time, and the writeback total at that time.
+    /// Reads since the last evaluation; the time of that evaluation, and the writeback total then.
     beside: ReadTimes,
     evaluated_ms: u64,
     evaluated_written_milli: u64,
@@ -205,8 +205,8 @@ pub struct Governor {
     /// The end of the initial pause for the baseline.
     paused_until_ms: Option<u64>,
     pace_milli: u64,
-    /// The rate was never too high yet, so it doubles.
-    searching: bool,
+    /// Whether the rate has never been too high yet. Until then it doubles.
+    is_searching: bool,
     status: GovernorStatus,
 }
 
@@ -226,7 +226,7 @@ impl Governor {
             last_stream_ms: None,
             paused_until_ms: None,
             pace_milli: Pace::DEFAULT.beside_reads_milli,
-            searching: true,
+            is_searching: true,
             status: GovernorStatus::default(),
         }
     }
@@ -234,7 +234,7 @@ impl Governor {
     /// Changes the operator's settings. Measurements are kept.
     pub fn set_limits(&mut self, limits: Limits) {
         if limits.target != self.limits.target {
-            self.searching = true;
+            self.is_searching = true;
             self.beside = ReadTimes::default();
         }
         self.limits = limits;
@@ -254,7 +254,7 @@ impl Governor {
     /// Takes a sample and returns the new writeback limits.
     pub fn update(&mut self, sample: &DiskSample) -> Pace {
         let DiskSample { now_ms, .. } = *sample;
-        if sample.writing || sample.written_milli != self.written_milli {
+        if sample.is_writing || sample.written_milli != self.written_milli {
             self.last_destage_ms = Some(now_ms);
         }
         self.written_milli = sample.written_milli;
@@ -268,11 +268,12 @@ impl Governor {
             }
         }
         self.beside.merge(&sample.reads);
-        let enough =
+        let is_due =
             self.beside.total() >= READS_ENOUGH || now_ms >= self.evaluated_ms + INTERVAL_MS;
-        // Fewer reads suffice to see a far too high rate, or while the rate still doubles.
-        let early = self.beside.total() >= READS_FEW && (self.searching || self.is_far_too_fast());
-        if enough || early {
+        // Fewer reads suffice while the rate still doubles, or to recognise a far too high rate.
+        let is_due_early =
+            self.beside.total() >= READS_FEW && (self.is_searching || self.is_far_too_fast());
+        if is_due || is_due_early {
             self.evaluate(now_ms);
         }
         self.pace(sample, false)
@@ -332,17 +333,17 @@ impl Governor {
         self.status.beside_us = reads.p99_us();
         let slow = reads.above(target_us);
         // One read in a hundred may be slow. The rate rises below 60 % of that.
-        let due = reads.total() / 100;
-        if slow > due {
+        let slow_max = reads.total() / 100;
+        if slow > slow_max {
             // Lower in proportion, so that a far too high rate does not need ten steps.
-            self.pace_milli = (self.pace_milli * due / slow).max(self.pace_milli / 4);
+            self.pace_milli = (self.pace_milli * slow_max / slow).max(self.pace_milli / 4);
             self.pace_milli = self.pace_milli.max(PACE_MIN_MILLI);
-            self.searching = false;
+            self.is_searching = false;
             self.status.lowered += 1;
-        } else if slow * 10 <= due * 6 {
+        } else if slow * 10 <= slow_max * 6 {
             let is_used = used_milli * 1_000 / passed_ms >= self.pace_milli / 2;
             if is_used && self.pace_milli < PACE_MAX_MILLI {
-                let more = if self.searching { self.pace_milli } else { self.pace_milli / 10 };
+                let more = if self.is_searching { self.pace_milli } else { self.pace_milli / 10 };
                 self.pace_milli += more.max(PACE_MIN_MILLI);
                 self.status.raised += 1;
             }

@@ -3,8 +3,8 @@
 //! An eviction policy is a pure value behind [`Eviction`]. It owns the eviction order and the
 //! ghosts of recently evicted lines, and nothing else: no data, index or clock. The engine keeps
 //! one value per shard and notifies it of accesses; the lab's trace replay drives the same code, so
-//! miss ratios measured there apply to the shipped policy. The lab has further
-//! policies, for comparison.
+//! miss ratios measured there apply to the shipped policy. The lab has further policies, for
+//! comparison.
 //!
 //! Lines are named by their [`Slot`]. Between [`Eviction::on_insert`] and the moment the slot is
 //! either returned by [`Eviction::evict`] or handed to [`Eviction::on_remove`], it is *resident*.

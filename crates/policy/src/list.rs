@@ -81,7 +81,7 @@ impl Links {
 
     /// Inserts an unlisted slot at the front.
     pub fn push_front(&mut self, list: &mut List, slot: Slot) {
-        assert!(!self.is_listed(slot), "slot {slot} is in a list already");
+        assert!(!self.is_listed(slot), "slot {slot} is already in a list");
         self.links[slot as usize] = Link { fore: NIL, aft: list.front };
         match list.front {
             NIL => list.back = slot,
@@ -145,7 +145,7 @@ impl Links {
 
     /// Replaces `old` by the unlisted slot `new`.
     pub fn replace(&mut self, list: &mut List, old: Slot, new: Slot) {
-        assert!(!self.is_listed(new), "slot {new} is in a list already");
+        assert!(!self.is_listed(new), "slot {new} is already in a list");
         let link = self.links[old as usize];
         assert!(link.fore != OUT, "slot {old} is in no list");
         match link.fore {

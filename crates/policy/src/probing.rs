@@ -51,7 +51,7 @@ impl Probing {
     }
 
     /// Records that a read of `bytes` took `ns` nanoseconds.
-    pub fn took(&mut self, bytes: u64, ns: u64) {
+    pub fn record_read(&mut self, bytes: u64, ns: u64) {
         self.times.push(ReadTime { bytes, ns });
         self.spent_ns = self.spent_ns.saturating_add(ns);
         self.longest_ns = self.longest_ns.max(ns);
@@ -99,7 +99,7 @@ mod tests {
         let mut probing = Probing::new(disk_bytes, seed);
         let mut ranges = Vec::new();
         while let Some(range) = probing.next_read() {
-            probing.took(range.len, ns(range.len));
+            probing.record_read(range.len, ns(range.len));
             ranges.push(range);
         }
         (probing, ranges)

@@ -17,8 +17,8 @@ pub fn key(n: u64) -> u64 {
 pub struct Shard {
     /// The number of the line in each slot; `None` if the slot is free.
     pub residents: Vec<Option<u64>>,
-    /// Whether the line is unevictable, as if dirty.
-    pub held: Vec<bool>,
+    /// Whether the line in each slot is pinned, and so unevictable.
+    pub pinned: Vec<bool>,
     /// How often the policy asked whether a line is evictable.
     pub asked: Cell<usize>,
 }
@@ -26,7 +26,7 @@ pub struct Shard {
 impl Shard {
     /// An empty shard.
     pub fn new(capacity: usize) -> Self {
-        Self { residents: vec![None; capacity], held: vec![false; capacity], asked: Cell::new(0) }
+        Self { residents: vec![None; capacity], pinned: vec![false; capacity], asked: Cell::new(0) }
     }
 
     /// The slot of a line.
@@ -44,7 +44,7 @@ impl Lines for Shard {
     fn is_evictable(&self, slot: Slot) -> bool {
         self.asked.set(self.asked.get() + 1);
         assert!(self.residents[slot as usize].is_some(), "asked for the free slot {slot}");
-        !self.held[slot as usize]
+        !self.pinned[slot as usize]
     }
 
     fn key(&self, slot: Slot) -> u64 {
@@ -59,8 +59,8 @@ pub enum Step {
     Access(u64, Hint),
     /// The line is removed for an external reason.
     Remove(u64),
-    /// The line becomes unevictable, or evictable again.
-    Hold(u64, bool),
+    /// The line is pinned or unpinned.
+    Pin(u64, bool),
     /// An eviction without a subsequent insertion.
     Shrink(u64),
     /// The line moves to another slot, if one is free.
@@ -74,7 +74,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         20 => (line.clone(), hint).prop_map(|(line, hint)| Step::Access(line, hint)),
         1 => line.clone().prop_map(Step::Remove),
-        2 => (line.clone(), any::<bool>()).prop_map(|(line, held)| Step::Hold(line, held)),
+        2 => (line.clone(), any::<bool>()).prop_map(|(line, is_pinned)| Step::Pin(line, is_pinned)),
         1 => line.clone().prop_map(Step::Move),
         1 => line.prop_map(Step::Shrink),
     ];
@@ -99,7 +99,7 @@ impl Driver {
         let slot = self.policy.evict(key(line), Hint::Normal, &self.shard)?;
         let resident = self.shard.residents[slot as usize].take();
         assert!(resident.is_some(), "slot {slot} is not resident");
-        assert!(!self.shard.held[slot as usize], "slot {slot} may not go");
+        assert!(!self.shard.pinned[slot as usize], "slot {slot} is not evictable");
         Some(slot)
     }
 
@@ -121,19 +121,19 @@ impl Driver {
                 if let Some(slot) = self.shard.slot_of(line) {
                     self.policy.on_remove(slot);
                     self.shard.residents[slot as usize] = None;
-                    self.shard.held[slot as usize] = false;
+                    self.shard.pinned[slot as usize] = false;
                 }
             }
-            Step::Hold(line, held) => {
+            Step::Pin(line, is_pinned) => {
                 if let Some(slot) = self.shard.slot_of(line) {
-                    self.shard.held[slot as usize] = held;
+                    self.shard.pinned[slot as usize] = is_pinned;
                 }
             }
             Step::Move(line) => {
                 if let (Some(old), Some(new)) = (self.shard.slot_of(line), self.shard.free_slot()) {
                     self.policy.on_move(old, new, key(line));
                     self.shard.residents.swap(old as usize, new as usize);
-                    self.shard.held.swap(old as usize, new as usize);
+                    self.shard.pinned.swap(old as usize, new as usize);
                 }
             }
             Step::Shrink(line) => {
@@ -159,7 +159,7 @@ pub fn check_contract(policy: Box<dyn Eviction>, capacity: usize, steps: &[Step]
     }
     driver.policy.self_check();
     // Once all lines are evictable, every one can be evicted.
-    driver.shard.held.fill(false);
+    driver.shard.pinned.fill(false);
     let resident = driver.shard.residents.iter().flatten().count();
     for _ in 0..resident {
         assert!(driver.evict(7777).is_some(), "{} does not evict a line", driver.policy.name());
@@ -181,15 +181,15 @@ pub fn check_bounded_work(build: impl Fn(usize) -> Box<dyn Eviction>) {
             driver.access(line, Hint::Normal);
             driver.access(line / 2, Hint::Normal);
         }
-        driver.shard.held.fill(true);
-        driver.shard.held[free] = false;
+        driver.shard.pinned.fill(true);
+        driver.shard.pinned[free] = false;
         let found = (0..CAPACITY)
             .find_map(|_| driver.policy.evict(key(99_999), Hint::Normal, &driver.shard));
         assert_eq!(found, Some(free as u32), "{}", driver.policy.name());
     }
     let mut driver = Driver::new(build(CAPACITY), CAPACITY);
     (0..CAPACITY as u64).for_each(|line| driver.access(line, Hint::Normal));
-    driver.shard.held.fill(true);
+    driver.shard.pinned.fill(true);
     for incoming in 0..50 {
         driver.shard.asked.set(0);
         assert_eq!(driver.evict(100_000 + incoming), None, "{}", driver.policy.name());

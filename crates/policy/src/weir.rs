@@ -159,8 +159,8 @@ impl Weir {
         while skipped < PASS_OVER_MAX.min(self.main.len()) {
             let slot = self.main.back();
             let state = &mut self.states[slot as usize];
-            let spared = state.hits() > 0 && steps < STEPS_MAX;
-            if spared {
+            let is_spared = state.hits() > 0 && steps < STEPS_MAX;
+            if is_spared {
                 state.spend_hit();
                 steps += 1;
             } else if lines.is_evictable(slot) {
@@ -221,11 +221,11 @@ impl Eviction for Weir {
             self.put(slot, State::new(Place::Small, true));
             return;
         }
-        let proven = match recalled {
-            Some((recalled_key, proven)) if recalled_key == key => proven,
+        let goes_to_main = match recalled {
+            Some((recalled_key, goes_to_main)) if recalled_key == key => goes_to_main,
             _ => self.recall(key),
         };
-        if proven {
+        if goes_to_main {
             self.put(slot, State::new(Place::Main, false));
         } else {
             self.put(slot, State::new(Place::Window, false));
@@ -284,7 +284,8 @@ impl Eviction for Weir {
                 let state = self.states[slot as usize];
                 assert_eq!(state.place(), place, "slot {slot} is in the wrong list");
                 assert!(state.hits() <= HITS_MAX, "slot {slot} has too many hits");
-                assert!(place == Place::Small || !state.is_stream(), "a stream line escaped");
+                let is_allowed = place == Place::Small || !state.is_stream();
+                assert!(is_allowed, "stream line in slot {slot} is outside the small queue");
             });
         }
         let resident = self.window.len() + self.small.len() + self.main.len();
@@ -329,7 +330,7 @@ impl State {
     }
 
     fn spend_hit(&mut self) {
-        assert!(self.hits() > 0, "a line without hits can't spend one");
+        assert!(self.hits() > 0, "a line without hits spends one");
         self.0 -= 1 << 2;
     }
 }

@@ -343,7 +343,7 @@ impl Calibrator {
                 return Outcome::Completed(job.probing.cost().map_err(Into::into));
             };
             match reader.read(range) {
-                Ok(took) => job.probing.took(range.len, took.as_nanos() as u64),
+                Ok(took) => job.probing.record_read(range.len, took.as_nanos() as u64),
                 Err(failure) => return Outcome::Completed(Err(failure)),
             }
         }

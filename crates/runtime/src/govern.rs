@@ -103,7 +103,7 @@ impl State {
             prefetched_lines: self.shards.iter().map(|sample| sample.prefetched_lines).sum(),
             missed_lines: self.shards.iter().map(|sample| sample.missed_lines).sum(),
             written_milli: self.shards.iter().map(|sample| sample.written_milli).sum(),
-            writing,
+            is_writing: writing,
             dirty_milli: Pace::bursts_milli(0, dirty_bytes),
         });
     }

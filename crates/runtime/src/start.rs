@@ -58,11 +58,11 @@ impl Runtime {
         let decision = decide(Inputs {
             // A journal does not replace a missing vault: see `forebay_journal::decision`.
             journal: JournalState::None,
-            each_write: false,
+            has_each_write: false,
             pool,
             vault: VaultState::Missing,
             disk: DiskIdentity::Same,
-            clean_mark: false,
+            has_clean_mark: false,
             accept_loss: missing.is_given_up,
             accept_disk: false,
         });
@@ -106,12 +106,12 @@ impl Runtime {
         let pool = if self.pool_is_whole(settings) { PoolState::Adopted } else { PoolState::New };
         let decision = decide(Inputs {
             journal: JournalState::Missing,
-            each_write: false,
+            has_each_write: false,
             pool,
             // A vault does not replace a missing journal: see `forebay_journal::decision`.
             vault: VaultState::None,
             disk: DiskIdentity::Same,
-            clean_mark: false,
+            has_clean_mark: false,
             accept_loss: missing.is_given_up,
             accept_disk: false,
         });

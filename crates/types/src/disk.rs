@@ -13,11 +13,12 @@ pub struct DiskGeometry {
     /// The offset of the first whole stripe in bytes. A multiple of 512 below the stripe width;
     /// zero without stripes.
     pub offset_bytes: u64,
-    /// The offset is assumed, because no source states it.
+    /// Whether the offset is assumed, because no source states it.
     pub offset_is_guess: bool,
     /// The optimal I/O size in bytes; zero if unknown.
     pub optimal_bytes: u64,
-    /// The bytes of writes that an array buffers to form whole stripes; zero if unknown.
+    /// The size of an array's buffer for writes that do not yet form whole stripes, in bytes; zero
+    /// if unknown.
     pub held_bytes: u64,
     /// Whether seeks cost time, as on a hard disk; `None` if unknown.
     pub rotational: Option<bool>,

@@ -97,26 +97,26 @@ impl fmt::Display for Action {
 
 /// One alternative of a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Alternative {
     /// A clause that names no command or option of the program.
     Text(Cow<'static, str>),
     /// A command or an option of the program.
     Act(Action),
 }
 
-impl From<&'static str> for Step {
+impl From<&'static str> for Alternative {
     fn from(text: &'static str) -> Self {
         Self::Text(text.into())
     }
 }
 
-impl From<String> for Step {
+impl From<String> for Alternative {
     fn from(text: String) -> Self {
         Self::Text(text.into())
     }
 }
 
-impl From<Action> for Step {
+impl From<Action> for Alternative {
     fn from(action: Action) -> Self {
         Self::Act(action)
     }
@@ -125,11 +125,11 @@ impl From<Action> for Step {
 /// The remedy for an error: alternatives, the best one first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    first: Step,
-    others: Vec<Step>,
+    first: Alternative,
+    others: Vec<Alternative>,
 }
 
-impl<T: Into<Step>> From<T> for Remedy {
+impl<T: Into<Alternative>> From<T> for Remedy {
     fn from(first: T) -> Self {
         Self { first: first.into(), others: Vec::new() }
     }
@@ -138,24 +138,24 @@ impl<T: Into<Step>> From<T> for Remedy {
 impl Remedy {
     /// Appends an alternative.
     #[must_use]
-    pub fn or(mut self, other: impl Into<Step>) -> Self {
+    pub fn or(mut self, other: impl Into<Alternative>) -> Self {
         self.others.push(other.into());
         self
     }
 
     /// The alternatives.
-    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+    pub fn alternatives(&self) -> impl Iterator<Item = &Alternative> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
     /// The remedy as a clause. `word` renders the actions.
     pub fn worded(&self, word: impl Fn(&Action) -> String) -> String {
-        let steps = self.steps().map(|step| match step {
-            Step::Text(text) => text.to_string(),
-            Step::Act(action) => word(action),
+        let alternatives = self.alternatives().map(|alternative| match alternative {
+            Alternative::Text(text) => text.to_string(),
+            Alternative::Act(action) => word(action),
         });
-        // Steps quote the operator's input.
-        Shown::line(&steps.collect::<Vec<_>>().join(", or ")).to_string()
+        // Alternatives quote the operator's input.
+        Shown::line(&alternatives.collect::<Vec<_>>().join(", or ")).to_string()
     }
 }
 
@@ -214,21 +214,21 @@ mod tests {
 
     impl Fault for Broken {
         fn remedy(&self) -> Remedy {
-            Remedy::from("mend it").or(Action::set("vault", "PATH")).or("do without".to_owned())
+            Remedy::from("repair it").or(Action::set("vault", "PATH")).or("do without".to_owned())
         }
     }
 
     #[test]
-    fn message_causes_and_remedy_are_joined_by_the_program_that_shows_them() {
+    fn a_shown_error_has_its_message_causes_and_remedy() {
         let error = Broken(IoError::Io);
         let cause = "the vault can't be read: input/output error";
         assert_eq!(error.with_causes(), cause);
-        let neutral = "mend it, or set vault to PATH, or do without";
-        assert_eq!(error.explained(), format!("{cause}: {neutral}"));
+        let remedy = "repair it, or set vault to PATH, or do without";
+        assert_eq!(error.explained(), format!("{cause}: {remedy}"));
         let worded = error.remedy().worded(|action| match action {
-            Action::Set { setting, value } => format!("say --{setting} {value}"),
+            Action::Set { setting, value } => format!("use --{setting} {value}"),
             other => panic!("{other}"),
         });
-        assert_eq!(worded, "mend it, or say --vault PATH, or do without");
+        assert_eq!(worded, "repair it, or use --vault PATH, or do without");
     }
 }

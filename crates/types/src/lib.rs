@@ -18,7 +18,7 @@ mod stripes;
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use extent::Extent;
-pub use fault::{Action, Blame, Fault, Remedy, Step};
+pub use fault::{Action, Alternative, Blame, Fault, Remedy};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };

@@ -7,10 +7,10 @@ pub const VOLUMES_MAX: usize = 1024;
 /// The largest payload of a read or write, in bytes. The NBD protocol guarantees 32 MiB to every
 /// client.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
-/// Bytes of payload that a connection may have in flight until its socket is no longer read: two
-/// of the largest requests, so that one can arrive while the other is served.
+/// Payload of a connection in flight, in bytes, at which its socket is no longer read: two of the
+/// largest requests, so that one can arrive while the other is served.
 pub const CONNECTION_BYTES_IN_FLIGHT_MAX: u64 = 2 * REQUEST_BYTES_MAX;
-/// Requests that a connection may have in flight until its socket is no longer read.
+/// Requests of a connection in flight at which its socket is no longer read.
 pub const CONNECTION_REQUESTS_MAX: usize = 1024;
 /// Connections served at once. An idle one takes about 2 KiB.
 pub const CONNECTIONS_MAX: usize = 16_384;

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_on_a_terminal_is_shown_as_an_escape() {
+    fn control_and_direction_characters_are_escaped() {
         for (text, shown) in [
             ("plain 'ü' \\ \u{1f600}", "plain 'ü' \\ \u{1f600}"),
             ("\x1b[31mred", "\\u{1b}[31mred"),

@@ -31,12 +31,12 @@ impl fmt::Display for Size {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseSizeError {
     text: String,
-    too_large: bool,
+    is_too_large: bool,
 }
 
 impl fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.too_large {
+        if self.is_too_large {
             write!(f, "size '{}' is larger than 16 EiB", self.text)
         } else {
             write!(f, "no size '{}'", self.text)
@@ -50,7 +50,7 @@ impl FromStr for Size {
     type Err = ParseSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fail = |too_large| ParseSizeError { text: text.to_owned(), too_large };
+        let fail = |is_too_large| ParseSizeError { text: text.to_owned(), is_too_large };
         let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits_end);
         let shift = match unit {

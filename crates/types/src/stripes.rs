@@ -33,8 +33,8 @@ impl Stripes {
     /// Stripes of `width` bytes, the first whole one at `offset`. Returns [`Self::NONE`] if writes
     /// cannot be gathered into them, because they are not aligned to lines or too wide.
     pub const fn new(width: u64, offset: u64) -> Self {
-        let at_lines = width.is_multiple_of(LINE_BYTES) && offset.is_multiple_of(LINE_BYTES);
-        if width == 0 || width > WIDTH_MAX || !at_lines {
+        let is_line_aligned = width.is_multiple_of(LINE_BYTES) && offset.is_multiple_of(LINE_BYTES);
+        if width == 0 || width > WIDTH_MAX || !is_line_aligned {
             return Self::NONE;
         }
         let region = if width < REGION_BYTES { REGION_BYTES / width * width } else { width };
@@ -47,7 +47,7 @@ impl Stripes {
         self.width
     }
 
-    /// The first byte of the first whole stripe.
+    /// The offset of the first whole stripe in bytes.
     pub const fn offset(self) -> u64 {
         self.offset
     }

@@ -89,7 +89,7 @@ impl Claim {
             match changed.last_mut() {
                 Some(last) if last.end() == range.offset => last.len += range.len,
                 Some(last) => {
-                    assert!(last.end() < range.offset, "joined transfers {last} and {range}");
+                    assert!(last.end() < range.offset, "{range} overlaps or precedes {last}");
                     changed.push(range);
                 }
                 None => changed.push(range),
@@ -130,15 +130,15 @@ impl Claim {
 
 impl BlockPlan {
     /// The plan of a read; `None` if it consists of whole blocks and the disk can read into its
-    /// memory directly (`memory_fits`).
-    pub fn of_read(range: ByteRange, block_bytes: u64, memory_fits: bool) -> Option<Self> {
+    /// memory directly (`is_usable`).
+    pub fn of_read(range: ByteRange, block_bytes: u64, is_usable: bool) -> Option<Self> {
         let memory = widened(range, block_bytes);
-        let is_direct = memory == range && memory_fits;
+        let is_direct = memory == range && is_usable;
         (!is_direct).then(|| Self { memory, steps: vec![BlockStep::Read(memory)] })
     }
 
     /// The plan of a change; `None` if it consists of whole blocks and the disk can write from its
-    /// memory directly (`memory_fits`; true if it has no data).
+    /// memory directly (`is_usable`; true if it has no data).
     ///
     /// # Panics
     /// If a discard does not consist of whole blocks (the dispatcher rounds discards inwards), or a
@@ -147,9 +147,9 @@ impl BlockPlan {
         claim: &Claim,
         verb: IoVerb,
         block_bytes: u64,
-        memory_fits: bool,
+        is_usable: bool,
     ) -> Option<Self> {
-        if claim.owned.is_empty() && memory_fits {
+        if claim.owned.is_empty() && is_usable {
             return None;
         }
         let memory = widened(claim.span(), block_bytes);
@@ -171,7 +171,7 @@ impl BlockPlan {
                 }
                 steps.extend(runs.iter().map(|&range| BlockStep::Write { range, fua: false }));
             }
-            IoVerb::Read | IoVerb::Discard => panic!("{verb:?} of parts of blocks: {claim:?}"),
+            IoVerb::Read | IoVerb::Discard => panic!("{verb:?} of partial blocks: {claim:?}"),
         }
         Some(Self { memory, steps })
     }
@@ -180,7 +180,7 @@ impl BlockPlan {
 /// The owned blocks of one disk, and the transfers that wait for them. `T` names a transfer.
 #[derive(Debug)]
 pub struct BlockOwners<T> {
-    /// The ranges that transfers in flight change, as first byte and end.
+    /// The ranges that transfers in flight change: the end of each by its first byte.
     changing: BTreeMap<u64, u64>,
     owned: HashSet<u64>,
     /// In order of arrival.
@@ -406,6 +406,6 @@ mod tests {
         assert!(can_join(range(0, 512), range(4096, 512), 4096), "adjacent blocks");
         assert!(!can_join(range(0, 4096), range(8192, 4096), 4096));
         assert!(!can_join(range(0, 512), range(8192, 512), 4096), "a block between them");
-        assert!(!can_join(range(0, 1024), range(512, 512), 4096), "they overlap");
+        assert!(!can_join(range(0, 1024), range(512, 512), 4096), "the two overlap");
     }
 }

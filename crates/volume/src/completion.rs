@@ -53,12 +53,12 @@ impl<T, M> Default for CompletionQueue<T, M> {
 }
 
 impl<T, M> CompletionQueue<T, M> {
-    /// The duty to answer the request with this ticket.
+    /// Makes the completion of the request with this ticket.
     pub fn begin(&self, ticket: T) -> Completion<T, M> {
         Completion { ticket: Some(ticket), answers: Rc::clone(&self.0) }
     }
 
-    /// Swaps the queue's answers with the content of `into`, which is usually empty.
+    /// Takes the answers, and leaves the content of `into`, which is usually empty, in the queue.
     pub fn take(&self, into: &mut CompletionBatch<T, M>) {
         std::mem::swap(&mut *self.0.borrow_mut(), into);
     }
@@ -138,7 +138,7 @@ mod tests {
         Reply { result: Ok(()), segments, memory: None, line_hits: LineHits::default() }
     }
 
-    fn taken(queue: &Queue) -> Vec<(u32, IoResult, Vec<ReplySegment>)> {
+    fn take_all(queue: &Queue) -> Vec<(u32, IoResult, Vec<ReplySegment>)> {
         let (mut batch, mut all) = (CompletionBatch::default(), Vec::new());
         queue.take(&mut batch);
         batch.drain(|done, segments| all.push((done.ticket, done.result, segments.to_vec())));
@@ -154,7 +154,7 @@ mod tests {
         first.answer(reply(&[segment(1024)]));
         let expected =
             [(2, Ok(()), vec![segment(0), segment(512)]), (1, Ok(()), vec![segment(1024)])];
-        assert_eq!(taken(&queue), expected);
+        assert_eq!(take_all(&queue), expected);
         assert!(queue.is_empty());
     }
 
@@ -185,6 +185,6 @@ mod tests {
             assert_eq!(done.ticket, 1);
             later.take().expect("the batch has one answer").answer(reply(&[]));
         });
-        assert_eq!(taken(&queue), [(2, Ok(()), Vec::new())]);
+        assert_eq!(take_all(&queue), [(2, Ok(()), Vec::new())]);
     }
 }

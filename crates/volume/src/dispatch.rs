@@ -13,7 +13,7 @@ use crate::erase::erase_kind;
 use crate::host::{Admission, Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
 use crate::merge::READ_BYTES_MAX;
-use crate::split::cut;
+use crate::split::split_at;
 use crate::{JobId, Plan, Request, RequestKind, shard_of, staged_pieces};
 use forebay_engine::{
     Answer, Attempt, EraseOutcome, IoId, LineHits, Outbox, Outcome, Part, Place, Protection,
@@ -61,7 +61,7 @@ pub struct Dispatcher<H: Host> {
 }
 
 impl<H: Host> Dispatcher<H> {
-    /// An idle dispatcher. Each worker has its own number.
+    /// An idle dispatcher for the worker with this number, which must be unique.
     pub fn new(worker: u8) -> Self {
         Self {
             worker,
@@ -93,9 +93,9 @@ impl<H: Host> Dispatcher<H> {
         let (shards, stripes) = (host.shards(), host.stripes(volume));
         for piece in stripes.split(range) {
             let shard = shard_of(volume, stripes, piece.offset, shards);
-            let has_room = host
+            let has_slots = host
                 .call(shard, &[], &mut self.out, |shard, _| shard.stage(volume, piece, &mut slots));
-            if !has_room {
+            if !has_slots {
                 self.unstage(host, volume, range, &slots);
                 return None;
             }
@@ -185,8 +185,8 @@ impl<H: Host> Dispatcher<H> {
             host.reply(token, reply);
         } else {
             let (memory, staged) = self.keep_payload(host, &step, payload);
-            let waiting = matches!(step, Step::Waiting);
-            let part = PartState { segments, waiting, ..PartState::new(request.range, shard) };
+            let is_waiting = matches!(step, Step::Waiting);
+            let part = PartState { segments, is_waiting, ..PartState::new(request.range, shard) };
             let parts = vec![part];
             self.jobs.insert(Job { memory, staged, parts, line_hits, ..Job::new(token, request) });
         }
@@ -203,14 +203,14 @@ impl<H: Host> Dispatcher<H> {
         step: &Step,
         payload: Payload<'_, H::Memory>,
     ) -> (Option<H::Memory>, Vec<Slot>) {
-        let needed = match step {
+        let is_needed = match step {
             Step::Done(_) | Step::Logged => false,
             Step::Waiting | Step::Held { .. } => true,
             Step::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
         };
         match payload {
-            Payload::Owned(memory) if needed => (Some(memory), Vec::new()),
-            Payload::Borrowed(bytes) if needed => {
+            Payload::Owned(memory) if is_needed => (Some(memory), Vec::new()),
+            Payload::Borrowed(bytes) if is_needed => {
                 (Some(host.allocate(bytes.len() as u64, Some(bytes))), Vec::new())
             }
             Payload::Staged(slots) => (None, slots),
@@ -232,7 +232,7 @@ impl<H: Host> Dispatcher<H> {
         let shard = |range: ByteRange| shard_of(volume, stripes, range.offset, shards);
         let parts = stripes.split(request.range).map(|range| PartState::new(range, shard(range)));
         let parts: Vec<PartState> = parts.collect();
-        assert!(parts.len() <= PARTS_MAX, "the front end limits the length of requests");
+        assert!(parts.len() <= PARTS_MAX, "a request of {} parts", parts.len());
         let count = parts.len();
         let job = self.jobs.get_mut(id);
         job.pending += count as u32;
@@ -241,14 +241,15 @@ impl<H: Host> Dispatcher<H> {
             self.run_part(host, id, part as u8);
         }
         let job = self.jobs.get_mut(id);
-        let missed = request.kind == RequestKind::Read && job.line_hits.misses > 0;
+        let has_missed = request.kind == RequestKind::Read && job.line_hits.misses > 0;
         self.part_done(host, id, Ok(()));
-        if missed {
+        if has_missed {
             self.on_miss(host, request.volume, request.range);
         }
     }
 
-    /// Inserts a job with one pending "part", the caller, who ends it with `part_done`.
+    /// Inserts a job with one pending "part", which keeps it open until the caller ends that part
+    /// with `part_done`.
     fn begin(
         &mut self,
         host: &mut H,
@@ -279,9 +280,9 @@ impl<H: Host> Dispatcher<H> {
             RequestKind::Sync => return self.part_done(host, id, Ok(())),
             _ => {}
         }
-        // Whether the journal or the UPS makes everything answered so far durable: not at all, not
-        // yet, or already.
-        let durable = match host.protection(request.volume) {
+        // Whether journal or UPS have made everything answered so far durable; `None` if the volume
+        // has neither.
+        let is_durable = match host.protection(request.volume) {
             Protection::None => None,
             Protection::Power => Some(true),
             Protection::Journal => host.barrier(request.volume, part).ok(),
@@ -289,15 +290,15 @@ impl<H: Host> Dispatcher<H> {
         if request.kind == RequestKind::Destage {
             // If the record of a destaged write is not durable, a crash replays an older record
             // over it.
-            self.jobs.get_mut(id).pending += u32::from(durable == Some(false));
+            self.jobs.get_mut(id).pending += u32::from(is_durable == Some(false));
             self.flush_shards(host, id);
             return;
         }
-        match durable {
+        match is_durable {
             None => self.flush_shards(host, id),
-            Some(durable) => {
+            Some(is_durable) => {
                 self.jobs.get_mut(id).flush = FlushStage::NotNeeded;
-                if durable {
+                if is_durable {
                     self.part_done(host, id, Ok(()));
                 }
             }
@@ -415,14 +416,14 @@ impl<H: Host> Dispatcher<H> {
         let state = &mut job.parts[usize::from(part)];
         state.segments = segments;
         // Once the change is applied, the shard owns the slots of a staged payload.
-        state.waiting = matches!(step, Step::Waiting) && !run.is_applied;
+        state.is_waiting = matches!(step, Step::Waiting) && !run.is_applied;
         self.drain_outbox(host, run.shard);
         if let Step::Done(result) = step {
             self.finish_part(host, name, result);
         }
     }
 
-    /// Makes one call to a shard, whose requests stay in the outbox.
+    /// Attempts a part with one call to a shard. What the shard requests stays in the outbox.
     fn try_part(
         &mut self,
         host: &mut H,
@@ -459,7 +460,7 @@ impl<H: Host> Dispatcher<H> {
                 self.try_write(host, &part, fua, admission, run, bytes)
             }
             RequestKind::Restore => self.try_write(host, &part, false, Admission::Free, run, bytes),
-            _ if !restores && !host.touch(&part) => Step::Waiting,
+            _ if !restores && !host.admit_erase(&part) => Step::Waiting,
             kind => {
                 let kind = erase_kind(kind).expect("flush and prefetch have no parts");
                 let outcome = host.call(run.shard, &[], &mut self.out, |shard, out| {
@@ -496,8 +497,8 @@ impl<H: Host> Dispatcher<H> {
         let through = admission == Admission::Through;
         // Recorded under the shard's lock, so that records of overlapping writes are in order.
         let record = match admission {
-            Admission::Logged { wait: true } => Record::Answers,
-            Admission::Logged { wait: false } => Record::Answered,
+            Admission::Logged { is_awaited: true } => Record::Answers,
+            Admission::Logged { is_awaited: false } => Record::Answered,
             _ => Record::No,
         };
         let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
@@ -512,8 +513,8 @@ impl<H: Host> Dispatcher<H> {
             order.cut();
         }
         match (admission, outcome) {
-            (Admission::Logged { wait: true }, WriteOutcome::Done) => return Step::Logged,
-            (Admission::Logged { wait: false }, WriteOutcome::Done) => {}
+            (Admission::Logged { is_awaited: true }, WriteOutcome::Done) => return Step::Logged,
+            (Admission::Logged { is_awaited: false }, WriteOutcome::Done) => {}
             (Admission::Logged { .. }, _) => host.withdraw(part.volume),
             _ => {}
         }
@@ -559,7 +560,7 @@ impl<H: Host> Dispatcher<H> {
     fn read_ahead(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
         if let Some(plan) = plan {
             let pieces = host.stripes(volume).split(plan.range);
-            for range in pieces.flat_map(|piece| cut(piece, READ_BYTES_MAX)) {
+            for range in pieces.flat_map(|piece| split_at(piece, READ_BYTES_MAX)) {
                 self.prefetch(host, volume, range, Some(plan.mark));
             }
         }
@@ -639,7 +640,8 @@ impl<H: Host> Dispatcher<H> {
     /// Releases the staged slots of a part that is answered while it waits for a retry.
     fn unstage_part(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
-        let Some(part) = job.parts.get(usize::from(name.part)).filter(|part| part.waiting) else {
+        let Some(part) = job.parts.get(usize::from(name.part)).filter(|part| part.is_waiting)
+        else {
             return;
         };
         let range = part.range;
@@ -653,7 +655,7 @@ impl<H: Host> Dispatcher<H> {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {
             RequestKind::Flush => return self.flush_shards(host, name.job),
-            // Its flush of the shards already covers everything that was to be recorded before.
+            // Its flush of the shards already covers everything that was to be recorded.
             RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
             _ => {}
         }
@@ -670,13 +672,13 @@ impl<H: Host> Dispatcher<H> {
 
     fn finish_part(&mut self, host: &mut H, name: PartName, result: IoResult) {
         let job = self.jobs.get_mut(name.job);
-        let erase = erase_kind(job.request.kind).is_some();
-        if erase {
+        let is_erase = erase_kind(job.request.kind).is_some();
+        if is_erase {
             job.parts[usize::from(name.part)].range.len = 0;
         }
-        let more = erase && job.rest.len > 0;
+        let has_more = is_erase && job.rest.len > 0;
         self.part_done(host, name.job, result);
-        if more {
+        if has_more {
             self.continue_erase(host, name.job);
         }
     }
@@ -685,6 +687,7 @@ impl<H: Host> Dispatcher<H> {
     fn part_done(&mut self, host: &mut H, id: JobId, result: IoResult) {
         let job = self.jobs.get_mut(id);
         job.error = job.error.or(result.err());
+        assert!(job.pending > 0, "a job ends once");
         job.pending -= 1;
         if job.pending > 0 {
             return;

@@ -27,8 +27,9 @@ impl PowerGate {
         self.dirty_bytes_max.load(Ordering::Relaxed) > 0
     }
 
-    /// Admits a write that dirties up to `lines` lines, if the budget allows it. Nothing is
-    /// returned: the next call of [`set`](Self::set) counts the lines that are dirty then.
+    /// Returns whether the budget admits a write that dirties up to `lines` lines. An admitted
+    /// write need not be released: the next call of [`set`](Self::set) counts the lines that are
+    /// dirty then.
     pub fn admit(&self, lines: u64) -> bool {
         let bytes = lines * LINE_BYTES;
         let admitted =
@@ -99,7 +100,8 @@ mod tests {
                 // The writer gets time to exceed a wrong limit before the next call corrects it.
                 (0..500).for_each(|_| std::hint::spin_loop());
             }
-            assert_eq!(writer.join().expect("a writer"), 0, "the budget is exceeded");
+            let admitted = writer.join().expect("the writer does not panic");
+            assert_eq!(admitted, 0, "the budget is exceeded");
         });
         gate.set(0, LINE_BYTES);
         assert!(gate.admit(1) && !gate.admit(1));

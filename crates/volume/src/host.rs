@@ -67,11 +67,11 @@ pub struct Reply<'a, M> {
 pub enum Admission {
     /// The volume has no journal; its mode decides.
     Free,
-    /// The journal records the write. The note of the write consumes this permit; without a note,
-    /// the dispatcher calls [`Host::withdraw`].
+    /// The journal records the write. The write's note in the outbox consumes this permit; without
+    /// a note, the dispatcher calls [`Host::withdraw`].
     Logged {
-        /// Acknowledge the write only when its record is durable.
-        wait: bool,
+        /// Whether the write is acknowledged only when its record is durable.
+        is_awaited: bool,
     },
     /// The journal has no memory for the write now. The host sends the part a retry later.
     Wait,
@@ -94,8 +94,8 @@ pub trait Host {
     /// The volume's stripes, constant while the volume is served.
     fn stripes(&mut self, volume: VolumeId) -> Stripes;
 
-    /// The block size of the volume's disk in bytes: a power of two, at least a sector. A discard
-    /// covers whole blocks.
+    /// The block size of the volume's disk in bytes: a power of two, at least a sector. Discards
+    /// cover whole blocks.
     fn block_bytes(&mut self, volume: VolumeId) -> u64;
 
     /// Monotonic time in milliseconds; the origin is arbitrary.
@@ -139,8 +139,9 @@ pub trait Host {
     fn admit(&mut self, part: &Part, fua: bool) -> Admission;
 
     /// Returns whether the part may erase its range on the disk now; if not, the host sends it a
-    /// retry later. A journal first drops, durably, its samples of the range.
-    fn touch(&mut self, _part: &Part) -> bool {
+    /// retry later. Before an erase, the volume's journal durably invalidates its samples of the
+    /// range.
+    fn admit_erase(&mut self, _part: &Part) -> bool {
         true
     }
 
@@ -168,6 +169,6 @@ pub trait Host {
     /// Sends an answer to the dispatcher of another worker.
     fn forward(&mut self, worker: u8, answer: Answer);
 
-    /// Calls with the volume's stream table; `None` if the volume does not read ahead.
+    /// Calls `call` with the volume's stream table; `None` if the volume does not read ahead.
     fn streams<R>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R>;
 }

@@ -53,9 +53,9 @@ pub(crate) struct PartState {
     pub range: ByteRange,
     pub shard: usize,
     pub attempt: Attempt,
-    /// It waits for a retry.
-    pub waiting: bool,
-    /// The pool has the change, and only the disk still needs it.
+    /// Whether the part waits for a retry.
+    pub is_waiting: bool,
+    /// Whether the pool has the change, so that only the disk still needs it.
     pub is_applied: bool,
     /// The data of a read that is ready or started.
     pub segments: Vec<Segment>,
@@ -64,7 +64,7 @@ pub(crate) struct PartState {
 impl PartState {
     pub(crate) fn new(range: ByteRange, shard: usize) -> Self {
         let (attempt, segments) = (Attempt::default(), Vec::new());
-        Self { range, shard, attempt, waiting: false, is_applied: false, segments }
+        Self { range, shard, attempt, is_waiting: false, is_applied: false, segments }
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Job<H: Host> {
 }
 
 impl<H: Host> Job<H> {
-    /// A job with one pending "part", the caller, who ends it with `part_done`.
+    /// A job with one pending "part", which the caller ends with `part_done`.
     pub(crate) fn new(token: H::Token, request: Request) -> Self {
         Self {
             token,
@@ -149,7 +149,7 @@ impl<H: Host> Default for Jobs<H> {
 }
 
 impl<H: Host> Jobs<H> {
-    /// The name of the next job to be inserted.
+    /// The identifier of the next job to be inserted.
     pub(crate) fn next_id(&self) -> JobId {
         match self.free.last() {
             Some(&index) => JobId { index, generation: self.entries[index as usize].0 },

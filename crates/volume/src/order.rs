@@ -13,7 +13,7 @@ use forebay_types::IoError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The step of a waiting part once all epochs before its own are on stable storage.
+/// What happens to a waiting part once all epochs before its own are on stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     /// Retry it, in order.
@@ -64,7 +64,7 @@ impl Order {
         self.current.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// All epochs below this number are on the disk's stable storage.
+    /// The epoch below which all epochs are on the disk's stable storage.
     pub fn drained(&self) -> u64 {
         self.drained.load(Ordering::SeqCst)
     }
@@ -84,10 +84,10 @@ impl Order {
     /// Begins a run unless one is in progress. Returns whether it did.
     pub(crate) fn begin(&self) -> bool {
         let mut state = self.state();
-        let begins = !state.is_running;
+        let is_new = !state.is_running;
         state.is_running = true;
-        state.runs += u64::from(begins);
-        begins
+        state.runs += u64::from(is_new);
+        is_new
     }
 
     /// Records that all epochs below `epoch` are on stable storage, and answers the parts that
@@ -106,10 +106,12 @@ impl Order {
         });
     }
 
-    /// Ends the run. If it failed, all parts that waited before it began fail with it; the fault
-    /// may predate the other parts' writes. Returns whether parts wait for another run.
+    /// Ends the run. If it failed, the parts that waited before it began fail too. Parts that came
+    /// later wait for another run: the fault may predate their writes. Returns whether any part
+    /// waits.
     pub(crate) fn end(&self, error: Option<IoError>, answers: &mut Vec<Answer>) -> bool {
         let mut state = self.state();
+        assert!(state.is_running, "a run ends once");
         state.is_running = false;
         let runs = state.runs;
         if let Some(error) = error {

@@ -9,7 +9,7 @@ use forebay_types::{ByteRange, LINE_BYTES, Stripes, VolumeId};
 const REGIONS_PER_ROW: u64 = 4;
 
 /// Splits `range` at multiples of `bytes`.
-pub(crate) fn cut(range: ByteRange, bytes: u64) -> impl Iterator<Item = ByteRange> {
+pub(crate) fn split_at(range: ByteRange, bytes: u64) -> impl Iterator<Item = ByteRange> {
     let mut rest = range;
     std::iter::from_fn(move || {
         if rest.len == 0 {
@@ -61,16 +61,16 @@ mod tests {
 
     #[test]
     fn staged_slots_go_with_their_lines() {
-        // From the last sector of a region's last line but one to the first of the second line of
-        // the next region.
+        // From the last sector of a region's second-to-last line to the first sector of the next
+        // region's second line.
         let range = ByteRange::new(2 * REGION_BYTES - 4096 - 512, 512 + 2 * 4096 + 512);
         let pieces: Vec<_> = staged_pieces((VolumeId(0), Stripes::NONE), range, 1, &[7, 8, 9, 10])
             .map(|(_, piece, slots)| (piece.len, slots.to_vec()))
             .collect();
         assert_eq!(pieces, [(512 + 4096, vec![7, 8]), (4096 + 512, vec![9, 10])]);
-        let some = staged_pieces((VolumeId(0), Stripes::NONE), range, 1, &[7])
+        let too_few = staged_pieces((VolumeId(0), Stripes::NONE), range, 1, &[7])
             .flat_map(|piece| piece.2.to_vec());
-        assert_eq!(some.collect::<Vec<_>>(), [7]);
+        assert_eq!(too_few.collect::<Vec<_>>(), [7]);
     }
 
     /// Counts the regions of each of eight shards.

@@ -23,10 +23,10 @@ const LARGE_READ_BYTES: u64 = 512 << 10;
 /// How far a read may miss the expected offset, before or behind, and still belong to the stream,
 /// in bytes.
 const SLACK_BYTES: u64 = 256 << 10;
-/// Consecutive misses that make a stream: normally, and while few windows are used.
+/// Consecutive misses that make a stream: normally, and while the client uses few windows.
 const RUN_MIN: u32 = 2;
 const RUN_MIN_CAUTIOUS: u32 = 16;
-/// The credit of unused windows: a window costs one, and its use returns two.
+/// The credit for windows: a window costs one, its use earns two.
 const CREDIT_MAX: i32 = 32;
 
 /// A window to prefetch.
@@ -47,8 +47,8 @@ struct Stream {
     window: u64,
     /// Consecutive adjacent misses.
     run: u32,
-    /// The client has caught up with the prefetch since the last window.
-    starved: bool,
+    /// Whether the client has caught up with the prefetch since the last window.
+    is_starved: bool,
     last_used: u64,
 }
 
@@ -70,7 +70,7 @@ impl Streams {
         Self { streams: Vec::new(), volume_bytes, window_max, clock: 0, credit: CREDIT_MAX }
     }
 
-    /// Records a read that missed. Returns the window to prefetch.
+    /// Records a read that missed. Returns the window to prefetch, if any.
     pub fn on_miss(&mut self, range: ByteRange) -> Option<Plan> {
         self.clock += 1;
         let clock = self.clock;
@@ -94,7 +94,7 @@ impl Streams {
         }
         if range.offset < stream.ahead {
             // The prefetch is still in flight, or its lines were evicted unused.
-            stream.starved = true;
+            stream.is_starved = true;
             return None;
         }
         let run_min = if self.credit > 0 { RUN_MIN } else { RUN_MIN_CAUTIOUS };
@@ -104,12 +104,12 @@ impl Streams {
         if stream.ahead == 0 {
             stream.window = WINDOW_FIRST_BYTES.max(4 * range.len);
         } else {
-            stream.starved = true;
+            stream.is_starved = true;
         }
         self.plan(at)
     }
 
-    /// Records the first use of a marked line. Returns the next window to prefetch.
+    /// Records the first use of a marked line. Returns the next window to prefetch, if any.
     pub fn on_mark(&mut self, line: u64) -> Option<Plan> {
         self.clock += 1;
         self.credit = (self.credit + 2).min(CREDIT_MAX);
@@ -129,7 +129,7 @@ impl Streams {
             ahead: 0,
             window: WINDOW_FIRST_BYTES,
             run: 1,
-            starved: false,
+            is_starved: false,
             last_used: self.clock,
         };
         if self.streams.len() < STREAMS_MAX {
@@ -141,9 +141,9 @@ impl Streams {
 
     fn plan(&mut self, at: usize) -> Option<Plan> {
         let stream = &mut self.streams[at];
-        if stream.starved {
+        if stream.is_starved {
             stream.window *= 2;
-            stream.starved = false;
+            stream.is_starved = false;
         }
         stream.window = stream.window.min(self.window_max);
         let start = stream.ahead.max(stream.next).next_multiple_of(LINE_BYTES);

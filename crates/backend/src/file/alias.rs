@@ -91,8 +91,8 @@ pub(super) fn follow(
 ) -> Result<Vec<OwnedFd>, Alias> {
     let mut walk = Walk { kernel, loops: loops(kernel), locks: Vec::new(), seen: BTreeSet::new() };
     let whole = Attached { to: opened, start: 0, end: u64::MAX };
-    walk.up(&whole, DEPTH_MAX)?;
-    walk.down(on, DEPTH_MAX)?;
+    walk.check_above(&whole, DEPTH_MAX)?;
+    walk.follow_below(on, DEPTH_MAX)?;
     Ok(walk.locks)
 }
 
@@ -127,7 +127,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Checks the loop devices over a part of a node, except those through which it was reached.
-    fn up(&self, part: &Attached, depth: usize) -> Result<(), Alias> {
+    fn check_above(&self, part: &Attached, depth: usize) -> Result<(), Alias> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         let is_over = |other: &&Loop| {
             other.attached.to == part.to
@@ -139,25 +139,25 @@ impl Walk<'_> {
                 let name = name(&over.directory);
                 return Err(Alias(format!("{name}, a loop device over the same data, is in use")));
             }
-            self.up_from_device(over.device, &over.directory, depth)?;
+            self.check_above_device(over.device, &over.directory, depth)?;
         }
         Ok(())
     }
 
     /// Checks the loop devices over a device and its partitions.
-    fn up_from_device(&self, device: Numbers, at: &Path, depth: usize) -> Result<(), Alias> {
+    fn check_above_device(&self, device: Numbers, at: &Path, depth: usize) -> Result<(), Alias> {
         let whole = |device| Attached { to: Node::Device(device), start: 0, end: u64::MAX };
-        self.up(&whole(device), depth)?;
+        self.check_above(&whole(device), depth)?;
         for partition in directories_in(at).filter(|entry| entry.join("partition").exists()) {
             if let Some(device) = numbers(&partition) {
-                self.up(&whole(device), depth)?;
+                self.check_above(&whole(device), depth)?;
             }
         }
         Ok(())
     }
 
     /// Follows a device to the ones below it.
-    fn down(&mut self, device: Numbers, depth: usize) -> Result<(), Alias> {
+    fn follow_below(&mut self, device: Numbers, depth: usize) -> Result<(), Alias> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         let directory = self.kernel.sysfs().join(format!("dev/block/{}:{}", device.0, device.1));
         // A partition's directory is inside that of its disk; sysfs has a link to it.
@@ -165,26 +165,27 @@ impl Walk<'_> {
         if !self.seen.insert(device) {
             return Ok(());
         }
-        self.up_from_device(device, &directory, depth)?;
+        self.check_above_device(device, &directory, depth)?;
         if directory.join("partition").exists() {
             let disk = directory.parent().and_then(numbers);
-            return disk.map_or(Ok(()), |disk| self.down(disk, depth));
+            return disk.map_or(Ok(()), |disk| self.follow_below(disk, depth));
         }
         let attached = self.loops.iter().find(|found| found.device == device);
         if let Some(attached) = attached.map(|found| found.attached) {
-            return self.below_loop(&directory, &attached, depth);
+            return self.follow_loop(&directory, &attached, depth);
         }
         let below: Vec<PathBuf> = directories_in(&directory.join("slaves")).collect();
         if let [disk] = &below[..] {
             self.check_sharing(&directory, disk)?;
         }
         for numbers in below.iter().filter_map(|disk| numbers(disk)) {
-            self.down(numbers, depth)?;
+            self.follow_below(numbers, depth)?;
         }
         Ok(())
     }
 
-    fn below_loop(
+    /// Locks or checks the backing of a loop device, and follows it.
+    fn follow_loop(
         &mut self,
         directory: &Path,
         attached: &Attached,
@@ -206,10 +207,10 @@ impl Walk<'_> {
                 }
             }
         }
-        self.up(attached, depth)?;
+        self.check_above(attached, depth)?;
         match attached.to {
-            Node::File(file) => self.down(file.device, depth),
-            Node::Device(below) => self.down(below, depth),
+            Node::File(file) => self.follow_below(file.device, depth),
+            Node::Device(below) => self.follow_below(below, depth),
         }
     }
 

@@ -64,7 +64,7 @@ pub enum FileError {
         alias: String,
     },
     /// The size is not a multiple of the sector size.
-    #[error("'{path}' is {size_bytes} bytes, no multiple of 512")]
+    #[error("'{path}' is {size_bytes} bytes, not a multiple of 512")]
     Size {
         /// The path.
         path: PathBuf,

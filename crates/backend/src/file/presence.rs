@@ -31,21 +31,21 @@ impl Presence {
         Self { path, size_bytes: store.size_bytes, is_writable, has_write_permission }
     }
 
-    /// Compares the file with the current target of its path. Unknown counts as present: an
-    /// unresponsive file system also fails reads and writes.
+    /// Compares the file with the current target of its path. If the path cannot be examined, the
+    /// file counts as present: such a file system also fails reads and writes.
     pub(super) fn check(&self, store: &Store) -> Result<(), Displaced> {
-        let there = match rustix::fs::stat(&self.path) {
-            Ok(there) => there,
+        let current = match rustix::fs::stat(&self.path) {
+            Ok(current) => current,
             Err(Errno::NOENT | Errno::NOTDIR) => return Err(Displaced::Deleted),
             Err(_) => return Ok(()),
         };
         let Ok(ours) = rustix::fs::fstat(&store.file) else { return Ok(()) };
         let is_same = match store.is_block {
-            true => there.st_rdev == ours.st_rdev,
-            false => (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino),
+            true => current.st_rdev == ours.st_rdev,
+            false => (current.st_dev, current.st_ino) == (ours.st_dev, ours.st_ino),
         };
         let of_type = |mode| rustix::fs::FileType::from_raw_mode(mode);
-        if !is_same || of_type(there.st_mode) != of_type(ours.st_mode) {
+        if !is_same || of_type(current.st_mode) != of_type(ours.st_mode) {
             return Err(Displaced::Replaced);
         }
         if store.is_block && is_unplugged(ours.st_rdev) {

@@ -25,7 +25,7 @@ pub(super) struct Store {
     name: String,
     /// The size at open, in bytes; the file must not shrink below it.
     pub(super) size_bytes: u64,
-    /// Cleared when the file system does not support the call.
+    /// Each is cleared once the file system turns out not to support the call.
     can_punch: AtomicBool,
     can_zero_range: AtomicBool,
     can_force: AtomicBool,
@@ -118,25 +118,26 @@ impl Store {
             // SAFETY: the I/O is not answered yet.
             .map(|buffer| IoSlice::new(unsafe { buffer.as_slice() }))
             .collect();
-        let forced = fua && self.can_force.load(Ordering::Relaxed);
-        match self.write_slices(&mut slices, io.offset, forced) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) if forced => {
+        let is_forced = fua && self.can_force.load(Ordering::Relaxed);
+        match self.write_slices(&mut slices, io.offset, is_forced) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if is_forced => {
                 self.can_force.store(false, Ordering::Relaxed);
                 self.write(io, fua)
             }
-            Ok(()) if fua && !forced => retry_on_intr(|| rustix::fs::fdatasync(&self.file)),
+            Ok(()) if fua && !is_forced => retry_on_intr(|| rustix::fs::fdatasync(&self.file)),
             result => result,
         }
     }
 
-    /// Writes all of `slices`; if `forced`, each piece is on stable storage when its call returns.
+    /// Writes all of `slices`; if `is_forced`, each piece is on stable storage when its call
+    /// returns.
     fn write_slices(
         &self,
         slices: &mut [IoSlice<'_>],
         mut offset: u64,
-        forced: bool,
+        is_forced: bool,
     ) -> Result<(), Errno> {
-        let flags = if forced { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+        let flags = if is_forced { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         let mut rest = slices;
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
@@ -154,7 +155,7 @@ impl Store {
         Ok(())
     }
 
-    /// A hint: unsupported is success.
+    /// Discards a range. A discard is a hint, so an unsupported one succeeds.
     fn discard(&self, range: ByteRange) -> Result<(), Errno> {
         let result = if self.is_block { self.discard_blocks(range) } else { self.punch(range) };
         match result {
@@ -200,23 +201,23 @@ impl Store {
         self.allocate(&self.can_punch, mode, range)
     }
 
-    /// Calls `fallocate`. Clears `known` if the file system does not support the mode.
+    /// Calls `fallocate`. Clears `is_supported` if the file system does not support the mode.
     fn allocate(
         &self,
-        known: &AtomicBool,
+        is_supported: &AtomicBool,
         mode: FallocateFlags,
         range: ByteRange,
     ) -> Result<(), Errno> {
         if range.len == 0 {
             return Ok(());
         }
-        if !known.load(Ordering::Relaxed) {
+        if !is_supported.load(Ordering::Relaxed) {
             return Err(Errno::OPNOTSUPP);
         }
         let result =
             retry_on_intr(|| rustix::fs::fallocate(&self.file, mode, range.offset, range.len));
         if matches!(result, Err(Errno::OPNOTSUPP | Errno::NOSYS)) {
-            known.store(false, Ordering::Relaxed);
+            is_supported.store(false, Ordering::Relaxed);
         }
         result
     }

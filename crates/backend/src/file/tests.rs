@@ -76,7 +76,7 @@ fn open_errors_name_cause_and_remedy() {
     let text = message(open(&make(&directory, "empty", 0)));
     assert!(text.contains("is empty: give it a size"), "{text}");
     let text = message(open(&make(&directory, "odd", 1000)));
-    assert!(text.contains("is 1000 bytes, no multiple of 512"), "{text}");
+    assert!(text.contains("is 1000 bytes, not a multiple of 512"), "{text}");
     assert!(!text.contains("truncate"), "the file may belong to another program: {text}");
 }
 
@@ -232,7 +232,7 @@ fn kernel_a_block_device_passes_the_suite() {
 }
 
 /// Checks that opening `path` is refused, with `other` in the message.
-fn refused(path: &Path, other: &str) {
+fn assert_refused(path: &Path, other: &str) {
     let error = open(path).err().unwrap();
     let text = error.to_string();
     assert!(matches!(error, FileError::Alias { .. }), "{text}");
@@ -247,19 +247,19 @@ fn kernel_a_file_and_loop_devices_over_it_are_one_store() {
     let (first, second) = (Loop::new(&file, 512), Loop::new(&file, 4096));
     let (first, second) = (Path::new(&first.0), Path::new(&second.0));
     let on_file = open(&file).unwrap();
-    refused(first, "the file below it");
-    refused(second, "the file below it");
+    assert_refused(first, "the file below it");
+    assert_refused(second, "the file below it");
     drop(on_file);
     let on_first = open(first).unwrap();
-    refused(second, &first.display().to_string());
+    assert_refused(second, &first.display().to_string());
     // A rename does not matter.
     let renamed = directory.path().join("renamed");
     fs::rename(&file, &renamed).unwrap();
-    refused(&renamed, &first.display().to_string());
+    assert_refused(&renamed, &first.display().to_string());
     drop(on_first);
     let on_second = open_read_only(second).unwrap();
-    refused(first, &second.display().to_string());
-    refused(&renamed, &second.display().to_string());
+    assert_refused(first, &second.display().to_string());
+    assert_refused(&renamed, &second.display().to_string());
     drop(on_second);
     open(&renamed).unwrap();
     open(first).unwrap();
@@ -276,10 +276,10 @@ fn kernel_a_loop_device_is_identified_by_its_file_after_its_removal() {
     fs::remove_file(&file).unwrap();
     let device = Path::new(&device.0);
     let on_device = open(device).unwrap();
-    refused(&link, &device.display().to_string());
+    assert_refused(&link, &device.display().to_string());
     drop(on_device);
     let on_link = open(&link).unwrap();
-    refused(device, "(deleted), the file below it");
+    assert_refused(device, "(deleted), the file below it");
     drop(on_link);
 }
 
@@ -297,12 +297,12 @@ fn kernel_stacked_and_partial_loop_devices_are_distinguished() {
     let over = Loop::new(Path::new(&low.0), 512);
     let on_high = open(Path::new(&high.0)).unwrap();
     let on_low = open(Path::new(&low.0)).unwrap();
-    refused(Path::new(&over.0), &low.0);
+    assert_refused(Path::new(&over.0), &low.0);
     drop(on_low);
     let on_over = open(Path::new(&over.0)).unwrap();
-    refused(Path::new(&low.0), &over.0);
+    assert_refused(Path::new(&low.0), &over.0);
     drop(on_high);
-    refused(&file, &over.0);
+    assert_refused(&file, &over.0);
     drop(on_over);
     open(&file).unwrap();
 }
@@ -319,7 +319,7 @@ fn kernel_a_file_mounted_through_a_loop_device_is_in_use() {
     fs::create_dir(&at).unwrap();
     let mounted = Command::new("mount").arg(&device.0).arg(&at).status().unwrap();
     assert!(mounted.success());
-    let outside = std::panic::catch_unwind(|| refused(&file, &device.0));
+    let outside = std::panic::catch_unwind(|| assert_refused(&file, &device.0));
     // A file in that file system is on the file below it, and can be opened alone.
     let inside = at.join("inside");
     File::create(&inside).unwrap().set_len(1 << 20).unwrap();

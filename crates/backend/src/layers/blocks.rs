@@ -17,7 +17,7 @@ const MEMORY_ALIGNMENT_MAX: u64 = 4096;
 /// The disk cannot have blocks of this size.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "layer blocks: '{name}' has {size_bytes} bytes in blocks of {inner_bytes}, which do not make \
+    "layer blocks: '{name}' has {size_bytes} bytes in blocks of {inner_bytes}, so it cannot have \
      blocks of {block_bytes}"
 )]
 pub struct BlocksError {

@@ -80,17 +80,17 @@ impl ErrorRule {
     }
 
     fn matches(&self, io: &Io) -> bool {
-        let in_range = self
+        let is_in_range = self
             .range
             .is_none_or(|range| !matches!(io.kind, IoKind::Flush) && range.overlaps(io.range()));
-        self.kinds.contains(io.kind) && in_range
+        self.kinds.contains(io.kind) && is_in_range
     }
 }
 
 /// A backend with injected errors.
 pub struct Errors {
     rule: ErrorRule,
-    enabled: AtomicBool,
+    is_enabled: AtomicBool,
     choice: Mutex<Choice>,
     inner: Arc<dyn Backend>,
     pub(super) description: Description,
@@ -110,12 +110,12 @@ impl Errors {
             Choice { random: Random::new(rule.seed), pass_count: rule.after, failed_count: 0 };
         let description = describe("error", &*inner);
         let choice = Mutex::new(choice);
-        Self { rule, enabled: AtomicBool::new(true), choice, inner, description }
+        Self { rule, is_enabled: AtomicBool::new(true), choice, inner, description }
     }
 
     /// Switches the faults on or off. While off, I/O does not count.
     pub fn set_enabled(&self, enabled: bool) {
-        self.enabled.store(enabled, Ordering::Relaxed);
+        self.is_enabled.store(enabled, Ordering::Relaxed);
     }
 
     /// The number of I/Os failed by this layer.
@@ -123,8 +123,9 @@ impl Errors {
         lock(&self.choice).failed_count
     }
 
-    fn fails(&self, io: &Io) -> bool {
-        if !self.enabled.load(Ordering::Relaxed) || !self.rule.matches(io) {
+    /// Whether this I/O is to fail. Counts it if it matches the rule.
+    fn should_fail(&self, io: &Io) -> bool {
+        if !self.is_enabled.load(Ordering::Relaxed) || !self.rule.matches(io) {
             return false;
         }
         let mut choice = lock(&self.choice);
@@ -132,9 +133,9 @@ impl Errors {
             choice.pass_count -= 1;
             return false;
         }
-        let fails = choice.random.unit() < self.rule.rate;
-        choice.failed_count += u64::from(fails);
-        fails
+        let is_chosen = choice.random.unit() < self.rule.rate;
+        choice.failed_count += u64::from(is_chosen);
+        is_chosen
     }
 }
 
@@ -144,7 +145,7 @@ impl Backend for Errors {
     }
 
     fn submit(&self, io: Io) {
-        if self.fails(&io) {
+        if self.should_fail(&io) {
             io.done.complete(Err(self.rule.error));
         } else {
             self.inner.submit(io);

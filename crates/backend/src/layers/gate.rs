@@ -23,7 +23,7 @@ pub struct Gate {
 struct State {
     closed: Kinds,
     held: VecDeque<Io>,
-    extents_closed: bool,
+    are_extents_closed: bool,
     /// Extent queries that are held.
     extents_held: usize,
 }
@@ -43,7 +43,7 @@ impl Gate {
         let state = State {
             closed: Kinds::NONE,
             held: VecDeque::new(),
-            extents_closed: false,
+            are_extents_closed: false,
             extents_held: 0,
         };
         let description = describe("gate", &*inner);
@@ -56,17 +56,17 @@ impl Gate {
         lock(&self.state).closed = kinds;
     }
 
-    /// Passes everything from now on, first the held I/O.
+    /// Opens the gate: passes the held I/O, and everything that arrives from now on.
     pub fn open(&self) {
         self.close(Kinds::NONE);
-        lock(&self.state).extents_closed = false;
+        lock(&self.state).are_extents_closed = false;
         self.arrived.notify_all();
         self.release_all();
     }
 
     /// Holds extent queries until the gate is opened.
     pub fn close_extents(&self) {
-        lock(&self.state).extents_closed = true;
+        lock(&self.state).are_extents_closed = true;
     }
 
     /// The held I/O, in the order of arrival.
@@ -152,7 +152,7 @@ impl Backend for Gate {
         let mut state = lock(&self.state);
         state.extents_held += 1;
         self.arrived.notify_all();
-        while state.extents_closed {
+        while state.are_extents_closed {
             state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.extents_held -= 1;

@@ -34,7 +34,7 @@ impl Kinds {
 
     /// The kinds in either set.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -54,7 +54,7 @@ impl Kinds {
     pub(super) fn parse(text: &str) -> Option<Self> {
         text.split(['+', '|']).try_fold(Self::NONE, |set, word| {
             let (_, kinds) = NAMES.into_iter().find(|&(name, _)| name == word)?;
-            Some(set.and(kinds))
+            Some(set.union(kinds))
         })
     }
 }
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn sets_are_parsed_word_by_word() {
-        assert_eq!(Kinds::parse("read+flush"), Some(Kinds::READ.and(Kinds::FLUSH)));
+        assert_eq!(Kinds::parse("read+flush"), Some(Kinds::READ.union(Kinds::FLUSH)));
         assert_eq!(Kinds::parse("all"), Some(Kinds::ALL));
         assert_eq!(Kinds::parse("read,write"), None);
         assert_eq!(Kinds::parse(""), None);

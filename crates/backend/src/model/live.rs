@@ -85,7 +85,7 @@ impl Backend for ModelBackend {
         self.count.add(&io);
         let id = self.driver.start(self.timer.handle().now_ns(), &io);
         let driver = self.driver.clone();
-        io.done = io.done.then(move |result, done| driver.store_done(id, done, result));
+        io.done = io.done.then(move |result, done| driver.on_store_done(id, done, result));
         self.inner.submit(io);
     }
 
@@ -140,8 +140,8 @@ impl Driver {
         answers.into_iter().for_each(|(done, result)| done.complete(result));
     }
 
-    /// The store has completed an I/O.
-    fn store_done(&self, id: u64, done: Completion, result: IoResult) {
+    /// Handles an I/O that the store has completed.
+    fn on_store_done(&self, id: u64, done: Completion, result: IoResult) {
         let mut state = lock(&self.state);
         if let Some(InFlight::Store) = state.in_flight.remove(&id) {
             drop(state);

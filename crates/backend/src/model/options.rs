@@ -27,12 +27,12 @@ pub enum ModelError {
         size: Size,
     },
     /// Zero, or not a multiple of the sector size.
-    #[error("a modelled disk cannot have {size}")]
+    #[error("{size} is not a valid size for a modelled disk")]
     Size {
         /// The requested size.
         size: Size,
     },
-    /// An impossible array.
+    /// The array is impossible.
     #[error(transparent)]
     Array(#[from] ArrayError),
 }
@@ -68,11 +68,11 @@ pub(crate) fn open(
     depth: usize,
 ) -> Result<Arc<dyn Backend>, OpenError> {
     // Parse the options first, so that an invalid one opens, creates and locks nothing.
-    let what = what(text);
-    let named = Named::parse(&what, text, &STORE_KEYS)?;
-    let (inner, bytes) = store(&named.fields, named.size_asked, options, depth)?;
-    let size_bytes = named.kind.size_within(bytes);
-    let model = named.kind.make(size_bytes)?;
+    let what = name_in_messages(text);
+    let parsed = ParsedName::parse(&what, text, &STORE_KEYS)?;
+    let (inner, bytes) = store(&parsed.fields, parsed.requested_bytes, options, depth)?;
+    let size_bytes = parsed.kind.size_within(bytes);
+    let model = parsed.kind.make(size_bytes)?;
     Ok(Arc::new(ModelBackend::new(&format!("model:{text}"), inner, model, size_bytes)))
 }
 
@@ -83,23 +83,23 @@ pub(crate) fn open(
 /// If the name is malformed, lacks a size, or describes an impossible disk.
 pub fn timing(name: &str) -> Result<(Box<dyn DiskModel>, u64), OpenError> {
     let text = name.strip_prefix("model:").unwrap_or(name);
-    let what = what(text);
-    let named = Named::parse(&what, text, &["size"])?;
-    let size_bytes = named.size_asked.ok_or_else(|| named.fields.missing("size", "8GiB"))?;
+    let what = name_in_messages(text);
+    let parsed = ParsedName::parse(&what, text, &["size"])?;
+    let size_bytes = parsed.requested_bytes.ok_or_else(|| parsed.fields.missing("size", "8GiB"))?;
     check_size(size_bytes)?;
-    Ok((named.kind.make(size_bytes)?, size_bytes))
+    Ok((parsed.kind.make(size_bytes)?, size_bytes))
 }
 
 /// The name of a model in messages.
-fn what(text: &str) -> String {
+fn name_in_messages(text: &str) -> String {
     format!("model:{}", text.split('?').next().unwrap_or(text))
 }
 
 /// A parsed model name.
-struct Named<'a> {
+struct ParsedName<'a> {
     kind: Kind,
     /// The size in the name, in bytes.
-    size_asked: Option<u64>,
+    requested_bytes: Option<u64>,
     fields: Fields<'a>,
 }
 
@@ -108,7 +108,7 @@ enum Kind {
     Array(ArraySpec, Drive),
 }
 
-impl<'a> Named<'a> {
+impl<'a> ParsedName<'a> {
     /// Parses the text after `model:`, with `store_keys` in addition to the options of the model.
     fn parse(what: &'a str, text: &'a str, store_keys: &[&str]) -> Result<Self, OpenError> {
         let (name, query) = text.split_once('?').unwrap_or((text, ""));
@@ -118,8 +118,8 @@ impl<'a> Named<'a> {
                 store_keys.iter().copied().chain(own.iter().map(String::as_str)).collect();
             let fields = Fields::parse(what, query, '&', &keys)?;
             let (spec, drive) = array_spec(level, &fields)?;
-            let size_asked = array_size(&spec, &fields)?;
-            return Ok(Self { kind: Kind::Array(spec, drive), size_asked, fields });
+            let requested_bytes = array_size(&spec, &fields)?;
+            return Ok(Self { kind: Kind::Array(spec, drive), requested_bytes, fields });
         }
         let Some(own) = drive_keys(name) else {
             return Err(SpecError::NoModel { name: name.to_owned() }.into());
@@ -127,8 +127,8 @@ impl<'a> Named<'a> {
         let keys: Vec<&str> = store_keys.iter().chain(own).copied().collect();
         let fields = Fields::parse(what, query, '&', &keys)?;
         let drive = drive(name, &fields)?;
-        let size_asked = fields.get("size", "8GiB", size_bytes)?;
-        Ok(Self { kind: Kind::Disk(drive), size_asked, fields })
+        let requested_bytes = fields.get("size", "8GiB", size_bytes)?;
+        Ok(Self { kind: Kind::Disk(drive), requested_bytes, fields })
     }
 }
 
@@ -205,12 +205,12 @@ fn array_spec(level: Level, fields: &Fields<'_>) -> Result<(ArraySpec, Drive), O
 fn array_size(spec: &ArraySpec, fields: &Fields<'_>) -> Result<Option<u64>, OpenError> {
     let size = fields.get("size", "8GiB", size_bytes)?;
     let drive_size = fields.get("drive-size", "1GiB", size_bytes)?;
-    let size_asked = match (size, drive_size) {
+    let requested_bytes = match (size, drive_size) {
         (Some(_), Some(_)) => return Err(ModelError::from(ArrayError::TwoSizes).into()),
         (None, Some(drive_bytes)) => Some(spec.size_bytes(drive_bytes).map_err(ModelError::from)?),
         (size, None) => size,
     };
-    match size_asked {
+    match requested_bytes {
         Some(bytes) => {
             spec.drive_bytes(bytes).map_err(ModelError::from)?;
         }
@@ -219,25 +219,25 @@ fn array_size(spec: &ArraySpec, fields: &Fields<'_>) -> Result<Option<u64>, Open
         }
         None => {}
     }
-    Ok(size_asked)
+    Ok(requested_bytes)
 }
 
 /// Opens the store for the data. Returns it with the size of the disk.
 fn store(
     fields: &Fields<'_>,
-    size_asked: Option<u64>,
+    requested_bytes: Option<u64>,
     options: &OpenOptions,
     depth: usize,
 ) -> Result<(Arc<dyn Backend>, u64), OpenError> {
-    size_asked.map_or(Ok(()), check_size)?;
+    requested_bytes.map_or(Ok(()), check_size)?;
     let Some(backing) = fields.text("backing") else {
-        let size_bytes = size_asked.ok_or_else(|| fields.missing("size", "8GiB"))?;
+        let size_bytes = requested_bytes.ok_or_else(|| fields.missing("size", "8GiB"))?;
         let memory = MemoryBackend::new(size_bytes)?.read_only(options.read_only);
         return Ok((Arc::new(memory), size_bytes));
     };
     let inner = open_nested(backing, options, depth + 1)?;
     let backing_bytes = inner.description().size_bytes;
-    let size_bytes = size_asked.unwrap_or(backing_bytes);
+    let size_bytes = requested_bytes.unwrap_or(backing_bytes);
     if size_bytes > backing_bytes {
         let (size, backing_size) = (Size(size_bytes), Size(backing_bytes));
         let backing = backing.to_owned();
@@ -278,7 +278,7 @@ fn hdd_spec(fields: &Fields<'_>) -> Result<HddSpec, SpecError> {
         scheduler: fields
             .get("scheduler", "ncq, elevator or fifo", scheduler)?
             .unwrap_or(default.scheduler),
-        write_cache: fields.get("write-cache", "on or off", switch)?.unwrap_or(false),
+        has_write_cache: fields.get("write-cache", "on or off", switch)?.unwrap_or(false),
         seed: fields.get("seed", "1", number)?.unwrap_or(default.seed),
         ..default
     })

@@ -32,7 +32,7 @@ fn run(
             given += 1;
         }
         let next_ns = model.next_completion().expect("something is in flight");
-        assert!(next_ns >= now_ns, "time goes on");
+        assert!(next_ns >= now_ns, "time never goes back");
         now_ns = next_ns;
         // The write cache may have moved the head without a waiting command.
         let id = loop {
@@ -126,7 +126,7 @@ fn a_hard_disk_has_realistic_sequential_rates() {
     // Without a cache, a write that just misses its sector waits a revolution.
     let lone = sequential_bytes_per_second(spec.clone(), WRITE, 64 << 10, 1) / 1_000_000;
     let queued = sequential_bytes_per_second(spec.clone(), WRITE, 64 << 10, 8) / 1_000_000;
-    let cached = HddSpec { write_cache: true, ..spec };
+    let cached = HddSpec { has_write_cache: true, ..spec };
     let cached = sequential_bytes_per_second(cached, WRITE, 64 << 10, 1) / 1_000_000;
     println!("sequential writes of 64 KiB: {lone} MB/s alone, {queued} queued, {cached} cached");
     assert!(lone < 12 && queued > 90 && cached > 90);
@@ -134,7 +134,7 @@ fn a_hard_disk_has_realistic_sequential_rates() {
 
 #[test]
 fn a_write_cache_answers_at_once_and_a_flush_waits_for_it() {
-    let mut hdd = Hdd::new(HddSpec { write_cache: true, ..HddSpec::new(64 * GIB) });
+    let mut hdd = Hdd::new(HddSpec { has_write_cache: true, ..HddSpec::new(64 * GIB) });
     let mut random = Random::new(5);
     for id in 0..100 {
         hdd.enqueue(id * 1000, id, WRITE, random.below(1 << 20) * 4096, 4096);
@@ -207,14 +207,14 @@ proptest! {
             (0u64..20_000_000, 0u8..5, 0u64..1000, 1u64..64),
             1..60,
         ),
-        write_cache: bool,
+        has_write_cache: bool,
         which in 0..4usize,
         scheduler in 0..3usize,
     ) {
         let scheduler =
             [Scheduler::Fifo, Scheduler::Elevator, Scheduler::ShortestPositioning][scheduler];
         let make = || -> Box<dyn DiskModel> {
-            let spec = HddSpec { write_cache, scheduler, queue_depth: 4, ..HddSpec::new(GIB) };
+            let spec = HddSpec { has_write_cache, scheduler, queue_depth: 4, ..HddSpec::new(GIB) };
             let (drive, level) = match which {
                 0 => return Box::new(Hdd::new(spec)),
                 1 => return Box::new(Ssd::new(SsdSpec::default())),
@@ -296,7 +296,7 @@ fn live_arrays_pass_the_suite() {
 fn a_model_without_a_store_has_the_size_and_layout_of_its_name() {
     let name = "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=1TiB";
     let (model, size_bytes) = timing(name).unwrap();
-    assert_eq!(size_bytes, 14 << 40, "nothing has to hold so much");
+    assert_eq!(size_bytes, 14 << 40, "no store of this size is needed");
     let geometry = model.geometry();
     assert_eq!((geometry.stripe_bytes, geometry.chunk_bytes), (112 << 10, 8 << 10));
     let (model, size_bytes) = timing("hdd?size=1GiB").unwrap();
@@ -411,7 +411,8 @@ fn malformed_model_names_are_refused() {
         ("model:hdd?size=1GiB&rpm=7", "model:hdd: rpm='7' is invalid: write it like 7200"),
         (
             "model:ssd?size=1001",
-            "a modelled disk cannot have 1001B: give a multiple of 512 bytes, like size=8GiB",
+            "1001B is not a valid size for a modelled disk: give a multiple of 512 bytes, like \
+             size=8GiB",
         ),
         (
             "model:ssd?size=2MiB&backing=memory:1MiB",
@@ -480,7 +481,7 @@ fn a_disk_is_closed_while_it_answers() {
 }
 
 #[test]
-#[ignore = "measures, and wants a quiet machine"]
+#[ignore = "measures, and needs an idle machine"]
 fn measure_a_live_ssd() {
     let backend = open("model:ssd?size=1MiB");
     let blocking = Blocking::new(&*backend);

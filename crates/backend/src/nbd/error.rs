@@ -47,7 +47,7 @@ pub enum NbdError {
         url: String,
     },
     /// The size is zero, or not a multiple of the block size.
-    #[error("the export '{url}' is {size_bytes} bytes, no multiple of {multiple} above zero")]
+    #[error("the export '{url}' is {size_bytes} bytes, not a multiple of {multiple} above zero")]
     Size {
         /// The address, as given.
         url: String,

@@ -40,7 +40,7 @@ pub(super) struct InFlight {
     answered_writes: u64,
     /// The answer, if it came while the request was still being sent.
     early: Option<IoResult>,
-    /// The write has completed; the flush that emulates its FUA flag has not.
+    /// Whether the write has completed, but not the flush that emulates its FUA flag.
     is_flushing: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Connection {
 /// The state of a connection, behind a lock.
 pub(super) struct Link {
     pub(super) connection: Option<Connection>,
-    pub(super) stopping: bool,
+    pub(super) is_stopping: bool,
     pub(super) in_flight: BTreeMap<u64, InFlight>,
     to_send: VecDeque<u64>,
     sending: Option<u64>,
@@ -95,7 +95,7 @@ impl Link {
         Self {
             emulates_fua,
             connection: Some(connection),
-            stopping: false,
+            is_stopping: false,
             in_flight: BTreeMap::new(),
             to_send: VecDeque::new(),
             sending: None,
@@ -113,7 +113,7 @@ impl Link {
     pub(super) fn submit(&mut self, work: Work) -> Answers {
         let mut answers = Answers::default();
         let deadline = self.down_since.map(|since| since + self.reconnect_time);
-        if self.stopping || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        if self.is_stopping || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             // Dropping a status query answers it.
             if let Work::Io(io) = work {
                 answers.0.push((io, Err(IoError::Io)));
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    /// A request has been sent, or failed to send: its buffers are no longer being read.
+    /// Handles a request that was sent, or failed to be sent: its buffers are no longer being read.
     pub(super) fn on_sent(&mut self, cookie: u64) -> Answers {
         self.sending = None;
         match self.in_flight.get(&cookie).and_then(|request| request.early) {
@@ -158,7 +158,7 @@ impl Link {
         }
     }
 
-    /// The server has answered a request.
+    /// Handles the server's answer to a request.
     pub(super) fn on_reply(&mut self, cookie: u64, result: IoResult) -> Answers {
         self.served += 1;
         self.end(cookie, result)
@@ -186,9 +186,9 @@ impl Link {
     /// Turns a completed FUA write into a flush, if FUA is emulated.
     fn start_fua_flush(&mut self, cookie: u64) -> bool {
         let Some(request) = self.in_flight.get_mut(&cookie) else { return false };
-        let is_forced =
+        let is_fua_write =
             matches!(&request.work, Work::Io(io) if io.kind == IoKind::Write { fua: true });
-        if !self.emulates_fua || !is_forced {
+        if !self.emulates_fua || !is_fua_write {
             return false;
         }
         self.answered_writes += 1;
@@ -221,7 +221,7 @@ impl Link {
         Ok(())
     }
 
-    /// The connection is lost: all unanswered requests are to be resent.
+    /// Handles the loss of the connection: all unanswered requests are to be resent.
     pub(super) fn on_disconnect(&mut self, now: Instant) {
         self.connection = None;
         self.down_since.get_or_insert(now);
@@ -229,9 +229,9 @@ impl Link {
         for request in self.in_flight.values_mut() {
             request.deadline.get_or_insert(deadline);
         }
-        let is_open =
+        let unanswered =
             |(&cookie, request): (&u64, &InFlight)| request.early.is_none().then_some(cookie);
-        self.to_send = self.in_flight.iter().filter_map(is_open).collect();
+        self.to_send = self.in_flight.iter().filter_map(unanswered).collect();
     }
 
     /// Fails requests that have waited too long for a connection.
@@ -251,7 +251,7 @@ impl Link {
         self.in_flight.values().filter_map(|request| request.deadline).min()
     }
 
-    /// A new connection is open. Returns whether writes may have been lost with the old one.
+    /// Takes a new connection. Returns whether writes may have been lost with the old one.
     #[must_use]
     pub(super) fn on_connect(&mut self, connection: Connection) -> bool {
         self.connection = Some(connection);

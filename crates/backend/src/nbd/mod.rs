@@ -214,7 +214,7 @@ fn cut_extents(extents: &[Extent], skip: u64, len: u64) -> Vec<Extent> {
 impl Drop for NbdBackend {
     fn drop(&mut self) {
         let mut link = lock(&self.shared.link);
-        link.stopping = true;
+        link.is_stopping = true;
         // With nothing in flight the sender disconnects properly; otherwise end the connection now.
         if !link.in_flight.is_empty()
             && let Some(connection) = &link.connection

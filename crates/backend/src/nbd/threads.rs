@@ -70,7 +70,7 @@ impl Shared {
                 let answers = lock(&self.link).on_sent(cookie);
                 answers.deliver();
                 link = lock(&self.link);
-            } else if link.stopping {
+            } else if link.is_stopping {
                 let connection = link.connection.as_ref();
                 let ends = connection.map(|c| (c.socket.clone(), c.opened));
                 drop(link);
@@ -94,7 +94,7 @@ impl Shared {
             socket.shutdown();
             let mut link = lock(&self.link);
             link.on_disconnect(Instant::now());
-            if link.stopping {
+            if link.is_stopping {
                 return;
             }
             // Back off from a server that disconnects before it serves anything.
@@ -132,7 +132,7 @@ impl Shared {
                 Ok(connected) => {
                     let (connection, input) = connected.into_connection();
                     let mut link = lock(&self.link);
-                    if link.stopping {
+                    if link.is_stopping {
                         return None;
                     }
                     let in_doubt = link.on_connect(connection);
@@ -160,7 +160,7 @@ impl Shared {
         let end = Instant::now() + time;
         let mut link = lock(&self.link);
         loop {
-            if link.stopping {
+            if link.is_stopping {
                 return None;
             }
             let now = Instant::now();

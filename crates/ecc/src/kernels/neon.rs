@@ -7,7 +7,7 @@ use super::vector::{HALVES, Multiplier, Places, Vector, encode};
 use crate::{GROUPS_PER_LINE, GROUPS_PER_SECTOR, LINE_PARITY_BYTES};
 use crate::{Line, LineParity, Sector, SectorParity};
 
-/// See the module.
+/// The NEON kernel.
 pub static NEON: Kernel = Kernel { name: "neon", line, sector };
 
 #[target_feature(enable = "neon")]
@@ -38,9 +38,9 @@ unsafe fn sector(sector: &Sector, parity: &mut SectorParity) {
 /// Products as the sum of two look-ups, one for each half of a byte.
 struct Tables;
 
-// In all that follows the caller promises that the processor has the instructions, which is all
-// that register operations need; loads and stores are of memory that is there by their types or by
-// the caller's promise.
+// "SAFETY: see above" refers to this: the caller guarantees that the processor has the
+// instructions, and register operations need nothing else. The memory of loads and stores is valid
+// by its type, or because the caller guarantees it.
 
 impl Vector for uint8x16_t {
     const LANES: usize = 16;
@@ -85,7 +85,7 @@ impl Vector for uint8x16_t {
 impl Multiplier<uint8x16_t> for Tables {
     type Factor = (uint8x16_t, uint8x16_t);
     type Constant = (uint8x16_t, uint8x16_t);
-    // Added up at once: each product is used twice.
+    // Both halves added, because each product is used twice.
     type Product = uint8x16_t;
 
     #[inline(always)]

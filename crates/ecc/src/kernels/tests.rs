@@ -22,7 +22,7 @@ impl Vector for Plain {
     unsafe fn gather(places: impl Places) -> Self {
         let mut vector = [0; 32];
         for (block, bytes) in vector.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            // SAFETY: the caller promises that both places may be read.
+            // SAFETY: the caller guarantees that both places are readable.
             *bytes = unsafe { places.of_block(block).cast::<[u8; 16]>().read() };
         }
         vector
@@ -84,7 +84,7 @@ impl Multiplier<Plain> for PlainTables {
     }
 }
 
-/// The affine instruction as the manual of its maker describes it: bit `i` of the result is the
+/// The affine instruction as Intel's manual describes it: bit `i` of the result is the
 /// parity of the factor masked with byte `7 - i` of the matrix.
 fn affine(matrix: u64, byte: u8) -> u8 {
     let rows = matrix.to_le_bytes();

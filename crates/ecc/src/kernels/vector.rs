@@ -73,23 +73,23 @@ pub trait Places: Copy {
     /// The place of block `block`.
     ///
     /// # Safety
-    /// The place must be within what it was made for.
+    /// The block must belong to the vector that these places are for.
     unsafe fn of_block(self, block: usize) -> *const u8;
 }
 
 /// A way to multiply vectors with constants.
 pub trait Multiplier<V: Vector> {
-    /// A vector that is multiplied, as far as it can be prepared for several products.
+    /// A vector, prepared for several products.
     type Factor: Copy;
-    /// A constant, prepared.
+    /// A constant, prepared for several products.
     type Constant: Copy;
-    /// A product, as far as it is needed for sums.
+    /// A product, in the form in which it is added.
     type Product: Copy;
 
     /// The constant of [`POWERS`] with this index.
     ///
     /// # Safety
-    /// The instructions must exist; so for all others here.
+    /// The instructions must exist.
     unsafe fn constant(index: usize) -> Self::Constant;
 
     /// Prepares `vector`.
@@ -104,7 +104,7 @@ pub trait Multiplier<V: Vector> {
     /// The instructions must exist.
     unsafe fn multiply(factor: Self::Factor, constant: Self::Constant) -> Self::Product;
 
-    /// `vector` and the product added.
+    /// The sum of `vector` and the product.
     ///
     /// # Safety
     /// The instructions must exist.
@@ -113,12 +113,12 @@ pub trait Multiplier<V: Vector> {
 
 /// Products of each coefficient with all low and all high halves of bytes.
 pub static HALVES: [[[u8; 16]; 2]; PRODUCTS] = halves();
-/// Each coefficient as the matrix over two elements that multiplies with it, in the order of bits
-/// that the affine instruction of GFNI takes: the row for the highest bit is the lowest byte.
+/// For each coefficient, the matrix over GF(2) that multiplies by it, in the bit order of the
+/// affine instruction of GFNI: the row of the highest bit is the lowest byte.
 #[cfg(any(test, target_arch = "x86_64"))]
 pub static MATRICES: [u64; PRODUCTS] = matrices();
 
-/// The same code for each number, written out.
+/// Unrolls a loop over the given numbers.
 macro_rules! for_each {
     ($name:ident in $($number:literal)* $body:block) => {
         $({
@@ -138,7 +138,7 @@ pub unsafe fn encode<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
     data: *const u8,
     parity: *mut u8,
 ) {
-    // SAFETY: both are the caller's promises.
+    // SAFETY: the caller guarantees the instructions and the readable groups.
     let remainder = unsafe { divide::<V, M, GROUPS>(data) };
     let mut bytes = [0; LANES_MAX];
     let mut row = 0;
@@ -147,8 +147,8 @@ pub unsafe fn encode<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
         unsafe { remainder[GROUP_PARITY_BYTES - 1 - row].store(&mut bytes) };
         let mut sector = 0;
         while sector < GROUPS / GROUPS_PER_SECTOR {
-            // SAFETY: this is the place of eight bytes within the parity of the sector, and each
-            // sector of the groups has its own; lanes are at least as many as groups.
+            // SAFETY: the eight bytes lie within the parity of this sector, which is writable;
+            // there are at least as many lanes as groups.
             unsafe {
                 let to = parity.add(sector * SECTOR_PARITY_BYTES + row * GROUPS_PER_SECTOR);
                 let from = bytes.as_ptr().add(sector * GROUPS_PER_SECTOR);
@@ -169,8 +169,8 @@ unsafe fn divide<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
     data: *const u8,
 ) -> [V; GROUP_PARITY_BYTES] {
     const { assert!(GROUPS <= V::LANES && V::LANES <= LANES_MAX && GROUPS.is_multiple_of(8)) }
-    // SAFETY: the instructions exist, as the caller promises. Columns are within the groups, which
-    // are there.
+    // SAFETY: the caller guarantees the instructions and the readable groups; columns lie within
+    // the groups.
     unsafe {
         let constants: [M::Constant; PRODUCTS] =
             [M::constant(0), M::constant(1), M::constant(2), M::constant(3), M::constant(4)];
@@ -198,7 +198,7 @@ unsafe fn step<V: Vector, M: Multiplier<V>>(
     byte: V,
     constants: &[M::Constant; PRODUCTS],
 ) -> [V; GROUP_PARITY_BYTES] {
-    // SAFETY: the caller promises the instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let leaving = byte.add(s[11]);
         let factor = M::factor(leaving);
@@ -231,7 +231,7 @@ unsafe fn step<V: Vector, M: Multiplier<V>>(
 /// The instructions must exist, and the groups must be readable.
 #[inline(always)]
 unsafe fn columns<V: Vector, const GROUPS: usize>(data: *const u8) -> [V; SQUARE] {
-    // SAFETY: the caller promises the instructions, and that the groups are there.
+    // SAFETY: the caller guarantees the instructions and the readable groups.
     unsafe {
         let mut rows = [V::zero(); SQUARE];
         for_each!(row in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
@@ -250,7 +250,7 @@ unsafe fn columns<V: Vector, const GROUPS: usize>(data: *const u8) -> [V; SQUARE
     }
 }
 
-/// A row of the squares: of group `row` in the first block, of the group 16 further in the next.
+/// A row of the squares: group `row` in the first block, group `row + 16` in the next, and so on.
 #[derive(Clone, Copy)]
 struct Rows<const GROUPS: usize> {
     data: *const u8,
@@ -261,7 +261,7 @@ impl<const GROUPS: usize> Places for Rows<GROUPS> {
     #[inline(always)]
     unsafe fn of_block(self, block: usize) -> *const u8 {
         let group = (block * SQUARE + self.row) % GROUPS;
-        // SAFETY: there are this many groups, as the caller promises.
+        // SAFETY: the caller guarantees this number of groups.
         unsafe { self.data.add(group * GROUP_BYTES) }
     }
 }

@@ -51,12 +51,12 @@ kernel!(GFNI_AVX512, "gfni-avx512", "avx512f,avx512bw,gfni", __m512i, Matrices);
 
 /// Products as the sum of two look-ups, one for each half of a byte.
 pub struct Tables;
-/// Products by an instruction that multiplies with a matrix over two elements.
+/// Products by the affine instruction of GFNI, which multiplies by a matrix over GF(2).
 pub struct Matrices;
 
-// In all that follows the caller promises that the processor has the instructions, which is all
-// that register operations need; loads and stores are of memory that is there by their types or by
-// the caller's promise.
+// "SAFETY: see above" refers to this: the caller guarantees that the processor has the
+// instructions, and register operations need nothing else. The memory of loads and stores is valid
+// by its type, or because the caller guarantees it.
 
 impl Vector for __m256i {
     const LANES: usize = 32;
@@ -104,7 +104,7 @@ impl Vector for __m256i {
 impl Multiplier<__m256i> for Tables {
     type Factor = (__m256i, __m256i);
     type Constant = (__m256i, __m256i);
-    // Added up at once: each product is used twice.
+    // Both halves added, because each product is used twice.
     type Product = __m256i;
 
     #[inline(always)]
@@ -224,7 +224,7 @@ impl Vector for __m512i {
 impl Multiplier<__m512i> for Tables {
     type Factor = (__m512i, __m512i);
     type Constant = (__m512i, __m512i);
-    // Kept apart: one instruction adds three.
+    // The halves, because one instruction adds three operands.
     type Product = (__m512i, __m512i);
 
     #[inline(always)]
@@ -257,7 +257,7 @@ impl Multiplier<__m512i> for Tables {
 
     #[inline(always)]
     unsafe fn add(vector: __m512i, product: Self::Product) -> __m512i {
-        // SAFETY: see above. The constant is the truth table of the exclusive or of three.
+        // SAFETY: see above. The constant is the truth table of the XOR of three bits.
         unsafe { _mm512_ternarylogic_epi64::<0x96>(vector, product.0, product.1) }
     }
 }

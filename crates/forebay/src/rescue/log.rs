@@ -263,9 +263,9 @@ fn walk_both(
         let error = anyhow!("{} hold no journal", names.join(" and "));
         return Err(with_remedy(error, "check that they are the right devices"));
     };
-    if let Some(device) = recovered.joins() {
+    if let Some(device) = recovered.rebuild_target() {
         // A start would rebuild this device; a rescue leaves it alone.
-        let _ = recovered.without(device);
+        let _ = recovered.remove_device(device);
     }
     Ok((recovered, may_be_stale))
 }

@@ -53,9 +53,9 @@ fn disk(volume: &VolumeEntry) -> String {
 fn to_text(source: &Source) -> String {
     let superblock = &source.found().superblock;
     let state = match superblock.kind {
-        LogKind::Journal if superblock.clean => "clean",
+        LogKind::Journal if superblock.is_clean => "clean",
         LogKind::Journal => "not closed",
-        LogKind::Vault { .. } if superblock.clean => "empty",
+        LogKind::Vault { .. } if superblock.is_clean => "empty",
         LogKind::Vault { sealed: Some(_) } => "sealed",
         LogKind::Vault { sealed: None } => "not finished",
     };
@@ -143,7 +143,7 @@ fn to_json(source: &Source) -> Value {
         "alone": source.log.is_alone,
         "size_bytes": superblock.size_bytes,
         "generation": superblock.generation(),
-        "clean": superblock.clean,
+        "clean": superblock.is_clean,
         "records": source.found().records.len(),
         "damage": damage,
         "superblock_copies": copies,

@@ -76,8 +76,8 @@ impl Source {
 
     /// Returns true for an incomplete dump. A dump of no volumes lacks nothing.
     pub(super) fn is_unfinished(&self) -> bool {
-        let Superblock { kind, clean, ref volumes, .. } = self.found().superblock;
-        matches!(kind, LogKind::Vault { sealed: None }) && !clean && !volumes.is_empty()
+        let Superblock { kind, is_clean, ref volumes, .. } = self.found().superblock;
+        matches!(kind, LogKind::Vault { sealed: None }) && !is_clean && !volumes.is_empty()
     }
 
     fn holder(&self) -> Holder {

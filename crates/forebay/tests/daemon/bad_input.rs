@@ -40,14 +40,14 @@ fn cases(is_vault: bool) -> Vec<Case> {
             change: |bytes| bytes.truncate(MIB as usize),
             said: "it needs",
             remedy: "name a file or device of its own",
-            rescue: (2, "was made"),
+            rescue: (2, "when it was created"),
         },
         Case {
             what: "truncated",
             change: |bytes| bytes.truncate(bytes.len() - MIB as usize),
-            said: if is_vault { "it needs" } else { "was made" },
+            said: if is_vault { "it needs" } else { "when it was created" },
             remedy: if is_vault { "name a file or device of its own" } else { replace },
-            rescue: (2, "was made"),
+            rescue: (2, "when it was created"),
         },
         Case {
             what: "of another version",

@@ -74,7 +74,7 @@ fn no_remedy_suggests_extending_or_overwriting_another_programs_file() {
         let unsaid = &["truncate", "overwrite", "make it longer", "Give it"][..];
         let log = |arguments: &[&str]| {
             let said =
-                if name == "page" { &["it needs", "of its own"][..] } else { &["no multiple"] };
+                if name == "page" { &["it needs", "of its own"][..] } else { &["not a multiple"] };
             Case { arguments: serve(arguments), said, unsaid }
         };
         let plain = format!("d={disk}");
@@ -86,7 +86,7 @@ fn no_remedy_suggests_extending_or_overwriting_another_programs_file() {
         assert_eq!(std::fs::read(&file).unwrap(), before);
     }
     let arguments = serve(&["--volume", &format!("d={}", at("hostname"))]);
-    let said = &["5 bytes, no multiple of 512", "a disk image or a block device"];
+    let said = &["5 bytes, not a multiple of 512", "a disk image or a block device"];
     check(directory.path(), 1, &[Case { arguments, said, unsaid: &["truncate"] }]);
 }
 

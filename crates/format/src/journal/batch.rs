@@ -114,7 +114,7 @@ impl Record {
         let range = self.range;
         assert!(range.len > 0 && range.is_sector_aligned(), "{range} is not whole sectors");
         let payload_end = u64::from(self.payload_offset) + self.payload_len();
-        assert!(payload_end <= u64::from(payload_bytes), "the payload lies within its batch");
+        assert!(payload_end <= u64::from(payload_bytes), "the data lies within the payload");
         RawRecord {
             kind: self.kind.number(),
             reserved: 0,
@@ -185,7 +185,7 @@ pub enum BatchInvalid {
     NoHeader,
     /// The batch belongs to another place.
     Misplaced,
-    /// The batch has an invalid length.
+    /// The batch has an invalid length, no records, or a number that is out of range.
     Length,
     /// The records are damaged.
     Records,
@@ -236,7 +236,7 @@ impl BatchHeader {
     }
 
     fn encode(&self) -> Header {
-        assert!(self.offset <= u64::from(u32::MAX), "offset {} in a segment", self.offset);
+        assert!(self.offset <= u64::from(u32::MAX), "offset {} fits 32 bits", self.offset);
         Header {
             magic: MAGIC.into(),
             checksum: self.checksum.into(),
@@ -268,8 +268,8 @@ impl BatchHeader {
         let Ok((raw, _)) = Header::read_from_prefix(bytes) else {
             return Err(BatchInvalid::NoHeader);
         };
-        let unsummed = Header { checksum: 0.into(), ..raw };
-        let sum = checksum(journal.seed(), unsummed.as_bytes());
+        let covered = Header { checksum: 0.into(), ..raw };
+        let sum = checksum(journal.seed(), covered.as_bytes());
         if raw.magic.get() != MAGIC || sum != raw.checksum.get() {
             return Err(BatchInvalid::NoHeader);
         }
@@ -288,8 +288,8 @@ impl BatchHeader {
             checksum: raw.checksum.get(),
             records_checksum: raw.records_checksum.get(),
         };
-        let number = header.batch.max(header.first_record);
-        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 || number > u64::MAX / 2 {
+        let has_huge_number = header.batch.max(header.first_record) > u64::MAX / 2;
+        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 || has_huge_number {
             return Err(BatchInvalid::Length);
         }
         Ok(header)
@@ -310,16 +310,18 @@ pub fn seal_batch(
 ) -> BatchHeader {
     let mut header = BatchHeader { records: records.len() as u32, checksum: 0, ..header };
     let len = header.len_bytes();
-    assert!(header.records > 0, "a batch has a record");
+    assert!(header.records > 0, "a batch has at least one record");
     assert!(len <= BATCH_BYTES_MAX, "batch of {len} bytes");
     assert!(header.offset.is_multiple_of(BLOCK_BYTES), "batch at offset {}", header.offset);
-    assert!(len <= buffer.len() as u64, "batch of {len} bytes in {} bytes", buffer.len());
+    assert!(len <= buffer.len() as u64, "batch of {len} bytes in a buffer of {}", buffer.len());
+    let data: u64 = records.iter().map(Record::payload_len).sum();
+    assert_eq!(data, u64::from(header.payload_bytes), "the payload is the data of the records");
     let records_at = HEADER_BYTES + header.payload_bytes as usize;
     let padding_at = records_at + records.len() * RECORD_BYTES;
     for (to, record) in buffer[records_at..padding_at].chunks_exact_mut(RECORD_BYTES).zip(records) {
         to.copy_from_slice(record.encode(header.payload_bytes).as_bytes());
     }
-    buffer[padding_at..header.len_bytes() as usize].fill(0);
+    buffer[padding_at..len as usize].fill(0);
     header.records_checksum = checksum(header.batch, &buffer[records_at..padding_at]);
     header.checksum = checksum(journal.seed(), header.encode().as_bytes());
     buffer[..HEADER_BYTES].copy_from_slice(header.encode().as_bytes());
@@ -353,7 +355,7 @@ pub fn check_batch(
         };
         records.push(record);
     }
-    assert_eq!(records.len() - first, header.records as usize, "one record for each encoded one");
+    assert_eq!(records.len() - first, header.records as usize, "every record is decoded");
     let damaged = records[first..].iter().position(|record| {
         record.kind == RecordKind::Write && {
             let from = record.payload_offset as usize;

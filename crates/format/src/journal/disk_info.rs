@@ -40,7 +40,7 @@ pub enum Released {
 /// times; a changed disk differs in many blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Samples {
-    /// Bit mask of the valid samples, in the order of [`places`].
+    /// Bit mask of the valid samples, in the order of [`sample_places`].
     pub valid: u64,
     /// The checksums, from [`sample_of`].
     pub sums: [u16; SAMPLES_MAX],
@@ -57,7 +57,7 @@ impl Default for Samples {
 pub struct DiskInfo {
     /// Checksum of the hardware identifier, from [`hardware_sum`]; zero if it has none.
     pub hardware: u64,
-    /// Checksums of blocks that were not written since.
+    /// Checksums of blocks that have not been written since they were sampled.
     pub samples: Samples,
     /// Whether the operator has released the records.
     pub released: Released,
@@ -94,15 +94,15 @@ impl DiskInfo {
     }
 }
 
-/// The sampled places of the volume with this number in a journal: ascending offsets of blocks of
-/// [`BLOCK_BYTES`] on a disk of `size_bytes`. At most [`SAMPLES_MAX`], fewer on a disk with fewer
-/// blocks.
+/// The offsets of the sampled blocks of the volume with this number in a journal, in ascending
+/// order. The blocks are [`BLOCK_BYTES`] long, on a disk of `size_bytes`. There are at most
+/// [`SAMPLES_MAX`] of them, fewer on a disk with fewer blocks.
 ///
 /// Five places are fixed, where partition tables and file systems begin and end; their content
 /// differs between most disks. The others are spread over the disk, one in each of 59 stretches of
 /// equal length, so that no long stretch can change undetected. The place within a stretch differs
 /// for each journal and volume.
-pub fn places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
+pub fn sample_places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
     let blocks = size_bytes / BLOCK_BYTES;
     let mut places: Vec<u64> = if blocks <= SAMPLES_MAX as u64 {
         (0..blocks).collect()
@@ -112,9 +112,10 @@ pub fn places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
         let seed = journal.seed() ^ u64::from(volume);
         let spread = (0..stretches).map(|at| {
             // The product may need more than 64 bits.
-            let edge = |at: u64| (u128::from(blocks) * u128::from(at) / 59) as u64;
+            let edge =
+                |at: u64| (u128::from(blocks) * u128::from(at) / u128::from(stretches)) as u64;
             let (start, end) = (edge(at), edge(at + 1));
-            start + mixed(seed.wrapping_add(at << 16)) % (end - start)
+            start + mix(seed.wrapping_add(at << 16)) % (end - start)
         });
         fixed.into_iter().filter(|&block| block < blocks).chain(spread).collect()
     };
@@ -122,7 +123,8 @@ pub fn places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
     places.dedup();
     places.iter_mut().for_each(|place| *place *= BLOCK_BYTES);
     assert!(places.len() <= SAMPLES_MAX, "{} places", places.len());
-    assert!(places.last().is_none_or(|last| last + BLOCK_BYTES <= size_bytes), "in the disk");
+    let is_inside = places.last().is_none_or(|last| last + BLOCK_BYTES <= size_bytes);
+    assert!(is_inside, "a sampled block lies within its disk of {size_bytes} bytes");
     places
 }
 
@@ -140,7 +142,7 @@ pub fn hardware_sum(name: &str) -> u64 {
 
 /// The finalizer of splitmix64 (Steele, Lea, Flood 2014): each input bit flips half of the output
 /// bits on average.
-const fn mixed(value: u64) -> u64 {
+const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -164,8 +166,8 @@ mod tests {
         ) {
             let released = [Released::No, Released::Applied, Released::Discarded][released];
             let sums = std::array::from_fn(|at| seed.wrapping_mul(at as u16 + 1));
-            let guard = DiskInfo { hardware, samples: Samples { valid, sums }, released };
-            prop_assert_eq!(DiskInfo::decode(&guard.encode()), Some(guard));
+            let info = DiskInfo { hardware, samples: Samples { valid, sums }, released };
+            prop_assert_eq!(DiskInfo::decode(&info.encode()), Some(info));
         }
 
         #[test]
@@ -174,7 +176,7 @@ mod tests {
             volume: u16,
         ) {
             let size = sectors * 512;
-            let places = places(JOURNAL, volume, size);
+            let places = sample_places(JOURNAL, volume, size);
             prop_assert!(places.len() <= SAMPLES_MAX);
             prop_assert!(places.windows(2).all(|pair| pair[0] < pair[1]));
             prop_assert!(places.iter().all(|at| at % BLOCK_BYTES == 0 && at + BLOCK_BYTES <= size));
@@ -185,14 +187,14 @@ mod tests {
     #[test]
     fn places_cover_the_disk_and_differ_between_volumes() {
         let size = 10 << 40;
-        let ours = places(JOURNAL, 1, size);
+        let ours = sample_places(JOURNAL, 1, size);
         assert!(ours.len() >= 62, "{}", ours.len());
         let longest = ours.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         assert!(longest <= 2 * size.div_ceil(59), "{longest}");
-        let theirs = places(JOURNAL, 2, size);
+        let theirs = sample_places(JOURNAL, 2, size);
         let shared = ours.iter().filter(|place| theirs.contains(place)).count();
-        assert!(shared < 8, "only the fixed places, and few others: {shared}");
-        assert_eq!(places(JOURNAL, 1, 64 * 4096).len(), 64);
+        assert!(shared < 8, "volumes share {shared} places: the five fixed ones and few others");
+        assert_eq!(sample_places(JOURNAL, 1, 64 * 4096).len(), 64);
     }
 
     #[test]
@@ -200,6 +202,10 @@ mod tests {
         let mut bytes = DiskInfo::default().encode();
         bytes[0] = 3;
         assert_eq!(DiskInfo::decode(&bytes), None);
+    }
+
+    #[test]
+    fn checksums_depend_on_name_and_place() {
         assert_ne!(hardware_sum("a"), hardware_sum("b"));
         assert_ne!(sample_of(0, &[0; 4096]), sample_of(4096, &[0; 4096]));
     }

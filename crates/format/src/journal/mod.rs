@@ -26,8 +26,8 @@
 //! chain equals the checksum of the previous header, and the checksums of its records and payload
 //! match. Only one batch is in flight at a time, so the first invalid batch is the end of the log
 //! if no valid batch follows. If one follows, the invalid batch is damage: it had been durable
-//! before the next was begun. The same holds for batches before the start of the newest generation,
-//! as long as the log begins before that generation's first segment.
+//! before the next was begun. An invalid batch before the start of the newest generation is damage
+//! as well, as long as the log begins before that generation's first segment.
 //!
 //! **Beginning of the log.** The superblock names the first segment still needed. A segment is
 //! overwritten only after a superblock that no longer needs it is durable.
@@ -67,7 +67,9 @@ pub use batch::{
     BatchHeader, BatchInvalid, HEADER_BYTES, RECORD_BYTES, Record, RecordKind, batch_bytes,
     check_batch, seal_batch,
 };
-pub use disk_info::{DiskInfo, Released, SAMPLES_MAX, Samples, hardware_sum, places, sample_of};
+pub use disk_info::{
+    DiskInfo, Released, SAMPLES_MAX, Samples, hardware_sum, sample_of, sample_places,
+};
 pub use superblock::{
     GENERATIONS_MAX, GenerationStart, LogKind, MEMBERS_MAX, Members, Superblock, SuperblockInvalid,
     VOLUMES_MAX, VolumeEntry,
@@ -138,6 +140,7 @@ impl Geometry {
 
     /// The position of a segment on the device in bytes.
     pub const fn position(&self, segment: u64) -> u64 {
+        debug_assert!(self.segments > 0, "a log has segments");
         LOG_OFFSET + segment % self.segments * self.segment_bytes
     }
 

@@ -197,13 +197,13 @@ pub struct Superblock {
     /// The division into segments.
     pub geometry: Geometry,
     /// Whether the disks have everything in the log.
-    pub clean: bool,
+    pub is_clean: bool,
     /// The oldest segment still needed.
     pub first_segment: u64,
     /// The generations in the log, in ascending order; the last one writes.
     pub starts: Vec<GenerationStart>,
-    /// The number for the next volume. Numbers are never reused, so that a record of a removed
-    /// volume is never taken for one of another volume.
+    /// The number for the next volume. A number is not reused while the log may hold records with
+    /// it, so that a record of a removed volume is never taken for one of another volume.
     pub next_volume: u16,
     /// The volumes. Records of other volumes are void.
     pub volumes: Vec<VolumeEntry>,
@@ -250,12 +250,14 @@ impl Superblock {
         self.encode_unchecked()
     }
 
-    /// As [`Superblock::encode`], also if the fields contradict each other: for tests that forge a
+    /// As [`Superblock::encode`], but encodes contradictory fields too. For tests that forge a
     /// superblock.
     ///
     /// # Panics
     /// If there are too many volumes or generations, or if a name is too long.
     pub fn encode_unchecked(&self) -> Vec<u8> {
+        assert!(self.volumes.len() <= VOLUMES_MAX, "{} volumes", self.volumes.len());
+        assert!(self.starts.len() <= GENERATIONS_MAX, "{} generations", self.starts.len());
         let mut image = zeroed();
         let (kind, sealed) = self.kind.encode();
         image.head = Head {
@@ -270,7 +272,7 @@ impl Superblock {
             volumes: (self.volumes.len() as u16).into(),
             generations: (self.starts.len() as u16).into(),
             segments: self.geometry.segments.into(),
-            clean: u64::from(self.clean).into(),
+            clean: u64::from(self.is_clean).into(),
             first_segment: self.first_segment.into(),
             next_volume: self.next_volume.into(),
             member: self.members.own.into(),
@@ -297,19 +299,31 @@ impl Superblock {
         image.as_bytes().to_vec()
     }
 
-    /// Panics if the fields contradict each other, so that no invalid superblock is ever written.
+    /// Panics if the fields contradict each other, so that no superblock is written that
+    /// [`Superblock::decode`] would reject.
     fn check(&self) {
+        let Geometry { segment_bytes, segments } = self.geometry;
+        assert!(
+            self.geometry.is_valid(self.size_bytes),
+            "{segments} segments of {segment_bytes} bytes do not fit {} bytes",
+            self.size_bytes
+        );
         assert!(self.volumes.len() <= VOLUMES_MAX, "{} volumes", self.volumes.len());
         assert!(!self.starts.is_empty(), "a log has a generation");
         assert!(self.starts.len() <= GENERATIONS_MAX, "{} generations", self.starts.len());
         assert!(self.starts.windows(2).all(ascends), "generations ascend: {:?}", self.starts);
         assert!(self.sequence.max(self.first_segment) < 2 * COUNT_MAX, "counters are in range");
-        for volume in &self.volumes {
-            assert!(volume.number < self.next_volume, "volume {} was assigned", volume.number);
+        for (at, volume) in self.volumes.iter().enumerate() {
+            let number = volume.number;
+            assert!(number < self.next_volume, "volume number {number} is below the next one");
+            let is_unique = self.volumes[..at].iter().all(|other| other.number != number);
+            assert!(is_unique, "volume number {number} is assigned twice");
             assert!(volume.name.len() <= NAME_BYTES, "name of {} bytes", volume.name.len());
         }
-        let own = self.members.own;
+        let Members { own, current } = self.members;
         assert!(own == 0 || self.members.has(own), "device {own} is a member of its own journal");
+        assert!(own != 0 || current == [0; MEMBERS_MAX], "a device without a number lists members");
+        assert!(own == 0 || current[0] != current[1], "the members have different numbers");
     }
 
     /// The first block of an unfinished copy: a device with it is recognised as a journal that
@@ -342,9 +356,9 @@ impl Superblock {
             return Err(SuperblockInvalid::Version(head.version.get()));
         }
         let journal = JournalId(head.journal);
-        let mut unsummed = image.clone();
-        unsummed.head.checksum = 0.into();
-        if checksum(journal.seed(), unsummed.as_bytes()) != head.checksum.get() {
+        let mut covered = image.clone();
+        covered.head.checksum = 0.into();
+        if checksum(journal.seed(), covered.as_bytes()) != head.checksum.get() {
             return Err(SuperblockInvalid::Checksum);
         }
         let geometry = Geometry {
@@ -365,7 +379,7 @@ impl Superblock {
             sequence: head.sequence.get(),
             size_bytes: head.size_bytes.get(),
             geometry,
-            clean: head.clean.get() != 0,
+            is_clean: head.clean.get() != 0,
             first_segment: head.first_segment.get(),
             next_volume: head.next_volume.get(),
             starts: starts_of(head)?,
@@ -377,7 +391,7 @@ impl Superblock {
     /// Decodes the newer of two copies.
     ///
     /// # Errors
-    /// If neither is valid: the error of the copy that is most like a superblock.
+    /// If neither is valid. An error other than [`SuperblockInvalid::Foreign`] takes precedence.
     pub fn newest(copies: [&[u8]; 2]) -> Result<Self, SuperblockInvalid> {
         match copies.map(Self::decode) {
             [Ok(a), Ok(b)] => Ok(if a.sequence > b.sequence { a } else { b }),
@@ -399,9 +413,9 @@ impl Superblock {
     /// Whether a batch of this generation and number is valid. A batch is void if a later
     /// generation reused its number: it was never acknowledged.
     pub fn is_valid_batch(&self, generation: u64, batch: u64) -> bool {
-        let known = self.starts.iter().any(|start| start.generation == generation);
+        let is_known = self.starts.iter().any(|start| start.generation == generation);
         let later = self.starts.iter().find(|start| start.generation > generation);
-        known && later.is_none_or(|start| batch < start.batch)
+        is_known && later.is_none_or(|start| batch < start.batch)
     }
 }
 
@@ -411,9 +425,9 @@ fn zeroed() -> Box<Image> {
 }
 
 fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
-    let wrong = SuperblockInvalid::Contradiction;
+    let invalid = SuperblockInvalid::Contradiction;
     let count = usize::from(head.generations.get());
-    let starts = head.starts.get(..count).ok_or(wrong("too many generations"))?;
+    let starts = head.starts.get(..count).ok_or(invalid("too many generations"))?;
     let starts: Vec<_> = starts
         .iter()
         .map(|start| GenerationStart {
@@ -422,13 +436,13 @@ fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
             segment: start.segment.get(),
         })
         .collect();
-    let is_beyond =
+    let is_out_of_range =
         |start: &GenerationStart| start.generation.max(start.batch).max(start.segment) > COUNT_MAX;
-    if starts.iter().any(is_beyond) {
-        return Err(wrong(COUNTER_OUT_OF_RANGE));
+    if starts.iter().any(is_out_of_range) {
+        return Err(invalid(COUNTER_OUT_OF_RANGE));
     }
     if starts.is_empty() || !starts.windows(2).all(ascends) {
-        return Err(wrong("generations are not in order"));
+        return Err(invalid("generations are not in order"));
     }
     Ok(starts)
 }
@@ -442,39 +456,39 @@ const fn ascends(pair: &[GenerationStart]) -> bool {
 
 fn members_of(head: &Head) -> Result<Members, SuperblockInvalid> {
     let members = Members { own: head.member.get(), current: head.members.map(U64::get) };
-    let is_odd = if members.own == 0 {
+    let is_contradictory = if members.own == 0 {
         members.current != [0; MEMBERS_MAX]
     } else {
         !members.has(members.own) || members.current[0] == members.current[1]
     };
-    if is_odd {
+    if is_contradictory {
         return Err(SuperblockInvalid::Contradiction("the device is not a member of its journal"));
     }
     Ok(members)
 }
 
 fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
-    let wrong = SuperblockInvalid::Contradiction;
+    let invalid = SuperblockInvalid::Contradiction;
     let count = usize::from(image.head.volumes.get());
-    let volumes = image.volumes.get(..count).ok_or(wrong("too many volumes"))?;
+    let volumes = image.volumes.get(..count).ok_or(invalid("too many volumes"))?;
     let mut entries: Vec<VolumeEntry> = Vec::with_capacity(count);
     for (volume, void_before) in volumes.iter().zip(&image.void_before) {
         let name = volume.name.get(..usize::from(volume.name_bytes.get()));
         let name = name.and_then(|name| std::str::from_utf8(name).ok());
         let number = volume.number.get();
-        let known = entries.iter().any(|other| other.number == number);
-        if known || number >= image.head.next_volume.get() {
-            return Err(wrong("duplicate or unassigned volume number"));
+        let is_duplicate = entries.iter().any(|other| other.number == number);
+        if is_duplicate || number >= image.head.next_volume.get() {
+            return Err(invalid("duplicate or unassigned volume number"));
         }
         if void_before.get() > COUNT_MAX {
-            return Err(wrong(COUNTER_OUT_OF_RANGE));
+            return Err(invalid(COUNTER_OUT_OF_RANGE));
         }
         entries.push(VolumeEntry {
             number,
-            name: name.ok_or(wrong("invalid volume name"))?.to_owned(),
+            name: name.ok_or(invalid("invalid volume name"))?.to_owned(),
             size_bytes: volume.size_bytes.get(),
             identity: volume.identity,
-            disk: DiskInfo::decode(&volume.disk).ok_or(wrong("invalid disk information"))?,
+            disk: DiskInfo::decode(&volume.disk).ok_or(invalid("invalid disk information"))?,
             void_before: void_before.get(),
         });
     }
@@ -492,7 +506,7 @@ mod tests {
             sequence: 7,
             size_bytes: 1 << 30,
             geometry: Geometry::for_size(1 << 30).unwrap(),
-            clean: false,
+            is_clean: false,
             first_segment: 3,
             starts: vec![
                 GenerationStart { generation: 1, batch: 0, segment: 0 },
@@ -535,7 +549,7 @@ mod tests {
     #[test]
     fn newest_ignores_a_torn_copy() {
         let old = example();
-        let new = Superblock { sequence: 8, clean: true, ..example() };
+        let new = Superblock { sequence: 8, is_clean: true, ..example() };
         let (a, b) = (old.encode(), new.encode());
         assert_eq!(Superblock::newest([&b, &a]), Ok(new.clone()));
         let mut torn = b.clone();

@@ -23,7 +23,7 @@ impl Limits {
         let payload_bytes = batch / 16 * 15 / SECTOR_BYTES as usize * SECTOR_BYTES as usize;
         let records = (batch - payload_bytes) / RECORD_BYTES;
         let writes = records / 2;
-        assert!(writes > 0 && payload_bytes > 0, "a buffer of {buffer_bytes} bytes holds a write");
+        assert!(writes > 0 && payload_bytes > 0, "no write fits a buffer of {buffer_bytes} bytes");
         let longest = batch_bytes(payload_bytes as u64, records as u64);
         assert!(longest <= buffer_bytes as u64, "a full batch fits a buffer");
         Self { payload_bytes, records, writes }
@@ -70,10 +70,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
     pub(super) fn new(buffers: Vec<B>) -> Self {
         assert!(buffers.len() > 1, "one batch grows while another is written");
         let len = buffers[0].as_ref().len();
-        let is_alike = buffers.iter().all(|buffer| buffer.as_ref().len() == len);
-        assert!(is_alike, "buffers differ in length");
+        let are_alike = buffers.iter().all(|buffer| buffer.as_ref().len() == len);
+        assert!(are_alike, "buffers differ in length");
         let is_whole = (len as u64).is_multiple_of(BLOCK_BYTES);
-        assert!(is_whole, "a buffer of {len} bytes is whole blocks");
+        assert!(is_whole, "a buffer of {len} bytes is not whole blocks");
         Self {
             limits: Limits::new(len),
             queue: VecDeque::new(),
@@ -125,11 +125,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         self.waiters.push(waiter);
     }
 
-    /// The waiters for a buffer, if one is free or none will ever be waited for again.
+    /// Takes the waiters for a buffer, because one is free or the log has failed.
     pub(super) fn take_waiters(&mut self) -> impl Iterator<Item = W> + '_ {
         self.waiters.drain(..)
     }
 
+    /// Opens an empty batch at the end of the queue.
     fn open(&mut self) {
         self.queue.push_back(Batch {
             buffer: None,
@@ -183,7 +184,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         batch.payload_bytes += len;
         batch.writes += 1;
         batch.waiters.extend(waiter);
-        assert!(batch.records.len() <= self.limits.records, "records lie within their batch");
+        assert!(batch.records.len() <= self.limits.records, "{} records", batch.records.len());
+        debug_assert!(self.permits <= self.spare.len(), "each permit reserves a spare buffer");
     }
 
     /// Appends a record without payload.
@@ -195,7 +197,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         let Entry { kind, volume, range } = *entry;
         batch.records.push(Record { kind, volume, range, payload_offset: 0, checksum: 0 });
         batch.waiters.extend(waiter);
-        assert!(batch.records.len() <= self.limits.records, "records lie within their batch");
+        assert!(batch.records.len() <= self.limits.records, "{} records", batch.records.len());
     }
 
     /// The waiters of the newest batch.
@@ -233,8 +235,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         assert!(
             batch.payload_bytes <= self.limits.payload_bytes
                 && batch.records.len() <= self.limits.records,
-            "a batch within its limits"
+            "the batch exceeds its limits"
         );
+        assert!(!batch.records.is_empty(), "a queued batch has a record");
+        assert_eq!(batch.writes > 0, batch.payload_bytes > 0, "payload is the data of writes");
         self.writing = (batch.records.len() as u64, batch.len_bytes());
         Some((batch, buffer.expect("a spare buffer beyond the permits")))
     }
@@ -246,8 +250,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
     }
 
     /// Ends the write of a batch, and keeps its vectors for another one.
-    pub(super) fn written(&mut self, mut records: Vec<Record>, waiters: Vec<W>) {
-        assert!(waiters.is_empty(), "the waiters were notified");
+    pub(super) fn complete_batch(&mut self, mut records: Vec<Record>, waiters: Vec<W>) {
+        assert!(waiters.is_empty(), "the waiters have been notified");
+        assert_eq!(self.writing.0, records.len() as u64, "the batch is the one being written");
         records.clear();
         self.writing = (0, 0);
         self.old_records.push(records);
@@ -269,5 +274,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         let queued = self.queue.iter().filter(|batch| batch.buffer.is_some()).count();
         assert_eq!(queued + writing + self.spare.len(), self.buffers, "a buffer is missing");
         assert!(self.permits <= self.spare.len(), "each permit reserves a spare buffer");
+        assert_eq!(self.writing != (0, 0), writing > 0, "a batch is being written");
+        for batch in &self.queue {
+            assert!(!batch.records.is_empty(), "a queued batch has a record");
+            assert!(batch.records.len() <= self.limits.records, "a batch exceeds its records");
+            let payload_bytes = batch.payload_bytes;
+            assert!(payload_bytes <= self.limits.payload_bytes, "payload of {payload_bytes} bytes");
+            assert!(batch.writes <= batch.records.len(), "each write has a record");
+            let has_payload = payload_bytes > 0;
+            assert_eq!(batch.buffer.is_some(), has_payload, "a batch with payload has a buffer");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogError {
     /// The journal has the maximum number of volumes.
-    Volumes,
+    TooManyVolumes,
     /// The log is full, or holds too many generations: its records must be written to the disks
     /// first.
     DrainFirst,
@@ -23,7 +23,7 @@ pub enum LogError {
 impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Volumes => write!(f, "a journal serves at most {VOLUMES_MAX} volumes"),
+            Self::TooManyVolumes => write!(f, "a journal serves at most {VOLUMES_MAX} volumes"),
             Self::DrainFirst => f.write_str(
                 "the journal has no space to resume before its records are written to the disks",
             ),

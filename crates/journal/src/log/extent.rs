@@ -1,7 +1,7 @@
 //! The superblock, and where the log begins and ends on the device.
 
 use super::COPIES;
-use forebay_format::journal::{BatchHeader, Superblock, VolumeEntry};
+use forebay_format::journal::{BLOCK_BYTES, BatchHeader, Superblock, VolumeEntry};
 
 /// Free segments reserved for forwarding and fences.
 pub(super) const RESERVED_SEGMENTS: u64 = 1;
@@ -18,15 +18,15 @@ pub(super) struct Extent {
     /// The head: where the next batch goes, if it fits there.
     segment: u64,
     offset: u64,
-    /// Number of free segments below which no write is admitted.
+    /// Number of free segments below which the log admits no writes.
     free_segments_min: u64,
 }
 
 impl Extent {
-    /// A log whose head is at the beginning of `segment`. No copy of `superblock` is on the device;
-    /// those that are keep the segments from `superblock.first_segment` on.
+    /// A log whose head is at the beginning of `segment`. No copy of `superblock` is on the device
+    /// yet; the older copies there need the segments from `superblock.first_segment` on.
     ///
-    /// `buffers` batches of `buffer_bytes` may be queued.
+    /// Up to `buffers` batches of `buffer_bytes` may be queued.
     pub(super) fn new(
         superblock: Superblock,
         segment: u64,
@@ -36,9 +36,10 @@ impl Extent {
         assert!(!superblock.starts.is_empty(), "a log has a generation that writes");
         let per_segment = superblock.geometry.segment_bytes / buffer_bytes as u64;
         assert!(per_segment > 0, "a segment holds the longest batch");
-        // One for records that cannot be refused, one for the next process to resume, and those
-        // that the queued batches may need.
+        // One segment for records that cannot be refused, one for the next process to resume in,
+        // and as many as the queued batches may need.
         let free_segments_min = 2 + (buffers as u64).div_ceil(per_segment);
+        assert!(superblock.first_segment <= segment, "the log begins at or before its head");
         Self {
             durable_first_segments: [superblock.first_segment; COPIES],
             superblock,
@@ -66,12 +67,12 @@ impl Extent {
         self.superblock_mut().volumes.iter_mut().find(|entry| entry.number == number)
     }
 
-    /// Whether each copy of the superblock has been written, or is being written.
+    /// Whether no copy of the superblock is stale: each one is on the device or being written.
     pub(super) const fn is_written(&self) -> bool {
         self.stale_copies == 0
     }
 
-    /// Begins to write the next stale copy. Returns false if there is none.
+    /// Begins the write of the next stale copy. Returns false if none is stale.
     pub(super) const fn begin_copy(&mut self) -> bool {
         if self.stale_copies == 0 {
             return false;
@@ -81,8 +82,9 @@ impl Extent {
         true
     }
 
-    /// The copy begun last is durable. It had this first segment.
-    pub(super) fn copy_is_durable(&mut self, first_segment: u64) {
+    /// Completes the write of the copy begun last, which is durable and has this first segment.
+    pub(super) fn complete_copy(&mut self, first_segment: u64) {
+        assert!(first_segment <= self.superblock.first_segment, "the copy is not newer");
         let copy = self.superblock.sequence as usize % COPIES;
         let before = std::mem::replace(&mut self.durable_first_segments[copy], first_segment);
         assert!(before <= first_segment, "the log's beginning never moves back");
@@ -94,7 +96,7 @@ impl Extent {
         one.min(other)
     }
 
-    /// Number of further segments that may be used under the durable superblock.
+    /// Number of segments that no durable superblock needs.
     pub(super) fn free_segments(&self) -> u64 {
         let used = self.segment - self.durable_first_segment() + 1;
         let segments = self.superblock.geometry.segments;
@@ -152,14 +154,15 @@ impl Extent {
         }
     }
 
-    const fn begin_segment(&mut self) {
+    fn begin_segment(&mut self) {
+        assert!(self.free_segments() > 0, "a segment that is still needed is not overwritten");
         self.segment += 1;
         self.offset = 0;
     }
 
     /// Moves the head behind a batch that is durable.
     pub(super) fn advance(&mut self, header: &BatchHeader) {
-        assert_eq!((header.segment, header.offset), self.head());
+        assert_eq!((header.segment, header.offset), self.head(), "the batch is at the head");
         self.offset += header.len_bytes();
         let segment_bytes = self.superblock.geometry.segment_bytes;
         assert!(self.offset <= segment_bytes, "a batch lies in one segment");
@@ -168,7 +171,7 @@ impl Extent {
     /// Moves the log's beginning to `needed`, or to the head if nothing is needed.
     pub(super) fn release(&mut self, needed: Option<u64>) {
         let first_segment = needed.unwrap_or(self.segment);
-        assert!(first_segment <= self.segment, "needed records are on the device or queued");
+        assert!(first_segment <= self.segment, "no record lies beyond the head");
         if first_segment > self.superblock.first_segment {
             self.superblock_mut().first_segment = first_segment;
         }
@@ -191,10 +194,14 @@ impl Extent {
         let superblock = &self.superblock;
         let durable = self.durable_first_segment();
         assert!(durable <= superblock.first_segment, "only durable superblocks release segments");
-        assert!(superblock.first_segment <= self.segment, "the log ends after its beginning");
+        assert!(superblock.first_segment <= self.segment, "the log begins at or before its head");
         let used = self.segment - durable + 1;
         assert!(used <= superblock.geometry.segments, "a needed segment is never overwritten");
         assert!(self.offset <= superblock.geometry.segment_bytes, "the head is in its segment");
+        assert!(self.offset.is_multiple_of(BLOCK_BYTES), "batches are whole blocks");
+        assert!(self.stale_copies <= COPIES, "{} stale copies", self.stale_copies);
+        let start = superblock.starts.last().map_or(0, |start| start.segment);
+        assert!(start <= self.segment, "the head is in the segments of its generation");
         let is_kept = needed.is_none_or(|needed| superblock.first_segment <= needed);
         assert!(is_kept, "a segment with needed records is never released");
     }

@@ -11,9 +11,9 @@ use forebay_types::{IoError, IoResult};
 /// The state of a log's devices.
 #[derive(Debug)]
 pub(super) struct Mirror<W> {
-    /// Why a device is stale.
+    /// Why each stale device failed.
     lost: [Option<IoError>; MEMBERS_MAX],
-    /// A device became stale, and the state directory does not record that yet.
+    /// Whether a device became stale and the state directory does not record it yet.
     is_unrecorded: bool,
     /// Waiters for batches that only one device has, until the loss of the other is recorded.
     deferred: Vec<W>,
@@ -40,6 +40,17 @@ impl<W> Mirror<W> {
 
     pub(super) fn take_deferred(&mut self) -> impl Iterator<Item = W> {
         self.deferred.drain(..)
+    }
+
+    /// Panics if the state contradicts the member list.
+    pub(super) fn self_check(&self, superblock: &Superblock) {
+        let current = superblock.members.current;
+        for (device, lost) in self.lost.iter().enumerate() {
+            assert!(lost.is_none() || current[device] == 0, "stale device {device} is a member");
+        }
+        let has_loss = self.lost.iter().any(Option::is_some);
+        assert!(has_loss || !self.is_unrecorded, "a loss to record has a device");
+        assert!(has_loss || self.deferred.is_empty(), "waiters are deferred only after a loss");
     }
 }
 
@@ -102,13 +113,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// If a device became stale and that is not recorded in the state directory yet: the remaining
-    /// members. The log writes nothing before [`Log::loss_recorded`].
+    /// members. The log writes nothing before
+    /// [`Log::confirm_loss_recorded`].
     pub fn unrecorded_loss(&self) -> Option<Vec<u64>> {
         self.mirror.is_unrecorded().then(|| self.superblock().members.numbers())
     }
 
     /// Confirms that the state directory durably records the loss of a device.
-    pub fn loss_recorded(&mut self) {
+    pub fn confirm_loss_recorded(&mut self) {
         self.mirror.is_unrecorded = false;
     }
 
@@ -120,8 +132,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         results: [IoResult; MEMBERS_MAX],
         notifications: &mut Vec<(W, Notification)>,
     ) {
-        let asked = |&device: &usize| write.targets[device];
-        let mut failed = (0..MEMBERS_MAX).filter(asked).filter_map(|device| {
+        assert_eq!(write.targets, self.devices(), "members change only between writes");
+        let is_target = |&device: &usize| write.targets[device];
+        let mut failed = (0..MEMBERS_MAX).filter(is_target).filter_map(|device| {
             let error = results[device].err()?;
             Some((device, error))
         });
@@ -160,16 +173,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     fn mark_stale(&mut self, device: usize, error: IoError) {
         let members = &mut self.extent.superblock_mut().members;
-        assert!(members.current[device] != 0, "device {device} is a member");
+        assert!(members.current[device] != 0, "device {device} is not a member");
         members.current[device] = 0;
         members.own = members.current.into_iter().find(|&number| number != 0).unwrap_or_default();
-        assert!(members.own != 0, "another member is left");
+        assert!(members.own != 0, "no other member is left");
         self.mirror.lost[device] = Some(error);
         self.mirror.is_unrecorded = true;
     }
 
-    /// Whether the member list is recorded everywhere, so that written records are durable. While
-    /// the loss of a device is not recorded yet, acknowledgements are deferred.
+    /// Whether the member list is recorded everywhere, so that written records are durable. Until
+    /// the loss of a device is recorded, acknowledgements are deferred.
     pub const fn is_membership_recorded(&self) -> bool {
         !self.mirror.is_unrecorded() && !self.mirror.has_deferred()
     }

@@ -5,8 +5,8 @@
 //! crash, another program has changed it, whatever was in flight.
 //!
 //! After a checkpoint of a volume, blocks without valid samples are sampled again in the
-//! background. A block that was touched since that checkpoint or the one before began stays
-//! invalid: the change may still be in flight to the disk.
+//! background. A sample stays invalid if its block was touched since that checkpoint, or the one
+//! before it, began: the change may still be in flight to the disk.
 //!
 //! The price: up to 64 superblock writes between two checkpoints of a volume, each delaying the
 //! write that causes it.
@@ -48,16 +48,16 @@ impl VolumeSamples {
 pub(super) struct SampleTracker<W> {
     volumes: Vec<VolumeSamples>,
     /// Waiters for the superblock that invalidates their samples.
-    waiting: Vec<W>,
+    waiters: Vec<W>,
     /// Volumes whose checkpoint in progress is invalid, see [`Log::retain_records`].
     invalid_checkpoints: Vec<u16>,
 }
 
 impl<W> SampleTracker<W> {
-    /// For a superblock that is on the device, or for a new log.
+    /// Tracks the samples of a superblock that is on the device or belongs to a new log.
     pub(super) fn new(superblock: &Superblock) -> Self {
-        let (volumes, waiting, invalid_checkpoints) = Default::default();
-        let mut tracker = Self { volumes, waiting, invalid_checkpoints };
+        let (volumes, waiters, invalid_checkpoints) = Default::default();
+        let mut tracker = Self { volumes, waiters, invalid_checkpoints };
         for volume in &superblock.volumes {
             tracker.add(superblock, volume.number);
             let durable = volume.disk.samples.valid;
@@ -100,14 +100,14 @@ impl<W> SampleTracker<W> {
     }
 
     /// Marks the samples in a range as touched, because the log records a change of the range.
-    pub(super) fn touch(&mut self, number: u16, range: ByteRange) {
+    pub(super) fn mark_touched(&mut self, number: u16, range: ByteRange) {
         if let Some(volume) = self.volume_mut(number) {
             volume.touched |= volume.in_range(range);
         }
     }
 
-    /// Whether the ending checkpoint of a volume is valid.
-    pub(super) fn is_checkpoint_valid(&mut self, number: u16) -> bool {
+    /// Returns whether the ending checkpoint of a volume is valid, and forgets if it is not.
+    pub(super) fn take_checkpoint_validity(&mut self, number: u16) -> bool {
         let before = self.invalid_checkpoints.len();
         self.invalid_checkpoints.retain(|other| *other != number);
         self.invalid_checkpoints.len() == before
@@ -121,16 +121,16 @@ impl<W> SampleTracker<W> {
         }
     }
 
-    /// Records that a copy of the superblock is in flight.
-    pub(super) fn superblock_in_flight(&mut self, superblock: &Superblock) {
+    /// Begins the write of a copy of the superblock.
+    pub(super) fn begin_superblock_write(&mut self, superblock: &Superblock) {
         for samples in &mut self.volumes {
             let volume = superblock.volume(samples.number);
             samples.writing |= volume.map_or(0, |volume| volume.disk.samples.valid);
         }
     }
 
-    /// Records that all copies of the superblock are durable, and returns the waiters.
-    pub(super) fn superblock_durable(
+    /// Completes the write of the superblock, all copies of which are durable. Returns the waiters.
+    pub(super) fn complete_superblock(
         &mut self,
         superblock: &Superblock,
     ) -> impl Iterator<Item = W> + '_ {
@@ -139,12 +139,12 @@ impl<W> SampleTracker<W> {
             samples.durable = volume.map_or(0, |volume| volume.disk.samples.valid);
             samples.writing = 0;
         }
-        self.waiting.drain(..)
+        self.waiters.drain(..)
     }
 
-    /// The waiters, when the log has failed.
-    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = W> + '_ {
-        self.waiting.drain(..)
+    /// Takes the waiters, because the log has failed.
+    pub(super) fn take_waiters(&mut self) -> impl Iterator<Item = W> + '_ {
+        self.waiters.drain(..)
     }
 }
 
@@ -169,7 +169,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if on_device | in_memory == 0 {
             return true;
         }
-        self.samples.waiting.push(waiter);
+        self.samples.waiters.push(waiter);
         // Otherwise a superblock without these samples is already in flight.
         if in_memory != 0 {
             let entry = self.extent.entry_mut(number).expect("the volume was found");
@@ -178,8 +178,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         false
     }
 
-    /// Retains all records of a volume until [`Log::restored`], because its disk may have lost what
-    /// it took. A checkpoint in progress releases nothing.
+    /// Retains all records of a volume until [`Log::end_restore`], because its disk may have lost
+    /// data that it had taken. A checkpoint in progress frees no records.
     pub fn retain_records(&mut self, number: u16) {
         if let Some(volume) = self.volumes.get_mut(number) {
             volume.is_restoring = true;
@@ -206,7 +206,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// The places of a volume's disk to sample again after a checkpoint, and the epoch to pass to
-    /// [`Log::sampled`] with the result.
+    /// [`Log::store_samples`] with the result.
     pub fn stale_places(&self, number: u16) -> (u64, Vec<Place>) {
         let samples = self.samples.volume(number);
         let (Some(samples), Some(volume)) = (samples, self.superblock().volume(number)) else {
@@ -218,9 +218,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Stores new samples of stale places. `epoch` is from [`Log::stale_places`].
-    pub fn sampled(&mut self, number: u16, epoch: u64, samples: Samples) {
+    pub fn store_samples(&mut self, number: u16, epoch: u64, samples: Samples) {
         let Some(tracked) = self.samples.volume_mut(number) else { return };
-        // Two checkpoints later, the changes since the samples were read are no longer known.
+        // After two more checkpoints, it is unknown which blocks changed since they were sampled.
         if tracked.epoch > epoch + 1 {
             return;
         }
@@ -248,8 +248,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         samples: Option<Samples>,
     ) {
         let Some(before) = self.extent.superblock().volume(number) else { return };
-        let is_as_large = before.size_bytes == size_bytes;
-        let kept = if is_as_large { before.disk.samples } else { Samples::default() };
+        let has_same_size = before.size_bytes == size_bytes;
+        let kept = if has_same_size { before.disk.samples } else { Samples::default() };
         let mut volume = VolumeEntry { size_bytes, identity, ..before.clone() };
         volume.disk.hardware = hardware;
         volume.disk.samples = samples.unwrap_or(kept);

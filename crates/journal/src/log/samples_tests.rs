@@ -1,7 +1,7 @@
 use super::super::{Admission, Entry, Notification};
 use super::*;
 use crate::identity::samples_of;
-use forebay_format::journal::{Geometry, JOURNAL_BYTES_MIN, JournalId, RecordKind, places};
+use forebay_format::journal::{Geometry, JOURNAL_BYTES_MIN, JournalId, RecordKind, sample_places};
 use forebay_types::IoError;
 
 const SIZE: u64 = 1 << 30;
@@ -12,7 +12,7 @@ struct Lab {
     volume: u16,
     /// The valid samples in the superblock on the device.
     on_device: u64,
-    told: Vec<(u32, Notification)>,
+    notifications: Vec<(u32, Notification)>,
 }
 
 impl Lab {
@@ -22,7 +22,7 @@ impl Lab {
         let mut log = Log::format(JournalId([9; 16]), JOURNAL_BYTES_MIN, geometry, buffers);
         let volume = log.add_volume("disk", SIZE, [4; 32]).unwrap();
         log.attach_disk(volume, (SIZE, [4; 32], 0), Some(all()));
-        let mut lab = Self { log, volume, on_device: 0, told: Vec::new() };
+        let mut lab = Self { log, volume, on_device: 0, notifications: Vec::new() };
         lab.pump();
         assert_eq!(lab.on_device, all().valid);
         lab
@@ -35,7 +35,7 @@ impl Lab {
             let superblock = Superblock::decode(write.bytes()).unwrap();
             self.on_device = superblock.volume(self.volume).unwrap().disk.samples.valid;
         }
-        self.log.complete(write, result, &mut self.told);
+        self.log.complete(write, result, &mut self.notifications);
         true
     }
 
@@ -64,15 +64,15 @@ impl Lab {
         let checkpoint = self.log.begin_checkpoint().unwrap();
         assert_eq!(checkpoint.volumes, [self.volume]);
         meanwhile(self);
-        self.log.checkpointed(self.volume, Ok(()));
+        self.log.end_checkpoint(self.volume, Ok(()));
         let (epoch, stale) = self.log.stale_places(self.volume);
-        self.log.sampled(self.volume, epoch, samples_at(&stale));
+        self.log.store_samples(self.volume, epoch, samples_at(&stale));
         self.pump();
     }
 }
 
 fn place(at: usize) -> u64 {
-    places(JournalId([9; 16]), 0, SIZE)[at]
+    sample_places(JournalId([9; 16]), 0, SIZE)[at]
 }
 
 /// All samples of a fully readable disk.
@@ -88,22 +88,19 @@ fn samples_at(places: &[Place]) -> Samples {
 #[test]
 fn change_waits_until_its_sample_is_durably_invalid() {
     let mut lab = Lab::new();
-    let bytes_between = place(9) + BLOCK_BYTES;
-    assert!(
-        lab.log.invalidate_samples(lab.volume, ByteRange::new(bytes_between, 512), 1),
-        "between two samples"
-    );
+    let between_samples = ByteRange::new(place(9) + BLOCK_BYTES, 512);
+    assert!(lab.log.invalidate_samples(lab.volume, between_samples, 1));
     assert!(!lab.touch(9, 2));
     assert!(!lab.touch(9, 3), "the superblock is not durable yet");
-    assert_eq!(lab.told, []);
+    assert_eq!(lab.notifications, []);
     // A change during the superblock write waits for the next superblock.
     let write = lab.log.poll_write().unwrap();
     assert!(!lab.touch(20, 4));
-    lab.log.complete(write, Ok(()), &mut lab.told);
-    assert_eq!(lab.told, [], "the other superblock copy still has the samples");
+    lab.log.complete(write, Ok(()), &mut lab.notifications);
+    assert_eq!(lab.notifications, [], "the other superblock copy still has the samples");
     assert!(!lab.touch(9, 2) && !lab.touch(20, 5));
     lab.pump();
-    let waiters: Vec<u32> = lab.told.iter().map(|(waiter, _)| *waiter).collect();
+    let waiters: Vec<u32> = lab.notifications.iter().map(|(waiter, _)| *waiter).collect();
     assert_eq!(waiters, [2, 3, 4, 2, 5]);
     assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 20));
     assert!(lab.touch(20, 4));
@@ -139,7 +136,7 @@ fn late_samples_are_valid_while_later_changes_are_known() {
     lab.checkpoint(|_| {});
     lab.record(9);
     lab.log.begin_checkpoint().unwrap();
-    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
     let (epoch, stale) = lab.log.stale_places(lab.volume);
     let taken = samples_at(&stale);
     let stale: Vec<usize> = stale.iter().map(|place| place.index).collect();
@@ -148,13 +145,13 @@ fn late_samples_are_valid_while_later_changes_are_known() {
     assert!(lab.touch(20, 0));
     lab.record(20);
     lab.log.begin_checkpoint().unwrap();
-    lab.log.sampled(lab.volume, epoch, taken);
+    lab.log.store_samples(lab.volume, epoch, taken);
     lab.pump();
     assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 20));
-    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.record(20);
     lab.log.begin_checkpoint().unwrap();
-    lab.log.sampled(lab.volume, epoch, taken);
+    lab.log.store_samples(lab.volume, epoch, taken);
     lab.pump();
     assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 20), "too late");
 }
@@ -166,21 +163,21 @@ fn change_waits_for_a_superblock_in_flight_that_adds_its_sample() {
     lab.record(3);
     lab.checkpoint(|_| {});
     lab.record(3);
-    lab.told.clear();
+    lab.notifications.clear();
     lab.log.begin_checkpoint().unwrap();
-    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.pump();
     let (epoch, stale) = lab.log.stale_places(lab.volume);
-    lab.log.sampled(lab.volume, epoch, samples_at(&stale));
+    lab.log.store_samples(lab.volume, epoch, samples_at(&stale));
     // A superblock with a valid sample 9 is in flight. If it is the last one before a crash, block
     // 9 must not have changed.
     let write = lab.log.poll_write().unwrap();
     assert!(!lab.touch(9, 1) && !lab.touch(9, 2));
-    lab.log.complete(write, Ok(()), &mut lab.told);
-    assert_eq!(lab.told, []);
+    lab.log.complete(write, Ok(()), &mut lab.notifications);
+    assert_eq!(lab.notifications, []);
     assert!(!lab.touch(9, 3));
     lab.pump();
-    assert_eq!(lab.told.len(), 3);
+    assert_eq!(lab.notifications.len(), 3);
     assert!(lab.touch(9, 1));
 }
 
@@ -190,13 +187,13 @@ fn waiter_retries_and_proceeds_after_the_log_fails() {
     assert!(!lab.touch(9, 1));
     let write = lab.log.poll_write().unwrap();
     assert!(!lab.touch(12, 2));
-    lab.log.complete(write, Err(IoError::Io), &mut lab.told);
-    assert_eq!(lab.told, [(1, Notification::Retry), (2, Notification::Retry)]);
+    lab.log.complete(write, Err(IoError::Io), &mut lab.notifications);
+    assert_eq!(lab.notifications, [(1, Notification::Retry), (2, Notification::Retry)]);
     assert!(lab.touch(9, 1), "the failure is recorded before anything continues");
 }
 
 #[test]
-fn disk_of_another_size_has_no_samples() {
+fn samples_are_dropped_for_a_disk_of_another_size() {
     let mut lab = Lab::new();
     lab.log.attach_disk(lab.volume, (2 * SIZE, [5; 32], 6), None);
     lab.pump();
@@ -207,21 +204,21 @@ fn disk_of_another_size_has_no_samples() {
 }
 
 #[test]
-fn retained_records_survive_a_checkpoint_in_progress() {
+fn checkpoint_in_progress_frees_no_retained_records() {
     let mut lab = Lab::new();
     lab.record(3);
     lab.log.begin_checkpoint().unwrap();
     lab.log.retain_records(lab.volume);
-    lab.log.checkpointed(lab.volume, Ok(()));
-    assert!(!lab.log.is_clean(lab.volume), "the disk may have lost what it took before");
+    lab.log.end_checkpoint(lab.volume, Ok(()));
+    assert!(!lab.log.is_clean(lab.volume), "the disk may have lost data that it had taken");
     assert_eq!(lab.log.begin_checkpoint(), None);
-    lab.log.restored(lab.volume);
+    lab.log.end_restore(lab.volume);
     lab.checkpoint(|_| {});
     assert!(lab.log.is_clean(lab.volume));
     // A checkpoint that begins later is valid.
     lab.record(3);
     lab.log.retain_records(lab.volume);
-    lab.log.restored(lab.volume);
+    lab.log.end_restore(lab.volume);
     lab.checkpoint(|_| {});
     assert!(lab.log.is_clean(lab.volume));
     assert_eq!(lab.log.first_pending_record(), lab.log.next_record());

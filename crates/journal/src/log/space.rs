@@ -6,16 +6,16 @@
 //! records of its range. Three mechanisms keep one volume from waiting for another volume's disk:
 //!
 //! - **Void**: if the disk of a volume has everything, a superblock voids all of the volume's
-//!   records so far. Its writes through then need no record, and no space.
+//!   records so far. Its writes through then need no records, and so no space.
 //! - **Forward**: data that the disk does not take is still dirty in the pool. The log records it
-//!   again at its head, and the old records may go.
+//!   again at its head, so the old records are no longer needed.
 //! - **Fence**: if there is no space for that, the log records that the disk has everything except
 //!   some ranges. Writes through outside these ranges then need no record.
 //!
 //! The last free segment is reserved for forwarding and fences. Before it is used up, writes of
-//! volumes that need space wait for a checkpoint, which results in one of the three. If several
-//! checkpoints in a row do not help because the disk does not flush, the writes continue; but a
-//! record that would take the space of the fence itself fails.
+//! volumes that need space wait for a checkpoint, which ends in one of the three. If several
+//! checkpoints in a row free nothing because the disk does not flush, the writes continue; but a
+//! record that would take the space reserved for the fence itself is refused.
 
 use super::extent::RESERVED_SEGMENTS;
 use super::volumes::Fence;
@@ -27,7 +27,7 @@ use forebay_types::{ByteRange, IoResult};
 const FUTILE_MAX: u8 = 3;
 
 /// A checkpoint: the driver destages everything recorded so far for these volumes, flushes their
-/// disks, and reports each volume with [`Log::checkpointed`].
+/// disks, and reports each volume with [`Log::end_checkpoint`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The numbers of the volumes in this journal.
@@ -70,7 +70,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             || self.volumes.is_fenced_off(entry.volume, range, first_pending);
         let is_forget = entry.kind == RecordKind::Forget;
         if has_no_records {
-            let is_void = self.superblock_is_durable() && self.is_membership_recorded();
+            let is_void = self.is_superblock_durable() && self.is_membership_recorded();
             if is_forget && is_void {
                 return RecordOutcome::Unneeded;
             }
@@ -105,7 +105,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Numbers a record that was just added to a batch.
     pub(super) fn count_record(&mut self, entry: &Entry) {
-        self.samples.touch(entry.volume, entry.range);
+        self.samples.mark_touched(entry.volume, entry.range);
         self.volumes.count_record(entry, self.extent.head().0);
     }
 
@@ -134,7 +134,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// If some records before the mark never became durable, the remaining ones could otherwise
     /// undo records after it.
     pub fn void_records_before(&mut self, number: u16, mark: Mark) {
-        assert!(mark.record <= self.next_record(), "the mark is of this log");
+        assert!(mark.record <= self.next_record(), "the mark belongs to this log");
+        assert!(mark.segment <= self.extent.head().0, "the mark is not ahead of the log");
         let first_segment = self.superblock().first_segment;
         if let Some(volume) = self.volumes.get_mut(number) {
             volume.need_since(mark, first_segment);
@@ -171,7 +172,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Ends the restore of a volume: all its recovered records are in the pool or on its disk.
-    pub fn restored(&mut self, number: u16) {
+    pub fn end_restore(&mut self, number: u16) {
         if let Some(volume) = self.volumes.get_mut(number) {
             volume.is_restoring = false;
         }
@@ -188,9 +189,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Whether a checkpoint is due: less than half of the log is free, or the log admits no writes,
     /// and there is a volume to checkpoint.
     pub fn wants_checkpoint(&self) -> bool {
-        let has_half = 2 * self.extent.free_segments() >= self.superblock().geometry.segments;
+        let has_half_free = 2 * self.extent.free_segments() >= self.superblock().geometry.segments;
         self.failed.is_none()
-            && (!has_half || self.extent.is_low())
+            && (!has_half_free || self.extent.is_low())
             && self.volumes.may_begin_checkpoint()
     }
 
@@ -218,14 +219,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Ends the checkpoint of a volume. On success its disk has everything recorded before the
     /// checkpoint, on stable storage. The next completed write or [`Log::poll_notifications`]
     /// notifies the waiters.
-    pub fn checkpointed(&mut self, number: u16, result: IoResult) {
-        let is_valid = self.samples.is_checkpoint_valid(number) && result.is_ok();
+    pub fn end_checkpoint(&mut self, number: u16, result: IoResult) {
+        let is_valid = self.samples.take_checkpoint_validity(number) && result.is_ok();
         let first_segment = self.superblock().first_segment;
         let next_record = self.next_record();
         // The volume may have been removed meanwhile.
         let Some(volume) = self.volumes.get_mut(number) else { return };
         let begun = volume.checkpoint.take().expect("a checkpoint of the volume is in progress");
-        assert!(begun.record <= next_record, "a checkpoint covers only records already made");
+        assert!(begun.record <= next_record, "a checkpoint covers only existing records");
+        assert!(volume.records_end <= next_record, "a volume's records have been numbered");
         volume.is_failing = !is_valid;
         let is_futile = !is_valid && volume.fence.is_none();
         volume.futile = if is_futile { volume.futile.saturating_add(1) } else { 0 };
@@ -237,7 +239,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             }
         }
         self.reclaim();
-        self.checkpoint_ended |= !self.checkpoint_waiters.is_empty();
+        self.has_checkpoint_ended |= !self.checkpoint_waiters.is_empty();
     }
 
     /// Moves the beginning of the log to the oldest record that a disk may lack.
@@ -249,7 +251,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Notifies the waiters for a checkpoint, if one has ended.
     pub fn poll_notifications(&mut self, notifications: &mut Vec<(W, Notification)>) {
-        if std::mem::take(&mut self.checkpoint_ended) {
+        if std::mem::take(&mut self.has_checkpoint_ended) {
             retry(self.checkpoint_waiters.drain(..), notifications);
         }
     }
@@ -274,20 +276,20 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if self.batches.take_permit() { Admission::Granted } else { Admission::Wait }
     }
 
-    /// Records a fence: of everything recorded before `since`, the volume's disk has all ranges but
-    /// those in `kept` on stable storage. `kept` is sorted and disjoint.
+    /// Records a fence: the volume's disk has everything recorded before `since` on stable storage,
+    /// except the ranges in `kept`, which are sorted and disjoint.
     ///
-    /// Returns false if there is no space, or if the volume was changed since. Leaves space for
-    /// another, smaller fence, unless this is the `last` one: the data in `kept` is lost in memory
-    /// and on the disk, so that no later fence can be smaller.
-    pub fn fence(&mut self, number: u16, since: u64, kept: &[ByteRange], last: bool) -> bool {
+    /// Returns false if there is no space, or if the volume has changed since `since`. Leaves space
+    /// for another, smaller fence, unless `is_last` is set: then the data in `kept` is lost in
+    /// memory and on the disk, so no later fence can be smaller.
+    pub fn fence(&mut self, number: u16, since: u64, kept: &[ByteRange], is_last: bool) -> bool {
         let size_bytes = self.superblock().volume(number).map(|volume| volume.size_bytes);
         let (Some(size_bytes), Some(volume)) = (size_bytes, self.volumes.get(number)) else {
             return false;
         };
         let is_sorted = kept.windows(2).all(|pair| pair[0].end() <= pair[1].offset);
         assert!(is_sorted, "kept ranges are sorted and disjoint");
-        assert!(since <= self.next_record(), "a fence covers only records already made");
+        assert!(since <= self.next_record(), "a fence covers only existing records");
         if self.failed.is_some() || volume.changes_end > since {
             return false;
         }
@@ -295,7 +297,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return true;
         }
         let bytes = self.batches.fence_bytes(kept.len());
-        let bytes = if last { bytes } else { 2 * bytes };
+        let bytes = if is_last { bytes } else { 2 * bytes };
         if bytes + self.batches.len_bytes() > self.extent.free_bytes() {
             return false;
         }
@@ -310,7 +312,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             }
             start = next;
         }
-        kept.iter().for_each(|range| self.samples.touch(number, *range));
+        kept.iter().for_each(|range| self.samples.mark_touched(number, *range));
         let from = self.next_record();
         if let Some(volume) = self.volumes.get_mut(number) {
             volume.fence = Some(Fence { kept: kept.to_vec(), from });

@@ -10,12 +10,12 @@ use forebay_types::ByteRange;
 pub(super) struct Fence {
     /// Sorted and disjoint.
     pub kept: Vec<ByteRange>,
-    /// The fence is effective once all records before this one are durable.
+    /// The record before which all records must be durable for the fence to be effective.
     pub from: u64,
 }
 
 impl Fence {
-    /// Removes a range, which the record before `from` forgets.
+    /// Removes a range that a [`RecordKind::Forget`] record just before `from` covers.
     fn narrow(&mut self, forgotten: ByteRange, from: u64) {
         let (start, end) = (forgotten.offset, forgotten.end());
         let rest = self.kept.iter().flat_map(|kept| {
@@ -39,11 +39,11 @@ pub(super) struct Volume {
     pub records_end: u64,
     /// One more than the number of its newest record that is not a [`RecordKind::Forget`].
     pub changes_end: u64,
-    /// Recovered records are not all in the pool yet, so a flush of the pool does not cover them.
+    /// Whether recovered records are missing in the pool, so that a flush does not cover them.
     pub is_restoring: bool,
     /// The start of the checkpoint in progress, if any.
     pub checkpoint: Option<Mark>,
-    /// The disk failed to take everything at the last checkpoint.
+    /// Whether the last checkpoint failed.
     pub is_failing: bool,
     /// Consecutive checkpoints of the volume that freed no log space.
     pub futile: u8,
@@ -70,7 +70,7 @@ impl Volume {
         self.needed.is_some() && !self.is_restoring && self.checkpoint.is_none()
     }
 
-    /// Drops the records before a mark: only later ones are needed, if there are any.
+    /// Drops the need for records before a mark. Later ones stay needed, if there are any.
     pub(super) fn need_since(&mut self, mark: Mark, first_segment: u64) {
         let needed = mark.segment.max(first_segment);
         self.needed = (self.records_end > mark.record).then_some(needed);
@@ -86,7 +86,7 @@ pub(super) struct Volumes {
 
 impl Volumes {
     /// The volumes of a superblock, none of which has records yet. `next_record` is the number of
-    /// the first.
+    /// the first record.
     pub(super) fn new(superblock: &Superblock, next_record: u64) -> Self {
         let volumes = superblock.volumes.iter().map(|volume| Volume::new(volume.number));
         Self { volumes: volumes.collect(), next_record }
@@ -104,6 +104,10 @@ impl Volumes {
 
     pub(super) fn remove(&mut self, number: u16) {
         self.volumes.retain(|volume| volume.number != number);
+    }
+
+    pub(super) const fn count(&self) -> usize {
+        self.volumes.len()
     }
 
     pub(super) fn get(&self, number: u16) -> Option<&Volume> {
@@ -129,8 +133,8 @@ impl Volumes {
         self.volumes.iter().any(|volume| volume.is_failing || volume.checkpoint.is_some())
     }
 
-    /// A volume has recovered records in `first_segment` or later, which are to be restored.
-    pub(super) fn recovered(&mut self, number: u16, first_segment: u64) {
+    /// Marks a volume as having recovered records to restore, in `first_segment` or later.
+    pub(super) fn mark_recovered(&mut self, number: u16, first_segment: u64) {
         let end = self.next_record;
         let volume = self.get_mut(number).expect("recovery drops records of unknown volumes");
         volume.needed = Some(first_segment);
@@ -157,6 +161,8 @@ impl Volumes {
         let fence = self.get_mut(entry.volume).and_then(|volume| volume.fence.as_mut());
         if let Some(fence) = fence {
             fence.narrow(entry.range, from);
+            let is_outside = !fence.kept.iter().any(|kept| kept.overlaps(entry.range));
+            debug_assert!(is_outside, "a forgotten range is not kept");
         }
     }
 
@@ -192,9 +198,19 @@ impl Volumes {
         volumes.map(begin).collect()
     }
 
-    /// Panics if a volume has records that were never counted.
+    /// Panics if a volume has records that were never counted, or an invalid fence.
     pub(super) fn self_check(&self) {
-        for volume in &self.volumes {
+        for (at, volume) in self.volumes.iter().enumerate() {
+            let is_unique = self.volumes[..at].iter().all(|other| other.number != volume.number);
+            assert!(is_unique, "volume {} is tracked once", volume.number);
+            if let Some(begun) = volume.checkpoint {
+                assert!(begun.record <= self.next_record, "{volume:?}");
+            }
+            if let Some(Fence { kept, from }) = &volume.fence {
+                assert!(*from <= self.next_record, "{volume:?}");
+                let is_sorted = kept.windows(2).all(|pair| pair[0].end() <= pair[1].offset);
+                assert!(is_sorted, "kept ranges are sorted and disjoint: {kept:?}");
+            }
             assert!(volume.changes_end <= volume.records_end, "{volume:?}");
             assert!(volume.records_end <= self.next_record, "{volume:?}");
         }

@@ -69,7 +69,7 @@ pub struct Found {
 
 impl Found {
     /// The content of a new journal.
-    pub const fn nothing(superblock: Superblock) -> Self {
+    pub const fn empty(superblock: Superblock) -> Self {
         Self {
             superblock,
             records: Vec::new(),
@@ -82,7 +82,7 @@ impl Found {
     }
 
     /// Drops all records, because they are on stable storage on their disks.
-    pub fn drained(&mut self) {
+    pub fn drop_records(&mut self) {
         self.records.clear();
     }
 }

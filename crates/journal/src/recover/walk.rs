@@ -30,7 +30,7 @@ pub(crate) fn walk(
     let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::has_valid_records);
     records.retain(|found| counts(found.record.volume));
     records.shrink_to_fit();
-    if found.superblock.clean {
+    if found.superblock.is_clean {
         // Only the end of the log was of interest.
         found.records.clear();
         found.damage.clear();
@@ -103,7 +103,7 @@ impl<'a> Walk<'a> {
             devices,
             buffer: Vec::new(),
             other: Vec::new(),
-            found: Found { next_batch, ..Found::nothing(superblock) },
+            found: Found { next_batch, ..Found::empty(superblock) },
             segment: 0,
             offset: 0,
             extents: Vec::new(),

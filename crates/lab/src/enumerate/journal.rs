@@ -240,7 +240,7 @@ impl Machine {
             return;
         }
         if std::mem::take(&mut journal.checkpoint) {
-            journal.log.checkpointed(journal.number, result);
+            journal.log.end_checkpoint(journal.number, result);
             let mut notifications = Vec::new();
             journal.log.poll_notifications(&mut notifications);
             self.answers.extend(notifications.into_iter().map(answer_to_notification));
@@ -258,7 +258,7 @@ impl Machine {
             return false;
         }
         if early {
-            journal.log.checkpointed(journal.number, Ok(()));
+            journal.log.end_checkpoint(journal.number, Ok(()));
             return false;
         }
         journal.checkpoint = true;

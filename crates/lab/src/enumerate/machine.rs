@@ -390,7 +390,7 @@ impl Host for Machine {
         if self.durability == Durability::None { Protection::None } else { Protection::Journal }
     }
 
-    fn touch(&mut self, part: &Part) -> bool {
+    fn admit_erase(&mut self, part: &Part) -> bool {
         let Some(journal) = &mut self.journal else { return true };
         journal.log.admit_erase(journal.number, part.id)
     }

@@ -344,7 +344,7 @@ impl Rig {
         let content = restored_content(&self.machine.disk.content(), Some(recovered));
         self.machine.disk = Disk::with(content);
         let mut recovered = recovered.clone();
-        recovered.found.drained();
+        recovered.found.drop_records();
         let journal = Journal::resume(&recovered, self.machine.durability);
         self.machine.journal = Some(journal.expect("an empty log can be resumed"));
     }
@@ -373,7 +373,7 @@ impl Rig {
                     self.fail_start();
                     return;
                 }
-                journal.log.restored(journal.number);
+                journal.log.end_restore(journal.number);
             }
             self.phase = Phase::Serving;
             return;

@@ -161,7 +161,7 @@ impl CacheHost {
                 counters().map(|counters| counters.destage_writes).sum(),
                 counters().map(|counters| counters.destaged_bytes).sum(),
             ),
-            writing: self.shards.iter().any(|shard| shard.volume(VOLUME).destaging() > 0),
+            is_writing: self.shards.iter().any(|shard| shard.volume(VOLUME).destaging() > 0),
             dirty_milli: Pace::bursts_milli(0, self.dirty_bytes()),
         })
     }

@@ -14,7 +14,7 @@ pub(crate) type LabLog = Log<Vec<u8>, PartId>;
 /// Whether a write may begin; if it `waits`, it is answered when its record is durable.
 pub(crate) fn admit(log: &mut LabLog, number: u16, part: &Part, waits: bool) -> Admission {
     match log.admit(number, part.range.len, part.id) {
-        LogAdmission::Granted => Admission::Logged { wait: waits },
+        LogAdmission::Granted => Admission::Logged { is_awaited: waits },
         LogAdmission::Wait => Admission::Wait,
         LogAdmission::Full | LogAdmission::Failed => Admission::Through,
     }

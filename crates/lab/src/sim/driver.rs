@@ -470,7 +470,7 @@ impl Simulation {
             resumed = self.world.resume_journal(&found);
             if !resumed {
                 self.world.drain_to_disk(&found);
-                found.drained();
+                found.drop_records();
                 assert!(self.world.resume_journal(&found), "an empty log can be resumed");
                 let of_vault = |volume: usize| self.world.has_ups(VolumeId(volume as u16));
                 let drained = (0..to_restore.len()).filter(|&volume| !of_vault(volume));

@@ -253,7 +253,7 @@ impl World {
             if !skips_record {
                 journal.recorded_members = members;
             }
-            journal.log.loss_recorded();
+            journal.log.confirm_loss_recorded();
         }
         let Some(write) = journal.log.poll_write() else { return };
         let plan = journal.plan;
@@ -325,7 +325,9 @@ impl World {
         };
         if self.strikes_always(Sabotage::CheckpointEarly) {
             let journal = self.journal.as_mut().expect("as above");
-            checkpoint.volumes.iter().for_each(|&number| journal.log.checkpointed(number, Ok(())));
+            for &number in &checkpoint.volumes {
+                journal.log.end_checkpoint(number, Ok(()));
+            }
             return Vec::new();
         }
         let journal = self.journal.as_mut().expect("as above");
@@ -363,7 +365,7 @@ impl World {
     pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
         let journal = self.journal.as_mut().expect("a checkpoint is in progress");
         journal.checkpoints.retain(|&other| other != number);
-        journal.log.checkpointed(number, result);
+        journal.log.end_checkpoint(number, result);
         let mut notifications = Vec::new();
         journal.log.poll_notifications(&mut notifications);
         self.deliver(notifications);
@@ -464,8 +466,8 @@ impl World {
             }
         }
         self.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
-        self.report.journal_rewritten += u64::from(recovered.joins().is_some());
-        recovered.joined(numbers_used);
+        self.report.journal_rewritten += u64::from(recovered.rebuild_target().is_some());
+        recovered.complete_rebuild(numbers_used);
         journal.reads = usize::from(!recovered.in_sync()[0]);
         recovered.found
     }
@@ -543,7 +545,7 @@ impl Journal {
 
     /// Records that everything found has been restored.
     pub(crate) fn restored(&mut self) {
-        self.numbers.iter().flatten().for_each(|&number| self.log.restored(number));
+        self.numbers.iter().flatten().for_each(|&number| self.log.end_restore(number));
     }
 
     pub(crate) const fn has_failed(&self) -> bool {

@@ -247,7 +247,7 @@ impl Simulation {
         {
             self.world.write_dirty_to_disks();
             self.world.rescue_lost(&found);
-            found.drained();
+            found.drop_records();
             assert!(self.world.resume_journal(&found), "an empty log can be resumed");
         }
         if self.world.journal.is_some() {
@@ -317,7 +317,7 @@ impl Simulation {
             let log = world.journal.as_ref().map(|journal| &journal.log);
             log.is_some_and(|log| {
                 let has_more = log.first_pending_record() < log.next_record();
-                log.failed().is_none() && (has_more || !log.superblock_is_durable())
+                log.failed().is_none() && (has_more || !log.is_superblock_durable())
             })
         };
         while self.is_ok() && is_pending(&self.world) {

@@ -405,7 +405,7 @@ impl Host for World {
         }
     }
 
-    fn touch(&mut self, part: &Part) -> bool {
+    fn admit_erase(&mut self, part: &Part) -> bool {
         let Some(journal) = &mut self.journal else { return true };
         let Some(number) = journal.number(part.volume) else { return true };
         journal.log.admit_erase(number, part.id)

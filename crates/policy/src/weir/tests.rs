@@ -48,7 +48,7 @@ fn only_a_hit_after_the_window_promotes_a_line() {
         cache.access(line, Hint::Normal);
     }
     assert_eq!(cache.place_of(10), Some(Place::Main));
-    assert_eq!(cache.policy.main.len(), 1, "hits in the window counted");
+    assert_eq!(cache.policy.main.len(), 1, "hits in the window do not count");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_boundary_moves_in_favour_of_the_queue_that_loses_hits() {
         }
     }
     let grown = cache.policy.small_len_target;
-    assert!(grown > start, "{grown} should be more than {start}");
+    assert!(grown > start, "the small queue shrank from {start} to {grown}");
     cache.policy.self_check();
 
     // Now lines return soon after they left main.
@@ -101,7 +101,7 @@ fn the_boundary_moves_in_favour_of_the_queue_that_loses_hits() {
         }
     }
     let shrunk = cache.policy.small_len_target;
-    assert!(shrunk < start, "{shrunk} should be less than {start}");
+    assert!(shrunk < start, "the small queue grew from {start} to {shrunk}");
     cache.policy.self_check();
 }
 
@@ -120,7 +120,7 @@ fn a_long_stream_evicts_few_lines() {
     let before = resident(&cache);
     for line in 0..8_000 {
         cache.access(1_000_000 + line, Hint::Stream);
-        assert!(cache.access(1_000_000 + line, Hint::Normal), "the stream's own reader misses");
+        assert!(cache.access(1_000_000 + line, Hint::Normal), "the reader of the stream misses");
     }
     let after = resident(&cache);
     assert!(before - after <= 100, "{before} working lines became {after}");
@@ -151,7 +151,7 @@ fn a_stream_changes_neither_ghosts_nor_boundary() {
 }
 
 #[test]
-fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_held() {
+fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_pinned() {
     let mut cache = Cache::new(2_000);
     // The second round hits the ghosts of the first. From the third round on all lines are in main
     // or hit; the fourth saturates the hit counts.
@@ -173,8 +173,8 @@ fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_held() {
     assert!(cache.policy.evict_from_main(&cache.shard).is_some());
     let spared = main_slots.iter().filter(|&&slot| cache.policy.states[slot as usize].hits() < 3);
     assert!(spared.count() <= STEPS_MAX);
-    let held = Shard { held: vec![true; 2_000], ..Shard::new(2_000) };
-    cache.shard = Shard { residents: cache.shard.residents, ..held };
+    cache.shard.pinned.fill(true);
+    cache.shard.asked.set(0);
     for incoming in 0..100 {
         assert_eq!(cache.policy.evict(key(50_000 + incoming), Hint::Normal, &cache.shard), None);
         let asked = cache.shard.asked.replace(0);

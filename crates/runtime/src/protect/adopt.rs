@@ -179,12 +179,12 @@ impl Runtime {
         let dirty_bytes = self.unclaimed_bytes(found.id);
         let decision = decide(Inputs {
             journal: JournalState::None,
-            each_write: false,
+            has_each_write: false,
             pool: PoolState::Adopted,
             vault: VaultState::None,
             disk: evidence.identity(),
             // Without dirty lines, the pool has nothing that the disk needs.
-            clean_mark: dirty_bytes == 0,
+            has_clean_mark: dirty_bytes == 0,
             accept_loss: false,
             accept_disk: settings.accept_disk,
         });
@@ -241,7 +241,8 @@ impl Runtime {
         kept.retain(|(key, ..)| key.offset() < size_bytes);
         let mut there: Vec<_> = kept.iter().map(|(key, ..)| block(*key)).collect();
         let results = Blocking::new(disk).read_many(&mut there);
-        let mut evidence = Evidence { same_name: true, same_size: true, ..Evidence::default() };
+        let mut evidence =
+            Evidence { has_same_name: true, has_same_size: true, ..Evidence::default() };
         for ((_, valid, line), ((_, bytes), result)) in kept.iter().zip(there.iter().zip(results)) {
             if result.is_err() {
                 continue;

@@ -7,7 +7,7 @@
 
 use forebay_backend::{AlignedBuffer, Backend, Blocking, hardware_name};
 use forebay_format::journal::{BLOCK_BYTES, Samples, VolumeEntry, hardware_sum};
-use forebay_journal::identity::{Evidence, Place, comparable, compare, samples_of};
+use forebay_journal::identity::{Evidence, Place, comparable_places, compare, samples_of};
 use forebay_journal::{Damage, Found};
 use forebay_types::ByteRange;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub(crate) fn places_to_compare(found: &Found, volume: &VolumeEntry) -> Vec<Plac
     if found.damage.iter().any(is_lost) {
         return Vec::new();
     }
-    comparable(&found.superblock, volume, &found.records)
+    comparable_places(&found.superblock, volume, &found.records)
 }
 
 pub(crate) fn examine(
@@ -43,9 +43,9 @@ pub(crate) fn examine(
     let here = Some(hardware(disk)).filter(|&sum| sum != 0);
     let blocks = read_blocks(disk, places);
     Evidence {
-        same_name: volume.identity == identity,
-        same_size: disk.description().size_bytes == volume.size_bytes,
-        same_hardware: known.zip(here).map(|(known, here)| known == here),
+        has_same_name: volume.identity == identity,
+        has_same_size: disk.description().size_bytes == volume.size_bytes,
+        has_same_hardware: known.zip(here).map(|(known, here)| known == here),
         ..compare(&volume.disk.samples, &borrowed(&blocks))
     }
 }

@@ -171,7 +171,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         admission
     }
 
-    fn touch(&mut self, part: &Part) -> bool {
+    fn admit_erase(&mut self, part: &Part) -> bool {
         let volume = self.find_volume(part.volume);
         if let Some(volume) = volume {
             volume.invalidate_samples(part.range);

@@ -101,7 +101,7 @@ fn an_added_volume_is_measured_with_reads_only(engine: Engine) {
     let gate = gate();
     // The gate holds all I/O other than reads.
     let no_reads = [Kinds::WRITE, Kinds::FLUSH, Kinds::DISCARD, Kinds::ZERO];
-    gate.close(no_reads.into_iter().fold(Kinds::NONE, Kinds::and));
+    gate.close(no_reads.into_iter().fold(Kinds::NONE, Kinds::union));
     let after = loop {
         add_auto(&server, Arc::clone(&gate) as _);
         let before = gather(&server);

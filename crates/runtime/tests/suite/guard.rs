@@ -7,7 +7,7 @@ use crate::journal::{
 use crate::server::{read_backend, settings};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
-use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock, places};
+use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock, sample_places};
 use forebay_runtime::{
     Engine, Journal, JournalError, JournalSettings, VoidRecords, VolumeError, VolumeJournal,
     VolumeSettings,
@@ -186,7 +186,7 @@ fn counting_samples(journal: &MemoryBackend) -> usize {
     let newest = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
     let superblock = newest.unwrap();
     let number = superblock.volumes[0].number;
-    places(superblock.journal, number, DISK).iter().filter(|&&place| place != 4096).count()
+    sample_places(superblock.journal, number, DISK).iter().filter(|&&place| place != 4096).count()
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn devices_that_do_not_belong_together_are_refused() {
     let error = refuse(&server, mirrored(copy(&*a), Some(copy(&*c)), &on)).explained();
     assert!(error.contains("has devices of different journals"), "{error}");
     let error = refuse(&server, mirrored(copy(&*a), Some(copy(&*a)), &on)).explained();
-    assert!(error.contains("went on without the other"), "{error}");
+    assert!(error.contains("continued without the other"), "{error}");
     let data = memory(JOURNAL_BYTES);
     Blocking::new(&*data).write(4096, &AlignedBuffer::from(&[1; 4096][..]), true).unwrap();
     let error = refuse(&server, mirrored(copy(&*a), Some(Arc::clone(&data) as _), &on));

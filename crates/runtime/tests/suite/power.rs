@@ -58,7 +58,7 @@ fn under_a_safe_ups_writes_are_acknowledged_from_the_pool(engine: Engine) {
     add(&server, Arc::clone(&gate) as _);
     server.runtime.set_power(MIB);
     // The disk accepts no writes, so every acknowledged write is in the pool only.
-    gate.close(Kinds::WRITE.and(Kinds::FLUSH));
+    gate.close(Kinds::WRITE.union(Kinds::FLUSH));
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
     client.write_fua(2 * 4096, &block(2)).unwrap();
@@ -162,7 +162,7 @@ fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
         written += 1;
         assert!(written < 100, "the journal fails");
     }
-    gate.close(Kinds::WRITE.and(Kinds::FLUSH));
+    gate.close(Kinds::WRITE.union(Kinds::FLUSH));
     assert_eq!(server.runtime.power_volumes().len(), 1);
     client.write(200 * 4096, &block(200)).unwrap();
     client.flush().unwrap();

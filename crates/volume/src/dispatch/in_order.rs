@@ -17,7 +17,7 @@ enum Next {
 }
 
 impl<H: Host> Dispatcher<H> {
-    /// Delays a part that goes to the disk until all earlier epochs are there, then retries it.
+    /// Delays a part that goes to the disk until all earlier epochs are on it, then retries it.
     pub(super) fn hold_until_in_order(
         &mut self,
         host: &mut H,
@@ -123,7 +123,7 @@ impl<H: Host> Dispatcher<H> {
     pub(super) fn continue_run(&mut self, host: &mut H, id: JobId) -> bool {
         let job = self.jobs.get_mut(id);
         let (volume, error) = (job.request.volume, job.error);
-        let order = host.order(volume).expect("a volume with requests stays");
+        let order = host.order(volume).expect("a volume with requests is not removed");
         let next = error.map_or_else(|| self.next_epoch(host, id, &order), |_| Next::Nothing);
         match next {
             Next::Epoch(epoch) => self.destage_epoch(host, id, epoch),
@@ -142,12 +142,12 @@ impl<H: Host> Dispatcher<H> {
     /// Chooses the next step: destage the oldest closed epoch; or, in a new run, close and destage
     /// the open one if it is due.
     ///
-    /// No shard tracks the epochs of erases and write-throughs. All of them that precede an epoch
-    /// were answered before that epoch began. So they are on stable storage if the epoch began
-    /// before the last flush of the disk did, which `horizon` records.
+    /// No shard tracks the epochs of erases and write-throughs, but those that precede an epoch
+    /// were answered before it began. So they are on stable storage if the epoch began before the
+    /// last flush of the disk. `horizon` is the epoch that was open when that flush began.
     fn next_epoch(&mut self, host: &mut H, id: JobId, order: &Order) -> Next {
         let job = self.jobs.get_mut(id);
-        let (volume, first, horizon) = (job.request.volume, job.epoch == 0, job.horizon);
+        let (volume, is_first, horizon) = (job.request.volume, job.epoch == 0, job.horizon);
         let (current, now_ms) = (order.epoch(), host.now_ms());
         let (mut oldest, mut is_due) = (None::<u64>, false);
         for shard in 0..host.shards() {
@@ -161,7 +161,7 @@ impl<H: Host> Dispatcher<H> {
         match oldest {
             Some(oldest) if oldest < current && oldest <= horizon => Next::Epoch(oldest),
             Some(oldest) if oldest < current => Next::Flush,
-            Some(oldest) if first && is_due && oldest <= horizon => {
+            Some(oldest) if is_first && is_due && oldest <= horizon => {
                 order.cut();
                 Next::Epoch(oldest)
             }

@@ -6,8 +6,9 @@ use crate::{Host, JobId, Request, RequestKind};
 use forebay_engine::Protection;
 
 impl<H: Host> Dispatcher<H> {
-    /// Zeroes bypass the pool and stay in the disk's volatile cache until it is flushed. While the
-    /// UPS is not safe, that happens before they are acknowledged; a write has FUA at such a time.
+    /// Has the disk flushed before zeroes are acknowledged, while the UPS is not safe. Zeroes
+    /// bypass the pool and stay in the disk's volatile cache until it is flushed. Writes have FUA
+    /// then.
     pub(super) fn flush_unsafe_zeroes(&mut self, host: &mut H, id: JobId) {
         let job = self.jobs.get_mut(id);
         let Request { kind, volume, .. } = job.request;
@@ -19,8 +20,9 @@ impl<H: Host> Dispatcher<H> {
             return;
         }
         // All shards have the same setting.
-        let promised = host.call(0, &[], &mut self.out, |shard, _| shard.promises_stable(volume));
-        if promised {
+        let is_promised =
+            host.call(0, &[], &mut self.out, |shard, _| shard.promises_stable(volume));
+        if is_promised {
             self.jobs.get_mut(id).flush = FlushStage::Due;
         }
     }

@@ -76,7 +76,7 @@ impl Mergeable for Pending {
 
 /// An I/O in flight to the disk.
 pub(crate) enum Io {
-    Joined(Vec<Pending>),
+    Coalesced(Vec<Pending>),
     Flush { worker: usize, job: JobId },
 }
 
@@ -90,7 +90,7 @@ struct Version {
 }
 
 /// A request in flight.
-struct Asked {
+struct Submitted {
     kind: RequestKind,
     range: ByteRange,
     begin: u64,
@@ -110,7 +110,7 @@ pub(crate) struct World {
     forwarded: Vec<(u8, Answer)>,
     streams: Streams,
     now_ms: u64,
-    asked: Vec<Option<Asked>>,
+    submitted: Vec<Option<Submitted>>,
     pub answered: usize,
     pub failed: usize,
     /// The possible values of each sector: the writes that no later write has certainly replaced.
@@ -146,7 +146,7 @@ impl World {
             forwarded: Vec::new(),
             streams: Streams::new(SECTORS * SECTOR_BYTES, (SLOTS * SHARDS) as u64 * LINE_BYTES),
             now_ms: 0,
-            asked: Vec::new(),
+            submitted: Vec::new(),
             answered: 0,
             failed: 0,
             sectors: vec![vec![Version { value: 0, begin: 0, end: Some(0) }]; SECTORS as usize],
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// Records a submitted request. Reads may see its value from now on.
-    fn ask(&mut self, kind: RequestKind, range: ByteRange, value: u8) -> usize {
+    fn record_request(&mut self, kind: RequestKind, range: ByteRange, value: u8) -> usize {
         let allowed = match kind {
             RequestKind::Read => {
                 let versions = self.sectors[sectors_of(range)].iter();
@@ -231,29 +231,30 @@ impl World {
             for sector in sectors_of(range) {
                 self.sectors[sector].push(Version { value, begin, end: None });
             }
-            for asked in self.asked.iter_mut().flatten().filter(|asked| !asked.allowed.is_empty()) {
+            let reads = self.submitted.iter_mut().flatten();
+            for request in reads.filter(|request| !request.allowed.is_empty()) {
                 for sector in sectors_of(range) {
-                    if sectors_of(asked.range).contains(&sector) {
-                        let first = sectors_of(asked.range).start;
-                        asked.allowed[sector - first].push(value);
+                    if sectors_of(request.range).contains(&sector) {
+                        let first = sectors_of(request.range).start;
+                        request.allowed[sector - first].push(value);
                     }
                 }
             }
         }
-        self.asked.push(Some(Asked { kind, range, begin, allowed }));
-        self.asked.len() - 1
+        self.submitted.push(Some(Submitted { kind, range, begin, allowed }));
+        self.submitted.len() - 1
     }
 
     /// Records an answered write. It replaces every write acknowledged before it was submitted. Of
     /// two concurrent writes, either may be the newer. A failed write may have had an effect or
     /// not.
-    fn record_answer(&mut self, asked: &Asked, ok: bool) {
+    fn record_answer(&mut self, request: &Submitted, is_ok: bool) {
         self.clock += 1;
-        for sector in sectors_of(asked.range) {
+        for sector in sectors_of(request.range) {
             let versions = &mut self.sectors[sector];
-            let mine = versions.iter_mut().find(|version| version.begin == asked.begin);
+            let mine = versions.iter_mut().find(|version| version.begin == request.begin);
             mine.unwrap().end = Some(self.clock);
-            versions.retain(|version| !ok || version.end.is_none_or(|end| end > asked.begin));
+            versions.retain(|version| !is_ok || version.end.is_none_or(|end| end > request.begin));
         }
     }
 }
@@ -346,26 +347,26 @@ impl Host for World {
     }
 
     fn reply(&mut self, token: usize, reply: Reply<'_, Memory>) {
-        let asked = self.asked[token].take().expect("a request is answered once");
+        let request = self.submitted[token].take().expect("a request is answered once");
         self.answered += 1;
-        let ok = reply.result.is_ok();
-        assert!(ok || self.bad_range.is_some(), "a request fails only if the disk does");
-        if changes(asked.kind) {
-            self.record_answer(&asked, ok);
+        let is_ok = reply.result.is_ok();
+        assert!(is_ok || self.bad_range.is_some(), "a request fails only if the disk does");
+        if changes(request.kind) {
+            self.record_answer(&request, is_ok);
         }
-        if !ok {
+        if !is_ok {
             self.failed += 1;
             assert!(reply.segments.is_empty(), "an error carries no data");
             return;
         }
         let memory = reply.memory.map(|memory| (memory, 0));
-        let mut allowed = asked.allowed.iter();
+        let mut allowed = request.allowed.iter();
         for part in reply.segments {
             for at in 0..part.segment.len / SECTOR_BYTES as u32 {
                 let shard = usize::from(part.shard);
                 let value = self.value(shard, part.segment.place, memory.as_ref(), at);
                 let allowed = allowed.next().expect("the reply is not too long");
-                assert!(allowed.contains(&value), "{:?}: {value} of {allowed:?}", asked.range);
+                assert!(allowed.contains(&value), "{:?}: {value} of {allowed:?}", request.range);
             }
             if let Place::Slot { slot, .. } = part.segment.place {
                 self.shards[usize::from(part.shard)].release(slot);
@@ -396,7 +397,7 @@ impl Machine {
     }
 
     /// Makes a call to a worker and ends its turn.
-    fn on(&mut self, worker: usize, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
+    fn run_turn(&mut self, worker: usize, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
         self.world.worker = worker;
         call(&mut self.dispatchers[worker], &mut self.world);
         let mut pending = std::mem::take(&mut self.world.pending);
@@ -407,15 +408,15 @@ impl Machine {
             let run: Vec<Pending> = pending.by_ref().take(len).collect();
             let follow = |pair: &[Pending]| pair[0].range().end() == pair[1].range().offset;
             assert!(run.windows(2).all(follow), "only adjacent I/Os are coalesced");
-            self.world.ios.push(Io::Joined(run));
+            self.world.ios.push(Io::Coalesced(run));
         }
     }
 
     pub(crate) fn submit(&mut self, worker: usize, kind: RequestKind, range: ByteRange, value: u8) {
-        let token = self.world.ask(kind, range, value);
+        let token = self.world.record_request(kind, range, value);
         let request = Request { volume: VOLUME, kind, range };
         let bytes = vec![value; range.len as usize];
-        self.on(worker, |dispatcher, world| match kind {
+        self.run_turn(worker, |dispatcher, world| match kind {
             RequestKind::Write { .. } if value.is_multiple_of(2) => {
                 dispatcher.submit(world, token, request, Payload::Borrowed(&bytes));
             }
@@ -439,7 +440,7 @@ impl Machine {
     pub(crate) fn step(&mut self, choice: usize) -> bool {
         if choice.is_multiple_of(3) && !self.world.forwarded.is_empty() {
             let (worker, answer) = self.world.forwarded.remove(0);
-            self.on(worker.into(), |dispatcher, world| dispatcher.answer(world, answer));
+            self.run_turn(worker.into(), |dispatcher, world| dispatcher.answer(world, answer));
             return true;
         }
         if self.world.ios.is_empty() {
@@ -448,14 +449,14 @@ impl Machine {
         let at = choice % self.world.ios.len();
         match self.world.ios.swap_remove(at) {
             Io::Flush { worker, job } => {
-                self.on(worker, |dispatcher, world| dispatcher.flushed(world, job, Ok(())));
+                self.run_turn(worker, |dispatcher, world| dispatcher.flushed(world, job, Ok(())));
             }
-            Io::Joined(run) => {
+            Io::Coalesced(run) => {
                 let results: Vec<IoResult> =
                     run.iter().map(|io| self.world.carry_out(io)).collect();
                 for (io, result) in run.into_iter().zip(results) {
                     let (shard, id) = (io.shard, io.action.id);
-                    self.on(choice % WORKERS, |dispatcher, world| {
+                    self.run_turn(choice % WORKERS, |dispatcher, world| {
                         dispatcher.complete(world, shard, id, result);
                     });
                 }
@@ -467,7 +468,7 @@ impl Machine {
     pub(crate) fn tick(&mut self, ms: u64) {
         self.world.now_ms += ms;
         for shard in 0..SHARDS {
-            self.on(shard % WORKERS, |dispatcher, world| dispatcher.tick(world, shard));
+            self.run_turn(shard % WORKERS, |dispatcher, world| dispatcher.tick(world, shard));
         }
     }
 
@@ -477,7 +478,7 @@ impl Machine {
         while self.step(7) {}
         self.submit(1, RequestKind::Flush, range, 0);
         while self.step(4) {}
-        assert_eq!(self.world.answered, self.world.asked.len(), "each request is answered");
+        assert_eq!(self.world.answered, self.world.submitted.len(), "each request is answered");
         assert!(self.dispatchers.iter().all(|dispatcher| dispatcher.in_flight() == 0));
         for shard in &self.world.shards {
             shard.self_check();

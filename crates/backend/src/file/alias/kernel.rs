@@ -45,8 +45,8 @@ impl Kernel for System {
     fn lock(&self, file: FileId, directory: &Path) -> Result<Option<OwnedFd>, ()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(backing_name(directory), flags, Mode::empty());
-        let is_it = |opened: &OwnedFd| fstat(opened).is_ok_and(|stat| file == FileId::of(&stat));
-        let Some(opened) = opened.ok().filter(is_it) else {
+        let is_same = |opened: &OwnedFd| fstat(opened).is_ok_and(|stat| file == FileId::of(&stat));
+        let Some(opened) = opened.ok().filter(is_same) else {
             // The name was removed, or is in another mount namespace.
             return if is_locked(file) { Err(()) } else { Ok(None) };
         };

@@ -11,7 +11,7 @@ struct Machine {
     attached: Vec<(Numbers, Attached)>,
     claimed: Vec<Numbers>,
     locked: Vec<FileId>,
-    asked: RefCell<Vec<FileId>>,
+    lock_requests: RefCell<Vec<FileId>>,
 }
 
 const IMAGE: FileId = FileId { device: (8, 1), inode: 77 };
@@ -22,8 +22,8 @@ impl Machine {
         for directory in ["block", "dev/block", "devices"] {
             fs::create_dir_all(root.path().join(directory)).unwrap();
         }
-        let (claimed, locked, asked) = (Vec::new(), Vec::new(), RefCell::default());
-        Self { root, attached: Vec::new(), claimed, locked, asked }
+        let (claimed, locked, lock_requests) = (Vec::new(), Vec::new(), RefCell::default());
+        Self { root, attached: Vec::new(), claimed, locked, lock_requests }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -107,12 +107,12 @@ impl Kernel for Machine {
     }
 
     fn lock(&self, file: FileId, _: &Path) -> Result<Option<OwnedFd>, ()> {
-        self.asked.borrow_mut().push(file);
+        self.lock_requests.borrow_mut().push(file);
         if self.locked.contains(&file) { Err(()) } else { Ok(None) }
     }
 }
 
-fn refused(result: Result<(), String>, by: &str) {
+fn assert_refused(result: Result<(), String>, by: &str) {
     let text = result.unwrap_err();
     assert!(text.contains(by), "{text}");
 }
@@ -123,13 +123,13 @@ fn a_file_and_a_loop_device_over_it_are_one_store() {
     machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
     assert_eq!(machine.file(IMAGE), Ok(()), "attached, and used by nothing");
     assert_eq!(machine.device((7, 0)), Ok(()));
-    assert_eq!(machine.asked.take(), [IMAGE], "it is locked");
+    assert_eq!(machine.lock_requests.take(), [IMAGE], "it is locked");
     machine.claim((7, 0));
-    refused(machine.file(IMAGE), "/dev/loop0, a loop device over the same data");
+    assert_refused(machine.file(IMAGE), "/dev/loop0, a loop device over the same data");
     assert_eq!(machine.file(FileId { inode: 78, ..IMAGE }), Ok(()));
     machine.claimed.clear();
     machine.lock_file(IMAGE);
-    refused(machine.device((7, 0)), "/images/disk (deleted), the file below it");
+    assert_refused(machine.device((7, 0)), "/images/disk (deleted), the file below it");
 }
 
 #[test]
@@ -141,10 +141,10 @@ fn two_loop_devices_over_one_file_are_one_store_where_they_overlap() {
     machine.add_part("loop2", (7, 2), part(0, u64::MAX));
     machine.claim((7, 1));
     assert_eq!(machine.device((7, 0)), Ok(()), "beside it");
-    refused(machine.device((7, 2)), "/dev/loop1");
+    assert_refused(machine.device((7, 2)), "/dev/loop1");
     machine.claimed = vec![(7, 2)];
-    refused(machine.device((7, 0)), "/dev/loop2");
-    refused(machine.device((7, 1)), "/dev/loop2");
+    assert_refused(machine.device((7, 0)), "/dev/loop2");
+    assert_refused(machine.device((7, 1)), "/dev/loop2");
 }
 
 #[test]
@@ -153,14 +153,14 @@ fn loop_devices_over_loop_devices_are_followed_both_ways() {
     machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
     machine.add_loop("loop1", (7, 1), Node::Device((7, 0)));
     machine.claim((7, 1));
-    refused(machine.file(IMAGE), "/dev/loop1");
-    refused(machine.device((7, 0)), "/dev/loop1");
+    assert_refused(machine.file(IMAGE), "/dev/loop1");
+    assert_refused(machine.device((7, 0)), "/dev/loop1");
     assert_eq!(machine.device((7, 1)), Ok(()), "the claim is its own");
     machine.claimed = vec![(7, 0)];
-    refused(machine.device((7, 1)), "the device below it");
+    assert_refused(machine.device((7, 1)), "the device below it");
     machine.claimed.clear();
     machine.lock_file(IMAGE);
-    refused(machine.device((7, 1)), "the file below it");
+    assert_refused(machine.device((7, 1)), "the file below it");
 }
 
 #[test]
@@ -169,13 +169,13 @@ fn a_partition_of_a_loop_device_is_a_part_of_its_file() {
     machine.add_loop("loop0", (7, 0), Node::File(IMAGE));
     machine.add("loop0/loop0p1", (259, 1), 50).add("loop0/loop0p2", (259, 2), 50);
     assert_eq!(machine.device((259, 1)), Ok(()));
-    assert_eq!(machine.asked.take(), [IMAGE]);
+    assert_eq!(machine.lock_requests.take(), [IMAGE]);
     // Once its partition is claimed, the kernel refuses an exclusive open of the disk.
     machine.claim((259, 1)).claim((7, 0));
-    refused(machine.file(IMAGE), "/dev/loop0");
+    assert_refused(machine.file(IMAGE), "/dev/loop0");
     assert_eq!(machine.device((259, 2)), Ok(()), "beside it");
     machine.lock_file(IMAGE);
-    refused(machine.device((259, 2)), "the file below it");
+    assert_refused(machine.device((259, 2)), "the file below it");
 }
 
 #[test]
@@ -185,11 +185,11 @@ fn a_loop_device_over_a_partition_or_its_disk_is_found() {
     machine.add_loop("loop0", (7, 0), Node::Device((8, 1)));
     machine.add_loop("loop1", (7, 1), Node::Device((8, 0)));
     machine.claim((7, 0));
-    refused(machine.device((8, 0)), "/dev/loop0");
-    refused(machine.device((8, 1)), "/dev/loop0");
+    assert_refused(machine.device((8, 0)), "/dev/loop0");
+    assert_refused(machine.device((8, 1)), "/dev/loop0");
     machine.claimed = vec![(7, 1)];
-    refused(machine.device((8, 0)), "/dev/loop1");
-    refused(machine.device((8, 1)), "/dev/loop1");
+    assert_refused(machine.device((8, 0)), "/dev/loop1");
+    assert_refused(machine.device((8, 1)), "/dev/loop1");
 }
 
 #[test]
@@ -201,10 +201,10 @@ fn a_mapped_volume_is_followed_to_the_file_below_it() {
     machine.add_mapped("dm-0", (253, 0), 150, &["sda", "loop0/loop0p1"]);
     machine.add_mapped("dm-1", (253, 1), 150, &["dm-0"]);
     assert_eq!(machine.device((253, 1)), Ok(()));
-    assert_eq!(machine.asked.take(), [IMAGE]);
+    assert_eq!(machine.lock_requests.take(), [IMAGE]);
     machine.lock_file(IMAGE);
-    refused(machine.device((253, 1)), "the file below it");
-    refused(machine.device((253, 0)), "the file below it");
+    assert_refused(machine.device((253, 1)), "the file below it");
+    assert_refused(machine.device((253, 0)), "the file below it");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn mapped_volumes_share_a_disk_as_long_as_both_fit_on_it() {
     machine.add_mapped("dm-2", (253, 2), 100, &["sda"]);
     machine.claim((253, 1));
     assert_eq!(machine.device((253, 0)), Ok(()));
-    refused(machine.device((253, 2)), "/dev/dm-1, which overlaps it on /dev/sda");
+    assert_refused(machine.device((253, 2)), "/dev/dm-1, which overlaps it on /dev/sda");
     // Thin volumes are on a mapped pool, and may be larger than it in total.
     machine.add_mapped("dm-3", (253, 3), 90, &["dm-2"]);
     machine.add_mapped("dm-4", (253, 4), 90, &["dm-2"]);
@@ -231,7 +231,7 @@ fn a_file_in_a_file_system_on_a_loop_device_is_on_the_file_below_it() {
     let inside = FileId { device: (7, 0), inode: 12 };
     assert_eq!(machine.file(inside), Ok(()));
     machine.lock_file(IMAGE);
-    refused(machine.file(inside), "the file below it");
+    assert_refused(machine.file(inside), "the file below it");
 }
 
 #[test]

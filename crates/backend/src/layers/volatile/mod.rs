@@ -192,7 +192,7 @@ impl Backend for Volatile {
 impl Drop for Volatile {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
-        state.stopping = true;
+        state.is_stopping = true;
         let jobs: Vec<Job> = std::mem::take(&mut state.jobs);
         let lost_bytes = state.cache.bytes();
         drop(state);

@@ -24,7 +24,7 @@ pub(super) enum Job {
 pub(super) struct State {
     pub(super) cache: Cache,
     pub(super) jobs: Vec<Job>,
-    pub(super) stopping: bool,
+    pub(super) is_stopping: bool,
 }
 
 /// State shared by the layer and its thread.
@@ -36,14 +36,14 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(inner: Arc<dyn Backend>, cache: Cache) -> Self {
-        let state = Mutex::new(State { cache, jobs: Vec::new(), stopping: false });
+        let state = Mutex::new(State { cache, jobs: Vec::new(), is_stopping: false });
         Self { state, wake: Condvar::new(), inner }
     }
 
     /// The main loop of the thread.
     pub(super) fn serve(&self) {
         let mut state = lock(&self.state);
-        while !state.stopping {
+        while !state.is_stopping {
             if state.jobs.is_empty() && !state.cache.has_early() {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;

@@ -80,7 +80,7 @@ pub enum ArrayError {
         max: u32,
     },
     /// The chunk is not a power of two, or too small or too large.
-    #[error("a chunk cannot have {chunk}")]
+    #[error("{chunk} is not a valid chunk size")]
     Chunk {
         /// The requested chunk.
         chunk: Size,

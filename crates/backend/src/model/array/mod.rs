@@ -4,8 +4,8 @@
 //! completes with its drive I/Os. [`ArrayModel`] adds drives and is itself a [`DiskModel`]. It
 //! follows Linux md, whose costs were measured (`scripts/md.sh`): stripes with parity are handled
 //! in blocks of 4 KiB, with an LRU cache of stripes; a full-stripe write reads nothing, any other
-//! takes the way with fewer reads; two writes of one stripe are never in flight together. The data
-//! is in the store behind the model, not in the drives, so no parity is computed.
+//! uses the method with fewer reads; two writes of one stripe are never in flight together. The
+//! data is in the store behind the model, not in the drives, so no parity is computed.
 
 mod layout;
 mod stripe;
@@ -187,9 +187,9 @@ impl Array {
     /// Processes everything that need not wait for a drive.
     pub fn run(&mut self) {
         loop {
-            while self.arrive() {}
+            while self.admit_block() {}
             let Some(key) = self.ready.pop_front() else { break };
-            self.handle(key);
+            self.run_stripe(key);
         }
         while let Some(&number) = self.flushes.front()
             && self.changing.first().is_none_or(|&first| first > number)
@@ -209,7 +209,7 @@ impl Array {
         self.out.pop_front()
     }
 
-    /// A drive has completed an I/O. [`Array::run`] processes the consequences.
+    /// Handles an I/O that a drive has completed. [`Array::run`] processes the consequences.
     pub fn drive_done(&mut self, id: u64) {
         let (drive, target) = self.targets.remove(&id).expect("a drive completed an I/O twice");
         self.loads[drive as usize].in_flight -= 1;
@@ -235,14 +235,14 @@ impl Array {
 
     /// Puts the next arriving block into its stripe. Returns false if there is none, or no free
     /// stripe.
-    fn arrive(&mut self) -> bool {
+    fn admit_block(&mut self) -> bool {
         let Some(&Arriving { number, kind, rest }) = self.arriving.front() else { return false };
         let len = (BLOCK_BYTES - rest.offset % BLOCK_BYTES).min(rest.len);
         let piece = self.spec.pieces(ByteRange::new(rest.offset, len)).next();
         if let Some(piece) = piece {
             let (drive, offset) = self.spec.places(&piece).next().expect("a piece has a place");
             let key = offset / BLOCK_BYTES;
-            if !self.enter(key) {
+            if !self.cache_stripe(key) {
                 return false;
             }
             let stripe = self.stripe(key);
@@ -267,7 +267,7 @@ impl Array {
     }
 
     /// Brings a stripe into the cache. Returns false if all are in use.
-    fn enter(&mut self, key: u64) -> bool {
+    fn cache_stripe(&mut self, key: u64) -> bool {
         if !self.stripes.contains_key(&key) {
             if self.stripes.len() >= STRIPE_COUNT_MAX {
                 let Some((_, oldest)) = self.unused.pop_first() else { return false };
@@ -282,14 +282,14 @@ impl Array {
     }
 
     /// Executes the next step of a stripe.
-    fn handle(&mut self, key: u64) {
+    fn run_stripe(&mut self, key: u64) {
         let row = self.row(key);
         let slot = self.slot(key);
         slot.is_ready = false;
-        let served = slot.stripe.take_readers();
+        let readers = slot.stripe.take_readers();
         let step = slot.stripe.step(row);
         let is_active = slot.stripe.is_active();
-        served.for_each(|number| self.end_part(number));
+        readers.for_each(|number| self.end_part(number));
         match step {
             Step::Wait => {}
             Step::Read(blocks) => self.send_blocks(key, blocks, IoKind::Read),

@@ -43,10 +43,10 @@ impl Stripe {
         self.readers.push((number, 1 << drive));
     }
 
-    /// Queues write `number` to the block on `drive`, to all of it if `whole`.
-    pub(super) fn add_write(&mut self, number: u64, drive: u32, whole: bool, fua: bool) {
+    /// Queues write `number` to the block on `drive`, to all of it if `is_whole`.
+    pub(super) fn add_write(&mut self, number: u64, drive: u32, is_whole: bool, fua: bool) {
         let block = 1 << drive;
-        if whole {
+        if is_whole {
             self.overwritten |= block;
             self.changed &= !block;
         } else if self.overwritten & block == 0 {
@@ -75,11 +75,11 @@ impl Stripe {
         if self.writing != 0 {
             return Step::Wait;
         }
-        let at_hand = self.known | self.reading;
+        let known_soon = self.known | self.reading;
         let wanted = self.readers.iter().fold(0, |wanted, (_, block)| wanted | block);
-        let mut reads = from_drives(wanted & !at_hand, at_hand, row);
+        let mut reads = blocks_to_read(wanted & !known_soon, known_soon, row);
         if !self.writers.is_empty() {
-            reads |= self.reads_for_writing(at_hand, row);
+            reads |= self.reads_for_writing(known_soon, row);
         }
         if reads != 0 {
             self.reading |= reads;
@@ -92,7 +92,7 @@ impl Stripe {
         self.written = std::mem::take(&mut self.writers);
         self.writing = (changed | row.parity) & !row.missing;
         assert!(self.writing != 0, "too many drives are missing");
-        self.know(changed | row.parity, row);
+        self.add_known(changed | row.parity, row);
         Step::Write { blocks: self.writing, fua: std::mem::take(&mut self.fua) }
     }
 
@@ -100,27 +100,27 @@ impl Stripe {
     /// blocks and the parity (read-modify-write), or the unchanged blocks (reconstruct-write),
     /// whichever are fewer, with reconstruct-write on a tie. A missing block rules out its method;
     /// if both are ruled out, all available blocks are read.
-    fn reads_for_writing(&self, at_hand: u64, row: Row) -> u64 {
-        let modify = (self.overwritten | self.changed | row.parity) & !at_hand;
-        let reconstruct = row.data & !self.overwritten & !at_hand;
-        let is_open = |reads: u64| reads & row.missing == 0;
-        if is_open(modify)
-            && (!is_open(reconstruct) || modify.count_ones() < reconstruct.count_ones())
+    fn reads_for_writing(&self, known_soon: u64, row: Row) -> u64 {
+        let modify = (self.overwritten | self.changed | row.parity) & !known_soon;
+        let reconstruct = row.data & !self.overwritten & !known_soon;
+        let is_possible = |reads: u64| reads & row.missing == 0;
+        if is_possible(modify)
+            && (!is_possible(reconstruct) || modify.count_ones() < reconstruct.count_ones())
         {
             modify
         } else {
-            from_drives(reconstruct, at_hand, row)
+            blocks_to_read(reconstruct, known_soon, row)
         }
     }
 
-    /// The block on `drive` has been read.
+    /// Handles the completed read of the block on `drive`.
     pub(super) fn on_read(&mut self, drive: u32, row: Row) {
         self.reading &= !(1 << drive);
-        self.know(1 << drive, row);
+        self.add_known(1 << drive, row);
     }
 
     /// Adds known blocks. Once all available blocks are known, so are the missing ones.
-    const fn know(&mut self, blocks: u64, row: Row) {
+    const fn add_known(&mut self, blocks: u64, row: Row) {
         self.known |= blocks;
         let all = row.data | row.parity;
         if all & !row.missing & !self.known == 0 {
@@ -128,18 +128,20 @@ impl Stripe {
         }
     }
 
-    /// The block on `drive` has been written. After the last one, returns the completed writes.
+    /// Handles the completed write of the block on `drive`. After the last one, returns the
+    /// completed writes.
     pub(super) fn on_written(&mut self, drive: u32) -> Vec<u64> {
         self.writing &= !(1 << drive);
         if self.writing == 0 { std::mem::take(&mut self.written) } else { Vec::new() }
     }
 }
 
-/// The blocks to read for `wanted`: a missing one needs all available ones.
-const fn from_drives(wanted: u64, at_hand: u64, row: Row) -> u64 {
+/// The blocks to read for `wanted`: if one of them is missing, all present blocks. Blocks in
+/// `known_soon` are known or being read.
+const fn blocks_to_read(wanted: u64, known_soon: u64, row: Row) -> u64 {
     if wanted & row.missing == 0 {
         wanted
     } else {
-        (row.data | row.parity) & !row.missing & !at_hand
+        (row.data | row.parity) & !row.missing & !known_soon
     }
 }

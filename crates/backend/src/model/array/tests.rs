@@ -291,7 +291,7 @@ fn each_block_survives_the_missing_drives() {
 }
 
 #[test]
-fn arrays_that_cannot_be_are_refused_with_a_remedy() {
+fn impossible_arrays_are_refused_with_a_remedy() {
     let error = |level, drives, chunk, degraded| {
         ArraySpec::new(level, drives, chunk, degraded).unwrap_err().explained()
     };

@@ -55,7 +55,7 @@ pub struct HddSpec {
     /// The scheduler.
     pub scheduler: Scheduler,
     /// Whether writes are answered from the cache.
-    pub write_cache: bool,
+    pub has_write_cache: bool,
     /// Seed of the initial position of head and platter.
     pub seed: u64,
 }
@@ -70,7 +70,7 @@ impl HddSpec {
             transfer_bytes_per_second: 120 << 20,
             queue_depth: 32,
             scheduler: Scheduler::ShortestPositioning,
-            write_cache: false,
+            has_write_cache: false,
             seed: 0,
         }
     }
@@ -272,7 +272,7 @@ impl Hdd {
         let cached = match kind {
             IoKind::Read if self.is_in_write_cache(range) => return self.answers.push(soon_ns, id),
             IoKind::Write { fua: false } | IoKind::Zero { .. } => {
-                self.spec.write_cache && self.dirty_bytes + range.len <= WRITE_CACHE_BYTES
+                self.spec.has_write_cache && self.dirty_bytes + range.len <= WRITE_CACHE_BYTES
             }
             _ => false,
         };

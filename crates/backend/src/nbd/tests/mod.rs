@@ -133,7 +133,7 @@ fn open_errors_name_cause_and_remedy() {
     assert_eq!(blocking.read(0, &mut [0; 512]), Ok(()));
     *read_only.shared().size_bytes.lock().unwrap() = 1000;
     let text = NbdBackend::open(&read_only.url(), &reader).err().unwrap().explained();
-    assert!(text.contains("is 1000 bytes, no multiple of 512 above zero"), "{text}");
+    assert!(text.contains("is 1000 bytes, not a multiple of 512 above zero"), "{text}");
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Journal {
     /// the volume's number, and whether the disk was recognised; `None` without records.
     fn find_records(&self, volume: &Attachment<'_>) -> Result<Option<(u16, bool)>, JournalError> {
         let (id, damaged, held) = self.held_for(volume.name);
-        let is_clean = self.found.lock().superblock.clean;
+        let is_clean = self.found.lock().superblock.is_clean;
         let mut kept = None;
         let state = |held: bool| match (held, damaged) {
             _ if self.abandoned.names(volume.name) => JournalState::Abandoned,
@@ -178,13 +178,13 @@ impl Journal {
     ) -> Result<Decision, JournalError> {
         let decision = decide(Inputs {
             journal,
-            each_write: volume.durability == Durability::Ack,
+            has_each_write: volume.durability == Durability::Ack,
             pool: volume.pool,
             vault: volume.vault,
             disk,
             // The clean mark covers what the journal recorded. It says nothing of data in a pool or
             // vault.
-            clean_mark: journal == JournalState::Clean
+            has_clean_mark: journal == JournalState::Clean
                 && volume.pool == PoolState::New
                 && matches!(volume.vault, VaultState::None | VaultState::Empty),
             // The loss was reported, and accepted, when the journal was opened.

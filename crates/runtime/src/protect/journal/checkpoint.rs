@@ -38,7 +38,7 @@ impl Journal {
             match state.volumes.iter().find(|(other, _)| *other == number) {
                 Some(&(_, volume)) => self.destage(volume, Some(number)),
                 // The volume is being removed, after a flush of its own.
-                None => state.log.checkpointed(number, Err(IoError::Shutdown)),
+                None => state.log.end_checkpoint(number, Err(IoError::Shutdown)),
             }
         }
     }

@@ -261,7 +261,7 @@ impl Devices {
             return Err(JournalError::Abandoned { name: self.name(), id: journal });
         }
         self.run_steps(&mut recovered, settings)?;
-        recovered.joined(drawn);
+        recovered.complete_rebuild(drawn);
         self.readable = recovered.in_sync();
         if let Some(at) = self.readable.iter().position(|counts| !counts)
             && self.missing.is_none()
@@ -283,11 +283,11 @@ impl Devices {
         settings: &JournalSettings,
     ) -> Result<(), JournalError> {
         let journal = recovered.found.superblock.journal;
-        if recovered.healed() > 0 {
-            let (name, batches) = (self.name(), recovered.healed());
+        if recovered.lag_count() > 0 {
+            let (name, batches) = (self.name(), recovered.lag_count());
             tracing::warn!(journal = %name, batches, "copying batches that one device lacks");
         }
-        if let Some(device) = recovered.joins() {
+        if let Some(device) = recovered.rebuild_target() {
             let device = self.name_of(device);
             tracing::warn!(journal = %self.name(), device, "rebuilding journal device");
         }
@@ -296,7 +296,7 @@ impl Devices {
                 let Err((device, error)) = self.run_step(&step, journal, settings)? else {
                     continue;
                 };
-                if !recovered.without(device) {
+                if !recovered.remove_device(device) {
                     return Err(JournalError::Io { name: self.name(), error });
                 }
                 let name = self.name_of(device);
@@ -422,7 +422,7 @@ impl Devices {
         }
         let superblock = log.superblock().clone();
         tracing::info!(journal = %name, %id, "formatted journal");
-        Ok((log, Found::nothing(superblock)))
+        Ok((log, Found::empty(superblock)))
     }
 }
 

@@ -213,7 +213,7 @@ impl Journal {
             if let Some(error) = state.log.failed() {
                 return Err(JournalError::Io { name: self.name.clone(), error });
             }
-            if state.log.superblock_is_durable() {
+            if state.log.is_superblock_durable() {
                 return Ok(());
             }
             self.wakeup.notify_all();

@@ -24,7 +24,7 @@ impl Journal {
         }
         match state.log.admit(number, part.range.len, part.id) {
             LogAdmission::Granted => {
-                Admission::Logged { wait: fua || durability == Durability::Ack }
+                Admission::Logged { is_awaited: fua || durability == Durability::Ack }
             }
             LogAdmission::Wait => Admission::Wait,
             LogAdmission::Failed if !state.failure_recorded => {

@@ -73,7 +73,7 @@ impl Journal {
             }
             state.serving.retain(|other| *other != number);
             state.serving.push(number);
-            state.log.restored(number);
+            state.log.end_restore(number);
         }
         let mut found = self.found.lock();
         found.records.retain(|record| record.record.volume != number);

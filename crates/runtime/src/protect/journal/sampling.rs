@@ -31,7 +31,7 @@ impl Journal {
         if state.log.failed().is_some() {
             return;
         }
-        state.log.checkpointed(number, result);
+        state.log.end_checkpoint(number, result);
         self.wakeup.notify_all();
         let (epoch, places) = state.log.stale_places(number);
         let disk = state.disks.iter().find(|(other, _)| *other == number);
@@ -58,7 +58,7 @@ impl Journal {
         if let Some((epoch, samples)) = samples
             && state.log.failed().is_none()
         {
-            state.log.sampled(number, epoch, samples);
+            state.log.store_samples(number, epoch, samples);
         }
         self.unlock_and_wake(state);
         self.written.notify_all();

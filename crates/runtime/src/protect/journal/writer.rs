@@ -21,7 +21,7 @@ impl Journal {
                 drop(state);
                 self.record_loss(&members);
                 state = self.lock();
-                state.log.loss_recorded();
+                state.log.confirm_loss_recorded();
                 continue;
             }
             let gone = std::mem::take(&mut state.gone);

@@ -209,7 +209,7 @@ impl Vault {
             let (id, sequence) = (work.id, work.sequence);
             let dump = Dump::new(id, self.size_bytes, self.geometry, sequence, Vec::new());
             let mut superblock = dump.in_vault(self.number).superblock().clone();
-            superblock.clean = true;
+            superblock.is_clean = true;
             superblock.sequence += 1;
             work.sequence = superblock.sequence;
             let bytes = AlignedBuffer::from(&*superblock.encode());

@@ -118,11 +118,11 @@ impl Vault {
         let decision = decide(Inputs {
             // The journal's records are checked when the volume is attached to the journal.
             journal: JournalState::None,
-            each_write: false,
+            has_each_write: false,
             pool,
             vault,
             disk: evidence.identity(),
-            clean_mark: false,
+            has_clean_mark: false,
             accept_loss: used.accept_loss,
             accept_disk,
         });
@@ -167,7 +167,7 @@ impl Vault {
         let Some(found) = &mut state.found else { return Ok(()) };
         let mut superblock = found.superblock.clone();
         superblock.volumes.retain(|entry| entry.number != number);
-        superblock.clean = superblock.volumes.is_empty();
+        superblock.is_clean = superblock.volumes.is_empty();
         let mut written = Ok(());
         for _ in 0..2 {
             work.sequence += 1;
@@ -179,7 +179,7 @@ impl Vault {
             }
         }
         written.map_err(|error| VaultError::io(&self.name, error))?;
-        if superblock.clean {
+        if superblock.is_clean {
             tracing::info!(vault = %self.name, "vault emptied, all of its data is on the disks");
             state.found = None;
             state.phase = VaultPhase::Ready;

@@ -205,8 +205,8 @@ impl Vault {
         };
         // A dump without volumes holds nothing.
         let is_empty = |found: &Found| found.superblock.volumes.is_empty();
-        let has_leftover = found.as_ref().is_some_and(|f| is_empty(f) && !f.superblock.clean);
-        let held = found.filter(|found| !found.superblock.clean && !is_empty(found));
+        let has_leftover = found.as_ref().is_some_and(|f| is_empty(f) && !f.superblock.is_clean);
+        let held = found.filter(|found| !found.superblock.is_clean && !is_empty(found));
         let phase = if held.is_some() { VaultPhase::Holding } else { VaultPhase::Ready };
         let vault = Arc::new(Self {
             name,
@@ -357,7 +357,7 @@ fn find(
     match recover_vault(&mut device, size_bytes) {
         Ok(found) => {
             let id = found.superblock.journal;
-            if !found.superblock.clean && is_void(id) {
+            if !found.superblock.is_clean && is_void(id) {
                 return Err(VaultError::Void { name: name.to_owned(), id });
             }
             Ok(Some(found))
