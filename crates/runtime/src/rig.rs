@@ -10,11 +10,49 @@ use crate::{
 use forebay_backend::Backend;
 use forebay_frontend_nbd::{Listener, NbdServer, Tls};
 use forebay_types::{Durability, Mode};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) const MIB: u64 = 1 << 20;
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: forwards all calls to the system allocator; the counter has no destructor, so it
+// allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread so far.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
 
 /// A configuration with one worker and no journal.
 pub(crate) fn config(memory_bytes: u64) -> RuntimeConfig {

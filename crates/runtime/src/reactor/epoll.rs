@@ -15,6 +15,9 @@ const BUFFERS: u16 = RECEIVE_BUFFERS_MAX;
 const EVENTS: usize = 256;
 const WAKE_DATA: u64 = u64::MAX;
 const LISTENER_BIT: u64 = 1 << 40;
+/// Lists of vectors kept for the next sends. More are in use only while that many clients fetch
+/// their replies slowly.
+const SPARE_LISTS_MAX: usize = 16;
 
 /// The requested operations of a connection.
 #[derive(Default)]
@@ -49,6 +52,10 @@ pub(crate) struct EpollReactor {
     starved: Vec<RawFd>,
     listeners: HashMap<u32, RawFd>,
     events: VecDeque<Event>,
+    /// The kernel's reports of one wait.
+    ready: Vec<epoll::Event>,
+    /// Empty lists of vectors, for the next sends.
+    spare: Vec<Vec<libc::iovec>>,
 }
 
 impl Sockets for EpollReactor {
@@ -91,10 +98,11 @@ impl Sockets for EpollReactor {
     }
 
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
+        let mut iovecs = self.spare.pop().unwrap_or_default();
         // SAFETY: the caller keeps the message and what it points to until the event.
-        let iovecs = unsafe {
-            std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen).to_vec()
-        };
+        iovecs.extend_from_slice(unsafe {
+            std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen)
+        });
         let requested = self.requested.entry(fd).or_default();
         requested.conn = conn;
         requested.send = Some(Sending { iovecs, next: 0, sent: 0 });
@@ -128,6 +136,8 @@ impl Reactor for EpollReactor {
             starved: Vec::new(),
             listeners: HashMap::new(),
             events: VecDeque::new(),
+            ready: Vec::with_capacity(EVENTS),
+            spare: Vec::new(),
         })
     }
 
@@ -136,20 +146,22 @@ impl Reactor for EpollReactor {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        for fd in std::mem::take(&mut self.eager) {
-            self.try_receive(fd);
+        for at in 0..self.eager.len() {
+            self.try_receive(self.eager[at]);
         }
+        self.eager.clear();
         let timeout = if self.events.is_empty() { timeout } else { Duration::ZERO };
         let timeout = rustix::time::Timespec {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        let mut ready = Vec::with_capacity(EVENTS);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), Some(&timeout)) {
+        let reports = rustix::buffer::spare_capacity(&mut self.ready);
+        match epoll::wait(&self.epoll, reports, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        for event in ready {
+        let mut ready = std::mem::take(&mut self.ready);
+        for event in ready.drain(..) {
             let data = event.data.u64();
             if data == WAKE_DATA {
                 drain_counter(self.wake);
@@ -164,6 +176,7 @@ impl Reactor for EpollReactor {
                 self.watch(fd);
             }
         }
+        self.ready = ready;
         Ok(())
     }
 
@@ -274,8 +287,13 @@ impl EpollReactor {
                 _ => break Err(error),
             }
         };
-        requested.send = None;
         let conn = requested.conn;
+        if let Some(Sending { mut iovecs, .. }) = requested.send.take()
+            && self.spare.len() < SPARE_LISTS_MAX
+        {
+            iovecs.clear();
+            self.spare.push(iovecs);
+        }
         self.events.push_back(Event::Sent { conn, result });
     }
 

@@ -1,10 +1,14 @@
 //! Contracts of both reactors.
 
 use super::{EpollReactor, Event, Reactor, UringReactor};
+use crate::rig::allocations;
 use crate::rig::common::client::PATIENCE;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 /// Many more than the receive buffers.
@@ -22,14 +26,27 @@ fn disconnected(sends: bool) -> OwnedFd {
     ours
 }
 
+/// A reactor, and the eventfd that it watches.
+fn reactor<R: Reactor>() -> (R, OwnedFd) {
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    (R::new(wake.as_raw_fd()).unwrap(), wake)
+}
+
 /// Fails if a reactor repeats starved receives only when a buffer is returned: the end of a stream
 /// takes no buffer.
 fn every_end_is_reported_although_buffers_run_out<R: Reactor>() {
-    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let mut reactor = R::new(wake.as_raw_fd()).unwrap();
+    every_end_is_reported::<R>(&[]);
+}
+
+/// Receives until the end of all connections, while clients are accepted by these listeners.
+fn every_end_is_reported<R: Reactor>(listeners: &[(u32, UnixListener)]) {
+    let (mut reactor, _wake) = reactor::<R>();
     let sockets: Vec<OwnedFd> = (0..CONNECTIONS).map(|at| disconnected(at < SENDING)).collect();
     let fd = |conn: u32| sockets[conn as usize].as_raw_fd();
     (0..CONNECTIONS).for_each(|conn| reactor.receive(conn, fd(conn)));
+    for (number, listener) in listeners {
+        reactor.accept(*number, listener.as_raw_fd());
+    }
     let (mut ended, until) = (0, Instant::now() + PATIENCE);
     while ended < CONNECTIONS {
         assert!(Instant::now() < until, "only {ended} of {CONNECTIONS} ends were reported");
@@ -56,4 +73,80 @@ fn every_end_is_reported_although_buffers_run_out_by_io_uring() {
 #[test]
 fn every_end_is_reported_although_buffers_run_out_by_epoll() {
     every_end_is_reported_although_buffers_run_out::<EpollReactor>();
+}
+
+/// Fails if a reactor keeps the descriptors of listeners and of connections in one list: with many
+/// listeners, a starved receive is repeated on the socket of a listener.
+fn many_listeners_do_not_disturb_the_connections<R: Reactor>() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = |number: u32| {
+        let listener = UnixListener::bind(directory.path().join(number.to_string())).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        (number, listener)
+    };
+    let listeners: Vec<_> = (0..2 * CONNECTIONS).map(listener).collect();
+    every_end_is_reported::<R>(&listeners);
+}
+
+#[test]
+fn many_listeners_do_not_disturb_the_connections_of_io_uring() {
+    many_listeners_do_not_disturb_the_connections::<UringReactor>();
+}
+
+#[test]
+fn many_listeners_do_not_disturb_the_connections_of_epoll() {
+    many_listeners_do_not_disturb_the_connections::<EpollReactor>();
+}
+
+/// A byte in each direction, turn by turn. The first turns grow the buffers.
+fn a_turn_allocates_nothing<R: Reactor>() {
+    let (mut reactor, _wake) = reactor::<R>();
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let fd = ours.as_raw_fd();
+    let mut byte = [7u8];
+    let mut iovec = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: an all-zero message header is an empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut iovec, 1);
+    let (mut before, until) = (0, Instant::now() + PATIENCE);
+    reactor.receive(0, fd);
+    for turn in 0..200 {
+        if turn == 100 {
+            before = allocations();
+        }
+        send(&theirs, &[1], SendFlags::empty()).unwrap();
+        reactor.send(0, fd, &raw const message);
+        let (mut received, mut sent) = (false, false);
+        while !(received && sent) {
+            assert!(Instant::now() < until, "turn {turn}: received {received}, sent {sent}");
+            reactor.wait(Duration::from_millis(100)).unwrap();
+            while let Some(event) = reactor.event() {
+                match event {
+                    Event::Sent { result, .. } => sent = result.unwrap() == 1,
+                    Event::Received { buffer, result, more, .. } => {
+                        received = result.unwrap() == 1;
+                        buffer.into_iter().for_each(|buffer| reactor.recycle(buffer));
+                        if !more {
+                            reactor.receive(0, fd);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let mut fetched = [0u8; 2];
+        assert_eq!(recv(&theirs, &mut fetched[..], RecvFlags::empty()).unwrap().0, 1);
+    }
+    assert_eq!(allocations() - before, 0, "allocations in 100 turns");
+}
+
+#[test]
+fn a_turn_allocates_nothing_with_io_uring() {
+    a_turn_allocates_nothing::<UringReactor>();
+}
+
+#[test]
+fn a_turn_allocates_nothing_with_epoll() {
+    a_turn_allocates_nothing::<EpollReactor>();
 }

@@ -43,24 +43,23 @@ pub(crate) struct UringReactor {
     /// are buffers. To repeat one for each returned buffer would not suffice: a receive that
     /// reports the end of its stream takes no buffer, so none would be returned for the next one.
     starved: VecDeque<(u32, RawFd)>,
-    /// The descriptors of listeners, and behind them of connections, indexed by their numbers.
-    descriptors: Vec<RawFd>,
+    /// The descriptors of listeners by their numbers, to accept again.
+    listeners: Vec<RawFd>,
+    /// The descriptors of connections by their numbers, to repeat receives.
+    connections: Vec<RawFd>,
 }
 
 impl Sockets for UringReactor {
     fn accept(&mut self, listener: u32, fd: RawFd) {
         let entry = opcode::AcceptMulti::new(Fd(fd)).flags(libc::SOCK_CLOEXEC).build();
         self.push(entry.user_data(user_data(ACCEPT, listener)));
-        if self.descriptors.len() <= listener as usize {
-            self.descriptors.resize(listener as usize + 1, -1);
-        }
-        self.descriptors[listener as usize] = fd;
+        remember(&mut self.listeners, listener, fd);
     }
 
     fn stop_accepting(&mut self, listener: u32, _fd: RawFd) {
         let entry = opcode::AsyncCancel::new(user_data(ACCEPT, listener)).build();
         self.push(entry.user_data(user_data(CANCEL, listener)));
-        if let Some(fd) = self.descriptors.get_mut(listener as usize) {
+        if let Some(fd) = self.listeners.get_mut(listener as usize) {
             *fd = -1;
         }
     }
@@ -70,7 +69,7 @@ impl Sockets for UringReactor {
         // entry per receive.
         let entry = opcode::RecvMulti::new(Fd(fd), BUFFER_GROUP).build();
         self.push(entry.user_data(user_data(RECEIVE, conn)));
-        self.remember(conn, fd);
+        remember(&mut self.connections, conn, fd);
     }
 
     fn pause(&mut self, conn: u32) {
@@ -122,7 +121,8 @@ impl Reactor for UringReactor {
             timer: Box::new(Timespec::new()),
             timer_armed: false,
             starved: VecDeque::new(),
-            descriptors: Vec::new(),
+            listeners: Vec::new(),
+            connections: Vec::new(),
         };
         reactor.probe_receive()?;
         reactor.watch_wake();
@@ -228,15 +228,6 @@ impl UringReactor {
         self.push(entry.user_data(user_data(WAKE, 0)));
     }
 
-    /// Stores the descriptor of a connection, to repeat its receive.
-    fn remember(&mut self, conn: u32, fd: RawFd) {
-        let at = conn as usize + LISTENERS_MAX;
-        if self.descriptors.len() <= at {
-            self.descriptors.resize(at + 1, -1);
-        }
-        self.descriptors[at] = fd;
-    }
-
     /// Repeats receives that found no buffer, until one of them reports an event or all are
     /// submitted. A receive without pending bytes takes no buffer and stays armed, so the buffer is
     /// free for the next one.
@@ -283,7 +274,7 @@ impl UringReactor {
     }
 
     fn accepted(&mut self, listener: u32, result: io::Result<usize>, flags: u32) {
-        let fd = self.descriptors[listener as usize];
+        let fd = self.listeners[listener as usize];
         if !cqueue::more(flags) && fd >= 0 && result.is_ok() {
             self.accept(listener, fd);
         }
@@ -299,7 +290,7 @@ impl UringReactor {
         if let Err(error) = &result
             && error.raw_os_error() == Some(libc::ENOBUFS)
         {
-            let fd = self.descriptors[conn as usize + LISTENERS_MAX];
+            let fd = self.connections[conn as usize];
             self.starved.push_back((conn, fd));
             return;
         }
@@ -309,8 +300,14 @@ impl UringReactor {
     }
 }
 
-/// Listeners of a reactor, at most.
-const LISTENERS_MAX: usize = 64;
+/// Stores the descriptor of a listener or a connection.
+fn remember(descriptors: &mut Vec<RawFd>, number: u32, fd: RawFd) {
+    let number = number as usize;
+    if descriptors.len() <= number {
+        descriptors.resize(number + 1, -1);
+    }
+    descriptors[number] = fd;
+}
 
 /// A ring of provided buffers. The kernel takes a buffer when bytes arrive, so idle connections
 /// hold none.
