@@ -15,7 +15,7 @@ pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, Queue, Waiter};
 pub(crate) use context::Context;
 pub(crate) use inquiry::ExtentQueries;
 
-use crate::server::VolumeSettings;
+use crate::service::VolumeSettings;
 use crate::shared::{Shared, Volume};
 use forebay_engine::Touched;
 use forebay_frontend::{ClientId, ClientRequest, Memory, VolumeInfo};
