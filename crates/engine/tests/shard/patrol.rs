@@ -124,17 +124,17 @@ fn a_flush_whose_last_line_is_lost_and_abandoned_is_answered_by_a_tick() {
     rig.write(1, 0, 1024, 5);
     seal_all(&mut rig);
     // The fill of the other sectors keeps the line busy, so the flush cannot destage it yet.
-    rig.prefetch(0, LINE);
-    assert_eq!(rig.flush(2), None);
+    assert_eq!(rig.read(2, 0, LINE).0, ReadOutcome::Waiting);
+    assert_eq!(rig.flush(3), None);
     assert_eq!(rig.ios.len(), 1, "the fill");
     rig.complete(0, Ok(()));
     let (seal, kept) = rig.verify.pop().expect("the fill keeps the dirty sectors");
     rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b11 });
     rig.shard.forget_lost(VOLUME);
-    assert_eq!((rig.shard.dirty_lines(VOLUME), rig.take_outcome(2)), (0, None));
+    assert_eq!((rig.shard.dirty_lines(VOLUME), rig.take_outcome(3)), (0, None));
     assert!(rig.shard.needs_tick(), "a flush is unanswered");
     rig.tick(50);
-    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Err(IoError::Io))));
+    assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Err(IoError::Io))));
     assert!(!rig.shard.needs_tick());
 }
 

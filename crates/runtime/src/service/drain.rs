@@ -124,7 +124,7 @@ struct InternalFlush(Arc<Volume>);
 impl InternalFlush {
     /// Counts a flush, unless too many are in flight.
     fn begin(volume: &Arc<Volume>) -> Option<Self> {
-        let more = |count| (count < INTERNAL_FLUSHES_MAX).then_some(count + 1);
+        let more = |count: u64| (count < INTERNAL_FLUSHES_MAX).then_some(count + 1);
         let counted =
             volume.internal_flushes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         counted.ok().map(|_| Self(Arc::clone(volume)))
@@ -148,9 +148,9 @@ pub(crate) fn flush(
 ) -> Result<(), VolumeError> {
     let (id, name) = (volume.id, volume.name.clone());
     let mut watchdog = Watchdog::new(volume);
-    let flush = loop {
-        if let Some(flush) = InternalFlush::begin(volume) {
-            break flush;
+    let turn = loop {
+        if let Some(turn) = InternalFlush::begin(volume) {
+            break turn;
         }
         std::thread::sleep(PROGRESS);
         progress(shared.shards.dirty_bytes(id));
@@ -158,7 +158,7 @@ pub(crate) fn flush(
     };
     let (sender, results) = mpsc::channel();
     let done = move |result: IoResult| {
-        drop(flush);
+        drop(turn);
         let _ = sender.send(result);
     };
     shared.run_on(0, move |tasks| {

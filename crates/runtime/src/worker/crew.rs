@@ -39,7 +39,9 @@ impl Crew {
             (Err(Some(error)), Engine::IoUring) => Err(StartError::Ring(error)),
             (Err(reason), _) => {
                 if let Some(error) = reason {
-                    tracing::warn!("io_uring can't be used here ({error}); epoll is at work instead");
+                    tracing::warn!(
+                        "io_uring can't be used here ({error}); epoll is at work instead"
+                    );
                 }
                 Ok(Self::start_with::<EpollReactor, S>(shared, service)?)
             }

@@ -323,7 +323,10 @@ impl Calibrator {
     }
 
     /// Measures the disk of a volume now, and waits for the result.
-    pub(super) fn measure_now(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<SplitCost, VolumeError> {
+    pub(super) fn measure_now(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+    ) -> Result<SplitCost, VolumeError> {
         let before = volume.gather.completed();
         let now = Instant::now();
         let until = now + REQUEST_TIMEOUT;
