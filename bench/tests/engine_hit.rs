@@ -56,18 +56,18 @@ fn hits_allocate_nothing_and_copy_no_reads() {
         let outcome = shard.write(&part(line), WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
     }
     // The first overwrite of dirty data grows its lists.
     let outcome = shard.write(&part(0), WriteTerms::default(), Attempt::default(), &mut out);
     assert_eq!(outcome, WriteOutcome::Done);
     out.memory.clear();
-    shard.settle_steps();
+    shard.finish_call();
     let before = ALLOCATIONS.with(Cell::get);
     for round in 0..3 * LINES {
         let part = part(round * 7 % LINES);
-        let (outcome, touched) = shard.read(&part, Attempt::default(), &mut segments, &mut out);
-        assert_eq!((outcome, touched.hits, touched.misses), (ReadOutcome::Ready, 1, 0));
+        let (outcome, line_hits) = shard.read(&part, Attempt::default(), &mut segments, &mut out);
+        assert_eq!((outcome, line_hits.hits, line_hits.misses), (ReadOutcome::Ready, 1, 0));
         assert!(out.is_empty(), "nothing is copied, and no I/O started");
         for segment in segments.drain(..) {
             let Place::Slot { slot, .. } = segment.place else {
@@ -81,7 +81,7 @@ fn hits_allocate_nothing_and_copy_no_reads() {
         assert!(out.memory.len() == 1 && out.memory.iter().all(is_fill), "copied once");
         assert!(out.ios.is_empty() && out.answers.is_empty());
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
     }
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
 }

@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let mut page = vec![0u8; LINE_BYTES as usize];
     let [mut bare, mut alone, mut among] = [(); 3].map(|()| Vec::with_capacity(arguments.rounds));
     let mut allocations = 0;
-    let hints = shard.hints();
+    let hints = shard.slots().hints();
     let mut segments: Vec<Segment> = Vec::with_capacity(4);
     let mut out = Outbox::default();
     for _ in 0..arguments.rounds {
@@ -207,7 +207,7 @@ fn writes(
                     MemoryStep::Verify { .. } => unreachable!("no line is sealed here"),
                 }
             }
-            shard.settle_steps();
+            shard.finish_call();
         }));
     }
     (bare, engine)
@@ -231,7 +231,7 @@ fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
         let outcome = shard.write(&part(line), WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
     }
     shard
 }

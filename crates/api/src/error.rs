@@ -87,7 +87,7 @@ pub struct Problem {
     pub kind: ErrorKind,
     /// The problem, with its subject: `no volume 'disk'`.
     pub message: String,
-    /// The remedy: `list the volumes to see those there are`.
+    /// The remedy: `list the volumes to see their names`.
     pub remedy: String,
 }
 
@@ -107,7 +107,7 @@ impl Problem {
     /// The problem that there is no volume `name`.
     pub fn unknown_volume(name: &str) -> Self {
         let message = format!("no volume '{name}'");
-        Self::new(ErrorKind::UnknownVolume, message, "list the volumes to see those there are")
+        Self::new(ErrorKind::UnknownVolume, message, "list the volumes to see their names")
     }
 }
 

@@ -79,7 +79,7 @@ impl Config {
         let state = settings.state.or_else(|| source.state_default.clone()).ok_or_else(|| {
             ConfigError::new(
                 Mistake::Value,
-                "no state directory: XDG_RUNTIME_DIR is not set and this is not root",
+                "no state directory: this user is not root, and XDG_RUNTIME_DIR is not set",
                 Action::set("state", "DIR"),
             )
         })?;
@@ -176,7 +176,8 @@ fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> 
         Err(ConfigError::new(mistake, message, remedy))
     };
     if vault.is_empty() || vault.chars().any(char::is_control) {
-        return fail(Mistake::Value, format!("vault {vault:?} names nothing"));
+        let message = format!("vault name {vault:?} is empty or contains a control character");
+        return fail(Mistake::Value, message);
     }
     let uses_vault = |volume: &&VolumeSpec| {
         let journals = [volume.journal.as_deref(), volume.journal_mirror.as_deref()];
@@ -197,7 +198,7 @@ fn check_volumes(volumes: &[VolumeSpec], tls: &TlsSettings) -> ConfigResult<()> 
     if volumes.len() > limits::VOLUMES_MAX {
         return Err(ConfigError::new(
             Mistake::Limit,
-            format!("{} volumes are more than {}", volumes.len(), limits::VOLUMES_MAX),
+            format!("{} volumes exceed the limit of {}", volumes.len(), limits::VOLUMES_MAX),
             "serve some of them by a second forebay with a state directory of its own",
         ));
     }

@@ -62,8 +62,8 @@ fn a_vault_must_have_no_other_use() {
     let journal = "a=/a,mode=write-back,protection=journal,journal=/v";
     let mirror = "a=/a,protection=journal,journal=/j,journal-mirror=/v";
     for (text, volume, part) in [
-        ("", "a=/a", "names nothing"),
-        ("/v\n", "a=/a", "names nothing"),
+        ("", "a=/a", "is empty or contains a control character"),
+        ("/v\n", "a=/a", "is empty or contains a control character"),
         ("/v", "a=/v", "backing or journal of volume 'a'"),
         ("/v", journal, "backing or journal of volume 'a'"),
         ("/v", mirror, "backing or journal of volume 'a'"),
@@ -85,7 +85,7 @@ fn a_ups_without_a_vault_is_refused_in_file_and_options() {
     let from_file =
         Source { file: Some(file), options: options(&[]), state_default: Some("/s".into()) };
     let mut from_options = options(&["a=/a,protection=ups"]);
-    from_options.ups.supplies = vec!["nas".parse().unwrap()];
+    from_options.ups.upses = vec!["nas".parse().unwrap()];
     for source in [from_file, Source { options: from_options, file: None, ..Default::default() }] {
         let mut source = Source { state_default: Some("/s".into()), ..source };
         let error = source.load().unwrap_err().explained();
@@ -130,7 +130,7 @@ fn inconsistent_settings_are_refused() {
                 let volume = |n| VolumeSpec::new(format!("v{n}"), "/x").unwrap();
                 options.volumes = (0..=limits::VOLUMES_MAX).map(volume).collect();
             }),
-            "1025 volumes are more than 1024",
+            "1025 volumes exceed the limit of 1024",
         ),
     ] {
         assert!(error.contains(part), "{error}");

@@ -107,7 +107,7 @@ impl ConfigError {
         self
     }
 
-    /// Prefixes the message with its subject: `volume 'disk': no mode 'x'`.
+    /// Prefixes the message with its subject: `volume 'disk': unknown mode 'x'`.
     pub(crate) fn about(mut self, thing: impl fmt::Display) -> Self {
         self.message = format!("{}: {}", Shown::line(&thing.to_string()), self.message);
         self
@@ -181,19 +181,19 @@ mod tests {
 
     #[test]
     fn control_characters_in_messages_are_escaped() {
-        let error = ConfigError::new(Mistake::Value, "no mode '\x1b[2J\n'", "not '\u{7}'")
+        let error = ConfigError::new(Mistake::Value, "unknown mode '\x1b[2J\n'", "not '\u{7}'")
             .about("volume '\r'")
             .at(|| Place::of("f\u{9b}", "", 0));
-        let shown = "f\\u{9b}:1:1: volume '\\r': no mode '\\u{1b}[2J\\n': not '\\u{7}'";
+        let shown = "f\\u{9b}:1:1: volume '\\r': unknown mode '\\u{1b}[2J\\n': not '\\u{7}'";
         assert_eq!(error.explained(), shown);
     }
 
     #[test]
     fn the_first_position_is_kept() {
-        let error = ConfigError::new(Mistake::Value, "no mode 'x'", "use bypass")
+        let error = ConfigError::new(Mistake::Value, "unknown mode 'x'", "use bypass")
             .about("volume 'a'")
             .at(|| Place::of("f", "", 0))
             .at(|| Place::of("g", "", 0));
-        assert_eq!(error.explained(), "f:1:1: volume 'a': no mode 'x': use bypass");
+        assert_eq!(error.explained(), "f:1:1: volume 'a': unknown mode 'x': use bypass");
     }
 }

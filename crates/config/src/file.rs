@@ -15,7 +15,7 @@
 //! need the position of each key and value.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, Place, Secret, Settings, UpsWords, VolumeChange,
+    ConfigError, ConfigResult, Mistake, Place, Secret, Settings, UpsOptions, VolumeChange,
     VolumeSpec,
     layer::duplicate_name,
     words::{listed, yes_no},
@@ -110,7 +110,7 @@ impl Document<'_> {
                 "volume" => settings.volumes = self.volumes(value)?,
                 _ if self.read_ups(key.get_ref(), value, &mut settings.ups)? => {}
                 unknown => {
-                    let message = format!("no setting '{unknown}'");
+                    let message = format!("unknown setting '{unknown}'");
                     let help = format!("the settings are {}", listed(FILE_KEYS, "and"));
                     return Err(self.error(key.span(), Mistake::UnknownKey, &message, help));
                 }
@@ -161,9 +161,9 @@ impl Document<'_> {
     }
 
     /// Reads a setting of the UPSes. Returns false for any other key.
-    fn read_ups(&self, key: &str, value: &Value<'_>, ups: &mut UpsWords) -> ConfigResult<bool> {
+    fn read_ups(&self, key: &str, value: &Value<'_>, ups: &mut UpsOptions) -> ConfigResult<bool> {
         match key {
-            "ups" => ups.supplies = self.list("ups", value)?,
+            "ups" => ups.upses = self.list("ups", value)?,
             "ups-needed" => ups.needed = Some(self.text(key, value)?),
             "ups-user" => ups.user = Some(self.text(key, value)?),
             "ups-password" => ups.password = Some(Secret(self.text(key, value)?)),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    IoEngine, LogLevel, MemorySetting, Percent, Protection, Seconds, SupplyPlace, TlsMode, Workers,
+    IoEngine, LogLevel, MemorySetting, Percent, Protection, Seconds, TlsMode, UpsSource, Workers,
 };
 use forebay_types::Fault;
 use forebay_types::{Durability, Mode};
@@ -69,7 +69,7 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.log, Some(LogLevel::Debug));
     assert_eq!(settings.tls, Some(TlsMode::Selective));
     assert_eq!(settings.tls_client_ca, Some("/etc/ca.pem".into()));
-    assert_eq!(settings.ups.supplies[1].place, SupplyPlace::File("/run/right".into()));
+    assert_eq!(settings.ups.upses[1].place, UpsSource::File("/run/right".into()));
     assert_eq!(settings.ups.threshold, Some(Percent(80)));
     assert_eq!(settings.ups.margin, Some(Seconds(90)));
     assert_eq!(settings.volumes[0], VolumeSpec::new("disk", "/dev/sdb").unwrap());
@@ -87,7 +87,7 @@ fn every_setting_can_be_written() {
 fn every_listed_key_is_known() {
     for key in FILE_KEYS {
         let error = refused(&format!("{key} = 1.5"));
-        assert!(!error.contains("no setting"), "{key}: {error}");
+        assert!(!error.contains("unknown setting"), "{key}: {error}");
     }
     for key in VOLUME_KEYS {
         let error = refused(&format!("[[volume]]\nname='a'\nbacking='b'\n{key} = 1.5"));
@@ -105,10 +105,10 @@ fn a_single_listener_needs_no_brackets() {
 fn mistakes_are_reported_with_position_and_remedy() {
     let volume = "[[volume]]\nname = 'a'\nbacking = '/x'\n";
     for (text, sentence) in [
-        ("memory = '1GiB'\nmemry = 1", "f.toml:2:1: no setting 'memry': the settings are memory, "),
+        ("memory = '1GiB'\nmemry = 1", "f.toml:2:1: unknown setting 'memry': the settings are "),
         ("memory =", "f.toml:1:9: "),
         ("memory = '1GiB'\nmemory = '2GiB'", "f.toml:2:1: duplicate key"),
-        ("  memory = '1GB'", "f.toml:1:12: no memory size '1GB': write auto, or a size"),
+        ("  memory = '1GB'", "f.toml:1:12: invalid memory size '1GB': write auto, or a size"),
         ("memory = 1.5", "f.toml:1:10: memory can't be of the type float: write it as text"),
         ("memory = 5", "f.toml:1:10: memory 5B is too little for a cache: give at least 32MiB"),
         ("workers = 0x10", "f.toml:1:11: workers can't be of the type integer"),
@@ -124,18 +124,18 @@ fn mistakes_are_reported_with_position_and_remedy() {
         assert!(refused(text).starts_with(sentence), "{text}: {}", refused(text));
     }
     for (text, sentence) in [
-        ("mdoe = 'bypass'", "f.toml:4:1: volume 'a': no volume setting 'mdoe': the settings are "),
-        ("mode = 'fast'", "f.toml:4:8: volume 'a': no mode 'fast': use write-back, write-through"),
+        ("mdoe = 'bypass'", "f.toml:4:1: volume 'a': unknown volume setting 'mdoe': the "),
+        ("mode = 'fast'", "f.toml:4:8: volume 'a': unknown mode 'fast': use write-back, "),
         ("mode = 'write-back'", "f.toml:2:8: volume 'a': write-back without a protection"),
-        ("protection = 'vault'", "f.toml:4:14: volume 'a': no protection 'vault': write"),
+        ("protection = 'vault'", "f.toml:4:14: volume 'a': unknown protection 'vault': write"),
         ("protection = 'journal'", "f.toml:2:8: volume 'a': protection=journal, but no journal is"),
-        ("journal = '/j'", "f.toml:2:8: volume 'a': a journal is named, but nothing is protected"),
-        ("journal = ''", "f.toml:4:11: volume 'a': journal= names nothing: name a file or device"),
+        ("journal = '/j'", "f.toml:2:8: volume 'a': journal is set, but the protection does not"),
+        ("journal = ''", "f.toml:4:11: volume 'a': journal= is empty: name a file or device"),
         ("durability = 'ack'", "f.toml:2:8: volume 'a': durability=ack needs a journal, and none"),
-        ("durability = 'x'", "f.toml:4:14: volume 'a': no durability 'x': use ack or flush"),
+        ("durability = 'x'", "f.toml:4:14: volume 'a': unknown durability 'x': use ack or flush"),
         (
             "protection = 'journal'\njournal = '/x'",
-            "f.toml:2:8: volume 'a': its journal /x is its own backing: name another file",
+            "f.toml:2:8: volume 'a': journal /x is also its backing: name another file",
         ),
         (volume, "f.toml:5:8: two volumes are called 'a'"),
     ] {

@@ -312,7 +312,7 @@ pub(crate) fn rotational(_: &str, text: &str) -> ConfigResult<Auto<bool>> {
         "yes" => Ok(Auto::Set(true)),
         "no" => Ok(Auto::Set(false)),
         _ => {
-            let message = format!("no value '{text}' of rotational");
+            let message = format!("invalid value '{text}' of rotational");
             Err(ConfigError::new(Mistake::Value, message, "use yes, no or auto"))
         }
     }

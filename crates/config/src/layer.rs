@@ -2,7 +2,7 @@
 
 use crate::{
     ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
-    TlsMode, UpsWords, VolumeSpec, Workers,
+    TlsMode, UpsOptions, VolumeSpec, Workers,
 };
 use std::{collections::HashSet, fmt, path::PathBuf};
 
@@ -34,7 +34,7 @@ pub struct Settings {
     /// The authority of the clients' certificates, PEM.
     pub tls_client_ca: Option<PathBuf>,
     /// The UPSes that bridge a power failure.
-    pub ups: UpsWords,
+    pub ups: UpsOptions,
     /// The vault, which takes dirty data when the battery runs low.
     pub vault: Option<String>,
     /// The volumes to serve.
@@ -119,10 +119,10 @@ impl fmt::Display for Settings {
             let listeners: Vec<_> = self.nbd.iter().map(|nbd| text(nbd.to_string())).collect();
             writeln!(f, "nbd = [{}]", listeners.join(", "))?;
         }
-        if !self.ups.supplies.is_empty() {
-            let supplies = self.ups.supplies.iter().map(|supply| text(supply.to_string()));
-            let supplies: Vec<_> = supplies.collect();
-            writeln!(f, "ups = [{}]", supplies.join(", "))?;
+        if !self.ups.upses.is_empty() {
+            let upses = self.ups.upses.iter().map(|ups| text(ups.to_string()));
+            let upses: Vec<_> = upses.collect();
+            writeln!(f, "ups = [{}]", upses.join(", "))?;
         }
         for volume in &self.volumes {
             writeln!(f, "\n[[volume]]\nname = {}", text(volume.name.clone()))?;

@@ -42,7 +42,7 @@ pub use settings::{
     Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers,
 };
 pub use spec::parse_volume_spec;
-pub use ups::{Percent, Seconds, Secret, Supply, SupplyPlace, UpsSettings, UpsWords};
+pub use ups::{Percent, Seconds, Secret, Ups, UpsOptions, UpsSettings, UpsSource};
 pub use volume::{
     BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VolumeChange, VolumeSpec, check_volume_name,
 };

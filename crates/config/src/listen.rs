@@ -42,7 +42,7 @@ impl Listen {
         }
         if text.chars().any(char::is_control) {
             return fail(
-                format!("{text:?} holds a control character"),
+                format!("{text:?} contains a control character"),
                 "choose another path".into(),
             );
         }
@@ -65,7 +65,7 @@ impl Listen {
         };
         let host = match host.strip_prefix('[').map(|inner| inner.strip_suffix(']')) {
             Some(Some(inner)) if inner.parse::<std::net::Ipv6Addr>().is_ok() => inner,
-            Some(_) => return fail("has no IPv6 address in its brackets", FORMS),
+            Some(_) => return fail("has no valid IPv6 address in its brackets", FORMS),
             None if host.contains(':') => {
                 return fail(
                     "has an IPv6 address without brackets",
@@ -83,7 +83,7 @@ impl Listen {
             return fail("has a host that is neither a name nor an address", FORMS);
         }
         if !port.bytes().all(|byte| byte.is_ascii_digit()) {
-            return fail("has no number as its port", FORMS);
+            return fail("has a port that is not a number", FORMS);
         }
         match port.parse() {
             Ok(port) => Ok(Self::Tcp { host: host.to_owned(), port }),
@@ -100,7 +100,7 @@ impl FromStr for Listen {
             Some(("unix", path)) => Self::unix(path),
             Some(("tcp", address)) => Self::tcp(address),
             _ => {
-                let message = format!("no listener {text:?}");
+                let message = format!("invalid listener {text:?}");
                 Err(ConfigError::new(Mistake::Syntax, message, FORMS))
             }
         }
@@ -140,18 +140,18 @@ mod tests {
     #[test]
     fn an_invalid_listener_is_refused_with_the_reason() {
         for (text, reason) in [
-            ("", "no listener"),
-            ("/run/nbd.sock", "no listener"),
+            ("", "invalid listener"),
+            ("/run/nbd.sock", "invalid listener"),
             ("unix:", "is empty"),
             ("unix:a\0b", "control character"),
             ("tcp:localhost", "no port"),
             ("tcp::10809", "no host"),
             ("tcp:::1:10809", "without brackets"),
-            ("tcp:[::g]:10809", "no IPv6 address in its brackets"),
-            ("tcp:[::1:10809", "no IPv6 address in its brackets"),
+            ("tcp:[::g]:10809", "no valid IPv6 address in its brackets"),
+            ("tcp:[::1:10809", "no valid IPv6 address in its brackets"),
             ("tcp:a b:1", "neither a name nor an address"),
             ("tcp:a:65536", "no port between"),
-            ("tcp:a:+1", "no number"),
+            ("tcp:a:+1", "not a number"),
             ("tcp:a:", "no port between"),
         ] {
             let error = text.parse::<Listen>().unwrap_err().explained();

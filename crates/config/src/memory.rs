@@ -107,12 +107,13 @@ impl fmt::Display for MemoryError {
         match *self {
             Self::MachineTooSmall { total_bytes } => write!(
                 f,
-                "the machine has {} MB of memory, and a cache needs one of {needed} MB",
+                "the machine has {} MB of memory, less than the {needed} MB that memory=auto \
+                 requires",
                 mb(total_bytes)
             ),
             Self::TooMuchInUse { available_bytes } => write!(
                 f,
-                "{} MB of memory are available, of which {kept} MB are kept for the system",
+                "{} MB of memory are available, and {kept} MB are reserved for the system",
                 mb(available_bytes)
             ),
             Self::NotAvailable { wanted_bytes, available_bytes } => write!(
@@ -167,7 +168,7 @@ mod tests {
         let error = machine(600 * MB, kept + 32 * MIB - 1).auto_bytes().unwrap_err();
         assert_eq!(
             error.explained(),
-            "533 MB of memory are available, of which 500 MB are kept for the system: free some, \
+            "533 MB of memory are available, and 500 MB are reserved for the system: free some, \
              or set memory to 32MiB"
         );
     }
@@ -177,8 +178,8 @@ mod tests {
         let small = machine(511 * MB, 480 * MB);
         assert_eq!(
             small.resolve(MemorySetting::Auto).unwrap_err().explained(),
-            "the machine has 511 MB of memory, and a cache needs one of 512 MB: use a larger \
-             machine, or set memory to 32MiB"
+            "the machine has 511 MB of memory, less than the 512 MB that memory=auto requires: use \
+             a larger machine, or set memory to 32MiB"
         );
         assert_eq!(small.resolve(MemorySetting::Bytes(32 * MIB)), Ok(32 * MIB));
         let error = small.resolve(MemorySetting::Bytes(512 * MIB)).unwrap_err().explained();

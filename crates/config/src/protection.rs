@@ -68,7 +68,7 @@ impl FromStr for Protection {
             "ups" => Ok(Self::Ups),
             "journal+ups" => Ok(Self::JournalUps),
             _ => {
-                let message = format!("no protection '{text}'");
+                let message = format!("unknown protection '{text}'");
                 Err(ConfigError::new(Mistake::Protection, message, remedy))
             }
         }
@@ -89,28 +89,28 @@ impl VolumeSpec {
                 return fail(Mistake::Protection, &message, remedy);
             }
             if self.journal_mirror.is_some() {
-                let message = "a mirror of a journal is named, but no journal";
+                let message = "journal-mirror is set, but journal is not";
                 let remedy = "add protection=journal,journal=PATH, or leave journal-mirror out";
                 return fail(Mistake::Protection, message, remedy);
             }
             return self.check_durability(self.durability != Durability::default());
         };
         if !self.protection.has_journal() {
-            let message = "a journal is named, but nothing is protected by it";
+            let message = "journal is set, but the protection does not include one";
             let remedy = "add protection=journal, or leave journal out";
             return fail(Mistake::Protection, message, remedy);
         }
         check_device_name("journal", journal)?;
         if *journal == self.backing {
-            let message = format!("its journal {journal} is its own backing");
+            let message = format!("journal {journal} is also its backing");
             let remedy = "name another file or device, which only journals use";
             return fail(Mistake::Duplicate, &message, remedy);
         }
         let Some(mirror) = &self.journal_mirror else { return Ok(()) };
-        check_device_name("mirror of the journal", mirror)?;
+        check_device_name("journal mirror", mirror)?;
         if [journal, &self.backing].contains(&mirror) {
             let what = if mirror == journal { "journal" } else { "backing" };
-            let message = format!("the mirror of its journal, {mirror}, is its own {what}");
+            let message = format!("journal mirror {mirror} is also its {what}");
             let remedy = "name another file or device, which only journals use";
             return fail(Mistake::Duplicate, &message, remedy);
         }
@@ -177,7 +177,7 @@ impl VolumeSpec {
             let message = format!("protection={}, but {what}", self.protection);
             Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
         };
-        if self.protection.has_ups() && ups.supplies.is_empty() {
+        if self.protection.has_ups() && ups.upses.is_empty() {
             return fail("no UPS is configured", Action::set("ups", "NAME@HOST:PORT").into());
         }
         if self.protection == Protection::Ups && !has_vault {

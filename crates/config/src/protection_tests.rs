@@ -1,7 +1,7 @@
 //! Tests of the rules for protection, journal, durability and UPS.
 
 use crate::{
-    Mistake, Protection, UpsSettings, UpsWords, VolumeChange, VolumeSpec, parse_volume_spec,
+    Mistake, Protection, UpsOptions, UpsSettings, VolumeChange, VolumeSpec, parse_volume_spec,
 };
 use forebay_types::Fault;
 use forebay_types::{Durability, Mode, UnsafeSupply};
@@ -57,7 +57,7 @@ fn an_unknown_protection_is_refused_with_a_list_of_the_known_ones() {
                   protection=journal+ups with both, protection=none with accept-loss=yes, or use \
                   mode=write-through";
     for word in ["unstated", "", "Journal", "jounral", "vault", "both", "replica", "ups+journal"] {
-        let sentence = format!("volume 'd': no protection '{word}': {remedy}");
+        let sentence = format!("volume 'd': unknown protection '{word}': {remedy}");
         assert_eq!(refused(&format!("d=/x,protection={word}")), (Mistake::Protection, sentence));
     }
 }
@@ -68,9 +68,9 @@ fn a_protection_by_ups_needs_a_configured_ups() {
     let beside = "d=/x,mode=write-back,protection=journal+ups,journal=/j";
     let beside = parse_volume_spec(beside).unwrap();
     assert_eq!(beside.journal.as_deref(), Some("/j"));
-    let watched = UpsWords { supplies: vec!["lab@nas".parse().unwrap()], ..UpsWords::default() };
+    let watched = UpsOptions { upses: vec!["lab@nas".parse().unwrap()], ..UpsOptions::default() };
     let watched = UpsSettings::checked(watched).unwrap();
-    let nothing = UpsSettings::checked(UpsWords::default()).unwrap();
+    let nothing = UpsSettings::checked(UpsOptions::default()).unwrap();
     for spec in [&alone, &beside] {
         spec.check_ups(&watched, true).unwrap();
         let error = spec.check_ups(&nothing, true).unwrap_err().explained();
@@ -85,7 +85,7 @@ fn a_protection_by_ups_needs_a_configured_ups() {
 
 #[test]
 fn a_ups_needs_a_vault_unless_there_is_a_journal() {
-    let watched = UpsWords { supplies: vec!["lab@nas".parse().unwrap()], ..UpsWords::default() };
+    let watched = UpsOptions { upses: vec!["lab@nas".parse().unwrap()], ..UpsOptions::default() };
     let watched = UpsSettings::checked(watched).unwrap();
     for mode in ["write-back", "write-through"] {
         let alone = parse_volume_spec(&format!("d=/x,mode={mode},protection=ups")).unwrap();
@@ -121,13 +121,13 @@ fn an_invalid_journal_is_refused_with_a_remedy() {
         (
             "d=/x,mode=write-back,protection=none,accept-loss=yes,journal=/j",
             Mistake::Protection,
-            "a journal is named, but nothing is protected by it: add protection=journal, or \
+            "journal is set, but the protection does not include one: add protection=journal, or \
              leave journal out",
         ),
         (
             "d=/x,mode=write-back,journal=/j",
             Mistake::Protection,
-            "a journal is named, but nothing is protected by it: add protection=journal, or \
+            "journal is set, but the protection does not include one: add protection=journal, or \
              leave journal out",
         ),
         (
@@ -136,41 +136,41 @@ fn an_invalid_journal_is_refused_with_a_remedy() {
             "durability=ack needs a journal, and none is named: add protection=journal,\
              journal=PATH, or leave durability out",
         ),
-        ("d=/x,durability=fsync", Mistake::Value, "no durability 'fsync': use ack or flush"),
+        ("d=/x,durability=fsync", Mistake::Value, "unknown durability 'fsync': use ack or flush"),
         (
             "d=/x,protection=journal,journal=/x",
             Mistake::Duplicate,
-            "its journal /x is its own backing: name another file or device, which only \
+            "journal /x is also its backing: name another file or device, which only \
              journals use",
         ),
         (
             "d=/x,journal-mirror=/k",
             Mistake::Protection,
-            "a mirror of a journal is named, but no journal: add protection=journal,\
+            "journal-mirror is set, but journal is not: add protection=journal,\
              journal=PATH, or leave journal-mirror out",
         ),
         (
             "d=/x,protection=journal,journal=/j,journal-mirror=/j",
             Mistake::Duplicate,
-            "the mirror of its journal, /j, is its own journal: name another file or device, \
+            "journal mirror /j is also its journal: name another file or device, \
              which only journals use",
         ),
         (
             "d=/x,protection=journal,journal=/j,journal-mirror=/x",
             Mistake::Duplicate,
-            "the mirror of its journal, /x, is its own backing: name another file or device, \
+            "journal mirror /x is also its backing: name another file or device, \
              which only journals use",
         ),
         (
             "d=/x,protection=journal,journal=",
             Mistake::Value,
-            "journal= names nothing: name a file or device, as in journal=/dev/nvme0n1, or \
+            "journal= is empty: name a file or device, as in journal=/dev/nvme0n1, or \
              leave journal out",
         ),
         (
             "d=/x,protection=journal,journal=/j\t",
             Mistake::Value,
-            "journal \"/j\\t\" holds a control character: name the disk by another path",
+            "journal \"/j\\t\" contains a control character: name the disk by another path",
         ),
         (
             &long,
@@ -258,7 +258,7 @@ fn unsafe_supply_requires_a_ups_without_a_journal() {
     for (text, sentence) in [
         (
             "vm=/x,protection=ups,unsafe-supply=off",
-            "volume 'vm': no unsafe-supply 'off': use stable or disk-cache",
+            "volume 'vm': unknown unsafe-supply 'off': use stable or disk-cache",
         ),
         (
             "vm=/x,unsafe-supply=stable",

@@ -28,7 +28,7 @@ impl FromStr for MemorySetting {
         let size: Size = text.parse().map_err(|_| {
             ConfigError::new(
                 Mistake::Value,
-                format!("no memory size '{text}'"),
+                format!("invalid memory size '{text}'"),
                 "write auto, or a size like 512MiB or 1.5GiB",
             )
         })?;
@@ -71,7 +71,7 @@ impl FromStr for Workers {
             Ok(count) if (1..=WORKERS_MAX).contains(&count) => Ok(Self::Count(count)),
             _ => Err(ConfigError::new(
                 Mistake::Value,
-                format!("no number of workers '{text}'"),
+                format!("invalid number of workers '{text}'"),
                 format!("write auto, or a number from 1 to {WORKERS_MAX}"),
             )),
         }
@@ -102,7 +102,7 @@ words! {
 
 words! {
     /// The keeper of the pool's memory, which outlives the server.
-    pub enum KeeperMode("keeper") {
+    pub enum KeeperMode("keeper mode") {
         /// The service manager if it keeps descriptors, otherwise a separate process.
         #[default]
         Auto = "auto",
@@ -115,7 +115,7 @@ words! {
 
 words! {
     /// Detection and correction of memory errors.
-    pub enum Ecc("protection of memory") {
+    pub enum Ecc("ecc mode") {
         /// Checksums for all data, and parity for dirty data.
         #[default]
         Parity = "parity",
@@ -189,7 +189,7 @@ impl TlsSettings {
         let any_file = cert.is_some() || key.is_some() || client_ca.is_some();
         match mode {
             None if any_file => {
-                fail("files are given, but not when to use them", "add tls selective or tls forced")
+                fail("certificate files are given, but no mode", "add tls selective or tls forced")
             }
             // `off` with files is valid: the operator may switch TLS off for a while.
             None | Some(TlsMode::Off) => {
@@ -224,7 +224,7 @@ mod tests {
             "memory 31MiB is too little for a cache: give at least 32MiB, or auto"
         );
         let error = "1GB".parse::<MemorySetting>().unwrap_err().explained();
-        assert_eq!(error, "no memory size '1GB': write auto, or a size like 512MiB or 1.5GiB");
+        assert_eq!(error, "invalid memory size '1GB': write auto, or a size like 512MiB or 1.5GiB");
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(mode.to_string().parse(), Ok(*mode));
         }
         let error = "uring".parse::<IoEngine>().unwrap_err().explained();
-        assert_eq!(error, "no I/O engine 'uring': use auto, io_uring or epoll");
+        assert_eq!(error, "unknown I/O engine 'uring': use auto, io_uring or epoll");
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         assert!(check(Some(TlsMode::Off), path(), path(), None).unwrap().off_stated);
         assert!(check(Some(TlsMode::Forced), path(), path(), None).is_ok());
         for (mode, cert, key, part) in [
-            (None, path(), path(), "not when to use them"),
+            (None, path(), path(), "but no mode"),
             (Some(TlsMode::Forced), None, path(), "no certificate"),
             (Some(TlsMode::Selective), path(), None, "no private key"),
         ] {

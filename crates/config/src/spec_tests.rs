@@ -108,21 +108,21 @@ fn mistakes_are_reported_with_a_remedy() {
         ("=/x", "volume name \"\" is empty: give the volume a name, as in disk=/dev/sdb"),
         ("d=", "volume 'd': it has no backing: name a disk or file, as in disk=/dev/sdb, or a URL"),
         ("d=,mode=bypass", "volume 'd': it has no backing"),
-        ("d,mode=/x", "volume name \"d,mode\" holds '=' or ','"),
-        ("d=/x,mdoe=bypass", "volume 'd': no volume setting 'mdoe': the settings are mode, "),
+        ("d,mode=/x", "volume name \"d,mode\" contains '=' or ','"),
+        ("d=/x,mdoe=bypass", "volume 'd': unknown volume setting 'mdoe': the settings are mode, "),
         ("d=/x,mode=bypass,mode=bypass", "volume 'd': setting 'mode' is given twice"),
-        ("d=/x,mode=writeback", "volume 'd': no mode 'writeback': use write-back, write-through"),
-        ("d=/x,mode=", "volume 'd': no mode '': use"),
+        ("d=/x,mode=writeback", "volume 'd': unknown mode 'writeback': use write-back, "),
+        ("d=/x,mode=", "volume 'd': unknown mode '': use"),
         ("d=/x,read-only=1", "volume 'd': read-only='1' is neither yes nor no"),
-        ("d=/x,rotational=1", "volume 'd': no value '1' of rotational: use yes, no or auto"),
+        ("d=/x,rotational=1", "volume 'd': invalid value '1' of rotational: use yes, no or auto"),
         ("d=/x,chunk=0", "volume 'd': chunk=0B is not a chunk size: write a size, or leave it"),
         ("d=/x,stripe=1KB", "volume 'd': stripe='1KB' is not a size: write it like 64KiB or 1.5"),
-        ("d=/x,tls=on", "volume 'd': no TLS use 'on': use optional or required"),
+        ("d=/x,tls=on", "volume 'd': unknown tls value 'on': use optional or required"),
         ("d=delay(5ms:/x,mode=bypass", "volume 'd': a parenthesis is never closed: close it"),
-        ("d=/x\n", "volume 'd': backing \"/x\\n\" holds a control character"),
+        ("d=/x\n", "volume 'd': backing \"/x\\n\" contains a control character"),
         ("d=/x,protection=journal,journal=error(rate=1:/j", "volume 'd': a parenthesis is never"),
-        ("d=/x,protection=journal,journal=/j,size=1", "volume 'd': no volume setting 'size'"),
-        ("d=/x,description=a\tb", "volume 'd': the description holds a control character"),
+        ("d=/x,protection=journal,journal=/j,size=1", "volume 'd': unknown volume setting 'size'"),
+        ("d=/x,description=a\tb", "volume 'd': the description contains a control character"),
     ] {
         assert!(refused(text).starts_with(sentence), "{text}: {}", refused(text));
     }
@@ -150,7 +150,7 @@ fn a_disk_without_a_name_is_named_after_its_file() {
         ("disk=/dev/sdb", "set volume to disk=/dev/sdb"),
         ("/", "is empty"),
         ("", "is empty"),
-        ("/disks/a,b.img", "holds '=' or ','"),
+        ("/disks/a,b.img", "contains '=' or ','"),
     ] {
         let error = VolumeSpec::from_disk(path).unwrap_err().explained();
         assert!(error.contains(part), "{path}: {error}");

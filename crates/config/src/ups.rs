@@ -7,16 +7,16 @@ use forebay_types::{Action, Remedy};
 use std::{collections::HashSet, fmt, path::PathBuf, str::FromStr};
 
 /// Longest specification of a UPS, in bytes.
-const SUPPLY_BYTES_MAX: usize = 4096;
+const UPS_BYTES_MAX: usize = 4096;
 /// Limit of UPSes.
-const SUPPLIES_MAX: usize = 16;
+const UPSES_MAX: usize = 16;
 /// The difference between the charge at which write-back may begin and the charge at which it ends,
 /// in percent. Otherwise a battery at the threshold would switch write-back on and off.
 const HYSTERESIS_PERCENT: u32 = 6;
 
 /// The source of a UPS's readings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum SupplyPlace {
+pub enum UpsSource {
     /// A UPS of a NUT server: `NAME`, `NAME@HOST` or `NAME@HOST:PORT`.
     Nut(String),
     /// A program and its arguments, which prints `key: value` lines.
@@ -27,16 +27,16 @@ pub enum SupplyPlace {
 
 /// A UPS: its name and the source of its readings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Supply {
+pub struct Ups {
     /// The name in the status and in [`UpsSettings::needed`].
     pub name: String,
     /// The source of readings.
-    pub place: SupplyPlace,
+    pub place: UpsSource,
     /// The specification, as the operator wrote it.
     text: String,
 }
 
-impl fmt::Display for Supply {
+impl fmt::Display for Ups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -46,7 +46,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-impl FromStr for Supply {
+impl FromStr for Ups {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -59,11 +59,11 @@ impl FromStr for Supply {
                  NAME=file:PATH",
             ))
         };
-        if text.len() > SUPPLY_BYTES_MAX {
+        if text.len() > UPS_BYTES_MAX {
             return fail("is too long");
         }
         if text.chars().any(char::is_control) {
-            return fail("holds a control character");
+            return fail("contains a control character");
         }
         let named = text.split_once('=').filter(|(name, _)| is_name(name));
         let (name, rest) = named.map_or((None, text), |(name, rest)| (Some(name), rest));
@@ -72,22 +72,22 @@ impl FromStr for Supply {
             if words.is_empty() {
                 return fail("names no program");
             }
-            SupplyPlace::Command(words)
+            UpsSource::Command(words)
         } else if let Some(path) = rest.strip_prefix("file:") {
             if path.is_empty() {
                 return fail("names no file");
             }
-            SupplyPlace::File(path.into())
+            UpsSource::File(path.into())
         } else {
-            SupplyPlace::Nut(rest.to_owned())
+            UpsSource::Nut(rest.to_owned())
         };
         let name = match (name, &place) {
             (Some(name), _) => name,
-            (None, SupplyPlace::Nut(address)) => address.split('@').next().unwrap_or_default(),
-            (None, _) => return fail("has no name of its own"),
+            (None, UpsSource::Nut(address)) => address.split('@').next().unwrap_or_default(),
+            (None, _) => return fail("needs a name"),
         };
         if !is_name(name) {
-            return fail("has no name of letters, digits, '-', '_' and '.'");
+            return fail("needs a name of letters, digits, '-', '_' and '.'");
         }
         Ok(Self { name: name.to_owned(), place, text: text.to_owned() })
     }
@@ -105,7 +105,7 @@ impl FromStr for Percent {
             Ok(percent) if (1..=100).contains(&percent) => Ok(Self(percent)),
             _ => Err(ConfigError::new(
                 Mistake::Value,
-                format!("no percentage '{text}'"),
+                format!("invalid percentage '{text}'"),
                 "write a whole number from 1 to 100",
             )),
         }
@@ -130,7 +130,7 @@ impl FromStr for Seconds {
             Ok(seconds) if seconds <= 86_400 => Ok(Self(seconds)),
             _ => Err(ConfigError::new(
                 Mistake::Value,
-                format!("no number of seconds '{text}'"),
+                format!("invalid number of seconds '{text}'"),
                 "write a whole number from 0 to 86400",
             )),
         }
@@ -155,9 +155,9 @@ impl fmt::Debug for Secret {
 
 /// The UPS settings of one source. A setting that the source does not set is `None` or empty.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct UpsWords {
+pub struct UpsOptions {
     /// The UPSes.
-    pub supplies: Vec<Supply>,
+    pub upses: Vec<Ups>,
     /// The expression of the UPSes that must be safe.
     pub needed: Option<String>,
     /// The user at the NUT servers.
@@ -174,12 +174,12 @@ pub struct UpsWords {
     pub margin: Option<Seconds>,
 }
 
-impl UpsWords {
+impl UpsOptions {
     /// Overrides the settings of `below`.
     pub(crate) fn over(self, below: Self) -> Self {
-        let supplies = if self.supplies.is_empty() { below.supplies } else { self.supplies };
+        let upses = if self.upses.is_empty() { below.upses } else { self.upses };
         Self {
-            supplies,
+            upses,
             needed: self.needed.or(below.needed),
             user: self.user.or(below.user),
             password: self.password.or(below.password),
@@ -210,7 +210,7 @@ impl UpsWords {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpsSettings {
     /// The UPSes; empty if power is not monitored.
-    pub supplies: Vec<Supply>,
+    pub upses: Vec<Ups>,
     /// The expression of the UPSes that must be safe, as in `any 1 of (a, b)`. By default all.
     pub needed: String,
     /// User and password at the NUT servers. With a login, a server waits for Forebay before it
@@ -234,21 +234,21 @@ impl UpsSettings {
     /// # Errors
     /// Two UPSes have one name, there are too many, the login is incomplete, or settings are given
     /// without a UPS.
-    pub(crate) fn checked(words: UpsWords) -> ConfigResult<Self> {
+    pub(crate) fn checked(options: UpsOptions) -> ConfigResult<Self> {
         let fail = |mistake, message: String, remedy: Remedy| {
             Err(ConfigError::new(mistake, format!("ups: {message}"), remedy))
         };
-        let supplies = &words.supplies;
-        if supplies.is_empty() && words != UpsWords::default() {
+        let upses = &options.upses;
+        if upses.is_empty() && options != UpsOptions::default() {
             let message = "there are settings, but no UPS".to_owned();
             return fail(Mistake::Value, message, Action::set("ups", "NAME@HOST:PORT").into());
         }
-        if supplies.len() > SUPPLIES_MAX {
-            let message = format!("{} UPSes are more than {SUPPLIES_MAX}", supplies.len());
+        if upses.len() > UPSES_MAX {
+            let message = format!("{} UPSes exceed the limit of {UPSES_MAX}", upses.len());
             return fail(Mistake::Limit, message, "leave some out".into());
         }
         let mut names = HashSet::new();
-        if let Some(twice) = supplies.iter().find(|supply| !names.insert(&supply.name)) {
+        if let Some(twice) = upses.iter().find(|ups| !names.insert(&ups.name)) {
             let message = format!("two UPSes are called '{}'", twice.name);
             return fail(
                 Mistake::Duplicate,
@@ -256,7 +256,7 @@ impl UpsSettings {
                 "write NAME=UPS@HOST to give one another".into(),
             );
         }
-        let login = match (words.user, words.password) {
+        let login = match (options.user, options.password) {
             (Some(user), Some(password)) => Some((user, password)),
             (None, None) => None,
             _ => {
@@ -269,19 +269,19 @@ impl UpsSettings {
             }
         };
         let all = || {
-            let names: Vec<&str> = supplies.iter().map(|supply| supply.name.as_str()).collect();
+            let names: Vec<&str> = upses.iter().map(|ups| ups.name.as_str()).collect();
             names.join(" and ")
         };
-        let off = words.threshold.unwrap_or(Percent(79)).0;
+        let off = options.threshold.unwrap_or(Percent(79)).0;
         Ok(Self {
-            needed: words.needed.unwrap_or_else(all),
+            needed: options.needed.unwrap_or_else(all),
             login,
-            ca: words.ca,
+            ca: options.ca,
             charge_off_percent: off,
             charge_on_percent: (off + HYSTERESIS_PERCENT).min(100),
-            settle_seconds: words.settle.unwrap_or(Seconds(60)).0,
-            margin_seconds: words.margin.unwrap_or(Seconds(60)).0,
-            supplies: words.supplies,
+            settle_seconds: options.settle.unwrap_or(Seconds(60)).0,
+            margin_seconds: options.margin.unwrap_or(Seconds(60)).0,
+            upses: options.upses,
         })
     }
 }
@@ -289,11 +289,11 @@ impl UpsSettings {
 impl fmt::Display for UpsSettings {
     /// The settings without the password, for the report of a change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.supplies.is_empty() {
+        if self.upses.is_empty() {
             return f.write_str("unset");
         }
-        for supply in &self.supplies {
-            write!(f, "{supply}, ")?;
+        for ups in &self.upses {
+            write!(f, "{ups}, ")?;
         }
         let (off, settle, margin) =
             (self.charge_off_percent, self.settle_seconds, self.margin_seconds);
@@ -310,26 +310,26 @@ mod tests {
     use super::*;
     use forebay_types::Fault;
 
-    fn supply(text: &str) -> Supply {
+    fn ups(text: &str) -> Ups {
         text.parse().unwrap()
     }
 
     #[test]
     fn every_form_of_a_ups_is_parsed_and_displayed() {
         for (text, name, place) in [
-            ("rack-a@192.0.2.7", "rack-a", SupplyPlace::Nut("rack-a@192.0.2.7".into())),
-            ("lab", "lab", SupplyPlace::Nut("lab".into())),
-            ("left=ups@nas:99", "left", SupplyPlace::Nut("ups@nas:99".into())),
+            ("rack-a@192.0.2.7", "rack-a", UpsSource::Nut("rack-a@192.0.2.7".into())),
+            ("lab", "lab", UpsSource::Nut("lab".into())),
+            ("left=ups@nas:99", "left", UpsSource::Nut("ups@nas:99".into())),
             (
                 "shed=command:/bin/read --unit=1 x",
                 "shed",
-                SupplyPlace::Command(vec!["/bin/read".into(), "--unit=1".into(), "x".into()]),
+                UpsSource::Command(vec!["/bin/read".into(), "--unit=1".into(), "x".into()]),
             ),
-            ("shed=file:/run/a b", "shed", SupplyPlace::File("/run/a b".into())),
+            ("shed=file:/run/a b", "shed", UpsSource::File("/run/a b".into())),
         ] {
-            let supply = supply(text);
-            assert_eq!((supply.name.as_str(), &supply.place), (name, &place));
-            assert_eq!(supply.to_string(), text);
+            let ups = ups(text);
+            assert_eq!((ups.name.as_str(), &ups.place), (name, &place));
+            assert_eq!(ups.to_string(), text);
         }
     }
 
@@ -339,30 +339,29 @@ mod tests {
         let bad =
             ["", "@host", "a b@host", "command:/x", "file:/x", "a=command: ", "a=file:", "a\n"];
         for text in bad.into_iter().chain([long.as_str()]) {
-            let error = text.parse::<Supply>().unwrap_err();
+            let error = text.parse::<Ups>().unwrap_err();
             assert!(error.explained().contains("NAME@HOST:PORT"), "{error}");
         }
     }
 
     #[test]
     fn settings_must_be_consistent() {
-        let two =
-            || UpsWords { supplies: vec![supply("a@x"), supply("b@y")], ..Default::default() };
+        let two = || UpsOptions { upses: vec![ups("a@x"), ups("b@y")], ..Default::default() };
         let checked = UpsSettings::checked(two()).unwrap();
         assert_eq!(checked.needed, "a and b");
         assert_eq!((checked.charge_off_percent, checked.charge_on_percent), (79, 85));
-        let high = UpsWords { threshold: Some(Percent(97)), ..two() };
+        let high = UpsOptions { threshold: Some(Percent(97)), ..two() };
         assert_eq!(UpsSettings::checked(high).unwrap().charge_on_percent, 100);
-        for (words, part) in [
-            (UpsWords { user: Some("u".into()), ..two() }, "both user and password"),
-            (UpsWords { supplies: vec![supply("a@x"), supply("a@y")], ..two() }, "called 'a'"),
-            (UpsWords { supplies: Vec::new(), needed: Some("a".into()), ..two() }, "but no UPS"),
-            (UpsWords { supplies: vec![supply("a"); 17], ..two() }, "more than 16"),
+        for (options, part) in [
+            (UpsOptions { user: Some("u".into()), ..two() }, "both user and password"),
+            (UpsOptions { upses: vec![ups("a@x"), ups("a@y")], ..two() }, "called 'a'"),
+            (UpsOptions { upses: Vec::new(), needed: Some("a".into()), ..two() }, "but no UPS"),
+            (UpsOptions { upses: vec![ups("a"); 17], ..two() }, "exceed the limit of 16"),
         ] {
-            let error = UpsSettings::checked(words).unwrap_err().explained();
+            let error = UpsSettings::checked(options).unwrap_err().explained();
             assert!(error.contains(part), "{error}");
         }
-        assert!(UpsSettings::checked(UpsWords::default()).unwrap().supplies.is_empty());
+        assert!(UpsSettings::checked(UpsOptions::default()).unwrap().upses.is_empty());
     }
 
     #[test]

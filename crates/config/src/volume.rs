@@ -20,7 +20,7 @@ pub const BACKING_BYTES_MAX: usize = 8192;
 
 words! {
     /// Whether clients may use a volume over an unencrypted connection.
-    pub enum TlsUse("TLS use") {
+    pub enum TlsUse("tls value") {
         /// They may, unless the TLS mode is forced.
         #[default]
         Optional = "optional",
@@ -181,7 +181,7 @@ impl VolumeSpec {
             return Err(ConfigError::new(Mistake::Limit, message, "write a shorter one"));
         }
         if text.chars().any(char::is_control) {
-            let message = "the description holds a control character";
+            let message = "the description contains a control character";
             return Err(ConfigError::new(Mistake::Value, message, "write it as one line of text"));
         }
         Ok(())
@@ -203,7 +203,7 @@ impl VolumeSpec {
 /// Checks the name of a volume's backing or journal.
 pub(crate) fn check_device_name(what: &str, text: &str) -> ConfigResult<()> {
     if text.chars().any(char::is_control) {
-        let message = format!("{what} {text:?} holds a control character");
+        let message = format!("{what} {text:?} contains a control character");
         return Err(ConfigError::new(Mistake::Value, message, "name the disk by another path"));
     }
     if text.len() > BACKING_BYTES_MAX {
@@ -231,10 +231,10 @@ pub fn check_volume_name(name: &str) -> ConfigResult<()> {
         return fail(&format!("has more than {most} bytes"), "choose a shorter one");
     }
     if name.chars().any(char::is_control) {
-        return fail("holds a control character", "choose one of printable characters");
+        return fail("contains a control character", "choose one of printable characters");
     }
     if name.contains(['=', ',']) {
-        return fail("holds '=' or ','", "choose one without, as they end a name");
+        return fail("contains '=' or ','", "choose one without, as they end a name");
     }
     Ok(())
 }
@@ -404,7 +404,7 @@ impl VolumeChange {
                 Err(ConfigError::new(Mistake::Duplicate, message, "keep one of them"))
             }
             None => {
-                let message = format!("no volume setting '{key}'");
+                let message = format!("unknown volume setting '{key}'");
                 Err(ConfigError::new(Mistake::UnknownKey, message, known_keys()))
             }
         }
@@ -440,7 +440,7 @@ impl fmt::Display for VolumeChange {
 fn device_name(key: &str, text: &str) -> ConfigResult<Option<String>> {
     if text.is_empty() {
         let remedy = format!("name a file or device, as in {key}=/dev/nvme0n1, or leave {key} out");
-        return Err(ConfigError::new(Mistake::Value, format!("{key}= names nothing"), remedy));
+        return Err(ConfigError::new(Mistake::Value, format!("{key}= is empty"), remedy));
     }
     some_text(text)
 }

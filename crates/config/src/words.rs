@@ -8,7 +8,7 @@ pub(crate) fn word<T: Copy + fmt::Display>(what: &str, text: &str, all: &[T]) ->
     all.iter().copied().find(|candidate| candidate.to_string() == text).ok_or_else(|| {
         ConfigError::new(
             Mistake::Value,
-            format!("no {what} '{text}'"),
+            format!("unknown {what} '{text}'"),
             format!("use {}", listed(all, "or")),
         )
     })
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_error_of_an_unknown_word_lists_the_known_ones() {
         let error = word("colour", "blue", &["red", "green", "grey"]).unwrap_err();
-        assert_eq!(error.explained(), "no colour 'blue': use red, green or grey");
+        assert_eq!(error.explained(), "unknown colour 'blue': use red, green or grey");
         assert_eq!(listed(&["red"], "or"), "red");
     }
 

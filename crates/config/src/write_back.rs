@@ -125,7 +125,7 @@ pub(crate) fn read_latency(key: &str, text: &str) -> ConfigResult<ReadLatency> {
         us @ 1..=LATENCY_US_MAX => Ok(ReadLatency::Micros(us)),
         0 => fail(
             Mistake::Value,
-            format!("{key}={text}: a latency is above zero"),
+            format!("{key}={text}: it must be above zero"),
             format!("write {key}=idle for the disk's own latency, or {key}=off"),
         ),
         _ => fail(
@@ -228,7 +228,7 @@ mod tests {
             ("read-latency=20", "read-latency='20' is not a time: write it like 20ms, idle or off"),
             (
                 "read-latency=0ms",
-                "read-latency=0ms: a latency is above zero: write read-latency=idle for the disk's \
+                "read-latency=0ms: it must be above zero: write read-latency=idle for the disk's \
                  own latency, or read-latency=off",
             ),
             (

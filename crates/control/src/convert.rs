@@ -108,7 +108,8 @@ mod tests {
         let settings = VolumeSettings::from([("mode", "fast")]);
         let problem = volume_change(&settings).unwrap_err();
         assert_eq!(problem.kind, ErrorKind::Invalid);
-        assert_eq!(problem.explained(), "no mode 'fast': use write-back, write-through or bypass");
+        let sentence = "unknown mode 'fast': use write-back, write-through or bypass";
+        assert_eq!(problem.explained(), sentence);
         let refused = |settings: &[(&'static str, &str)], sentence| {
             let settings = settings.iter().map(|&(key, value)| (key, value.to_owned()));
             assert_refused(settings.collect(), sentence);
@@ -116,18 +117,21 @@ mod tests {
         let journal = ("protection", "journal");
         refused(
             &[("protection", "vault")],
-            "no protection 'vault': write protection=journal with ",
+            "unknown protection 'vault': write protection=journal with ",
         );
         refused(&[journal], "volume 'd': protection=journal, but no journal is ");
-        refused(&[journal, ("journal", "")], "journal= names nothing: name a file or device");
-        refused(&[journal, ("journal", "/x")], "volume 'd': its journal /x is its own backing");
-        refused(&[("journal", "/j")], "volume 'd': a journal is named, but nothing is protected");
+        refused(&[journal, ("journal", "")], "journal= is empty: name a file or device");
+        refused(&[journal, ("journal", "/x")], "volume 'd': journal /x is also its backing");
+        refused(&[("journal", "/j")], "volume 'd': journal is set, but the protection does not");
         refused(
             &[("durability", "ack")],
             "volume 'd': durability=ack needs a journal, and none is",
         );
-        refused(&[("durability", "x")], "no durability 'x': use ack or flush");
-        refused(&[("unsafe-supply", "none")], "no unsafe-supply 'none': use stable or disk-cache");
+        refused(&[("durability", "x")], "unknown durability 'x': use ack or flush");
+        refused(
+            &[("unsafe-supply", "none")],
+            "unknown unsafe-supply 'none': use stable or disk-cache",
+        );
         refused(
             &[("unsafe-supply", "stable")],
             "volume 'd': unsafe-supply=stable needs protection=ups, and the protection",

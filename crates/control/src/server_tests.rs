@@ -262,11 +262,11 @@ fn invalid_requests_are_answered_with_a_problem() {
             volumes,
             r#"{"name":"a=b","backing":"/a"}"#,
             ErrorKind::Invalid,
-            "volume name \"a=b\" holds '=' or ','",
+            "volume name \"a=b\" contains '=' or ','",
         ),
         ("PATCH", disk, "{}", ErrorKind::BadRequest, "changes nothing"),
         ("PATCH", disk, r#"{"mode":3}"#, ErrorKind::BadRequest, "expected a string"),
-        ("PATCH", disk, r#"{"mode":"fast"}"#, ErrorKind::Invalid, "no mode 'fast'"),
+        ("PATCH", disk, r#"{"mode":"fast"}"#, ErrorKind::Invalid, "unknown mode 'fast'"),
         ("PATCH", disk, r#"{"mood":"fast"}"#, ErrorKind::BadRequest, "unknown field `mood`"),
     ] {
         let problem = daemon.refusal(method, path, body);

@@ -1,7 +1,7 @@
 //! What the engine requests from its driver.
 //!
 //! The engine touches no data and never blocks. Each call leaves its requests in an [`Outbox`]:
-//! - memory steps, which the driver carries out and confirms with [`crate::Shard::settle_steps`]
+//! - memory steps, which the driver carries out and confirms with [`crate::Shard::finish_call`]
 //!   before it unlocks the shard;
 //! - journal records, which the driver makes before it unlocks the shard;
 //! - I/Os, which the driver starts and reports back through [`crate::Shard::complete`];
@@ -212,7 +212,7 @@ pub enum Outcome {
     InOrder,
     /// The journal failed to keep the part's change and keeps no further ones: the data must reach
     /// the disk before the part is answered.
-    Unlogged,
+    JournalFailed,
 }
 
 /// An answer to a part.

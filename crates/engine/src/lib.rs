@@ -19,7 +19,8 @@
 //!
 //! `lines` makes the changes of a line that concern several components. `modes` (reads, writes,
 //! erases), `writeback::destage` and `ops::complete` work on one volume through it. `shard` is the
-//! interface to the driver and has no logic of its own.
+//! interface to the driver and has no logic of its own. It lends the driver two components: a
+//! volume's state ([`Shard::volume`]), and the slots for queries ([`Shard::slots`]).
 //!
 //! Invariants, checked by [`Shard::self_check`] as far as a shard can see them:
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
@@ -50,6 +51,7 @@ pub use action::{
     PartId, Place, Segment,
 };
 pub use counters::VolumeCounters;
+pub use index::Slots;
 pub use index::key::LineKey;
 pub use index::lookup::Hints;
 pub use index::meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
@@ -57,11 +59,12 @@ pub use index::recover::{Fate, Recovery, TableDamage};
 pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
 pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
 pub use modes::erase::{EraseKind, EraseOutcome};
-pub use modes::read::{ReadOutcome, Touched};
+pub use modes::read::{LineHits, ReadOutcome};
 pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::{Shard, ShardUsage};
+pub use volume::ShardVolume;
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;
 pub use writeback::quota::ShardConfig;

@@ -11,7 +11,7 @@ use crate::index::meta::{DETACHED, FROZEN, LineTable};
 use crate::integrity::Integrity;
 use crate::ops::{Op, OpKind, Ops, WaitFor};
 use crate::sabotage::{Planted, PlantedBug};
-use crate::volume::VolumeState;
+use crate::volume::ShardVolume;
 use crate::writeback::destage::Destager;
 use crate::writeback::quota::Quota;
 use crate::{
@@ -24,7 +24,7 @@ use forebay_types::{ByteRange, Mode, VolumeId};
 /// call; owns nothing.
 pub(crate) struct VolumeLines<'a, M> {
     pub id: VolumeId,
-    pub volume: &'a mut VolumeState,
+    pub volume: &'a mut ShardVolume,
     pub quota: &'a mut Quota,
     pub index: &'a mut Slots<M>,
     pub ops: &'a mut Ops,
@@ -38,6 +38,39 @@ pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: 
     let line = index.get(slot);
     if line.dirty == 0 && ops.busy(line.key).is_none() {
         index.drop_line(slot);
+    }
+}
+
+/// See [`crate::Shard::drop_clean`].
+pub(crate) fn drop_clean<M: LineTable>(
+    index: &mut Slots<M>,
+    ops: &Ops,
+    volume: VolumeId,
+    first: Slot,
+    count: Slot,
+) -> Option<Slot> {
+    let end = index.used();
+    let next = first.saturating_add(count).min(end);
+    for slot in first..next {
+        if index.resident_lines(volume) == 0 {
+            return None;
+        }
+        let line = *index.get(slot);
+        if line.volume() == Some(volume) && index.find(line.key) == Some(slot) {
+            drop_if_idle(index, ops, slot);
+        }
+    }
+    (next < end).then_some(next)
+}
+
+/// See [`crate::Shard::forget_clean`].
+pub(crate) fn forget_clean<M: LineTable>(index: &mut Slots<M>, ops: &Ops, volume: VolumeId) {
+    drop_clean(index, ops, volume, 0, Slot::MAX);
+    for slot in 0..index.used() {
+        let line = *index.get(slot);
+        if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {
+            index.change(slot, line.destageable());
+        }
     }
 }
 
@@ -106,7 +139,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// The slots of the dirty lines, in ascending order of their lines.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.index.slots_of(self.id, self.volume.writeback().dirty().iter())
+        self.volume.dirty_slots(self.index)
     }
 
     /// Whether a line is dirty in a closed epoch. Such a line must not change.
@@ -220,8 +253,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// The lost sectors of a line among `sectors`.
     pub(crate) fn lost_under(&self, key: LineKey, sectors: u8) -> u8 {
-        let found = self.index.find(key);
-        found.map_or(0, |slot| self.index.get(slot).lost() & sectors)
+        self.index.line(key).lost() & sectors
     }
 
     /// Counts lost sectors as recovered, because they were rewritten in the pool or on the disk.
@@ -242,14 +274,14 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Abandons all lost sectors of the volume.
-    pub(crate) fn forget_lost(&mut self) {
+    pub(crate) fn abandon_lost(&mut self) {
         let dirty: Vec<Slot> = self.dirty_slots().collect();
         for slot in dirty {
             let lost = self.index.get(slot).lost();
             if lost != 0 {
                 self.clean_lost(slot, lost);
                 if self.volume.mode() == Mode::Bypass {
-                    // No operation will end that drops the line.
+                    // An idle line would stay: in bypass, completions drop the lines.
                     drop_if_idle(self.index, self.ops, slot);
                 } else if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);

@@ -57,7 +57,7 @@ pub enum PlantedBug {
     /// A held-back write is answered when the write that it waits for completes.
     AnswerHeldBack,
     /// When a gathered I/O fails, only the first of its writes fails.
-    PraiseGathered,
+    FailOnlyFirstGathered,
     /// A write that the UPS does not cover is acknowledged from the disk's volatile cache.
     AcknowledgeFromDiskCache,
 }
@@ -92,7 +92,7 @@ impl PlantedBug {
         Self::PassEpochs,
         Self::MergeEpochs,
         Self::AnswerHeldBack,
-        Self::PraiseGathered,
+        Self::FailOnlyFirstGathered,
         Self::AcknowledgeFromDiskCache,
     ];
 }

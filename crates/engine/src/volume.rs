@@ -1,15 +1,21 @@
 //! The volumes of a shard: their settings, counters, and state.
 
-use crate::ops::OpKind;
+use crate::index::Slots;
+use crate::index::meta::LineTable;
 use crate::ops::trial::Trial;
+use crate::ops::{OpKind, Ops};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::writeback::Writeback;
-use crate::{Protection, VolumeCounters};
-use forebay_types::{ByteRange, Mode, UnsafeSupply, VolumeId};
+use crate::{Elevator, LineKey, Protection, Slot, VolumeCounters};
+use forebay_policy::Pace;
+use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, UnsafeSupply, VolumeId};
+use std::sync::Arc;
 
-/// A volume in one shard. Its [`Writeback`] owns its dirty lines and destages.
+/// A volume in one shard: its settings, its counters, and its dirty lines. Borrowed from
+/// [`crate::Shard::volume`] or [`crate::Shard::volume_mut`].
 #[derive(Debug)]
-pub(crate) struct VolumeState {
+pub struct ShardVolume {
+    id: VolumeId,
     size_bytes: u64,
     mode: Mode,
     protection: Protection,
@@ -19,6 +25,7 @@ pub(crate) struct VolumeState {
     gather_below: u64,
     /// Decides whether holding back writes is worthwhile.
     trial: Trial,
+    /// Owns the dirty lines and their destages.
     writeback: Writeback,
     /// Operations in flight.
     operations: u32,
@@ -27,9 +34,10 @@ pub(crate) struct VolumeState {
     counters: VolumeCounters,
 }
 
-impl VolumeState {
-    fn new(size_bytes: u64, mode: Mode) -> Self {
+impl ShardVolume {
+    fn new(id: VolumeId, size_bytes: u64, mode: Mode) -> Self {
         Self {
+            id,
             size_bytes,
             mode,
             protection: Protection::None,
@@ -43,51 +51,130 @@ impl VolumeState {
         }
     }
 
-    pub(crate) const fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    pub(crate) const fn mode(&self) -> Mode {
+    /// The cache mode.
+    pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    pub(crate) const fn set_mode(&mut self, mode: Mode) {
+    /// Changes the cache mode, from the next request on. If the new mode keeps no dirty lines, they
+    /// are destaged in the background. Clean lines stay until [`crate::Shard::drop_clean`] or an
+    /// eviction removes them. In bypass, a dirty or busy line is removed once it is clean and idle.
+    pub const fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
 
-    pub(crate) const fn protection(&self) -> Protection {
-        self.protection
-    }
-
+    /// Sets what preserves the dirty data besides the pool, from the next request on.
+    ///
     /// # Panics
     /// If dirty data would lose the protection under which it was acknowledged.
-    pub(crate) fn set_protection(&mut self, protection: Protection) {
+    pub fn set_protection(&mut self, protection: Protection) {
         let is_kept = protection != Protection::None || self.protection == Protection::None;
         let is_clean = self.writeback.dirty().is_empty();
         assert!(is_kept || is_clean, "dirty data would lose its protection");
         self.protection = protection;
     }
 
-    /// Whether writes that the UPS does not cover are acknowledged only from the disk's stable
-    /// storage.
+    /// Sets how writes that the UPS does not cover are acknowledged, from the next request on.
+    pub const fn set_unsafe_supply(&mut self, choice: UnsafeSupply) {
+        self.unsafe_supply = choice;
+    }
+
+    /// Sets the stripes of the disk. Call it after adding the volume.
+    pub fn set_stripes(&mut self, stripes: Stripes) {
+        self.writeback.set_stripes(stripes);
+    }
+
+    /// Makes the volume's shards share one elevator, in which this shard has number `shard`. Call
+    /// it after adding the volume.
+    ///
+    /// # Panics
+    /// If a destage of the volume is in flight.
+    pub fn set_elevator(&mut self, elevator: Arc<Elevator>, shard: usize) {
+        self.writeback.scheduler_mut().set_elevator(elevator, shard);
+    }
+
+    /// Makes the volume ordered: only [`crate::Shard::destage_epoch`] destages its lines from now
+    /// on. Lines that are dirty already belong to the current epoch. Call it after adding the
+    /// volume.
+    pub fn set_ordered(&mut self) {
+        self.writeback.set_ordered();
+    }
+
+    /// Sets whether reads of the disk are in flight. Background writeback then slows down; see
+    /// [`ShardVolume::set_pace`].
+    pub const fn set_reading(&mut self, reading: bool) {
+        self.writeback.scheduler_mut().set_reading(reading);
+    }
+
+    /// Sets the rate of writeback from this shard. Beside reads, the rate rises as the shard nears
+    /// the dirty limit. A flush or a change of mode ignores it. Throttled writers are subject only
+    /// to the limits that apply at all times.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.writeback.scheduler_mut().set_pace(pace);
+    }
+
+    /// The size set by [`ShardVolume::set_gather_below`], in bytes.
+    pub const fn gather_below(&self) -> u64 {
+        self.gather_below
+    }
+
+    /// Sets the size in bytes from which writes are not held back and are boosted, because
+    /// gathering them saves next to nothing. A write of a whole region is never held back.
+    pub fn set_gather_below(&mut self, bytes: u64) {
+        self.gather_below = bytes.min(REGION_BYTES);
+    }
+
+    /// Lines with dirty sectors.
+    pub const fn dirty_lines(&self) -> usize {
+        self.writeback.dirty().len()
+    }
+
+    /// The lines with dirty sectors, in ascending order. Keys instead of slots, because a line may
+    /// be relocated once the shard is unlocked.
+    pub fn dirty_keys(&self) -> impl Iterator<Item = LineKey> {
+        let id = self.id;
+        self.writeback.dirty().iter().map(move |line| LineKey::new(id, line))
+    }
+
+    /// Lost sectors. Reads of them fail until they are rewritten or erased.
+    pub const fn lost_sectors(&self) -> u64 {
+        self.lost_sectors
+    }
+
+    /// Operations in flight.
+    pub const fn operations(&self) -> u32 {
+        self.operations
+    }
+
+    /// Destages in flight.
+    pub const fn destaging(&self) -> u32 {
+        self.writeback.scheduler().destaging()
+    }
+
+    /// The counters.
+    pub const fn counters(&self) -> &VolumeCounters {
+        &self.counters
+    }
+
+    pub(crate) const fn counters_mut(&mut self) -> &mut VolumeCounters {
+        &mut self.counters
+    }
+
+    pub(crate) const fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    pub(crate) const fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// See [`crate::Shard::promises_stable`].
     #[inline]
     pub(crate) fn promises_stable(&self, planted: Planted) -> bool {
         self.mode == Mode::WriteBack
             && !planted.is(PlantedBug::AcknowledgeFromDiskCache)
             && self.protection == Protection::Power
             && self.unsafe_supply == UnsafeSupply::Stable
-    }
-
-    pub(crate) const fn set_unsafe_supply(&mut self, choice: UnsafeSupply) {
-        self.unsafe_supply = choice;
-    }
-
-    pub(crate) const fn gather_below(&self) -> u64 {
-        self.gather_below
-    }
-
-    pub(crate) const fn set_gather_below(&mut self, bytes: u64) {
-        self.gather_below = bytes;
     }
 
     pub(crate) const fn trial(&self) -> &Trial {
@@ -106,22 +193,6 @@ impl VolumeState {
         &mut self.writeback
     }
 
-    pub(crate) const fn counters(&self) -> &VolumeCounters {
-        &self.counters
-    }
-
-    pub(crate) const fn counters_mut(&mut self) -> &mut VolumeCounters {
-        &mut self.counters
-    }
-
-    pub(crate) const fn operations(&self) -> u32 {
-        self.operations
-    }
-
-    pub(crate) const fn lost_sectors(&self) -> u64 {
-        self.lost_sectors
-    }
-
     pub(crate) const fn add_lost_sectors(&mut self, sectors: u64) {
         self.lost_sectors += sectors;
     }
@@ -129,6 +200,25 @@ impl VolumeState {
     pub(crate) const fn remove_lost_sectors(&mut self, sectors: u64) {
         assert!(self.lost_sectors >= sectors, "more lost sectors were recovered than there are");
         self.lost_sectors -= sectors;
+    }
+
+    /// The slots of the dirty lines, in ascending order of the lines.
+    pub(crate) fn dirty_slots<'a, M: LineTable>(
+        &'a self,
+        index: &'a Slots<M>,
+    ) -> impl Iterator<Item = Slot> + 'a {
+        index.slots_of(self.id, self.writeback.dirty().iter())
+    }
+
+    /// Takes over the volume's `expected` dirty lines of an adopted table.
+    fn claim<M: LineTable>(&mut self, index: &Slots<M>, expected: u64) {
+        for line in index.dirty_slots().map(|slot| index.get(slot)) {
+            if line.key.volume() == self.id {
+                self.writeback.insert(line.key.line());
+                self.lost_sectors += u64::from(line.lost().count_ones());
+            }
+        }
+        assert_eq!(self.dirty_lines() as u64, expected, "dirty lines found for {}", self.id);
     }
 
     /// The stripe that contains a byte, if all of the stripe is inside the volume.
@@ -150,31 +240,113 @@ impl VolumeState {
         assert!(self.operations > 0, "more operations completed than started");
         self.operations -= 1;
     }
+
+    /// Leaves the elevator before the volume is removed. Returns the number of throttled parts,
+    /// which are not answered.
+    ///
+    /// # Panics
+    /// If the volume has dirty or lost sectors or operations in flight.
+    fn leave(&self) -> usize {
+        assert_eq!(self.dirty_lines(), 0, "{} is removed with dirty lines", self.id);
+        assert_eq!(self.operations, 0, "{} is removed with operations in flight", self.id);
+        assert_eq!(self.lost_sectors, 0, "{} is removed with lost sectors", self.id);
+        let scheduler = self.writeback.scheduler();
+        scheduler.leave_elevator();
+        scheduler.throttled()
+    }
+
+    /// Panics if the state of the volume is inconsistent with the slots or the operations.
+    pub(crate) fn self_check<M: LineTable>(&self, index: &Slots<M>, ops: &Ops) {
+        self.writeback.self_check(index);
+        let mut lost = 0;
+        for line in self.dirty_slots(index).map(|slot| index.get(slot)) {
+            assert!(line.dirty != 0, "clean {line:?} in the dirty set of {}", self.id);
+            lost += u64::from(line.lost().count_ones());
+        }
+        assert_eq!(lost, self.lost_sectors, "lost sectors of {}", self.id);
+        self.check_away(ops);
+    }
+
+    /// Panics unless each line marked as in a destage is in one. A line that was clean when it went
+    /// along with its stripe may have become dirty since; it waits.
+    fn check_away(&self, ops: &Ops) {
+        let dirty = self.writeback.dirty();
+        for line in dirty.iter().filter(|&line| !dirty.is_waiting(line)) {
+            let busy = ops.busy(LineKey::new(self.id, line)).map(|(_, kind)| kind);
+            assert_eq!(busy, Some(OpKind::Destage), "line {line} of {} is away", self.id);
+        }
+        let destages = ops.iter().filter(|op| op.kind == OpKind::Destage);
+        let count = destages.filter(|op| op.volume == self.id).count();
+        assert_eq!(count, self.destaging() as usize, "destages in flight on {}", self.id);
+    }
 }
 
 /// The volumes, indexed by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
-    states: Vec<Option<VolumeState>>,
+    states: Vec<Option<ShardVolume>>,
+    /// For each volume not yet added, the number of its dirty lines found in an adopted table.
+    unclaimed: Vec<u64>,
 }
 
 impl Volumes {
+    /// Adds a volume. It takes over its dirty lines found in an adopted table.
+    ///
     /// # Panics
     /// If the number is in use.
-    pub(crate) fn add(&mut self, volume: VolumeId, size_bytes: u64, mode: Mode) {
+    pub(crate) fn add<M: LineTable>(
+        &mut self,
+        volume: VolumeId,
+        size_bytes: u64,
+        mode: Mode,
+        index: &Slots<M>,
+    ) {
         let at = usize::from(volume.0);
         if self.states.len() <= at {
             self.states.resize_with(at + 1, || None);
         }
         assert!(self.states[at].is_none(), "{volume} is served already");
-        self.states[at] = Some(VolumeState::new(size_bytes, mode));
+        let state = self.states[at].insert(ShardVolume::new(volume, size_bytes, mode));
+        let unclaimed = self.unclaimed.get_mut(at).map_or(0, std::mem::take);
+        if unclaimed > 0 {
+            state.claim(index, unclaimed);
+        }
     }
 
+    /// Removes a volume. Returns the number of its throttled parts.
+    ///
     /// # Panics
-    /// If the volume is not served.
-    pub(crate) fn remove(&mut self, volume: VolumeId) {
-        let state = self.states[usize::from(volume.0)].take();
-        assert!(state.is_some(), "{volume} is not served");
+    /// If the volume is not served, or has dirty or lost sectors or operations in flight.
+    pub(crate) fn remove(&mut self, volume: VolumeId) -> usize {
+        let throttled = self.get(volume).leave();
+        self.states[usize::from(volume.0)] = None;
+        throttled
+    }
+
+    /// Counts a dirty line found in an adopted table.
+    pub(crate) fn add_unclaimed(&mut self, volume: VolumeId) {
+        let at = usize::from(volume.0);
+        if self.unclaimed.len() <= at {
+            self.unclaimed.resize(at + 1, 0);
+        }
+        self.unclaimed[at] += 1;
+    }
+
+    /// Dirty lines found in an adopted table for a volume that has not been added yet.
+    pub(crate) fn unclaimed(&self, volume: VolumeId) -> u64 {
+        self.unclaimed.get(usize::from(volume.0)).copied().unwrap_or_default()
+    }
+
+    /// Dirty lines of all volumes, including frozen slots and lines that are not claimed yet.
+    pub(crate) fn dirty_lines(&self) -> usize {
+        let writebacks = self.iter().map(ShardVolume::writeback);
+        let dirty = writebacks.map(|of| of.dirty().len() + of.frozen_lines()).sum::<usize>();
+        dirty + self.unclaimed.iter().sum::<u64>() as usize
+    }
+
+    /// Throttled parts of all volumes.
+    pub(crate) fn throttled(&self) -> usize {
+        self.iter().map(|volume| volume.writeback.scheduler().throttled()).sum()
     }
 
     #[inline]
@@ -183,12 +355,12 @@ impl Volumes {
     }
 
     #[inline]
-    pub(crate) fn get(&self, volume: VolumeId) -> &VolumeState {
+    pub(crate) fn get(&self, volume: VolumeId) -> &ShardVolume {
         self.states[usize::from(volume.0)].as_ref().expect("the volume is served")
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, volume: VolumeId) -> &mut VolumeState {
+    pub(crate) fn get_mut(&mut self, volume: VolumeId) -> &mut ShardVolume {
         self.states[usize::from(volume.0)].as_mut().expect("the volume is served")
     }
 
@@ -197,14 +369,12 @@ impl Volumes {
         self.states.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (VolumeId, &VolumeState)> {
-        let states = self.states.iter().enumerate();
-        states.filter_map(|(at, state)| Some((VolumeId(at as u16), state.as_ref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ShardVolume> {
+        self.states.iter().flatten()
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
-        let volumes = self.states.iter().flatten();
-        self.states.capacity() * size_of::<Option<VolumeState>>()
-            + volumes.map(|volume| volume.writeback.metadata_bytes()).sum::<usize>()
+        self.states.capacity() * size_of::<Option<ShardVolume>>()
+            + self.iter().map(|volume| volume.writeback.metadata_bytes()).sum::<usize>()
     }
 }

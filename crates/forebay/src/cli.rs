@@ -8,7 +8,7 @@ use crate::user::is_root;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
     Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
-    Supply, TlsMode, UpsWords, VolumeSpec, Workers, default_state,
+    TlsMode, Ups, UpsOptions, VolumeSpec, Workers, default_state,
 };
 use forebay_types::{VOLUME_SETTINGS, VolumeSetting};
 use std::path::PathBuf;
@@ -148,7 +148,7 @@ pub(crate) struct ServeArguments {
     /// UPS that bridges a power failure: NAME@HOST:PORT of Network UPS Tools,
     /// NAME=command:PROGRAM or NAME=file:PATH; repeatable
     #[arg(long, value_name = "SUPPLY")]
-    ups: Vec<Supply>,
+    ups: Vec<Ups>,
 
     /// The UPSes that must be safe, as in "any 1 of (a, b)" [default: all]
     #[arg(long, value_name = "EXPRESSION")]
@@ -209,14 +209,14 @@ impl ServeArguments {
             tls_cert: self.tls_cert,
             tls_key: self.tls_key,
             tls_client_ca: self.tls_client_ca,
-            ups: UpsWords {
-                supplies: self.ups,
+            ups: UpsOptions {
+                upses: self.ups,
                 needed: self.ups_needed,
                 threshold: self.ups_threshold,
                 settle: self.ups_settle_seconds,
                 margin: self.ups_margin_seconds,
                 // The process list would show a password to every user.
-                ..UpsWords::default()
+                ..UpsOptions::default()
             },
             vault: self.vault,
             volumes,

@@ -63,16 +63,16 @@ fn unknown_command(error: &clap::Error) -> String {
                 .into()
         }
         "lab" => "the lab is a program of its own: `forebay-lab` has the same subcommands".into(),
-        "start" | "run" | "daemon" => "`forebay serve` starts one".into(),
+        "start" | "run" | "daemon" => "`forebay serve` starts the daemon".into(),
         _ => match strings(ContextKind::SuggestedSubcommand)[..] {
             [] => "`forebay --help` lists the commands".into(),
-            [.., best] => format!("is '{best}' meant? `forebay --help` lists the commands"),
+            [.., best] => format!("did you mean '{best}'? `forebay --help` lists the commands"),
         },
     };
     format!("unrecognized subcommand '{named}': {remedy}")
 }
 
-/// Words a remedy with the commands and options of this program.
+/// Expresses a remedy with the commands and options of this program.
 fn word(action: &Action) -> String {
     match action {
         Action::Set { setting, value } => format!("start the server with --{setting} {value}"),
@@ -198,7 +198,7 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<ConfigError>().is_some() { USAGE.into() } else { ExitCode::FAILURE }
 }
 
-/// Prints one line on standard error. A failure of that cannot be reported anywhere.
+/// Prints one line on standard error. A failure to print cannot be reported.
 fn print_error(sentence: &str) {
     let _ = writeln!(io::stderr(), "forebay: {}", Shown::line(sentence));
 }

@@ -91,9 +91,9 @@ fn an_invalid_command_line_exits_with_2_and_a_remedy() {
              mode=write-through\n",
         ),
         (&["serve", "/a/x.img", "/b/x.img"], "forebay: two volumes are called 'x': give one"),
-        (&["serve", "--memory", "1GB"], "forebay: no memory size '1GB': write auto, or a size"),
+        (&["serve", "--memory", "1GB"], "forebay: invalid memory size '1GB': write auto, or"),
         (&["serve", "--nbd", "tcp:x"], "forebay: listener 'tcp:x' has no port: write unix:PATH"),
-        (&["serve", "--io", "kqueue"], "forebay: no I/O engine 'kqueue': use auto, io_uring or"),
+        (&["serve", "--io", "kqueue"], "forebay: unknown I/O engine 'kqueue': use auto, "),
         (&["serve", "--tls", "forced"], "forebay: tls: there is no certificate: add tls-cert FILE"),
         (
             &["serve", "--config", "none.toml"],
@@ -110,7 +110,7 @@ fn an_invalid_command_line_exits_with_2_and_a_remedy() {
              battery runs low: start the server with --vault PATH, or write \
              protection=journal,journal=PATH\n",
         ),
-        (&["serve", "--ups", "@x"], "forebay: UPS \"@x\" has no name of letters, digits"),
+        (&["serve", "--ups", "@x"], "forebay: UPS \"@x\" needs a name of letters, digits"),
         (&["serve", "--ups", "a", "--ups", "a@b"], "forebay: ups: two UPSes are called 'a'"),
         (&["serve", "--ups-threshold", "79"], "forebay: ups: there are settings, but no UPS"),
         (&["volume", "set", "d", "mode"], "forebay: 'mode' is not KEY=VALUE: write it like mode="),
@@ -257,7 +257,7 @@ fn a_request_refused_by_the_daemon_exits_with_1_and_its_message() {
         for (arguments, sentence) in [
             (
                 &["volume", "remove", "nix"][..],
-                "forebay: no volume 'nix': list the volumes to see those there are\n",
+                "forebay: no volume 'nix': list the volumes to see their names\n",
             ),
             (
                 &["volume", "flush", "broken"],

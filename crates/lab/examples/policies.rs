@@ -105,7 +105,7 @@ struct Synthetic {
 }
 
 impl Lines for Synthetic {
-    fn may_go(&self, _slot: Slot) -> bool {
+    fn is_evictable(&self, _slot: Slot) -> bool {
         true
     }
 

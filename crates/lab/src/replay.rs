@@ -168,7 +168,7 @@ impl Memory {
 struct AllClean<'a>(&'a [u64]);
 
 impl Lines for AllClean<'_> {
-    fn may_go(&self, _slot: Slot) -> bool {
+    fn is_evictable(&self, _slot: Slot) -> bool {
         true
     }
 

@@ -10,6 +10,10 @@
 //! the disk. With too few reads to estimate a p99, the rate stays, and writeback runs between
 //! them.
 //!
+//! A sequential stream loses more by a destage than a single slow read: the head has to come back,
+//! and the disk's own read-ahead ends. So while most reads are prefetches for streams, they are not
+//! measured, and writeback runs at the lowest rate.
+//!
 //! Old dirty data is always destaged: the rate never falls below the one that empties the volume in
 //! [`Limits::age_s`]. Near the dirty limit the engine raises the rate by itself.
 
@@ -29,6 +33,8 @@ const DESTAGE_EFFECT_MS: u64 = 100;
 /// Longest interval between two evaluations, in milliseconds. With too few reads in the interval,
 /// the rate stays.
 const INTERVAL_MS: u64 = 60_000;
+/// How long a stream is assumed to continue after its last prefetch, in milliseconds.
+const STREAM_MS: u64 = 500;
 /// The lowest rate: a burst in ten seconds.
 const PACE_MIN_MILLI: u64 = 100;
 /// A rate of this or more counts as unlimited.
@@ -143,13 +149,17 @@ impl Default for Limits {
     }
 }
 
-/// A sample of the disk's activity since the last call.
+/// The disk's activity since the last sample.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct DiskSample {
     /// The time, in milliseconds.
     pub now_ms: u64,
-    /// The latencies of reads that completed since.
+    /// The latencies of reads that completed since the last sample.
     pub reads: ReadTimes,
+    /// Total lines prefetched so far.
+    pub prefetched_lines: u64,
+    /// Total lines so far that reads requested and did not find.
+    pub missed_lines: u64,
     /// Total writeback so far, in thousandths of a burst; see [`Pace::bursts_milli`].
     pub written_milli: u64,
     /// Whether a destage is in flight.
@@ -184,9 +194,14 @@ pub struct Governor {
     beside: ReadTimes,
     evaluated_ms: u64,
     evaluated_written_milli: u64,
-    /// The writeback total at the last call, and the last time a destage was seen.
+    /// The writeback total in the last sample, and the time of the last sample with a destage.
     written_milli: u64,
     last_destage_ms: Option<u64>,
+    /// The totals of prefetched and missed lines at the last sample, and the last time when most
+    /// reads were prefetches.
+    prefetched_lines: u64,
+    missed_lines: u64,
+    last_stream_ms: Option<u64>,
     /// The end of the initial pause for the baseline.
     paused_until_ms: Option<u64>,
     pace_milli: u64,
@@ -206,6 +221,9 @@ impl Governor {
             evaluated_written_milli: 0,
             written_milli: 0,
             last_destage_ms: None,
+            prefetched_lines: 0,
+            missed_lines: 0,
+            last_stream_ms: None,
             paused_until_ms: None,
             pace_milli: Pace::DEFAULT.beside_reads_milli,
             searching: true,
@@ -234,19 +252,22 @@ impl Governor {
     }
 
     /// Takes a sample and returns the new writeback limits.
-    pub fn look(&mut self, seen: &Seen) -> Pace {
-        let Seen { now_ms, .. } = *seen;
-        if seen.writing || seen.written_milli != self.written_milli {
+    pub fn update(&mut self, sample: &DiskSample) -> Pace {
+        let DiskSample { now_ms, .. } = *sample;
+        if sample.writing || sample.written_milli != self.written_milli {
             self.last_destage_ms = Some(now_ms);
         }
-        self.written_milli = seen.written_milli;
+        self.written_milli = sample.written_milli;
+        if self.is_streaming(sample) {
+            return self.pace(sample, true);
+        }
         if self.last_destage_ms.is_none_or(|at_ms| now_ms > at_ms + DESTAGE_EFFECT_MS) {
-            self.idle.merge(&seen.reads);
+            self.idle.merge(&sample.reads);
             if self.idle.total() > IDLE_MAX {
                 self.idle.halve();
             }
         }
-        self.beside.merge(&seen.reads);
+        self.beside.merge(&sample.reads);
         let enough =
             self.beside.total() >= READS_ENOUGH || now_ms >= self.evaluated_ms + INTERVAL_MS;
         // Fewer reads suffice to see a far too high rate, or while the rate still doubles.
@@ -254,12 +275,30 @@ impl Governor {
         if enough || early {
             self.evaluate(now_ms);
         }
+        self.pace(sample, false)
+    }
+
+    fn pace(&mut self, sample: &DiskSample, is_streaming: bool) -> Pace {
         Pace {
-            beside_reads_milli: self.beside_reads(seen),
+            beside_reads_milli: self.beside_reads(sample, is_streaming),
             ios_milli: self.limits.ios.saturating_mul(1_000),
             bytes: self.limits.bytes,
             in_flight: Pace::DEFAULT.in_flight,
         }
+    }
+
+    /// Whether most reads are prefetches for sequential streams. A target set by the operator
+    /// applies to streams too.
+    fn is_streaming(&mut self, sample: &DiskSample) -> bool {
+        let prefetched = sample.prefetched_lines.saturating_sub(self.prefetched_lines);
+        let missed = sample.missed_lines.saturating_sub(self.missed_lines);
+        (self.prefetched_lines, self.missed_lines) = (sample.prefetched_lines, sample.missed_lines);
+        // A client that waits for a prefetch in flight misses its lines, too.
+        if prefetched > 0 && prefetched * 2 >= missed {
+            self.last_stream_ms = Some(sample.now_ms);
+        }
+        let lately = self.last_stream_ms.is_some_and(|at_ms| sample.now_ms <= at_ms + STREAM_MS);
+        lately && self.limits.target == ReadTarget::Idle
     }
 
     fn idle_us(&self) -> Option<u64> {
@@ -311,25 +350,26 @@ impl Governor {
     }
 
     /// The rate during reads, in thousandths of a burst per second.
-    fn beside_reads(&mut self, seen: &Seen) -> u64 {
-        let by_age = seen.dirty_milli / self.limits.age_s.max(1);
+    fn beside_reads(&mut self, sample: &DiskSample, is_streaming: bool) -> u64 {
+        let by_age = sample.dirty_milli / self.limits.age_s.max(1);
         let target = self.limits.target;
-        let is_pausing = target == ReadTarget::Idle && self.is_pausing(seen);
+        let is_pausing = target == ReadTarget::Idle && self.is_pausing(sample);
         match target {
             ReadTarget::Off => u64::MAX,
             _ if is_pausing => by_age,
+            _ if is_streaming => PACE_MIN_MILLI.max(by_age),
             _ if self.pace_milli >= PACE_MAX_MILLI => u64::MAX,
             _ => self.pace_milli.max(by_age),
         }
     }
 
     /// Returns true while writeback pauses until an idle baseline has been measured.
-    fn is_pausing(&mut self, seen: &Seen) -> bool {
-        if self.idle.total() >= IDLE_ENOUGH || seen.dirty_milli == 0 {
+    fn is_pausing(&mut self, sample: &DiskSample) -> bool {
+        if self.idle.total() >= IDLE_ENOUGH || sample.dirty_milli == 0 {
             return false;
         }
-        let until_ms = *self.paused_until_ms.get_or_insert(seen.now_ms + BASELINE_PAUSE_MS);
-        seen.now_ms < until_ms
+        let until_ms = *self.paused_until_ms.get_or_insert(sample.now_ms + BASELINE_PAUSE_MS);
+        sample.now_ms < until_ms
     }
 }
 

@@ -29,7 +29,7 @@ mod weir;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use governor::{Governor, GovernorStatus, Limits, ReadTarget, ReadTimes, Seen};
+pub use governor::{DiskSample, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use split_cost::{
@@ -54,7 +54,7 @@ pub enum Hint {
 /// Queries that a policy makes about lines of its shard while it searches for one to evict.
 pub trait Lines {
     /// Returns true if the line is evictable now: clean, unpinned and without I/O in flight.
-    fn may_go(&self, slot: Slot) -> bool;
+    fn is_evictable(&self, slot: Slot) -> bool;
 
     /// The key under which the line was inserted: a well-mixed 64-bit hash of its volume and
     /// line number. Policies treat equal keys as the same line; a rare collision only

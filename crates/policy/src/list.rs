@@ -128,13 +128,13 @@ impl Links {
     /// Finds the evictable line nearest to the back, among the last [`PASS_OVER_MAX`]; it stays
     /// listed. If none is evictable, moves all of them to the front in one piece, so that the next
     /// call examines others. Only then does progress cost order.
-    pub fn last_that_may_go(&mut self, list: &mut List, lines: &dyn Lines) -> Option<Slot> {
+    pub fn last_evictable(&mut self, list: &mut List, lines: &dyn Lines) -> Option<Slot> {
         let mut slot = list.back;
         for _ in 0..PASS_OVER_MAX {
             if slot == NIL {
                 return None;
             }
-            if lines.may_go(slot) {
+            if lines.is_evictable(slot) {
                 return Some(slot);
             }
             slot = self.fore(slot);

@@ -41,7 +41,7 @@ impl Shard {
 }
 
 impl Lines for Shard {
-    fn may_go(&self, slot: Slot) -> bool {
+    fn is_evictable(&self, slot: Slot) -> bool {
         self.asked.set(self.asked.get() + 1);
         assert!(self.residents[slot as usize].is_some(), "asked for the free slot {slot}");
         !self.held[slot as usize]

@@ -140,7 +140,7 @@ impl Weir {
                 self.take(slot);
                 self.put(slot, State::new(Place::Main, false));
                 steps += 1;
-            } else if lines.may_go(slot) {
+            } else if lines.is_evictable(slot) {
                 return Some(self.remove_evicted(slot, lines));
             } else {
                 skipped += 1;
@@ -163,7 +163,7 @@ impl Weir {
             if spared {
                 state.spend_hit();
                 steps += 1;
-            } else if lines.may_go(slot) {
+            } else if lines.is_evictable(slot) {
                 return Some(self.remove_evicted(slot, lines));
             } else {
                 skipped += 1;
@@ -176,7 +176,7 @@ impl Weir {
     /// Evicts from the window if the older part has no evictable line. At the smallest capacities,
     /// it never has one.
     fn evict_from_window(&mut self, lines: &dyn Lines) -> Option<Slot> {
-        let slot = self.links.last_that_may_go(&mut self.window, lines)?;
+        let slot = self.links.last_evictable(&mut self.window, lines)?;
         Some(self.remove_evicted(slot, lines))
     }
 

@@ -1,6 +1,6 @@
 //! The power controller: turns observations and the time into a decision.
 //!
-//! Each UPS has its own hysteresis and settle time ([`PowerSupply`]); the expression combines the
+//! Each UPS has its own hysteresis and settle time ([`Ups`]); the expression combines the
 //! resulting states. So "one of two" needs one UPS that has been safe for the whole settle time,
 //! not two that alternate.
 //!
@@ -13,7 +13,7 @@
 //!   a jump disables write-back for the settle time.
 
 use crate::budget::dump_ms;
-use crate::supply::PowerSupply;
+use crate::ups::Ups;
 use crate::{Critical, Expression, Forecast, Observation, PowerState, Reading, Rules, budget};
 
 /// Start of the controller's clock in milliseconds, so that the times of old readings are positive.
@@ -39,10 +39,9 @@ pub struct Decision {
     pub write_back_allowed: bool,
     /// Whether to destage dirty data urgently: it is unprotected, or exceeds the limit.
     pub drain_now: bool,
-    /// Whether to dump dirty data to the vault. Stays set until mains power is stable again.
+    /// Whether to halt writes, which would be newer than the vault's copy, and to dump dirty data
+    /// to the vault. Stays set until mains power is stable again.
     pub dump_now: bool,
-    /// Whether to stop accepting writes, which would be newer than the vault's copy.
-    pub stop_writes: bool,
     /// The combined state of all UPSes.
     pub state: PowerState,
     /// A human-readable reason.
@@ -61,7 +60,7 @@ pub struct Decision {
 pub struct PowerController {
     expression: Expression,
     rules: Rules,
-    supplies: Vec<PowerSupply>,
+    upses: Vec<Ups>,
     /// The controller's clock.
     now: u64,
     /// The caller's clock at the last call.
@@ -84,11 +83,11 @@ struct Remaining {
 impl PowerController {
     /// A controller without readings, which allows nothing.
     pub fn new(expression: Expression, rules: Rules) -> Self {
-        let supplies = vec![PowerSupply::default(); expression.names().len()];
+        let upses = vec![Ups::default(); expression.names().len()];
         Self {
             expression,
             rules,
-            supplies,
+            upses,
             now: START_MS,
             callers_now_ms: None,
             dumping: false,
@@ -103,11 +102,11 @@ impl PowerController {
 
     /// Takes an observation of the UPS with this index in the expression's names; ignores other
     /// indexes. The clock of `now_ms` must also count while the machine is suspended.
-    pub fn observe(&mut self, supply: usize, now_ms: u64, observation: Observation) {
+    pub fn observe(&mut self, ups: usize, now_ms: u64, observation: Observation) {
         self.advance(now_ms);
         let now = self.now;
-        if let Some(supply) = self.supplies.get_mut(supply) {
-            supply.observe(now, observation, &self.rules);
+        if let Some(ups) = self.upses.get_mut(ups) {
+            ups.observe(now, observation, &self.rules);
         }
     }
 
@@ -136,7 +135,6 @@ impl PowerController {
             write_back_allowed,
             drain_now: !write_back_allowed || exposure.dirty_bytes > dirty_bytes_max,
             dump_now: self.dumping,
-            stop_writes: self.dumping,
             reason: self.reason(&state, speed, write_back_allowed),
             state,
             dump_in_ms,
@@ -146,10 +144,12 @@ impl PowerController {
     }
 
     /// The name, state and last reading of each UPS, as of the last call.
-    pub fn supplies(&self) -> impl Iterator<Item = (&str, PowerState, Option<&Reading>)> {
-        self.expression.names().iter().zip(&self.supplies).map(|(name, supply)| {
-            (name.as_str(), supply.state(self.now, &self.rules), supply.reading())
-        })
+    pub fn upses(&self) -> impl Iterator<Item = (&str, PowerState, Option<&Reading>)> {
+        self.expression
+            .names()
+            .iter()
+            .zip(&self.upses)
+            .map(|(name, ups)| (name.as_str(), ups.state(self.now, &self.rules), ups.reading()))
     }
 
     /// Advances the controller's clock by the time that passed on the caller's clock.
@@ -157,8 +157,8 @@ impl PowerController {
         let passed = self.callers_now_ms.map_or(0, |before| now_ms.saturating_sub(before));
         self.callers_now_ms = Some(now_ms);
         self.now = self.now.saturating_add(passed.min(LEAP_MS_MAX));
-        for supply in &mut self.supplies {
-            supply.advance(self.now, &self.rules);
+        for ups in &mut self.upses {
+            ups.advance(self.now, &self.rules);
         }
     }
 
@@ -181,11 +181,11 @@ impl PowerController {
     }
 
     fn states(&self) -> impl Iterator<Item = PowerState> {
-        self.supplies.iter().map(|supply| supply.state(self.now, &self.rules))
+        self.upses.iter().map(|ups| ups.state(self.now, &self.rules))
     }
 
     fn is_mains_failing(&self) -> bool {
-        self.supplies.iter().any(PowerSupply::is_on_battery)
+        self.upses.iter().any(Ups::is_on_battery)
     }
 
     /// How long power lasts.
@@ -196,7 +196,7 @@ impl PowerController {
         let failing = self.is_mains_failing();
         let states: Vec<PowerState> = self.states().collect();
         let leaf = |index: usize| {
-            let supply = &self.supplies[index];
+            let ups = &self.upses[index];
             match states[index] {
                 PowerState::Critical(_) => Remaining { ms: 0, known: true },
                 PowerState::NotReady(crate::NotReady::Off) => Remaining { ms: 0, known: true },
@@ -204,12 +204,12 @@ impl PowerController {
                     Remaining { ms: u64::MAX, known: true }
                 }
                 PowerState::OnBattery { .. } => {
-                    Remaining { ms: supply.left_ms(self.now).unwrap_or(0), known: true }
+                    Remaining { ms: ups.left_ms(self.now).unwrap_or(0), known: true }
                 }
                 PowerState::Unknown(_) => {
                     let without_reading = if failing { 0 } else { u64::MAX };
-                    let ms = supply.left_ms(self.now).unwrap_or(without_reading);
-                    Remaining { ms, known: supply.is_on_battery() }
+                    let ms = ups.left_ms(self.now).unwrap_or(without_reading);
+                    Remaining { ms, known: ups.is_on_battery() }
                 }
             }
         };
@@ -262,9 +262,9 @@ impl PowerController {
     /// assumed to be empty.
     fn safe_seconds(&self) -> u32 {
         let safe = |index: usize| {
-            let supply = &self.supplies[index];
-            let safe = supply.state(self.now, &self.rules) == PowerState::Safe;
-            let seconds = supply.runtime_seconds(self.now, &self.rules).filter(|_| safe);
+            let ups = &self.upses[index];
+            let safe = ups.state(self.now, &self.rules) == PowerState::Safe;
+            let seconds = ups.runtime_seconds(self.now, &self.rules).filter(|_| safe);
             std::cmp::Reverse(seconds.unwrap_or(0))
         };
         self.expression.smallest(safe).0
@@ -272,7 +272,7 @@ impl PowerController {
 
     fn forecast_seconds(&self) -> Option<u32> {
         let runtime = |index: usize| {
-            std::cmp::Reverse(self.supplies[index].runtime_seconds(self.now, &self.rules))
+            std::cmp::Reverse(self.upses[index].runtime_seconds(self.now, &self.rules))
         };
         self.expression.smallest(runtime).0
     }

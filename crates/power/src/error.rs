@@ -1,6 +1,6 @@
 //! Errors of reading a UPS.
 
-use std::fmt;
+use forebay_types::{Fault, Remedy};
 
 /// The kind of error. The controller treats all kinds alike: the state is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,25 +24,28 @@ pub enum ReadErrorKind {
 }
 
 /// An error of reading a UPS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct ReadError {
-    /// The kind of error.
-    pub kind: ReadErrorKind,
-    /// What failed, why, and what to do.
-    pub message: String,
+    kind: ReadErrorKind,
+    message: String,
+    remedy: Remedy,
 }
 
 impl ReadError {
-    /// An error with a message.
-    pub fn new(kind: ReadErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+    /// An error with its message, which says what failed and why.
+    pub fn new(kind: ReadErrorKind, message: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
+        Self { kind, message: message.into(), remedy: remedy.into() }
+    }
+
+    /// The kind of error.
+    pub const fn kind(&self) -> ReadErrorKind {
+        self.kind
     }
 }
 
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+impl Fault for ReadError {
+    fn remedy(&self) -> Remedy {
+        self.remedy.clone()
     }
 }
-
-impl std::error::Error for ReadError {}

@@ -13,7 +13,7 @@ use std::fmt;
 /// Maximum length of an expression in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 1024;
 /// Maximum number of UPSes in an expression.
-pub const SUPPLIES_MAX: usize = 32;
+pub const UPSES_MAX: usize = 32;
 /// Maximum depth of parentheses.
 const DEPTH_MAX: usize = 8;
 const FORMS: &str = "write NAME, NAME and NAME, NAME or NAME, or N of (NAME, NAME, ...)";
@@ -27,7 +27,7 @@ pub struct Expression {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Node {
-    Supply(usize),
+    Ups(usize),
     /// At least `needed` of these nodes; `needed` is in `1..=nodes.len()`.
     Group {
         needed: usize,
@@ -109,7 +109,7 @@ impl Expression {
 
 fn fold<T>(node: &Node, leaf: &impl Fn(usize) -> T, group: &impl Fn(usize, Vec<T>) -> T) -> T {
     match node {
-        Node::Supply(index) => leaf(*index),
+        Node::Ups(index) => leaf(*index),
         Node::Group { needed, nodes } => {
             group(*needed, nodes.iter().map(|node| fold(node, leaf, group)).collect())
         }
@@ -125,7 +125,7 @@ impl fmt::Display for Expression {
 
 fn show(node: &Node, names: &[String], outermost: bool) -> String {
     match node {
-        Node::Supply(index) => names[*index].clone(),
+        Node::Ups(index) => names[*index].clone(),
         Node::Group { needed, nodes } => {
             let shown = |inner| nodes.iter().map(move |node| show(node, names, inner));
             let word = match needed {
@@ -275,7 +275,7 @@ impl Parser {
         places: &[usize],
     ) -> Result<Node, ExpressionError> {
         for (at, node) in nodes.iter().enumerate() {
-            if let Node::Supply(index) = node
+            if let Node::Ups(index) = node
                 && nodes[..at].contains(node)
             {
                 let message = format!("'{}' appears twice", self.names[*index]);
@@ -305,23 +305,23 @@ impl Parser {
             }
             Some(Token::Name(name)) if !["and", "or", "of"].contains(&name.as_str()) => {
                 self.at += 1;
-                self.supply(name, column)
+                self.ups(name, column)
             }
             Some(token) => Err(fail(column, format!("a name is missing before {token}"), FORMS)),
             None => Err(fail(column, "a name is missing at the end", FORMS)),
         }
     }
 
-    fn supply(&mut self, name: String, column: usize) -> Result<Node, ExpressionError> {
+    fn ups(&mut self, name: String, column: usize) -> Result<Node, ExpressionError> {
         if let Some(index) = self.names.iter().position(|known| *known == name) {
-            return Ok(Node::Supply(index));
+            return Ok(Node::Ups(index));
         }
-        if self.names.len() == SUPPLIES_MAX {
-            let message = format!("more than {SUPPLIES_MAX} UPSes");
+        if self.names.len() == UPSES_MAX {
+            let message = format!("more than {UPSES_MAX} UPSes");
             return Err(fail(column, message, "use fewer names"));
         }
         self.names.push(name);
-        Ok(Node::Supply(self.names.len() - 1))
+        Ok(Node::Ups(self.names.len() - 1))
     }
 
     /// Parses `of (a, b, c)` after a number.

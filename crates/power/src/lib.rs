@@ -24,14 +24,14 @@ mod reading;
 mod rules;
 mod state;
 mod status;
-mod supply;
+mod ups;
 
 pub use budget::{Forecast, budget};
 pub use controller::{Decision, Exposure, PowerController};
 pub use error::{ReadError, ReadErrorKind};
-pub use expression::{EXPRESSION_BYTES_MAX, Expression, ExpressionError, SUPPLIES_MAX};
+pub use expression::{EXPRESSION_BYTES_MAX, Expression, ExpressionError, UPSES_MAX};
 pub use reading::{InvalidValue, LOAD_PERCENT_MAX, RUNTIME_SECONDS_MAX, Reading, TextError};
 pub use rules::{Rules, RulesError};
 pub use state::{Critical, NotReady, PowerState, Unknown, evaluate};
 pub use status::{Status, StatusFlag};
-pub use supply::Observation;
+pub use ups::Observation;

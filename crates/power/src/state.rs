@@ -4,6 +4,7 @@
 //! hysteresis, settling and timeouts. Ambiguous readings get the worse state.
 
 use crate::{InvalidValue, ReadError, Reading, Rules, StatusFlag};
+use forebay_types::Fault;
 use std::fmt;
 
 /// The state of a UPS, or of all UPSes together. Ordered from best to worst.
@@ -251,7 +252,7 @@ impl fmt::Display for Unknown {
         match self {
             Self::NoReading => f.write_str("no reading yet"),
             Self::Stale(ms) => write!(f, "no reading for {}.{} s", ms / 1000, ms % 1000 / 100),
-            Self::ReadFailed(error) => error.fmt(f),
+            Self::ReadFailed(error) => f.write_str(&error.explained()),
             Self::Missing(name) => {
                 write!(f, "does not report {name}; set default.{name} in ups.conf")
             }

@@ -243,12 +243,12 @@ fn tool_a_real_server_waits_for_us_until_we_log_out() {
     assert_eq!(lab.logins(), "NUMLOGINS lab 0");
 
     let mut wrong = source(&lab, INTERVAL).with_login(user("wrong"));
-    assert_eq!(wrong.read().unwrap_err().kind, ReadErrorKind::Refused);
+    assert_eq!(wrong.read().unwrap_err().kind(), ReadErrorKind::Refused);
     let mut unencrypted = source(&lab, INTERVAL).with_tls(any_authority());
-    assert_eq!(unencrypted.read().unwrap_err().kind, ReadErrorKind::Tls);
+    assert_eq!(unencrypted.read().unwrap_err().kind(), ReadErrorKind::Tls);
     let address = format!("nobody@127.0.0.1:{}", lab.port).parse().unwrap();
     let trouble = NutSource::new(address, INTERVAL).read().unwrap_err();
-    assert!(trouble.message.contains("UNKNOWN-UPS"), "{trouble}");
+    assert!(trouble.to_string().contains("UNKNOWN-UPS"), "{trouble}");
 }
 
 fn any_authority() -> Authority {

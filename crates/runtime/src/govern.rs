@@ -4,7 +4,7 @@ use crate::locks::Lock;
 use crate::pool::MappedLines;
 use crate::shared::Reads;
 use forebay_engine::Shard;
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, Seen};
+use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace};
 use forebay_types::{LINE_BYTES, VolumeId};
 
 /// The sampling interval in milliseconds: the interval of ticks of shards with dirty lines.
@@ -28,6 +28,8 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     at_ms: u64,
+    prefetched_lines: u64,
+    missed_lines: u64,
     written_milli: u64,
     writing: bool,
     dirty_bytes: u64,
@@ -61,12 +63,15 @@ impl Govern {
         now_ms: u64,
     ) -> Pace {
         let mut state = self.0.lock();
-        let counters = shard.counters(id);
+        let volume = shard.volume(id);
+        let counters = volume.counters();
         state.shards[number] = Sample {
             at_ms: now_ms,
+            prefetched_lines: counters.prefetched_lines,
+            missed_lines: counters.read_miss_lines,
             written_milli: Pace::bursts_milli(counters.destage_writes, counters.destaged_bytes),
-            writing: shard.destaging(id) > 0,
-            dirty_bytes: shard.dirty_lines(id) as u64 * LINE_BYTES,
+            writing: volume.destaging() > 0,
+            dirty_bytes: volume.dirty_lines() as u64 * LINE_BYTES,
         };
         if now_ms >= state.sampled_ms + SAMPLE_MS {
             state.update(reads, now_ms);
@@ -92,9 +97,11 @@ impl State {
             (writing || sample.writing, bytes + sample.dirty_bytes)
         });
         self.sampled_ms = now_ms;
-        self.pace = self.governor.look(&Seen {
+        self.pace = self.governor.update(&DiskSample {
             now_ms,
             reads: reads.take_times(),
+            prefetched_lines: self.shards.iter().map(|sample| sample.prefetched_lines).sum(),
+            missed_lines: self.shards.iter().map(|sample| sample.missed_lines).sum(),
             written_milli: self.shards.iter().map(|sample| sample.written_milli).sum(),
             writing,
             dirty_milli: Pace::bursts_milli(0, dirty_bytes),

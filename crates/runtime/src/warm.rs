@@ -62,7 +62,7 @@ fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
         let mut busy = false;
         let mut done = true;
         for (shard, prepared) in prepared.iter_mut().enumerate() {
-            let used = shared.shard(shard).used_slots() as usize / LINES_PER_SLAB;
+            let used = shared.shard(shard).slots().used() as usize / LINES_PER_SLAB;
             let wanted = (used + 1 + SLABS_AHEAD).min(shared.pool.shard_slabs());
             while *prepared < wanted && !stops.load(Ordering::Relaxed) {
                 match shared.pool.make_huge(shard, *prepared) {

@@ -99,7 +99,7 @@ pub struct ParseModeError(String);
 
 impl fmt::Display for ParseModeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no mode '{}'", self.0)
+        write!(f, "unknown mode '{}'", self.0)
     }
 }
 
@@ -119,7 +119,7 @@ pub struct ParseDurabilityError(String);
 
 impl fmt::Display for ParseDurabilityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no durability '{}'", self.0)
+        write!(f, "unknown durability '{}'", self.0)
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(durability.to_string().parse(), Ok(durability));
         }
         let error = "fsync".parse::<Durability>().unwrap_err();
-        assert_eq!(error.to_string(), "no durability 'fsync'");
+        assert_eq!(error.to_string(), "unknown durability 'fsync'");
     }
 
     #[test]
@@ -153,6 +153,6 @@ mod tests {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
         let error = "writeback".parse::<Mode>().unwrap_err();
-        assert_eq!(error.to_string(), "no mode 'writeback'");
+        assert_eq!(error.to_string(), "unknown mode 'writeback'");
     }
 }

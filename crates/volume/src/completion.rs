@@ -10,7 +10,7 @@
 //! allocate nothing once the lists have grown.
 
 use crate::{Reply, ReplySegment};
-use forebay_engine::Touched;
+use forebay_engine::LineHits;
 use forebay_types::{IoError, IoResult};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -36,8 +36,8 @@ impl<T, M> Completion<T, M> {
 impl<T, M> Drop for Completion<T, M> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            let (result, touched) = (Err(IoError::Io), Touched::default());
-            let reply = Reply { result, segments: &[], memory: None, touched };
+            let (result, line_hits) = (Err(IoError::Io), LineHits::default());
+            let reply = Reply { result, segments: &[], memory: None, line_hits };
             self.answers.borrow_mut().push(ticket, reply, true);
         }
     }
@@ -79,7 +79,7 @@ pub struct Answered<T, M> {
     /// The private memory that segments refer to.
     pub memory: Option<M>,
     /// Lines hit and missed.
-    pub touched: Touched,
+    pub line_hits: LineHits,
     /// The completion was dropped unanswered.
     pub is_lost: bool,
     segments: Range<usize>,
@@ -117,9 +117,9 @@ impl<T, M> CompletionBatch<T, M> {
     fn push(&mut self, ticket: T, reply: Reply<'_, M>, is_lost: bool) {
         let from = self.segments.len();
         self.segments.extend_from_slice(reply.segments);
-        let Reply { result, memory, touched, .. } = reply;
+        let Reply { result, memory, line_hits, .. } = reply;
         let segments = from..self.segments.len();
-        self.answers.push(Answered { ticket, result, memory, touched, is_lost, segments });
+        self.answers.push(Answered { ticket, result, memory, line_hits, is_lost, segments });
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn reply(segments: &[ReplySegment]) -> Reply<'_, Vec<u8>> {
-        Reply { result: Ok(()), segments, memory: None, touched: Touched::default() }
+        Reply { result: Ok(()), segments, memory: None, line_hits: LineHits::default() }
     }
 
     fn taken(queue: &Queue) -> Vec<(u32, IoResult, Vec<ReplySegment>)> {

@@ -16,8 +16,8 @@ use crate::merge::READ_BYTES_MAX;
 use crate::split::cut;
 use crate::{JobId, Plan, Request, RequestKind, shard_of, staged_pieces};
 use forebay_engine::{
-    Answer, Attempt, EraseOutcome, IoId, Outbox, Outcome, Part, Place, Protection, ReadOutcome,
-    Record, Segment, Shard, Slot, Touched, WriteOutcome, WriteTerms,
+    Answer, Attempt, EraseOutcome, IoId, LineHits, Outbox, Outcome, Part, Place, Protection,
+    ReadOutcome, Record, Segment, Shard, Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
 
@@ -162,7 +162,7 @@ impl<H: Host> Dispatcher<H> {
         let stripes = host.stripes(request.volume);
         let shard = shard_of(request.volume, stripes, request.range.offset, host.shards());
         let mut segments = std::mem::take(&mut self.segments);
-        let (step, touched) = self.try_part(
+        let (step, line_hits) = self.try_part(
             host,
             PartName { worker: self.worker, part: 0, job },
             request,
@@ -181,17 +181,17 @@ impl<H: Host> Dispatcher<H> {
             self.reply.extend(segments.iter().map(tag));
             segments.clear();
             self.segments = segments;
-            let reply = Reply { result, segments: &self.reply, memory: None, touched };
+            let reply = Reply { result, segments: &self.reply, memory: None, line_hits };
             host.reply(token, reply);
         } else {
             let (memory, staged) = self.keep_payload(host, &step, payload);
             let waiting = matches!(step, Step::Waiting);
             let part = PartState { segments, waiting, ..PartState::new(request.range, shard) };
             let parts = vec![part];
-            self.jobs.insert(Job { memory, staged, parts, touched, ..Job::new(token, request) });
+            self.jobs.insert(Job { memory, staged, parts, line_hits, ..Job::new(token, request) });
         }
         self.drain_outbox(host, shard);
-        if request.kind == RequestKind::Read && touched.misses > 0 {
+        if request.kind == RequestKind::Read && line_hits.misses > 0 {
             self.on_miss(host, request.volume, request.range);
         }
     }
@@ -241,7 +241,7 @@ impl<H: Host> Dispatcher<H> {
             self.run_part(host, id, part as u8);
         }
         let job = self.jobs.get_mut(id);
-        let missed = request.kind == RequestKind::Read && job.touched.misses > 0;
+        let missed = request.kind == RequestKind::Read && job.line_hits.misses > 0;
         self.part_done(host, id, Ok(()));
         if missed {
             self.on_miss(host, request.volume, request.range);
@@ -406,12 +406,12 @@ impl<H: Host> Dispatcher<H> {
         };
         let name = PartName { worker: self.worker, part, job: id };
         let bytes = Bytes { payload, staged: staged_part(&staged, request.range, run.range) };
-        let (step, touched) = self.try_part(host, name, request, &run, bytes, &mut segments);
+        let (step, line_hits) = self.try_part(host, name, request, &run, bytes, &mut segments);
         let job = self.jobs.get_mut(id);
         job.memory = memory;
         job.staged = staged;
-        job.touched.hits += touched.hits;
-        job.touched.misses += touched.misses;
+        job.line_hits.hits += line_hits.hits;
+        job.line_hits.misses += line_hits.misses;
         let state = &mut job.parts[usize::from(part)];
         state.segments = segments;
         // Once the change is applied, the shard owns the slots of a staged payload.
@@ -431,7 +431,7 @@ impl<H: Host> Dispatcher<H> {
         run: &PartRun,
         bytes: Bytes<'_>,
         segments: &mut Vec<Segment>,
-    ) -> (Step, Touched) {
+    ) -> (Step, LineHits) {
         let restores =
             matches!(request.kind, RequestKind::Restore | RequestKind::RestoreZero { .. });
         let (id, volume) = (name.pack(), request.volume);
@@ -439,18 +439,18 @@ impl<H: Host> Dispatcher<H> {
         let attempt = run.attempt;
         let step = match request.kind {
             _ if run.is_applied => host.call(run.shard, &[], &mut self.out, |shard, out| {
-                Step::of(shard.settle(&part, attempt, out))
+                Step::of(shard.destage_part(&part, attempt, out))
             }),
             RequestKind::Read => {
                 return host.call(run.shard, &[], &mut self.out, |shard, out| {
-                    let (outcome, touched) = shard.read(&part, attempt, segments, out);
+                    let (outcome, line_hits) = shard.read(&part, attempt, segments, out);
                     let step = match outcome {
                         ReadOutcome::Ready => Step::Done(Ok(())),
                         ReadOutcome::Waiting => Step::Waiting,
                         ReadOutcome::Started => Step::Started,
                         ReadOutcome::Failed(error) => Step::Done(Err(error)),
                     };
-                    (step, touched)
+                    (step, line_hits)
                 });
             }
             RequestKind::Write { .. } | RequestKind::Record => {
@@ -476,7 +476,7 @@ impl<H: Host> Dispatcher<H> {
             Step::Held { dirty } => self.hold_until_in_order(host, volume, id, dirty),
             step => step,
         };
-        (step, Touched::default())
+        (step, LineHits::default())
     }
 
     fn try_write(
@@ -568,7 +568,7 @@ impl<H: Host> Dispatcher<H> {
     fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
         let shard = shard_of(volume, host.stripes(volume), range.offset, host.shards());
         host.call(shard, &[], &mut self.out, |shard, out| {
-            if shard.mode(volume) != forebay_types::Mode::Bypass {
+            if shard.volume(volume).mode() != forebay_types::Mode::Bypass {
                 shard.prefetch(volume, range, mark, out);
             }
         });
@@ -630,7 +630,7 @@ impl<H: Host> Dispatcher<H> {
                     job.parts[usize::from(name.part)].attempt.in_order = true;
                     self.run_part(host, name.job, name.part);
                 }
-                Outcome::Unlogged => self.write_unlogged(host, name),
+                Outcome::JournalFailed => self.destage_unrecorded(host, name),
             }
         }
         self.answers.clear();
@@ -649,7 +649,7 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Brings a part to the disk because the journal has failed to record it.
-    fn write_unlogged(&mut self, host: &mut H, name: PartName) {
+    fn destage_unrecorded(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {
             RequestKind::Flush => return self.flush_shards(host, name.job),
@@ -723,8 +723,8 @@ impl<H: Host> Dispatcher<H> {
             self.release_all(host);
         }
         let result = job.error.map_or(Ok(()), Err);
-        let (memory, touched) = (job.memory, job.touched);
-        host.reply(job.token, Reply { result, segments: &self.reply, memory, touched });
+        let (memory, line_hits) = (job.memory, job.line_hits);
+        host.reply(job.token, Reply { result, segments: &self.reply, memory, line_hits });
     }
 
     /// Releases the data of a read that failed in another part.
@@ -763,8 +763,8 @@ fn staged_part(staged: &[Slot], request: ByteRange, part: ByteRange) -> &[Slot] 
 }
 
 fn reply_done<H: Host>(host: &mut H, token: H::Token) {
-    let touched = Touched::default();
-    host.reply(token, Reply { result: Ok(()), segments: &[], memory: None, touched });
+    let line_hits = LineHits::default();
+    host.reply(token, Reply { result: Ok(()), segments: &[], memory: None, line_hits });
 }
 
 const fn is_private(segment: &Segment) -> bool {

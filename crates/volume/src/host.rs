@@ -2,7 +2,7 @@
 
 use crate::{JobId, Order, Streams};
 use forebay_engine::{
-    Answer, IoAction, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot, Touched,
+    Answer, IoAction, LineHits, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot,
 };
 use forebay_types::{IoError, IoResult, Stripes, VolumeId};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub struct Reply<'a, M> {
     /// The private memory that segments refer to.
     pub memory: Option<M>,
     /// Lines hit and missed.
-    pub touched: Touched,
+    pub line_hits: LineHits,
 }
 
 /// Whether a write may be acknowledged from the pool.
@@ -110,7 +110,7 @@ pub trait Host {
     /// Calls a shard under its lock. Before releasing the lock, carries out the memory steps in the
     /// outbox, which fill from `payload`, and then passes the notes to the journals. If a journal
     /// has failed, it records nothing, and the parts of the notes are answered with
-    /// [`forebay_engine::Outcome::Unlogged`].
+    /// [`forebay_engine::Outcome::JournalFailed`].
     fn call<R>(
         &mut self,
         shard: usize,

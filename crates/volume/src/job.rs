@@ -1,7 +1,7 @@
 //! Requests in flight.
 
 use crate::{Request, RequestKind, host::Host};
-use forebay_engine::{Attempt, PartId, Segment, Slot, Touched};
+use forebay_engine::{Attempt, LineHits, PartId, Segment, Slot};
 use forebay_types::{ByteRange, IoError};
 
 /// Limit of parts of one request in flight. The largest read or write has 33, or 65 if stripes
@@ -104,7 +104,7 @@ pub(crate) struct Job<H: Host> {
     /// The part of an erase's range that is not yet submitted.
     pub rest: ByteRange,
     pub error: Option<IoError>,
-    pub touched: Touched,
+    pub line_hits: LineHits,
     pub flush: FlushStage,
     /// The epoch that a run destages.
     pub epoch: u64,
@@ -126,7 +126,7 @@ impl<H: Host> Job<H> {
             pending: 1,
             rest: request.range,
             error: None,
-            touched: Touched::default(),
+            line_hits: LineHits::default(),
             flush: FlushStage::of(request.kind),
             epoch: 0,
             horizon: 0,

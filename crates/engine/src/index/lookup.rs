@@ -18,6 +18,8 @@ pub(crate) struct Index {
     /// Atomic because [`Hints`] reads them without the shard's lock.
     buckets: Arc<[AtomicU32]>,
     len: usize,
+    /// Lines of each volume, indexed by its number; zero beyond the end.
+    residents: Vec<u32>,
 }
 
 /// A view of a shard's index for prefetching into the processor cache without the shard's lock. Its
@@ -52,15 +54,20 @@ const GUESSES_MAX: usize = 8;
 impl Index {
     pub(crate) fn new(slots: usize) -> Self {
         let buckets = (0..slots * 4 / 3 + 4).map(|_| AtomicU32::new(EMPTY)).collect();
-        Self { buckets, len: 0 }
+        Self { buckets, len: 0, residents: Vec::new() }
     }
 
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
+    /// The number of lines of each volume.
+    pub(crate) fn residents(&self) -> &[u32] {
+        &self.residents
+    }
+
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.buckets.len() * size_of::<u32>()
+        self.buckets.len() * size_of::<u32>() + self.residents.capacity() * size_of::<u32>()
     }
 
     pub(crate) fn hints(&self) -> Hints {
@@ -103,6 +110,11 @@ impl Index {
         }
         self.set(at, tag(hash) << SLOT_BITS | slot);
         self.len += 1;
+        let volume = usize::from(key.volume().0);
+        if self.residents.len() <= volume {
+            self.residents.resize(volume + 1, 0);
+        }
+        self.residents[volume] += 1;
     }
 
     /// Changes the entry of `key` from slot `old`, which it must have, to `new`.
@@ -131,6 +143,7 @@ impl Index {
         }
         self.set(hole, EMPTY);
         self.len -= 1;
+        self.residents[usize::from(key.volume().0)] -= 1;
     }
 
     fn position(&self, key: LineKey, slot: Slot) -> usize {

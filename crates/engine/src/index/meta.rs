@@ -81,13 +81,13 @@ impl LineMeta {
     }
 
     /// Dirty sectors that are valid, and so can be destaged.
-    pub(crate) const fn destageable(&self) -> u8 {
+    pub const fn destageable(&self) -> u8 {
         self.dirty & self.valid
     }
 
     /// Dirty sectors damaged beyond repair. The disk's content is older than the acknowledged one,
     /// so reads of them fail until they are rewritten.
-    pub(crate) const fn lost(&self) -> u8 {
+    pub const fn lost(&self) -> u8 {
         self.dirty & !self.valid
     }
 }

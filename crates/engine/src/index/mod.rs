@@ -9,7 +9,7 @@
 //! The line table outlives the process, which may be killed between any two instructions. So each
 //! change is made in an order in which recovery can tell every intermediate state apart (listed in
 //! `recover.rs`). A slot that takes over a line marks the sectors still being copied as filling.
-//! The old slot keeps its dirty bits until [`Slots::settle`], after the copy.
+//! The old slot keeps its dirty bits until [`Slots::finish_call`], after the copy.
 
 pub(crate) mod bits;
 pub(crate) mod key;
@@ -26,11 +26,10 @@ use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::VolumeId;
 
-pub(crate) struct Slots<M> {
+/// The slots of a shard. Borrowed from [`crate::Shard::slots`], for queries only.
+pub struct Slots<M> {
     lines: M,
     index: Index,
-    /// Resident lines of each volume, indexed by its number; zero beyond the end.
-    residents: Vec<u32>,
     policy: Box<dyn Eviction>,
     /// The first free slot; the others are linked through `pins`.
     free: Slot,
@@ -57,7 +56,7 @@ pub(crate) struct Slots<M> {
 struct View<'a>(&'a [LineMeta]);
 
 impl Lines for View<'_> {
-    fn may_go(&self, slot: Slot) -> bool {
+    fn is_evictable(&self, slot: Slot) -> bool {
         let line = &self.0[slot as usize];
         line.pins == 0 && line.dirty == 0
     }
@@ -74,7 +73,6 @@ impl<M: LineTable> Slots<M> {
             unsealed: SlotSet::new(lines.len()),
             dirty: SlotSet::new(lines.len()),
             lines,
-            residents: Vec::new(),
             policy,
             free: NO_SLOT,
             unused: 0,
@@ -91,8 +89,9 @@ impl<M: LineTable> Slots<M> {
         self.lines.len()
     }
 
-    /// Slots that were ever used: those below this number.
-    pub(crate) const fn used(&self) -> Slot {
+    /// The number of slots that were ever used. Slots are first used in ascending order, so the
+    /// memory of all others is untouched.
+    pub const fn used(&self) -> Slot {
         self.unused
     }
 
@@ -101,8 +100,8 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Resident lines of a volume.
-    pub(crate) fn residents(&self, volume: VolumeId) -> u32 {
-        self.residents.get(usize::from(volume.0)).copied().unwrap_or(0)
+    pub fn resident_lines(&self, volume: VolumeId) -> u64 {
+        self.index.residents().get(usize::from(volume.0)).copied().unwrap_or(0).into()
     }
 
     pub(crate) fn get(&self, slot: Slot) -> &LineMeta {
@@ -113,8 +112,8 @@ impl<M: LineTable> Slots<M> {
         &mut self.lines[slot as usize]
     }
 
-    /// The whole table.
-    pub(crate) fn table(&self) -> &[LineMeta] {
+    /// The whole table, for tests and the lab.
+    pub fn table(&self) -> &[LineMeta] {
         &self.lines
     }
 
@@ -237,7 +236,34 @@ impl<M: LineTable> Slots<M> {
         self.index.find(key, &self.lines)
     }
 
-    pub(crate) fn hints(&self) -> crate::Hints {
+    /// The metadata of a line; [`LineMeta::FREE`] if it is not resident.
+    pub fn line(&self, key: LineKey) -> LineMeta {
+        self.find(key).map_or(LineMeta::FREE, |slot| *self.get(slot))
+    }
+
+    /// The slot of a line, if all sectors in `mask` are valid.
+    pub fn find_valid(&self, key: LineKey, mask: u8) -> Option<Slot> {
+        self.find(key).filter(|&slot| self.get(slot).valid & mask == mask)
+    }
+
+    /// Up to `count` clean lines of a volume, spread over all of its clean lines, each with the
+    /// mask of its valid sectors. While no operation is in flight, the disk has the same data.
+    pub fn clean_lines(&self, volume: VolumeId, count: usize) -> Vec<(LineKey, Slot, u8)> {
+        let is_clean = |slot: &Slot| {
+            let line = self.get(*slot);
+            line.volume() == Some(volume)
+                && line.valid != 0
+                && line.dirty == 0
+                && self.find(line.key) == Some(*slot)
+        };
+        let slots = || (0..self.unused).filter(is_clean);
+        let step = slots().count().div_ceil(count.max(1)).max(1);
+        let chosen = slots().step_by(step).take(count);
+        chosen.map(|slot| (self.get(slot).key, slot, self.get(slot).valid)).collect()
+    }
+
+    /// A view of the index for lookups without the shard's lock.
+    pub fn hints(&self) -> crate::Hints {
         self.index.hints()
     }
 
@@ -256,8 +282,7 @@ impl<M: LineTable> Slots<M> {
     /// Puts `key`, which must be absent, into a slot that was reserved for it.
     pub(crate) fn place(&mut self, slot: Slot, key: LineKey, hint: Hint) {
         self.set_key(slot, key, 0, 0);
-        self.add_to_index(key, slot);
-        self.policy.on_insert(slot, key.hash(), hint);
+        self.insert_line(key, slot, hint);
     }
 
     /// Sets the key of a reserved slot.
@@ -285,11 +310,11 @@ impl<M: LineTable> Slots<M> {
         assert!(line.has(DETACHED));
         line.flags = 0;
         let key = line.key;
-        self.insert_line(key, slot);
+        self.insert_line(key, slot, Hint::Normal);
     }
 
     /// Relocates a line from `old` to `new`, which is reserved or detached and gets one pin. The
-    /// caller copies the data. [`Slots::settle`] releases the caller's pin on `old`, unless
+    /// caller copies the data. [`Slots::finish_call`] releases the caller's pin on `old`, unless
     /// `freeze` is set: then this pin keeps the frozen slot.
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
         let line = *self.get(old);
@@ -320,39 +345,15 @@ impl<M: LineTable> Slots<M> {
         if freeze {
             self.freezing.push(old);
         } else {
-            self.keep_until_settled(old);
+            self.old_slots.push(old);
         }
-    }
-
-    /// Keeps a detached slot until the call is settled, which releases one pin.
-    fn keep_until_settled(&mut self, slot: Slot) {
-        self.old_slots.push(slot);
     }
 
     /// Makes a slot the place of a line, which must be absent, in the index and the policy.
-    fn insert_line(&mut self, key: LineKey, slot: Slot) {
-        self.add_to_index(key, slot);
-        self.policy.on_insert(slot, key.hash(), Hint::Normal);
-    }
-
-    fn add_to_index(&mut self, key: LineKey, slot: Slot) {
+    fn insert_line(&mut self, key: LineKey, slot: Slot, hint: Hint) {
         debug_assert!(self.find(key).is_none(), "line {key:?} is indexed twice");
         self.index.insert(key, slot);
-        let at = usize::from(key.volume().0);
-        if self.residents.len() <= at {
-            self.residents.resize(at + 1, 0);
-        }
-        self.residents[at] += 1;
-    }
-
-    fn remove_from_index(&mut self, key: LineKey, slot: Slot) {
-        self.index.remove(key, slot, &self.lines);
-        self.residents[usize::from(key.volume().0)] -= 1;
-    }
-
-    /// Sets how many slots of an adopted table were ever used.
-    const fn set_used(&mut self, used: Slot) {
-        self.unused = used;
+        self.policy.on_insert(slot, key.hash(), hint);
     }
 
     /// Frees the slots of an adopted table that hold no line. In descending order, so that slots
@@ -381,7 +382,7 @@ impl<M: LineTable> Slots<M> {
         (key, was_clean)
     }
 
-    /// Marks sectors as filling: recovery ignores them until the call is settled.
+    /// Marks sectors as filling: recovery ignores them until the call is finished.
     pub(crate) fn mark_filling(&mut self, slot: Slot, mask: u8) {
         self.get_mut(slot).filling |= mask;
         in_order();
@@ -390,7 +391,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Ends a call after its memory steps: filling sectors become valid, and the old slots of
     /// relocated lines are freed or left to their other pins.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn finish_call(&mut self) {
         in_order();
         self.clear_filling();
         in_order();
@@ -405,8 +406,8 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Whether [`Slots::settle`] was called after the last change.
-    pub(crate) const fn is_settled(&self) -> bool {
+    /// Whether [`Slots::finish_call`] was called after the last change.
+    pub(crate) const fn is_call_finished(&self) -> bool {
         self.filling_slots.is_empty() && self.old_slots.is_empty() && self.freezing.is_empty()
     }
 
@@ -422,7 +423,7 @@ impl<M: LineTable> Slots<M> {
         let line = *self.get(slot);
         assert!(line.dirty == 0, "a dirty line is dropped: {line:?}");
         assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
-        self.remove_from_index(line.key, slot);
+        self.index.remove(line.key, slot, &self.lines);
         self.policy.on_remove(slot);
         if line.pins == 0 {
             self.free_slot(slot);
@@ -474,7 +475,7 @@ impl<M: LineTable> Slots<M> {
         let victim = victim.or_else(|| self.find_victim())?;
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy evicted a line in use: {line:?}");
-        self.remove_from_index(line.key, victim);
+        self.index.remove(line.key, victim, &self.lines);
         self.clear(victim);
         self.evictions += 1;
         Some(victim)
@@ -519,7 +520,6 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.capacity() * size_of::<LineMeta>()
             + self.index.metadata_bytes()
-            + self.residents.capacity() * size_of::<u32>()
             + self.unsealed.metadata_bytes()
             + self.dirty.metadata_bytes()
             + self.policy.metadata_bytes()
@@ -527,7 +527,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Panics if table, index, free list and policy are inconsistent.
     pub(crate) fn self_check(&self) {
-        assert!(self.is_settled(), "the last call was not settled");
+        assert!(self.is_call_finished(), "the last call was not finished");
         let mut free = 0;
         let mut at = self.free;
         while at != NO_SLOT {
@@ -536,7 +536,7 @@ impl<M: LineTable> Slots<M> {
             at = self.get(at).pins;
         }
         let mut resident = 0;
-        let mut residents = vec![0; self.residents.len()];
+        let mut residents = vec![0u32; self.index.residents().len()];
         let mut detached = 0;
         for slot in 0..self.unused {
             let line = self.get(slot);
@@ -558,7 +558,7 @@ impl<M: LineTable> Slots<M> {
                 residents[usize::from(line.key.volume().0)] += 1;
             }
         }
-        assert_eq!(residents, self.residents, "resident lines of each volume");
+        assert_eq!(residents, self.index.residents(), "resident lines of each volume");
         let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
         assert_eq!(dirty.count(), 0, "detached slots in the set of dirty slots");
         assert_eq!(resident, self.index.len(), "resident lines in the table, and in the index");

@@ -37,6 +37,7 @@
 use crate::index::Slots;
 use crate::index::meta::{DETACHED, FROZEN, LineTable, in_order};
 use crate::{LineKey, LineMeta, MemoryStep, Slot};
+use forebay_policy::Hint;
 use forebay_types::VolumeId;
 
 /// A state of the table that no kill can produce.
@@ -134,8 +135,8 @@ const fn missing(held: u8, line_valid: u8) -> u8 {
 }
 
 impl<M: LineTable> Slots<M> {
-    /// Takes over the table. Appends the remaining copies to `steps`; nothing is settled before the
-    /// driver has made them.
+    /// Takes over the table. Appends the remaining copies to `steps`; after the driver has made
+    /// them, [`Slots::finish_call`] must be called.
     pub(crate) fn recover(
         &mut self,
         fate: &dyn Fn(VolumeId) -> Fate,
@@ -176,7 +177,7 @@ impl<M: LineTable> Slots<M> {
                 SlotContent::Free => {}
             }
         }
-        self.set_used(used.map_or(0, |last| last as Slot + 1));
+        self.unused = used.map_or(0, |last| last as Slot + 1);
         for &(slot, dirty) in &held {
             found.moving_lines += 1;
             self.merge_held(slot, dirty, steps);
@@ -197,7 +198,7 @@ impl<M: LineTable> Slots<M> {
         let lost = missing(dirty & !line.valid, there);
         self.keep_one_pin(slot);
         self.get_mut(slot).pins += 1;
-        self.keep_until_settled(slot);
+        self.old_slots.push(slot);
         if mask != 0 {
             steps.extend(MemoryStep::copies(slot, live, mask));
             self.mark_dirty(live, mask);
@@ -224,7 +225,7 @@ impl<M: LineTable> Slots<M> {
         if dirty != 0 {
             self.dirty.insert(slot);
         }
-        self.insert_line(key, slot);
+        self.insert_line(key, slot, Hint::Normal);
     }
 
     /// Empties a slot, and frees it unless I/O of the dead process may use it.

@@ -33,8 +33,8 @@ impl<M: LineTable> Writer<'_, M> {
     /// Removes the lines of a part from the pool. The scratch list then holds the result of
     /// [`Writer::forget_sectors`] for each line.
     pub(super) fn forget_lines(&mut self, part: &Part) {
-        let touched = self.look_up_pinned(part);
-        self.count_write(touched);
+        let line_hits = self.look_up_pinned(part);
+        self.count_write(line_hits);
         for at in 0..self.scratch.lines.len() {
             if let Some(slot) = self.scratch.lines[at].1.take() {
                 if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {

@@ -25,7 +25,7 @@ pub enum EraseKind {
 pub enum EraseOutcome {
     /// The erase has started; the part is answered when it completes.
     Started,
-    /// The part will be told to try again.
+    /// The part waits, and is retried after [`crate::Outcome::Retry`].
     Waiting,
     /// See [`crate::WriteOutcome::Held`].
     Held {

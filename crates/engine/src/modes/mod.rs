@@ -16,7 +16,7 @@ use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, NoteKind, Outbox, Part, Slot, Touched};
+use crate::{Attempt, LineHits, NoteKind, Outbox, Part, Slot};
 use forebay_types::{IoError, Mode};
 
 /// How often a part is throttled before it is written through to the disk.
@@ -29,7 +29,7 @@ pub enum WriteOutcome {
     Done,
     /// The write failed; the payload is no longer needed.
     Failed(IoError),
-    /// The part will be told to try again, and needs its payload then.
+    /// The part waits, and is retried after [`crate::Outcome::Retry`]; it needs its payload then.
     Waiting,
     /// The write to the disk has started; the part is answered when it completes. Until then
     /// segments of the I/O may refer to the payload.
@@ -207,8 +207,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
         fua || self.lines.is_recorded(part) || self.lines.volume.promises_stable(self.lines.planted)
     }
 
-    /// See [`crate::Shard::settle`].
-    pub(crate) fn settle(
+    /// See [`crate::Shard::destage_part`].
+    pub(crate) fn destage_part(
         &mut self,
         part: &Part,
         attempt: Attempt,
@@ -277,7 +277,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
 
     /// Looks up the lines of a part into the scratch list and pins the resident ones, so that
     /// allocating slots for the others cannot evict them.
-    fn look_up_pinned(&mut self, part: &Part) -> Touched {
+    fn look_up_pinned(&mut self, part: &Part) -> LineHits {
         self.scratch.lines.clear();
         for line in line_parts(part.volume, part.range) {
             let found = self.lines.index.find(line.key);
@@ -287,14 +287,14 @@ impl<'a, M: LineTable> Writer<'a, M> {
             self.scratch.lines.push((line, found));
         }
         let hits = self.scratch.lines.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
-        Touched { hits, misses: self.scratch.lines.len() as u32 - hits }
+        LineHits { hits, misses: self.scratch.lines.len() as u32 - hits }
     }
 
     /// Counts the lines of a write once, in the attempt that carries it out.
-    fn count_write(&mut self, touched: Touched) {
+    fn count_write(&mut self, line_hits: LineHits) {
         let counters = self.lines.volume.counters_mut();
-        counters.write_hit_lines += u64::from(touched.hits);
-        counters.write_miss_lines += u64::from(touched.misses);
+        counters.write_hit_lines += u64::from(line_hits.hits);
+        counters.write_miss_lines += u64::from(line_hits.misses);
     }
 
     fn count_through(&mut self, why: Through) {

@@ -28,7 +28,7 @@ const BRIDGE_BYTES_MAX: u64 = 16 << 10;
 pub enum ReadOutcome {
     /// The segments hold the data. The driver releases the pin of each slot in them.
     Ready,
-    /// The part will be told to try again.
+    /// The part waits, and is retried after [`crate::Outcome::Retry`].
     Waiting,
     /// A direct read has started. The segments hold the data when the part is answered.
     Started,
@@ -36,9 +36,9 @@ pub enum ReadOutcome {
     Failed(IoError),
 }
 
-/// Lines found valid and not, counted on the first attempt.
+/// The lines of a part that were hit and missed, counted in its first attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct LineHits {
     /// Lines found valid.
     pub hits: u32,
     /// Lines absent, or not valid in all requested sectors.
@@ -89,30 +89,30 @@ impl<'a, M: LineTable> Reader<'a, M> {
         attempt: Attempt,
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
-    ) -> (ReadOutcome, Touched) {
+    ) -> (ReadOutcome, LineHits) {
         let first_try = attempt == Attempt::default();
-        let mut touched = Touched::default();
+        let mut line_hits = LineHits::default();
         for line in line_parts(part.volume, part.range) {
             match self.lines.index.find(line.key) {
                 Some(slot) if self.lines.index.get(slot).valid & line.mask == line.mask => {
                     self.lines.index.pin(slot);
                     if first_try {
                         self.record_use(slot, out);
-                        touched.hits += 1;
+                        line_hits.hits += 1;
                     }
                     let place = Place::Slot { slot, offset: line.offset };
                     segments.push(Segment { place, len: line.len });
                 }
                 _ => {
                     self.unpin_segments(segments);
-                    return self.read_missing(part, attempt, touched, segments, out);
+                    return self.read_missing(part, attempt, line_hits, segments, out);
                 }
             }
         }
         if first_try {
-            self.lines.volume.counters_mut().read_hit_lines += u64::from(touched.hits);
+            self.lines.volume.counters_mut().read_hit_lines += u64::from(line_hits.hits);
         }
-        (ReadOutcome::Ready, touched)
+        (ReadOutcome::Ready, line_hits)
     }
 
     /// Records the use of a valid line by a client.
@@ -147,15 +147,15 @@ impl<'a, M: LineTable> Reader<'a, M> {
         &mut self,
         part: &Part,
         attempt: Attempt,
-        mut touched: Touched,
+        mut line_hits: LineHits,
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
-    ) -> (ReadOutcome, Touched) {
+    ) -> (ReadOutcome, LineHits) {
         if self.lines.volume.lost_sectors() > 0
             && line_parts(part.volume, part.range)
                 .any(|line| self.lines.lost_under(line.key, line.mask) != 0)
         {
-            return (ReadOutcome::Failed(IoError::Io), Touched::default());
+            return (ReadOutcome::Failed(IoError::Io), LineHits::default());
         }
         let first_try = attempt == Attempt::default();
         let mode = self.lines.volume.mode();
@@ -163,18 +163,18 @@ impl<'a, M: LineTable> Reader<'a, M> {
             mode == Mode::Bypass || attempt.count >= SHARED_ATTEMPTS || attempt.error.is_some();
         let mut fill: Vec<OpLine> = Vec::new();
         let mut wait_for = None;
-        let counted = touched.hits;
+        let counted = line_hits.hits;
         for (at, line) in line_parts(part.volume, part.range).enumerate() {
             let found = self.lines.index.find(line.key);
             let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
             if valid & line.mask == line.mask {
                 if first_try && at as u32 >= counted {
                     self.record_use(found.expect("a valid line has a slot"), out);
-                    touched.hits += 1;
+                    line_hits.hits += 1;
                 }
                 continue;
             }
-            touched.misses += 1;
+            line_hits.misses += 1;
             match self.lines.ops.busy(line.key) {
                 Some((_, OpKind::Fill)) if direct => {}
                 Some((op, OpKind::Fill)) => wait_for = Some((op, WaitFor::Result)),
@@ -185,10 +185,10 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         if first_try {
             let counters = self.lines.volume.counters_mut();
-            counters.read_hit_lines += u64::from(touched.hits);
-            counters.read_miss_lines += u64::from(touched.misses);
+            counters.read_hit_lines += u64::from(line_hits.hits);
+            counters.read_miss_lines += u64::from(line_hits.misses);
         } else {
-            touched = Touched::default();
+            line_hits = LineHits::default();
         }
         if !fill.is_empty() {
             let op = self.start_fill(fill, out);
@@ -196,7 +196,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         if let Some((op, wait_for)) = wait_for {
             self.lines.wait(op, part, wait_for);
-            return (ReadOutcome::Waiting, touched);
+            return (ReadOutcome::Waiting, line_hits);
         }
         let counters = self.lines.volume.counters_mut();
         match (attempt.error, mode) {
@@ -204,7 +204,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             (None, Mode::Bypass) => counters.direct_reads_bypass += 1,
             (None, _) => counters.direct_reads_no_room += 1,
         }
-        (self.read_direct(part, segments, out), touched)
+        (self.read_direct(part, segments, out), line_hits)
     }
 
     /// Prepares a fill of the missing sectors of a line. `None` if it gets no slot.

@@ -14,7 +14,7 @@ use crate::index::key::{LinePart, line_parts};
 use crate::index::meta::{DETACHED, LineTable};
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, Outbox, Part, Slot, Touched};
+use crate::{Attempt, LineHits, Outbox, Part, Slot};
 use forebay_types::ByteRange;
 
 impl<M: LineTable> Writer<'_, M> {
@@ -143,7 +143,7 @@ impl<M: LineTable> Writer<'_, M> {
 
     fn count_staged(&mut self, hits: usize, lines: usize) {
         let (hits, misses) = (hits as u32, (lines - hits) as u32);
-        self.count_write(Touched { hits, misses });
+        self.count_write(LineHits { hits, misses });
     }
 
     /// The lines of a part with their slots, in descending order.

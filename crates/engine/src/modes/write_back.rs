@@ -5,7 +5,7 @@ use crate::index::key::line_parts;
 use crate::index::meta::LineTable;
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, LineMeta, MemoryStep, Outbox, Part, Slot, Touched};
+use crate::{Attempt, LineHits, LineMeta, MemoryStep, Outbox, Part, Slot};
 use forebay_policy::Hint;
 use forebay_types::LINE_BYTES;
 
@@ -26,7 +26,7 @@ impl<M: LineTable> Writer<'_, M> {
         if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
-        let touched = self.look_up_pinned(part);
+        let line_hits = self.look_up_pinned(part);
         if !self.claim_slots(out) {
             // Destages hold the missing slots. They are in flight already, and a write-through
             // would queue behind them.
@@ -50,7 +50,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.mark_dirty(slot, line.mask, now_ms);
             self.lines.index.unpin(slot);
         }
-        self.count_write(touched);
+        self.count_write(line_hits);
         self.boost(part);
         self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: the data is only in the pool. It survives only what the volume's protection
@@ -76,7 +76,7 @@ impl<M: LineTable> Writer<'_, M> {
         let fill = MemoryStep::Fill { slot, offset: line.offset, payload_offset: 0, len: line.len };
         out.memory.push(fill);
         self.lines.mark_dirty(slot, line.mask, now_ms);
-        self.count_write(Touched { hits: 1, misses: 0 });
+        self.count_write(LineHits { hits: 1, misses: 0 });
         // If every write is boosted, a line that was dirty has been boosted already.
         if was_dirty == 0 || self.lines.volume.gather_below() > 0 {
             self.boost(part);

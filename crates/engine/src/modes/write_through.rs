@@ -34,8 +34,8 @@ impl<M: LineTable> Writer<'_, M> {
             return WriteOutcome::Waiting;
         }
         self.count_through(why);
-        let touched = self.look_up_pinned(part);
-        self.count_write(touched);
+        let line_hits = self.look_up_pinned(part);
+        self.count_write(line_hits);
         for at in 0..self.scratch.lines.len() {
             let (line, found) = self.scratch.lines[at];
             self.scratch.lines[at].1 = match found {

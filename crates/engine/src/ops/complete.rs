@@ -181,8 +181,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    /// Returns a line that is still dirty after its destage to the waiting lines: the destage
-    /// failed, or the line was rewritten meanwhile.
+    /// Makes a line wait for a destage again if it is still dirty after one: the destage failed, or
+    /// the line was rewritten meanwhile.
     fn clear_away(&mut self, line: &OpLine) {
         let there = self.lines.index.get(line.slot);
         if there.dirty == 0 && !there.has(DETACHED) {

@@ -29,7 +29,7 @@ use crate::ops::emit;
 use crate::ops::trial::Trial;
 use crate::ops::{KeyHasher, Op, OpLine, Ops};
 use crate::sabotage::PlantedBug;
-use crate::volume::VolumeState;
+use crate::volume::ShardVolume;
 use crate::{IoId, IoVerb, Outbox, Part, Place, Segment};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
@@ -177,7 +177,7 @@ impl Gated {
     /// The gathering state of a part, if it lies in one stripe.
     pub(crate) fn new(
         part: &Part,
-        volume: &VolumeState,
+        volume: &ShardVolume,
         fua: bool,
         turn: u64,
         begun_ms: u64,
@@ -230,7 +230,7 @@ impl<M: LineTable> Completion<'_, M> {
     /// Repeats the writes of a failed common I/O one by one, so that one bad sector does not fail
     /// them all.
     fn retry_separately(&mut self, id: IoId, joined: &[u32], now_ms: u64, out: &mut Outbox) {
-        if self.lines.planted.is(PlantedBug::PraiseGathered) {
+        if self.lines.planted.is(PlantedBug::FailOnlyFirstGathered) {
             self.complete_io(id, Err(IoError::Io), now_ms, out);
             for &op in joined {
                 self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out);

@@ -31,7 +31,7 @@ enum Stage {
     With,
     /// The sum of the times with holding back, in milliseconds.
     Without(u64),
-    Settled {
+    Decided {
         holds: bool,
     },
 }
@@ -52,7 +52,7 @@ impl Trial {
         match self.stage {
             Stage::With => true,
             Stage::Without(_) => false,
-            Stage::Settled { holds } => holds,
+            Stage::Decided { holds } => holds,
         }
     }
 
@@ -75,9 +75,9 @@ impl Trial {
                 } else {
                     PAUSE_MAX
                 };
-                Stage::Settled { holds }
+                Stage::Decided { holds }
             }
-            Stage::Settled { .. } if self.writes >= self.pause => Stage::With,
+            Stage::Decided { .. } if self.writes >= self.pause => Stage::With,
             _ => return,
         };
         (self.stage, self.writes, self.took_ms) = (stage, 0, 0);

@@ -90,29 +90,10 @@ impl<M: LineTable> Shard<M> {
         self.integrity.counters()
     }
 
-    /// The lost sectors of a line.
-    pub fn lost_of(&self, key: LineKey) -> u8 {
-        self.index.find(key).map_or(0, |slot| self.index.get(slot).lost())
-    }
-
-    /// Lost sectors of the volume. Reads of them fail until they are rewritten or erased.
-    pub fn lost_sectors(&self, volume: VolumeId) -> u64 {
-        self.volumes.get(volume).lost_sectors()
-    }
-
     /// Abandons the lost sectors of a volume: reads return what the disk has.
-    pub fn forget_lost(&mut self, volume: VolumeId) {
-        if self.lost_sectors(volume) > 0 {
-            self.on(volume).forget_lost();
-        }
-    }
-
-    pub(super) fn check_integrity(&self) {
-        self.integrity.parity().self_check(&self.index);
-        for (id, state) in self.volumes.iter() {
-            let lost = self.dirty_slots(id).map(|slot| self.index.get(slot).lost().count_ones());
-            let lost = lost.map(u64::from).sum::<u64>();
-            assert_eq!(lost, state.lost_sectors(), "lost sectors of {id}");
+    pub fn abandon_lost(&mut self, volume: VolumeId) {
+        if self.volume(volume).lost_sectors() > 0 {
+            self.on(volume).abandon_lost();
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
 use crate::{
-    Attempt, EraseKind, EraseOutcome, IoId, Outbox, Part, Place, ReadOutcome, Segment, Slot,
-    Touched, WriteOutcome, WriteTerms,
+    Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, ReadOutcome, Segment,
+    Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoResult, VolumeId};
 
@@ -20,9 +20,9 @@ impl<M: LineTable> Shard<M> {
         attempt: Attempt,
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
-    ) -> (ReadOutcome, Touched) {
+    ) -> (ReadOutcome, LineHits) {
         self.assert_part(part);
-        assert!(segments.is_empty(), "the segments of another part");
+        assert!(segments.is_empty(), "`segments` is not empty");
         // Fast path: such a read is so short that borrowing the components for a `Reader` would
         // cost a tenth of its time.
         if attempt == Attempt::default()
@@ -32,7 +32,7 @@ impl<M: LineTable> Shard<M> {
             self.volumes.get_mut(part.volume).counters_mut().read_hit_lines += 1;
             let place = Place::Slot { slot, offset: line.offset };
             segments.push(Segment { place, len: line.len });
-            return (ReadOutcome::Ready, Touched { hits: 1, misses: 0 });
+            return (ReadOutcome::Ready, LineHits { hits: 1, misses: 0 });
         }
         Reader::new(self.on(part.volume)).read(part, attempt, segments, out)
     }
@@ -101,14 +101,19 @@ impl<M: LineTable> Shard<M> {
 
     /// Destages the dirty sectors of a part, because the volume's protection failed to preserve
     /// them. `Done` means that the disk has them, at least in its own cache.
-    pub fn settle(&mut self, part: &Part, attempt: Attempt, out: &mut Outbox) -> WriteOutcome {
-        self.writer(part.volume).settle(part, attempt, out)
+    pub fn destage_part(
+        &mut self,
+        part: &Part,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        self.writer(part.volume).destage_part(part, attempt, out)
     }
 
     /// Makes the changes of a call final. The driver calls it after it has carried out the memory
     /// steps of each call, before it unlocks the shard.
-    pub fn settle_steps(&mut self) {
-        self.index.settle();
+    pub fn finish_call(&mut self) {
+        self.index.finish_call();
     }
 
     /// Completes one I/O. Called once for each [`crate::IoAction`].
@@ -135,6 +140,6 @@ impl<M: LineTable> Shard<M> {
         );
         let size_bytes = self.volumes.get(part.volume).size_bytes();
         assert!(range.fits(size_bytes), "{range} is outside of the volume");
-        assert!(self.index.is_settled(), "the last call was not settled");
+        assert!(self.index.is_call_finished(), "the last call was not finished");
     }
 }

@@ -26,7 +26,7 @@ impl<M: LineTable> Shard<M> {
     pub fn needs_tick(&self) -> bool {
         self.quota.dirty_lines() > 0
             || self.quota.throttled() > 0
-            || self.volumes.iter().any(|(_, volume)| volume.writeback().has_waiter())
+            || self.volumes.iter().any(|volume| volume.writeback().has_waiter())
     }
 
     /// Resumes the elevator: another shard has found its next stop in this one.
@@ -46,12 +46,6 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> Option<IoResult> {
         self.on(volume).destager().flush(part, now_ms, out)
-    }
-
-    /// Makes a volume ordered: only [`Shard::destage_epoch`] destages its lines from now on. Lines
-    /// that are dirty already belong to the current epoch. Call it after adding the volume.
-    pub fn set_ordered(&mut self, volume: VolumeId) {
-        self.volumes.get_mut(volume).writeback_mut().set_ordered();
     }
 
     /// The oldest epoch with dirty lines. `current` is the driver's epoch; later writes belong to

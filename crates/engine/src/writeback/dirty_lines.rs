@@ -170,7 +170,7 @@ impl DirtyLines {
         self.break_whole(line);
     }
 
-    /// Returns a line that is still dirty after its destage to the waiting lines.
+    /// Makes a line that is still dirty after a destage wait for the next one.
     pub(crate) fn clear_away(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
             chunk.away &= !bit(line);
@@ -288,6 +288,7 @@ impl DirtyLines {
         }
     }
 
+    /// Removes the stripe of a line that no longer waits from the whole ones.
     fn break_whole(&mut self, line: u64) {
         if !self.whole.is_empty()
             && let Some((first, _)) = self.stripe_lines(line)

@@ -27,8 +27,8 @@ pub(crate) struct Stop {
     pub key: LineKey,
     /// Whether it is the first line of a stripe whose lines all wait.
     pub whole: bool,
-    /// Operations of all shards that may be in flight because of this shard; zero if not too much
-    /// is dirty in it.
+    /// Operations of all shards that may be in flight because of this shard; zero if it has neither
+    /// a backlog nor throttled writers.
     pub operations: u32,
 }
 

@@ -175,7 +175,7 @@ impl Writeback {
         }
     }
 
-    /// Returns a line that is still dirty after its destage to the waiting lines.
+    /// Makes a line that is still dirty after a destage wait for the next one.
     pub(crate) fn clear_away(&mut self, line: u64) {
         self.dirty.clear_away(line);
     }

@@ -182,8 +182,8 @@ impl Scheduler {
         (Arc::clone(&self.elevator), self.shard)
     }
 
-    /// This shard, if the elevator must be told about a newly dirty line: the line, or the first
-    /// line of its whole stripe, precedes the published stop.
+    /// This shard, if a newly dirty line changes its next stop: the line, or the first line of its
+    /// whole stripe, precedes the published stop.
     pub(crate) fn shard_to_wake(&self, line: u64, whole: bool) -> Option<usize> {
         self.elevator.precedes_stop(self.shard, line, whole).then_some(self.shard)
     }

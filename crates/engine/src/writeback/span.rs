@@ -23,7 +23,7 @@ use crate::index::meta::LineTable;
 use crate::integrity::Integrity;
 use crate::modes::read::{Run, push_run};
 use crate::ops::{OpLine, Ops};
-use crate::volume::VolumeState;
+use crate::volume::ShardVolume;
 use crate::{Place, Segment, Slot};
 use forebay_types::{LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, Stripes};
 
@@ -56,7 +56,7 @@ impl Span {
 
 /// Selects the lines to destage together with a given one. Changes nothing.
 pub(crate) struct Planner<'a, M> {
-    volume: &'a VolumeState,
+    volume: &'a ShardVolume,
     index: &'a Slots<M>,
     ops: &'a Ops,
     integrity: &'a Integrity,
@@ -66,7 +66,7 @@ pub(crate) struct Planner<'a, M> {
 
 impl<'a, M: LineTable> Planner<'a, M> {
     pub(crate) const fn new(
-        volume: &'a VolumeState,
+        volume: &'a ShardVolume,
         index: &'a Slots<M>,
         ops: &'a Ops,
         integrity: &'a Integrity,
@@ -232,9 +232,9 @@ impl<'a, M: LineTable> Planner<'a, M> {
         (LineKey(key.0 - before), before + after)
     }
 
-    /// The number of lines before a line, and from it on, that may go in one run: within its
-    /// stripe, or else its region, and no more than fit one I/O. A run does not cross into another
-    /// stripe: the array would have to split it, and the rest of that stripe may still become
+    /// The maximum length of the run around a line, in lines before it and in lines from it on. A
+    /// run fits one I/O, and does not leave the line's stripe, or its region if there are no
+    /// stripes: the array would have to split it, and the rest of the other stripe may still become
     /// dirty.
     fn run_limits(&self, key: LineKey) -> (u64, u64) {
         let stripes = self.stripes();

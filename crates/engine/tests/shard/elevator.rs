@@ -16,7 +16,7 @@ fn pair() -> [Rig; 2] {
             ..ShardConfig::for_slots(32)
         };
         let mut rig = Rig::with(32, 256, Mode::WriteBack, config);
-        rig.shard.set_elevator(VOLUME, Arc::clone(&elevator), number);
+        rig.shard.volume_mut(VOLUME).set_elevator(Arc::clone(&elevator), number);
         rig
     })
 }
@@ -164,7 +164,7 @@ fn flush_fails_with_all_ios(stripes: u64, ops: u32, ops_flush: u32, order: usize
         ..ShardConfig::for_slots(64)
     };
     let mut rig = Rig::with(64, 256, Mode::WriteBack, config);
-    rig.shard.set_stripes(VOLUME, Stripes::new(4 * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(4 * LINE, 0));
     (0..stripes).for_each(|stripe| {
         assert_eq!(rig.write(stripe, stripe * 8 * LINE, 4 * LINE, 1), WriteOutcome::Done);
     });
@@ -224,7 +224,7 @@ fn a_throttled_write_is_admitted_after_an_erase_of_the_dirty_lines() {
     // The erase cleans the dirty lines.
     rigs[1].zero(2, 100 * LINE, 8 * LINE);
     rigs[1].complete(0, Ok(()));
-    assert_eq!(rigs[1].shard.dirty_lines(VOLUME), 0);
+    assert_eq!(rigs[1].shard.volume(VOLUME).dirty_lines(), 0);
     assert!(rigs[1].shard.needs_tick());
     rigs[1].tick(350);
     assert_eq!(rigs[1].take_outcome(1), Some(Outcome::Retry(None)));

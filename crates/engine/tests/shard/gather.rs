@@ -9,7 +9,7 @@ const WIDTH: u64 = 8;
 
 fn rig() -> Rig {
     let mut rig = Rig::new(64, 64, Mode::WriteThrough);
-    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
     rig
 }
 
@@ -45,7 +45,7 @@ fn a_write_without_another_in_flight_to_its_stripe_starts_at_once() {
     write(&mut rig, [4]);
     assert_eq!(lines_in_flight(&rig), [(4, 1)]);
     rig.complete_all();
-    assert_eq!(rig.shard.counters(VOLUME).writes_held, 0);
+    assert_eq!(rig.shard.volume(VOLUME).counters().writes_held, 0);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn held_back_writes_are_gathered_when_the_one_in_flight_completes() {
     rig.complete_all();
     assert_done(&mut rig, [0, 2, 7]);
     assert!([0, 2, 3, 4, 5, 7].iter().all(|&line| rig.disk[line as usize * 8..][..8] == [line; 8]));
-    let counters = rig.shard.counters(VOLUME);
+    let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.writes_held, counters.gathered_writes, counters.gathered_ios), (5, 2, 1));
     assert_eq!(rig.read_to_end(4 * LINE, 2 * LINE), [[4; 8], [5; 8]].concat());
     assert_eq!(rig.shard.pins(), 0);
@@ -103,7 +103,7 @@ fn adjacent_parts_of_lines_share_an_io() {
 #[test]
 fn a_long_write_is_never_held_back() {
     let mut rig = rig();
-    rig.shard.set_gather_below(VOLUME, 2 * LINE);
+    rig.shard.volume_mut(VOLUME).set_gather_below(2 * LINE);
     write(&mut rig, [0]);
     assert_eq!(rig.write(20, 2 * LINE, 2 * LINE, 20), WriteOutcome::Started);
     write(&mut rig, [1]);
@@ -113,7 +113,7 @@ fn a_long_write_is_never_held_back() {
     assert_eq!(lines_in_flight(&rig), [(0, 1), (1, 1)]);
     rig.complete_all();
     assert_done(&mut rig, [20, 0, 1]);
-    rig.shard.set_gather_below(VOLUME, 0);
+    rig.shard.volume_mut(VOLUME).set_gather_below(0);
     write(&mut rig, [0, 1]);
     assert_eq!(lines_in_flight(&rig), [(0, 1), (1, 1)]);
 }
@@ -121,16 +121,16 @@ fn a_long_write_is_never_held_back() {
 #[test]
 fn without_stripes_and_in_bypass_nothing_is_held_back() {
     let mut rig = rig();
-    rig.shard.set_stripes(VOLUME, Stripes::NONE);
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::NONE);
     write(&mut rig, [0, 1]);
     assert_eq!(rig.ios.len(), 2);
     rig.complete_all();
-    rig.shard.set_stripes(VOLUME, Stripes::new(LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(LINE, 0));
     write(&mut rig, [0, 1]);
     assert_eq!(rig.ios.len(), 2);
     rig.complete_all();
-    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
-    rig.shard.set_mode(VOLUME, Mode::Bypass);
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
     write(&mut rig, [0, 1]);
     assert_eq!(rig.ios.len(), 2);
 }
@@ -147,7 +147,7 @@ fn a_write_over_two_stripes_is_not_gathered() {
 #[test]
 fn a_write_without_a_slot_is_not_held_back() {
     let mut rig = Rig::new(2, 64, Mode::WriteThrough);
-    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
     write(&mut rig, [0, 1, 2, 3]);
     assert_eq!(lines_in_flight(&rig), [(0, 1), (2, 1), (3, 1)]);
     rig.complete_all();
@@ -170,8 +170,8 @@ fn the_writes_of_a_failed_gathered_io_are_retried_alone() {
     assert_done(&mut rig, [1, 3]);
     assert_eq!((rig.disk[8], rig.disk[16], rig.disk[24]), (1, Rig::on_disk(16), 3));
     assert_eq!(rig.read_to_end(LINE, 3 * LINE)[8], Rig::on_disk(16));
-    assert_eq!((rig.shard.pins(), rig.shard.operations(VOLUME)), (0, 0));
-    assert_eq!(rig.shard.counters(VOLUME).write_errors, 1);
+    assert_eq!((rig.shard.pins(), rig.shard.volume(VOLUME).operations()), (0, 0));
+    assert_eq!(rig.shard.volume(VOLUME).counters().write_errors, 1);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn held_back_writes_complete_after_a_change_of_mode() {
     for mode in [Mode::Bypass, Mode::WriteBack] {
         let mut rig = rig();
         write(&mut rig, [0, 1, 2]);
-        rig.shard.set_mode(VOLUME, mode);
+        rig.shard.volume_mut(VOLUME).set_mode(mode);
         rig.complete(0, Ok(()));
         assert_eq!(lines_in_flight(&rig), [(1, 2)]);
         rig.complete(0, Ok(()));
@@ -276,7 +276,7 @@ fn a_write_is_not_held_back_for_one_of_the_same_turn() {
 #[test]
 fn held_back_writes_fit_one_io() {
     let mut rig = Rig::new(2048, 2048, Mode::WriteThrough);
-    rig.shard.set_stripes(VOLUME, Stripes::new(1024 * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(1024 * LINE, 0));
     write(&mut rig, [0]);
     for (id, line) in [1, 129, 257].into_iter().enumerate() {
         let written = rig.write(10 + id as u64, line * LINE, 128 * LINE, 1);
@@ -284,7 +284,7 @@ fn held_back_writes_fit_one_io() {
     }
     assert_eq!(lines_in_flight(&rig), [(0, 1), (257, 128)]);
     rig.complete_all();
-    assert_eq!(rig.shard.counters(VOLUME).gathered_ios, 1);
+    assert_eq!(rig.shard.volume(VOLUME).counters().gathered_ios, 1);
 }
 
 /// Writes four adjacent lines in each round, to a disk that takes 10 ms for an I/O, with one I/O at
@@ -292,9 +292,9 @@ fn held_back_writes_fit_one_io() {
 fn rounds_with_holding(rig: &mut Rig, rounds: u64, is_serial: bool) -> Vec<u64> {
     let mut held_in = Vec::new();
     for round in 0..rounds {
-        let before = rig.shard.counters(VOLUME).writes_held;
+        let before = rig.shard.volume(VOLUME).counters().writes_held;
         write(rig, [0, 1, 2, 3]);
-        if rig.shard.counters(VOLUME).writes_held > before {
+        if rig.shard.volume(VOLUME).counters().writes_held > before {
             held_in.push(round);
         }
         while !rig.ios.is_empty() {
@@ -308,7 +308,7 @@ fn rounds_with_holding(rig: &mut Rig, rounds: u64, is_serial: bool) -> Vec<u64> 
 }
 
 #[test]
-fn a_trial_ends_holding_back_without_a_gain() {
+fn writes_are_no_longer_held_back_if_a_trial_finds_no_gain() {
     let mut rig = rig();
     let held_in = rounds_with_holding(&mut rig, 5_000, false);
     assert_eq!(held_in[..64], (0..64).collect::<Vec<_>>());
@@ -320,11 +320,11 @@ fn a_trial_ends_holding_back_without_a_gain() {
 }
 
 #[test]
-fn a_trial_keeps_holding_back_with_a_gain() {
+fn writes_are_still_held_back_if_a_trial_finds_a_gain() {
     let mut rig = rig();
     let held_in = rounds_with_holding(&mut rig, 5_000, true);
     assert!(held_in.len() > 4_500, "{}", held_in.len());
-    let counters = rig.shard.counters(VOLUME);
+    let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!(counters.gathered_writes, 3 * counters.gathered_ios);
     // The disk's behaviour changes.
     let held_in = rounds_with_holding(&mut rig, 10_000, false);

@@ -71,21 +71,21 @@ fn recover_from(snapshot: &Snapshot, disk: &[u64], deep: bool) -> (Vec<u64>, Vec
     let mut snapshots: Vec<Snapshot> = Vec::new();
     let before = trace.lock().unwrap().as_mut().map(std::mem::take).unwrap_or_default();
     snapshots.extend(before.into_iter().map(|lines| Snapshot { lines, pool: pool.clone() }));
-    let lines = shard.table().to_vec();
+    let lines = shard.slots().table().to_vec();
     run_steps(steps, &mut pool, 0, |pool| {
         snapshots.push(Snapshot { lines: lines.clone(), pool: pool.to_vec() });
     });
-    shard.settle_steps();
+    shard.finish_call();
     let after = trace.lock().unwrap().take().unwrap_or_default();
     snapshots.extend(after.into_iter().map(|lines| Snapshot { lines, pool: pool.clone() }));
     assert_eq!(shard.unclaimed(VOLUME), found.dirty_lines);
     shard.self_check();
     shard.add_volume(VOLUME, LINES * LINE, Mode::WriteBack);
     shard.self_check();
-    assert_eq!((shard.pins(), shard.dirty_lines(VOLUME) as u64), (0, found.dirty_lines));
+    assert_eq!((shard.pins(), shard.volume(VOLUME).dirty_lines() as u64), (0, found.dirty_lines));
     let content = |sector: u64| {
         let key = LineKey::new(VOLUME, sector / 8);
-        let slot = shard.slot_of(key, 1 << (sector % 8));
+        let slot = shard.slots().find_valid(key, 1 << (sector % 8));
         slot.map_or(disk[sector as usize], |slot| pool[index(slot, sector as u32 % 8 * 512)])
     };
     let content: Vec<u64> = (0..SECTORS).map(content).collect();
@@ -114,7 +114,7 @@ impl Killed {
     fn new(slots: usize, ordered: bool) -> Self {
         let mut rig = Rig::new(slots, LINES, Mode::WriteBack);
         if ordered {
-            rig.shard.set_ordered(VOLUME);
+            rig.shard.volume_mut(VOLUME).set_ordered();
             rig.epoch = 1;
         }
         rig.record_snapshots();
@@ -229,7 +229,7 @@ impl Killed {
                     self.check_snapshots();
                     self.record_outcome(id, outcome);
                 }
-                Outcome::Unlogged => unreachable!("there is no journal"),
+                Outcome::JournalFailed => unreachable!("there is no journal"),
                 Outcome::InOrder => unreachable!("there is no dispatcher"),
             }
         }
@@ -254,7 +254,7 @@ impl Killed {
             13 => self.zero(first, count),
             14 => {
                 let mode = Mode::ALL[first as usize % 3];
-                self.rig.shard.set_mode(VOLUME, mode);
+                self.rig.shard.volume_mut(VOLUME).set_mode(mode);
             }
             _ if !self.rig.ios.is_empty() => {
                 let at = first as usize % self.rig.ios.len();
@@ -290,7 +290,7 @@ fn recovered_lines_keep_their_slots_and_the_others_are_free() {
     rig.read_to_end(0, 2 * LINE);
     assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
     let (policy, config) = (Box::new(Weir::new(8)), ShardConfig::for_slots(8));
-    let table = Table::new(rig.shard.table().to_vec());
+    let table = Table::new(rig.shard.slots().table().to_vec());
     let mut steps = Vec::new();
     let (mut shard, found) =
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
@@ -306,7 +306,7 @@ fn recovered_lines_keep_their_slots_and_the_others_are_free() {
     assert_eq!((shard.unclaimed(VOLUME), shard.usage().dirty_lines), (1, 1));
     slots.iter().for_each(|&slot| shard.release(slot));
     shard.add_volume(VOLUME, 6 * LINE, Mode::WriteThrough);
-    assert_eq!((shard.unclaimed(VOLUME), shard.dirty_lines(VOLUME)), (0, 1));
+    assert_eq!((shard.unclaimed(VOLUME), shard.volume(VOLUME).dirty_lines()), (0, 1));
     shard.self_check();
 }
 
@@ -316,12 +316,12 @@ fn clean_lines_of_an_unserved_volume_can_be_dropped() {
     rig.read_to_end(0, 2 * LINE);
     assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
     let (policy, config) = (Box::new(Weir::new(8)), ShardConfig::for_slots(8));
-    let table = Table::new(rig.shard.table().to_vec());
+    let table = Table::new(rig.shard.slots().table().to_vec());
     let (mut shard, _) =
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut Vec::new()).unwrap();
-    assert_eq!(shard.resident_lines(VOLUME), 3);
+    assert_eq!(shard.slots().resident_lines(VOLUME), 3);
     assert_eq!(shard.drop_clean(VOLUME, 0, 64), None);
-    assert_eq!(shard.resident_lines(VOLUME), 1, "the dirty line stays");
+    assert_eq!(shard.slots().resident_lines(VOLUME), 1, "the dirty line stays");
     shard.self_check();
 }
 
@@ -333,7 +333,7 @@ fn slots_with_io_of_a_dead_process_are_not_reused() {
     let (outcome, _) = rig.read(2, 0, 2 * LINE);
     assert_eq!((outcome, rig.ios.len()), (ReadOutcome::Waiting, 1), "one I/O fills two lines");
     let (policy, config) = (Box::new(Lru::new(4)), ShardConfig::for_slots(4));
-    let table = Table::new(rig.shard.table().to_vec());
+    let table = Table::new(rig.shard.slots().table().to_vec());
     let mut steps = Vec::new();
     let (mut shard, found) =
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
@@ -355,7 +355,7 @@ fn slots_with_io_of_a_dead_process_are_not_reused() {
 fn a_damaged_table_is_refused() {
     let mut rig = Rig::new(4, 4, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, LINE, 7), WriteOutcome::Done);
-    let lines = rig.shard.table().to_vec();
+    let lines = rig.shard.slots().table().to_vec();
     let recover = |lines: Vec<_>, fate: Fate| {
         let (policy, config) = (Box::new(Lru::new(4)), ShardConfig::for_slots(4));
         let table = Table::new(lines);
@@ -368,6 +368,7 @@ fn a_damaged_table_is_refused() {
     let twice = vec![lines[0], lines[0], lines[1], lines[2]];
     assert_eq!(recover(twice, Fate::Kept), Some(TableDamage::Twice(key)));
 }
+
 /// The tests above fail with each of these planted bugs.
 #[cfg(feature = "sabotage")]
 #[test]

@@ -25,7 +25,7 @@ fn bytes_per_line(slots: usize, lines: impl Iterator<Item = u64>) -> f64 {
         let outcome = shard.write(&part, terms, Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
     }
     let usage = shard.usage();
     usage.metadata_bytes as f64 / usage.capacity_lines as f64
@@ -53,9 +53,9 @@ fn bytes_of_clean_volumes(slots: usize, volumes: u16) -> u64 {
     let before = shard.usage().metadata_bytes;
     for volume in (0..volumes).map(VolumeId) {
         shard.add_volume(volume, 1 << 40, Mode::WriteThrough);
-        shard.set_mode(volume, Mode::WriteBack);
+        shard.volume_mut(volume).set_mode(Mode::WriteBack);
         if volume.0 % 2 == 0 {
-            shard.set_ordered(volume);
+            shard.volume_mut(volume).set_ordered();
         }
         assert_eq!(shard.flush(volume, PartId(0), 0, &mut Outbox::default()), Some(Ok(())));
     }

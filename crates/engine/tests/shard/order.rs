@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 fn ordered(slots: usize, lines: u64) -> Rig {
     let mut rig = Rig::new(slots, lines, Mode::WriteBack);
-    rig.shard.set_ordered(VOLUME);
+    rig.shard.volume_mut(VOLUME).set_ordered();
     rig.epoch = 1;
     rig
 }
@@ -94,10 +94,10 @@ fn writes_past_the_pool_wait_for_a_frozen_version_of_a_lost_line() {
     rig.epoch = 2;
     assert_eq!(rig.write(2, 0, LINE, 20), WriteOutcome::Done);
     seal_all(&mut rig);
-    let slot = rig.shard.slot_of(LineKey::new(VOLUME, 0), 0xff).unwrap();
+    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 0), 0xff).unwrap();
     let seal = rig.shard.seal_of(slot).expect("sealed just now");
     rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
-    assert_eq!(rig.shard.lost_sectors(VOLUME), 8);
+    assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 8);
     let held = EraseOutcome::Held { dirty: true };
     assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), held);
     assert_eq!(rig.destage_epoch(100, 1), None);

@@ -63,7 +63,7 @@ fn sectors_that_a_change_keeps_are_verified_first() {
     assert_eq!((seal.valid, kept), (0xff, 0b1111_1001));
     // Two sectors are damaged; one of them has been overwritten.
     rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b0000_0110 | 0x80 });
-    assert_eq!(rig.shard.lost_sectors(VOLUME), 1);
+    assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
     assert_eq!(rig.read_to_end(512, 1024), [8, 8]);
     assert_eq!(rig.read(5, 3584, 512).0, ReadOutcome::Failed(IoError::Io));
 }
@@ -88,7 +88,7 @@ fn a_destage_carries_the_seals_of_its_lines() {
     expected[0] = Rig::on_disk(0);
     assert_eq!(rig.disk[..8], expected, "lost sectors are not destaged");
     assert_eq!(rig.disk[8..16], [6; 8]);
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 1);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 1);
 }
 
 #[test]
@@ -98,23 +98,24 @@ fn a_damaged_clean_line_leaves_the_pool() {
     seal_all(&mut rig);
     assert_eq!(walk(&mut rig, Verdict::Lost { sectors: 0xff }).len(), 2);
     assert_eq!(rig.shard.usage().resident_lines, 0);
-    assert_eq!(rig.shard.counters(VOLUME).refetched_lines, 2);
+    assert_eq!(rig.shard.volume(VOLUME).counters().refetched_lines, 2);
     assert_eq!(rig.read_to_end(0, LINE), (0..8).map(Rig::on_disk).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_line_whose_lost_sectors_are_abandoned_leaves_a_bypassed_volume() {
+fn in_bypass_a_line_is_dropped_when_its_lost_sectors_are_abandoned() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     rig.write(1, 0, LINE, 5);
     seal_all(&mut rig);
     walk(&mut rig, Verdict::Lost { sectors: 0b11 });
     assert_eq!(rig.flush(2), None);
     rig.complete_all();
-    rig.shard.set_mode(VOLUME, Mode::Bypass);
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
     rig.shard.drop_clean(VOLUME, 0, u32::MAX);
-    assert_eq!(rig.shard.resident_lines(VOLUME), 1, "the line is dirty: two sectors are lost");
-    rig.shard.forget_lost(VOLUME);
-    assert_eq!(rig.shard.resident_lines(VOLUME), 0);
+    let resident = |rig: &Rig| rig.shard.slots().resident_lines(VOLUME);
+    assert_eq!(resident(&rig), 1, "the line is dirty: two sectors are lost");
+    rig.shard.abandon_lost(VOLUME);
+    assert_eq!(resident(&rig), 0);
 }
 
 /// Fails if ticks end with the last dirty line: no call that could answer the flush cleans it.
@@ -124,17 +125,17 @@ fn a_flush_whose_last_line_is_lost_and_abandoned_is_answered_by_a_tick() {
     rig.write(1, 0, 1024, 5);
     seal_all(&mut rig);
     // The fill of the other sectors keeps the line busy, so the flush cannot destage it yet.
-    assert_eq!(rig.read(2, 0, LINE).0, ReadOutcome::Waiting);
-    assert_eq!(rig.flush(3), None);
+    rig.prefetch(0, LINE);
+    assert_eq!(rig.flush(2), None);
     assert_eq!(rig.ios.len(), 1, "the fill");
     rig.complete(0, Ok(()));
     let (seal, kept) = rig.verify.pop().expect("the fill keeps the dirty sectors");
     rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b11 });
-    rig.shard.forget_lost(VOLUME);
-    assert_eq!((rig.shard.dirty_lines(VOLUME), rig.take_outcome(3)), (0, None));
+    rig.shard.abandon_lost(VOLUME);
+    assert_eq!((rig.shard.volume(VOLUME).dirty_lines(), rig.take_outcome(2)), (0, None));
     assert!(rig.shard.needs_tick(), "a flush is unanswered");
     rig.tick(50);
-    assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Err(IoError::Io))));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Err(IoError::Io))));
     assert!(!rig.shard.needs_tick());
 }
 
@@ -145,7 +146,7 @@ fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
         rig.write(1, 0, LINE, 5);
         seal_all(&mut rig);
         walk(&mut rig, Verdict::Lost { sectors: 0b11 });
-        assert_eq!(rig.shard.lost_sectors(VOLUME), 2);
+        assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 2);
         assert_eq!(rig.read(2, 0, 1024).0, ReadOutcome::Failed(IoError::Io));
         assert_eq!(rig.read_to_end(1024, 3072), [5; 6]);
         // A fill must not read lost sectors from the disk.
@@ -160,7 +161,7 @@ fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
                 9
             }
             1 => {
-                rig.shard.set_mode(VOLUME, Mode::Bypass);
+                rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
                 assert_eq!(rig.write(4, 0, 1024, 0), WriteOutcome::Started);
                 rig.complete_all();
                 0
@@ -171,18 +172,18 @@ fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
                 0
             }
             _ => {
-                rig.shard.forget_lost(VOLUME);
+                rig.shard.abandon_lost(VOLUME);
                 Rig::on_disk(0)
             }
         };
-        assert_eq!(rig.shard.lost_sectors(VOLUME), 0, "way {way}");
-        rig.shard.set_mode(VOLUME, Mode::WriteBack);
+        assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 0, "way {way}");
+        rig.shard.volume_mut(VOLUME).set_mode(Mode::WriteBack);
         assert_eq!(rig.read_to_end(0, 512), [expected], "way {way}");
         if rig.flush(5).is_none() {
             rig.complete_all();
             assert_eq!(rig.take_outcome(5), Some(Outcome::Done(Ok(()))), "way {way}");
         }
-        assert_eq!(rig.shard.dirty_lines(VOLUME), 0, "way {way}");
+        assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0, "way {way}");
     }
 }
 

@@ -158,7 +158,7 @@ impl Rig {
         }
     }
 
-    fn settle(&mut self, value: u64) {
+    fn finish_call(&mut self, value: u64) {
         self.take_trace();
         let steps: Vec<MemoryStep> = self.out.memory.drain(..).collect();
         self.verify.extend(steps.iter().filter_map(|step| match step {
@@ -166,17 +166,17 @@ impl Rig {
             _ => None,
         }));
         let Self { shard, snapshots, pool, .. } = self;
-        let lines = snapshots.is_some().then(|| shard.table().to_vec());
+        let lines = snapshots.is_some().then(|| shard.slots().table().to_vec());
         run_steps(steps, pool, value, |pool| {
             if let (Some(snapshots), Some(lines)) = (snapshots.as_mut(), &lines) {
                 snapshots.push(Snapshot { lines: lines.clone(), pool: pool.to_vec() });
             }
         });
-        self.shard.settle_steps();
+        self.shard.finish_call();
         self.take_trace();
         if let Some(snapshots) = &mut self.snapshots {
-            snapshots
-                .push(Snapshot { lines: self.shard.table().to_vec(), pool: self.pool.clone() });
+            let lines = self.shard.slots().table().to_vec();
+            snapshots.push(Snapshot { lines, pool: self.pool.clone() });
         }
         self.ios.append(&mut self.out.ios);
         self.answers.append(&mut self.out.answers);
@@ -203,7 +203,7 @@ impl Rig {
         let terms =
             WriteTerms { fua, epoch: self.epoch, now_ms: self.now_ms, ..WriteTerms::default() };
         let outcome = self.shard.write(&part, terms, attempt, &mut self.out);
-        self.settle(value);
+        self.finish_call(value);
         outcome
     }
 
@@ -238,7 +238,7 @@ impl Rig {
         let part = Self::part(id, offset, len);
         let outcome =
             self.shard.write_staged(&part, WriteTerms::default(), attempt, slots, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
         outcome
     }
 
@@ -261,14 +261,14 @@ impl Rig {
         let part = Self::part(id, offset, len);
         let mut segments = Vec::new();
         let (outcome, _) = self.shard.read(&part, attempt, &mut segments, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
         (outcome, segments)
     }
 
     pub fn prefetch(&mut self, offset: u64, len: u64) -> u64 {
         let range = ByteRange::new(offset, len);
         let lines = self.shard.prefetch(VOLUME, range, None, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
         lines
     }
 
@@ -280,32 +280,32 @@ impl Rig {
         let kind = EraseKind::Zero { unmap: false };
         let part = Self::part(id, offset, len);
         let outcome = self.shard.erase(&part, kind, attempt, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
         outcome
     }
 
     /// Destages the epochs up to `last`.
     pub fn destage_epoch(&mut self, id: u64, last: u64) -> Option<IoResult> {
         let result = self.shard.destage_epoch(VOLUME, last, PartId(id), 0, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
         result
     }
 
     pub fn flush(&mut self, id: u64) -> Option<IoResult> {
         let result = self.shard.flush(VOLUME, PartId(id), 0, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
         result
     }
 
     pub fn tick(&mut self, now_ms: u64) {
         self.shard.tick(now_ms, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
     }
 
     /// Wakes the shard to resume the elevator.
     pub fn wake(&mut self) {
         self.shard.wake(VOLUME, self.now_ms, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
     }
 
     /// Completes the I/O at index `at` of [`Rig::ios`].
@@ -314,7 +314,7 @@ impl Rig {
         self.take_trace();
         self.apply_io(&io, result);
         self.shard.complete(io.id, result, self.now_ms, &mut self.out);
-        self.settle(0);
+        self.finish_call(0);
     }
 
     /// Applies an I/O to disk and pool.

@@ -63,7 +63,7 @@ fn a_burst_of_overwrites_reaches_the_disk_once_per_line() {
     assert_eq!(rig.flush(1), None);
     rig.complete_all();
     assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Ok(()))));
-    let counters = rig.shard.counters(VOLUME);
+    let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.destaged_lines, counters.destage_writes), (4, 4));
     assert_eq!([rig.disk[0], rig.disk[16], rig.disk[32], rig.disk[48]], [990, 991, 992, 993]);
 }
@@ -78,7 +78,7 @@ fn a_write_during_destage_moves_the_line_and_stays_dirty() {
     // The flush covers only what was acknowledged before it, and that is on the disk.
     assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.disk[..8], [1; 8]);
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 1);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 1);
     assert_eq!(rig.flush(4), None);
     rig.complete_all();
     assert_eq!(rig.disk[..8], [2, 1, 1, 1, 1, 1, 1, 1]);
@@ -137,7 +137,7 @@ fn a_write_without_a_slot_goes_through_and_keeps_pinned_data() {
     assert!(matches!(rig.ios[0].segments[0].place, Place::Private { .. }));
     rig.complete_all();
     assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.shard.counters(VOLUME).writes_through_no_room, 1);
+    assert_eq!(rig.shard.volume(VOLUME).counters().writes_through_no_room, 1);
     rig.release(&held);
     assert_eq!(rig.read_to_end(0, 512), [7]);
 }
@@ -155,8 +155,8 @@ fn a_write_through_not_covered_by_the_ups_has_fua() {
         // With a dirty limit of zero, a write-back write goes through as well.
         let config = ShardConfig { dirty_lines_max: 0, ..ShardConfig::for_slots(8) };
         let mut rig = Rig::with(8, 4, mode, config);
-        rig.shard.set_protection(VOLUME, protection);
-        rig.shard.set_unsafe_supply(VOLUME, choice);
+        rig.shard.volume_mut(VOLUME).set_protection(protection);
+        rig.shard.volume_mut(VOLUME).set_unsafe_supply(choice);
         assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Started);
         assert_eq!(rig.ios[0].verb, IoVerb::Write { fua }, "{mode} {protection:?} {choice}");
         rig.complete_all();
@@ -173,7 +173,7 @@ fn a_clean_line_is_evicted_among_many_dirty_ones() {
     for line in 256..300 {
         assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done, "line {line}");
     }
-    assert_eq!(rig.shard.counters(VOLUME).room_waits, 0);
+    assert_eq!(rig.shard.volume(VOLUME).counters().room_waits, 0);
     let lines: Vec<u64> = (0..100).chain(256..300).collect();
     for line in lines {
         assert_eq!(rig.read_to_end(line * LINE, LINE), [line; 8]);
@@ -190,20 +190,20 @@ fn a_write_without_enough_slots_relocates_no_line() {
     // Two lines being destaged would need new slots, and so does an absent one; two slots are free.
     let outcome = rig.write(3, 0, 3 * LINE, 2);
     assert_eq!(outcome, WriteOutcome::Waiting);
-    assert_eq!(rig.shard.counters(VOLUME).relocated_lines, 0);
+    assert_eq!(rig.shard.volume(VOLUME).counters().relocated_lines, 0);
     rig.complete(0, Ok(()));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 0, "the destaged lines were not relocated");
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0, "the destaged lines were not relocated");
     assert_eq!(rig.take_outcome(3), Some(Outcome::Retry(None)));
     assert_eq!(rig.write_again(3, 0, 3 * LINE, 2, false, attempt_after(None)), WriteOutcome::Done);
 }
 
 #[test]
-fn a_bad_sector_met_by_reading_ahead_fails_no_neighbour() {
+fn a_read_that_waited_for_a_failed_prefetch_is_retried_alone() {
     let mut rig = Rig::new(16, 8, Mode::WriteThrough);
     assert_eq!(rig.prefetch(0, 8 * LINE), 8);
     assert_eq!(rig.read(1, 0, LINE).0, ReadOutcome::Waiting);
     rig.complete(0, Err(IoError::Io));
-    let Some(Outcome::Retry(error)) = rig.take_outcome(1) else { panic!("told to try again") };
+    let Some(Outcome::Retry(error)) = rig.take_outcome(1) else { panic!("not retried") };
     // The retry reads only its own sectors, past the cache.
     assert_eq!(rig.read_again(1, 0, LINE, attempt_after(error)).0, ReadOutcome::Started);
     assert_eq!(rig.ios[0].range.len, LINE);
@@ -238,11 +238,11 @@ fn a_write_ignores_the_failure_of_a_read_it_waited_for() {
         WriteOutcome::Waiting
     );
     rig.complete(0, Err(IoError::Io));
-    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("told to try again") };
+    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("not retried") };
     let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
     assert_eq!(outcome, WriteOutcome::Waiting, "the dirty line under it is destaged first");
     rig.complete(0, Ok(()));
-    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("told to try again") };
+    let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("not retried") };
     let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
     assert_eq!(outcome, WriteOutcome::Started);
     assert_eq!(rig.ios[0].verb, IoVerb::Write { fua: true });
@@ -315,12 +315,12 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
             .collect();
         assert_eq!(rig.disk[..32], expected);
         assert_eq!(rig.read_to_end(0, 4 * LINE), expected);
-        assert_eq!((rig.shard.dirty_lines(VOLUME), rig.shard.pins()), (0, 0));
+        assert_eq!((rig.shard.volume(VOLUME).dirty_lines(), rig.shard.pins()), (0, 0));
     }
 }
 
 #[test]
-fn a_write_over_its_own_bad_sector_fails_and_keeps_what_was_dirty() {
+fn a_write_over_a_bad_sector_fails_and_keeps_the_dirty_data() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, 2 * LINE, 7), WriteOutcome::Done);
     assert_eq!(rig.write_again(2, 0, 512, 8, true, attempt_after(None)), WriteOutcome::Waiting);
@@ -335,21 +335,21 @@ fn a_write_over_its_own_bad_sector_fails_and_keeps_what_was_dirty() {
         "the second failure is final"
     );
     assert_eq!(rig.read_to_end(0, 2 * LINE), [7; 16]);
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 2);
     assert_eq!(rig.shard.pins(), 0);
 }
 
 /// A reply has the line pinned and no other slot is free: the dirty sectors stay in place, and the
 /// written ones become invalid.
 #[test]
-fn a_write_through_without_a_slot_keeps_dirty_sectors_beside_it() {
+fn a_write_through_without_a_slot_keeps_the_other_dirty_sectors_of_its_line() {
     for mode in [Mode::WriteThrough, Mode::Bypass] {
         let config = ShardConfig { dirty_lines_max: 1, ..ShardConfig::for_slots(1) };
         let mut rig = Rig::with(1, 4, Mode::WriteBack, config);
         assert_eq!(rig.read_to_end(0, LINE).len(), 8);
         assert_eq!(rig.write(1, 0, 512, 7), WriteOutcome::Done);
         let (_, held) = rig.read(2, 0, LINE);
-        rig.shard.set_mode(VOLUME, mode);
+        rig.shard.volume_mut(VOLUME).set_mode(mode);
         assert_eq!(rig.write(3, 1024, 512, 8), WriteOutcome::Started);
         assert!(matches!(rig.ios[0].segments[0].place, Place::Private { .. }));
         assert_eq!(rig.values(&held)[2], Rig::on_disk(2), "pinned data does not change");
@@ -357,7 +357,7 @@ fn a_write_through_without_a_slot_keeps_dirty_sectors_beside_it() {
         assert_eq!(rig.write(4, 0, 512, 9), WriteOutcome::Waiting, "the line is busy");
         rig.complete(0, Ok(()));
         assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
-        assert_eq!(rig.shard.dirty_lines(VOLUME), 1);
+        assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 1);
         assert_eq!(rig.flush(5), None);
         rig.complete_all();
         assert_eq!((rig.disk[0], rig.disk[2]), (7, 8));
@@ -386,7 +386,7 @@ fn a_write_is_counted_once_however_often_it_is_tried() {
         WriteOutcome::Started
     );
     rig.complete_all();
-    let counters = rig.shard.counters(VOLUME);
+    let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.write_hit_lines, counters.write_miss_lines), (2, 1));
     assert_eq!((counters.writes_back, counters.writes_through_fua), (1, 1));
 }
@@ -400,13 +400,13 @@ fn background_writeback_yields_to_reads_and_never_stops() {
         ..ShardConfig::for_slots(128)
     };
     let mut rig = Rig::with(128, 128, Mode::WriteBack, config);
-    rig.shard.set_pace(VOLUME, Pace { beside_reads_milli: 1_000, ..Pace::DEFAULT });
+    rig.shard.volume_mut(VOLUME).set_pace(Pace { beside_reads_milli: 1_000, ..Pace::DEFAULT });
     // Every other line, so that each is an I/O of its own.
     let write = |rig: &mut Rig, line: u64| {
         assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
     };
     (0..20).for_each(|line| write(&mut rig, line));
-    rig.shard.set_reading(VOLUME, true);
+    rig.shard.volume_mut(VOLUME).set_reading(true);
     let mut went = Vec::new();
     for now_ms in (0..5_000).step_by(50) {
         rig.tick(now_ms);
@@ -425,7 +425,7 @@ fn background_writeback_yields_to_reads_and_never_stops() {
     // Neither does destaging near the dirty limit: the nearer the limit, the faster it goes.
     rig.now_ms = 5_000;
     (0..46).for_each(|line| write(&mut rig, line));
-    let dirty = |rig: &Rig| rig.shard.dirty_lines(VOLUME);
+    let dirty = |rig: &Rig| rig.shard.volume(VOLUME).dirty_lines();
     let mut left = Vec::new();
     for now_ms in (5_000..7_000).step_by(50) {
         rig.tick(now_ms);
@@ -433,7 +433,7 @@ fn background_writeback_yields_to_reads_and_never_stops() {
         left.push(dirty(&rig));
     }
     assert!(left[4] < 40 && left[39] > 8, "fast at first, then slower: {left:?}");
-    rig.shard.set_reading(VOLUME, false);
+    rig.shard.volume_mut(VOLUME).set_reading(false);
     rig.tick(7_050);
     rig.complete_all();
     rig.tick(7_100);
@@ -450,28 +450,28 @@ fn the_dirty_limit_counts_as_far_away_without_recent_writers() {
     };
     let left_after = |pause_ms: u64| {
         let mut rig = Rig::with(128, 128, Mode::WriteBack, config);
-        rig.shard.set_pace(VOLUME, Pace { beside_reads_milli: 1_000, ..Pace::DEFAULT });
-        rig.shard.set_reading(VOLUME, true);
+        rig.shard.volume_mut(VOLUME).set_pace(Pace { beside_reads_milli: 1_000, ..Pace::DEFAULT });
+        rig.shard.volume_mut(VOLUME).set_reading(true);
         rig.now_ms = 5_000;
         for line in 0..47 {
             assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
         }
         rig.tick(5_000 + pause_ms);
         rig.complete_all();
-        rig.shard.dirty_lines(VOLUME)
+        rig.shard.volume(VOLUME).dirty_lines()
     };
     assert!(left_after(50) <= 32, "{} at once", left_after(50));
     assert!(left_after(600) >= 39, "{}: one burst", left_after(600));
 }
 
 #[test]
-fn rate_limits_apply_to_all_writeback_but_flushes() {
+fn rate_limits_apply_to_all_writeback_except_flushes() {
     let config = ShardConfig { dirty_age_ms: 0, ..ShardConfig::for_slots(64) };
     let limited =
         [Pace { ios_milli: 10_000, ..Pace::DEFAULT }, Pace { bytes: 10 * LINE, ..Pace::DEFAULT }];
     for pace in limited {
         let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
-        rig.shard.set_pace(VOLUME, pace);
+        rig.shard.volume_mut(VOLUME).set_pace(pace);
         for line in 0..30 {
             assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
         }
@@ -485,12 +485,12 @@ fn rate_limits_apply_to_all_writeback_but_flushes() {
         assert_eq!(rig.flush(100), None);
         rig.complete_all();
         assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
-        assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
+        assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0);
     }
 }
 
 #[test]
-fn a_line_cleaned_in_between_is_not_old() {
+fn a_line_destaged_since_the_last_pass_is_not_old() {
     let mut rig = Rig::new(8, 16, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     rig.tick(5_000);
@@ -510,19 +510,20 @@ fn clean_lines_are_dropped_a_few_slots_at_a_time() {
     assert_eq!(rig.prefetch(0, 8 * LINE), 8);
     rig.complete_all();
     assert_eq!(rig.write(1, 9 * LINE, LINE, 7), WriteOutcome::Done);
-    assert_eq!(rig.shard.resident_lines(VOLUME), 9);
+    let resident = |rig: &Rig| rig.shard.slots().resident_lines(VOLUME);
+    assert_eq!(resident(&rig), 9);
     // Writes past the cache invalidate what they overwrite; the other lines stay valid until
     // dropped.
-    rig.shard.set_mode(VOLUME, Mode::Bypass);
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
     assert_eq!(rig.shard.drop_clean(VOLUME, 0, 3), Some(3));
-    assert_eq!(rig.shard.resident_lines(VOLUME), 6);
+    assert_eq!(resident(&rig), 6);
     assert_eq!(rig.write(2, 5 * LINE, LINE, 8), WriteOutcome::Started);
     rig.complete_all();
     assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.shard.resident_lines(VOLUME), 5, "a bypass write drops the line it overwrites");
+    assert_eq!(resident(&rig), 5, "a bypass write drops the line it overwrites");
     assert_eq!(rig.read_to_end(6 * LINE, 512), [Rig::on_disk(48)]);
     assert_eq!(rig.shard.drop_clean(VOLUME, 3, 64), None);
-    assert_eq!(rig.shard.resident_lines(VOLUME), 1, "a dirty line stays");
+    assert_eq!(resident(&rig), 1, "a dirty line stays");
     assert_eq!(rig.read_to_end(9 * LINE, LINE), [7; 8]);
     rig.shard.self_check();
 }
@@ -533,12 +534,13 @@ fn lines_dirty_or_busy_at_a_change_to_bypass_are_dropped_later() {
     assert_eq!(rig.prefetch(0, 2 * LINE), 2);
     assert_eq!(rig.write(1, 4 * LINE, LINE, 7), WriteOutcome::Done);
     assert_eq!(rig.write(2, 6 * LINE, 512, 8), WriteOutcome::Done);
-    rig.shard.set_mode(VOLUME, Mode::Bypass);
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
     assert_eq!(rig.shard.drop_clean(VOLUME, 0, 64), None);
-    assert_eq!(rig.shard.resident_lines(VOLUME), 4, "two lines are dirty and two filling");
+    assert_eq!(rig.shard.slots().resident_lines(VOLUME), 4, "two lines are dirty and two filling");
     rig.tick(5_000);
     rig.complete_all();
-    assert_eq!((rig.shard.dirty_lines(VOLUME), rig.shard.resident_lines(VOLUME)), (0, 0));
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0);
+    assert_eq!(rig.shard.slots().resident_lines(VOLUME), 0);
     assert_eq!((rig.disk[4 * 8], rig.disk[6 * 8]), (7, 8));
     rig.shard.self_check();
 }

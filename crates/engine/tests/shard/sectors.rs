@@ -104,7 +104,7 @@ proptest! {
                     rig.complete_all();
                     prop_assert_eq!(&rig.disk, &oracle);
                 }
-                Step::SetMode(mode) => rig.shard.set_mode(VOLUME, mode),
+                Step::SetMode(mode) => rig.shard.volume_mut(VOLUME).set_mode(mode),
             }
             rig.answers.clear();
         }

@@ -103,5 +103,5 @@ fn a_line_that_is_staged_repeatedly_is_destaged_by_age() {
     }
     assert!(!rig.ios.is_empty(), "the line has been dirty for three times the age");
     rig.complete_all();
-    assert!(rig.shard.counters(VOLUME).destaged_lines > 0);
+    assert!(rig.shard.volume(VOLUME).counters().destaged_lines > 0);
 }

@@ -11,7 +11,7 @@ const WIDTH: u64 = 4;
 fn rig(slots: usize) -> Rig {
     let config = ShardConfig { destage_operations_max: 8, ..ShardConfig::for_slots(slots) };
     let mut rig = Rig::with(slots, 64, Mode::WriteBack, config);
-    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
     rig
 }
 
@@ -31,8 +31,8 @@ fn whole_stripes_are_destaged_first_and_adjacent_ones_together() {
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(4, 8), (1, 1), (12, 1)]);
     rig.complete_all();
-    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 2);
-    assert_eq!(rig.shard.counters(VOLUME).destaged_bytes, 10 * LINE);
+    assert_eq!(rig.shard.volume(VOLUME).counters().destaged_stripes, 2);
+    assert_eq!(rig.shard.volume(VOLUME).counters().destaged_bytes, 10 * LINE);
     assert_eq!(rig.disk[7 * 8], 7);
 }
 
@@ -44,11 +44,11 @@ fn stripes_that_fail_together_are_retried_in_smaller_pieces() {
     assert_eq!(writes(&rig), [(0, 12)]);
     rig.complete(0, Err(IoError::Io));
     assert_eq!(rig.take_outcome(90), None, "the failure is not attributed to any line");
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 12);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 12);
     assert!(writes(&rig).iter().all(|&(_, lines)| lines <= 4), "{:?}", writes(&rig));
     rig.complete_all();
     assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0);
     assert_eq!((rig.disk[0], rig.disk[11 * 8 + 7]), (1, 1));
     rig.shard.self_check();
 }
@@ -56,14 +56,14 @@ fn stripes_that_fail_together_are_retried_in_smaller_pieces() {
 #[test]
 fn adjacent_stripes_are_written_together_within_their_region() {
     let mut rig = Rig::with(1024, 1024, Mode::WriteBack, ShardConfig::for_slots(1024));
-    rig.shard.set_stripes(VOLUME, Stripes::new(100 * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(100 * LINE, 0));
     rig.write(1, 0, 250 * LINE, 1);
     rig.write(2, 250 * LINE, 150 * LINE, 1);
     assert_eq!(rig.flush(90), None);
     // Two stripes form a region, which is the largest I/O.
     assert_eq!(writes(&rig), [(0, 200), (200, 200)]);
     rig.complete_all();
-    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 4);
+    assert_eq!(rig.shard.volume(VOLUME).counters().destaged_stripes, 4);
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn a_stripe_is_completed_with_clean_lines() {
     let is_new = |sector| (5 * 8 + 1..6 * 8 + 1).contains(&sector);
     let on_disk = |sector| if is_new(sector) { 77 } else { Rig::on_disk(sector as u64) };
     assert!((4 * 8..8 * 8).all(|sector| rig.disk[sector] == on_disk(sector)));
-    let counters = rig.shard.counters(VOLUME);
+    let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.destaged_lines, counters.destaged_stripes), (2, 1));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0);
     rig.shard.self_check();
 }
 
@@ -92,7 +92,7 @@ fn a_stripe_less_than_half_dirty_is_not_completed() {
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(5, 1)]);
     rig.complete_all();
-    assert_eq!(rig.shard.counters(VOLUME).destaged_bytes, LINE);
+    assert_eq!(rig.shard.volume(VOLUME).counters().destaged_bytes, LINE);
 }
 
 #[test]
@@ -104,13 +104,13 @@ fn a_part_longer_than_the_dirty_limit_is_not_throttled() {
 }
 
 #[test]
-fn an_incomplete_stripe_at_the_end_is_not_a_stripe() {
+fn a_partial_stripe_at_the_end_of_the_volume_is_not_a_whole_one() {
     let mut rig = Rig::new(64, 6, Mode::WriteBack);
-    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
     rig.write(1, 4 * LINE, 2 * LINE, 7);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(4, 2)]);
-    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 0);
+    assert_eq!(rig.shard.volume(VOLUME).counters().destaged_stripes, 0);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_dirty_lines_of_a_failed_stripe_are_retried_alone() {
     rig.complete(0, Err(IoError::Io));
     rig.complete(0, Err(IoError::NoSpace));
     assert_eq!(rig.take_outcome(91), Some(Outcome::Done(Err(IoError::NoSpace))));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 2);
 }
 
 /// The dirty sectors of the lost line are invalid by then, so there is nothing to retry.
@@ -143,7 +143,7 @@ fn a_flush_does_not_wait_for_lines_lost_while_their_stripe_fails() {
     rig.write(1, 5 * LINE, 2 * LINE, 77);
     seal_all(&mut rig);
     assert_eq!(rig.flush(90), None);
-    let slot = rig.shard.slot_of(LineKey::new(VOLUME, 5), 0).unwrap();
+    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 5), 0).unwrap();
     let seal = rig.shard.seal_of(slot).unwrap();
     rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
     rig.complete(0, Err(IoError::Io));
@@ -173,7 +173,7 @@ fn a_line_rewritten_while_its_stripe_is_in_flight_stays_dirty() {
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
     assert_eq!((rig.disk[5 * 8], rig.disk[6 * 8]), (77, Rig::on_disk(6 * 8)));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 2);
     assert_eq!(rig.flush(91), None);
     rig.complete_all();
     assert_eq!((rig.disk[5 * 8], rig.disk[6 * 8]), (78, 79));
@@ -183,7 +183,7 @@ fn a_line_rewritten_while_its_stripe_is_in_flight_stays_dirty() {
 #[test]
 fn a_stripe_longer_than_an_io_is_split() {
     let mut rig = Rig::new(1024, 1024, Mode::WriteBack);
-    rig.shard.set_stripes(VOLUME, Stripes::new(600 * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(600 * LINE, 0));
     rig.write(1, 0, 600 * LINE, 5);
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(0, 256), (256, 256), (512, 88)]);
@@ -192,13 +192,13 @@ fn a_stripe_longer_than_an_io_is_split() {
     assert_eq!(rig.take_outcome(90), None);
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 1);
+    assert_eq!(rig.shard.volume(VOLUME).counters().destaged_stripes, 1);
 }
 
 #[test]
 fn a_long_write_is_boosted() {
     let mut rig = Rig::new(64, 64, Mode::WriteBack);
-    rig.shard.set_gather_below(VOLUME, 4 * LINE);
+    rig.shard.volume_mut(VOLUME).set_gather_below(4 * LINE);
     rig.write(1, 0, LINE, 1);
     rig.write(2, 10 * LINE, 4 * LINE, 2);
     rig.tick(0);
@@ -207,7 +207,7 @@ fn a_long_write_is_boosted() {
     rig.tick(5_000);
     assert_eq!(writes(&rig), [(0, 1)]);
     rig.complete_all();
-    rig.shard.set_gather_below(VOLUME, 0);
+    rig.shard.volume_mut(VOLUME).set_gather_below(0);
     rig.write(3, 20 * LINE, 512, 3);
     rig.tick(10_000);
     assert_eq!(writes(&rig), [(20, 1)].map(|(line, _)| (line, 0)), "512 bytes of one line");
@@ -217,7 +217,7 @@ fn a_long_write_is_boosted() {
 fn a_throttled_write_waits_for_a_destage() {
     let config = ShardConfig { dirty_lines_max: 8, ..ShardConfig::for_slots(32) };
     let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
-    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
     rig.write(1, 0, 8 * LINE, 1);
     assert_eq!(rig.write(2, 20 * LINE, LINE, 2), WriteOutcome::Waiting);
     assert_eq!(writes(&rig), [(0, 8)]);
@@ -227,8 +227,8 @@ fn a_throttled_write_waits_for_a_destage() {
         rig.write_again(2, 20 * LINE, LINE, 2, false, attempt_after(None)),
         WriteOutcome::Done
     );
-    assert_eq!(rig.shard.counters(VOLUME).room_waits, 1);
-    assert_eq!(rig.shard.counters(VOLUME).writes_through_dirty_limit, 0);
+    assert_eq!(rig.shard.volume(VOLUME).counters().room_waits, 1);
+    assert_eq!(rig.shard.volume(VOLUME).counters().writes_through_dirty_limit, 0);
 }
 
 /// Regression: each throttled part waited for one particular operation, which a disk could complete
@@ -259,7 +259,7 @@ fn throttled_writes_are_admitted_in_order_after_any_destage() {
         rig.write_again(11, 30 * LINE, LINE, 2, false, attempt_after(None)),
         WriteOutcome::Done
     );
-    let counters = rig.shard.counters(VOLUME);
+    let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.room_waits, counters.writes_through_dirty_limit), (2, 0));
     assert_eq!(rig.flush(90), None);
     rig.complete_all();
@@ -282,7 +282,7 @@ fn a_write_without_a_slot_waits_for_destages() {
         rig.write_again(4, 30 * LINE, LINE, 2, false, attempt_after(None)),
         WriteOutcome::Done
     );
-    assert_eq!(rig.shard.counters(VOLUME).writes_through_no_room, 0);
+    assert_eq!(rig.shard.volume(VOLUME).counters().writes_through_no_room, 0);
     rig.release(&held);
 }
 
@@ -304,7 +304,7 @@ fn a_write_at_the_dirty_limit_goes_through_if_the_disk_fails() {
 fn scattered_runs_of_a_stripe_are_destaged_together() {
     let config = ShardConfig { destage_operations_max: 1, ..ShardConfig::for_slots(64) };
     let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
-    rig.shard.set_stripes(VOLUME, Stripes::new(8 * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(8 * LINE, 0));
     for line in [1, 2, 4, 7, 9] {
         rig.write(line, line * LINE, LINE, line);
     }
@@ -312,12 +312,12 @@ fn scattered_runs_of_a_stripe_are_destaged_together() {
     assert_eq!(writes(&rig), [(1, 2), (4, 1), (7, 1)], "one operation; the next one waits");
     rig.complete(2, Ok(()));
     rig.complete(0, Ok(()));
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 5, "the operation completes as a whole");
+    assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 5, "the operation completes as a whole");
     rig.complete(0, Ok(()));
     assert_eq!(writes(&rig), [(9, 1)]);
     rig.complete_all();
     assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
-    let counters = rig.shard.counters(VOLUME);
+    let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.scattered_destages, counters.destaged_stripes), (1, 0));
     assert_eq!((counters.destaged_lines, counters.destaged_bytes), (5, 5 * LINE));
     assert_eq!([1, 2, 4, 7, 9].map(|line| rig.disk[line * 8]), [1, 2, 4, 7, 9]);
@@ -339,7 +339,7 @@ fn the_runs_of_a_failed_scattered_destage_are_retried_alone() {
     assert_eq!(rig.take_outcome(90), None, "the other run is an operation of its own now");
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
-    assert_eq!((rig.disk[6 * 8], rig.shard.dirty_lines(VOLUME)), (61, 1));
+    assert_eq!((rig.disk[6 * 8], rig.shard.volume(VOLUME).dirty_lines()), (61, 1));
     assert_eq!(rig.shard.pins(), 0);
 }
 
@@ -352,18 +352,18 @@ fn a_stripe_completed_with_clean_lines_is_not_scattered() {
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(4, 4)]);
     rig.complete_all();
-    assert_eq!((rig.shard.pins(), rig.shard.counters(VOLUME).scattered_destages), (0, 0));
+    assert_eq!((rig.shard.pins(), rig.shard.volume(VOLUME).counters().scattered_destages), (0, 0));
 }
 
 #[test]
 fn a_scattered_destage_stays_within_the_size_of_one_io() {
     let mut rig = Rig::new(2048, 1024, Mode::WriteBack);
-    rig.shard.set_stripes(VOLUME, Stripes::new(512 * LINE, 0));
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(512 * LINE, 0));
     for line in [0, 200, 255, 256, 511] {
         rig.write(line, line * LINE, LINE, line);
     }
     assert_eq!(rig.flush(90), None);
     assert_eq!(writes(&rig), [(0, 1), (200, 1), (255, 1), (256, 1), (511, 1)]);
     rig.complete_all();
-    assert_eq!(rig.shard.counters(VOLUME).scattered_destages, 2);
+    assert_eq!(rig.shard.volume(VOLUME).counters().scattered_destages, 2);
 }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_battery_that_lasts_less_than_it_did_is_said_to_age() {
+    fn an_aging_battery_is_reported_until_it_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("batteries.json");
         let mut batteries = Batteries::open(path.clone());

@@ -16,7 +16,6 @@ use forebay_runtime::{
     Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, VoidRecords,
     VolumeJournal,
 };
-use forebay_types::Fault;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -294,8 +293,7 @@ fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, OpenError
     let open = |device: &String| {
         forebay_backend::open(device, options).map_err(|error| (device.clone(), error))
     };
-    let missing =
-        |(name, error): (String, OpenError)| MissingDevice { name, error: error.with_causes() };
+    let missing = |(name, error): (String, OpenError)| MissingDevice { name, error };
     let is_alias = |error: &OpenError| matches!(error, OpenError::File(FileError::Alias { .. }));
     // Both are open at the same time, so that the second open detects an alias of the first.
     match (open(&name.journal), name.mirror.as_ref().map(open)) {

@@ -143,8 +143,8 @@ fn memory_bytes(setting: MemorySetting) -> anyhow::Result<u64> {
     Ok(machine.resolve(setting)?)
 }
 
-/// Starts the runtime, adds the volumes, and listens for clients. Waits up to `in_use_wait` for each
-/// disk and address.
+/// Starts the runtime, adds the volumes, and listens for clients. Waits up to `in_use_wait` for
+/// each disk and address.
 fn start(
     config: Config,
     pool: Option<OwnedFd>,
@@ -236,7 +236,7 @@ async fn wait_for_stop(
                     Err(problem) => {
                         tracing::error!(
                             error = sentence_of(&problem),
-                            "shutdown failed, serving on"
+                            "shutdown failed, continuing to serve"
                         );
                     }
                 }

@@ -11,14 +11,14 @@ use super::battery::Batteries;
 use crate::report::{sentence, with_remedy};
 use anyhow::{Context, anyhow};
 use forebay_api::{PowerStatus, SupplyStatus};
-use forebay_config::{Supply, SupplyPlace, UpsSettings};
+use forebay_config::{Ups, UpsSettings, UpsSource};
 use forebay_power::drivers::{
     Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Poller, now_ms,
 };
 use forebay_power::{
     Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
 };
-use forebay_runtime::Runtime;
+use forebay_runtime::{DumpReport, Runtime};
 use forebay_types::{Action, Remedy, Size, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -44,8 +44,8 @@ pub(super) trait DumpTarget: Send + Sync {
     /// The measured write speed of a dump, in bytes per second.
     fn bytes_per_second(&self) -> Option<u64>;
 
-    /// Writes the dirty data of these volumes and reads it back. Returns its size in bytes.
-    fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<u64>;
+    /// Writes the dirty data of these volumes and reads it back.
+    fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<DumpReport>;
 
     /// Called whenever the machine changes to battery power or back. On battery, a target writes
     /// nothing but dumps.
@@ -75,40 +75,40 @@ impl PowerMonitor {
         dump_target: Option<Arc<dyn DumpTarget>>,
         batteries: Batteries,
     ) -> anyhow::Result<Option<Self>> {
-        if settings.supplies.is_empty() {
+        if settings.upses.is_empty() {
             return Ok(None);
         }
         let expression = Expression::parse(&settings.needed).context("--ups-needed")?;
         let named = expression.names();
-        let known = |name: &str| settings.supplies.iter().find(|supply| supply.name == name);
+        let known = |name: &str| settings.upses.iter().find(|ups| ups.name == name);
         if let Some(name) = named.iter().find(|name| known(name).is_none()) {
             let error = anyhow!("--ups-needed names '{name}', which is not a configured UPS");
             let remedy = Remedy::from(Action::set("ups", format!("{name}@HOST")));
             return Err(with_remedy(error, remedy.or("remove it from the expression")));
         }
-        if let Some(idle) = settings.supplies.iter().find(|supply| !named.contains(&supply.name)) {
+        if let Some(idle) = settings.upses.iter().find(|ups| !named.contains(&ups.name)) {
             let error = anyhow!("--ups-needed does not name the UPS '{}'", idle.name);
             return Err(with_remedy(error, "add it to the expression, or remove its --ups"));
         }
         let (sender, observations) = mpsc::channel();
         let mut pollers = Vec::new();
-        let mut supplies = Vec::new();
+        let mut upses = Vec::new();
         for (index, name) in named.iter().enumerate() {
-            let supply = known(name).expect("the loop above found every name");
+            let ups = known(name).expect("the loop above found every name");
             let sender = sender.clone();
             let sink = Box::new(move |observation: Observation| {
                 // Fails only once the monitor's thread has ended.
                 let _ = sender.send((index, Instant::now(), observation));
             });
-            pollers.push(start_poller(supply, settings, sink)?);
-            supplies.push(supply.clone());
+            pollers.push(start_poller(ups, settings, sink)?);
+            upses.push(ups.clone());
         }
         let rules = rules(settings)?;
         let shared =
             Arc::new(Shared { status: Mutex::default(), stopping: AtomicBool::new(false) });
         let mut monitor = MonitorThread {
             controller: PowerController::new(expression, rules),
-            supplies,
+            upses,
             needed: settings.needed.clone(),
             pollers,
             observations,
@@ -159,13 +159,13 @@ fn rules(settings: &UpsSettings) -> anyhow::Result<Rules> {
 }
 
 fn start_poller(
-    supply: &Supply,
+    ups: &Ups,
     settings: &UpsSettings,
     sink: forebay_power::drivers::Sink,
 ) -> anyhow::Result<Poller> {
-    let poller = match &supply.place {
-        SupplyPlace::Nut(address) => {
-            let address: NutAddress = address.parse().with_context(|| format!("--ups {supply}"))?;
+    let poller = match &ups.place {
+        UpsSource::Nut(address) => {
+            let address: NutAddress = address.parse().with_context(|| format!("--ups {ups}"))?;
             let mut source = NutSource::new(address, POLL_INTERVAL);
             if let Some((user, password)) = &settings.login {
                 let (user, password) = (user.clone(), password.0.clone());
@@ -176,13 +176,13 @@ fn start_poller(
             }
             Poller::start(source, POLL_INTERVAL, sink)
         }
-        SupplyPlace::Command(words) => {
+        UpsSource::Command(words) => {
             let (program, arguments) =
                 words.split_first().expect("the configuration requires a program");
             let source = CommandSource::new(program.clone(), arguments.to_vec(), POLL_INTERVAL);
             Poller::start(source, POLL_INTERVAL, sink)
         }
-        SupplyPlace::File(path) => Poller::start(FileSource::new(path), POLL_INTERVAL, sink),
+        UpsSource::File(path) => Poller::start(FileSource::new(path), POLL_INTERVAL, sink),
     };
     Ok(poller?)
 }
@@ -198,7 +198,7 @@ enum Dump {
 
 struct MonitorThread {
     controller: PowerController,
-    supplies: Vec<Supply>,
+    upses: Vec<Ups>,
     needed: String,
     pollers: Vec<Poller>,
     observations: Receiver<(usize, Instant, Observation)>,
@@ -224,8 +224,8 @@ impl MonitorThread {
     fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let observed_at = match self.observations.recv_timeout(TICK) {
-                Ok((supply, at, observation)) => {
-                    self.controller.observe(supply, now_ms(), observation);
+                Ok((ups, at, observation)) => {
+                    self.controller.observe(ups, now_ms(), observation);
                     self.record_batteries();
                     Some(at)
                 }
@@ -243,7 +243,7 @@ impl MonitorThread {
     }
 
     fn record_batteries(&mut self) {
-        for (name, _, reading) in self.controller.supplies() {
+        for (name, _, reading) in self.controller.upses() {
             if let Some(reading) = reading {
                 self.batteries.observe(name, reading);
             }
@@ -342,9 +342,9 @@ impl MonitorThread {
     fn dump(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         let volumes = self.runtime.power_volumes();
-        let bytes = match &self.dump_target {
+        let report = match &self.dump_target {
             Some(target) => target.dump(&volumes)?,
-            None if self.dirty_bytes == 0 => 0,
+            None if self.dirty_bytes == 0 => DumpReport::default(),
             None => anyhow::bail!("there is no vault for {} of dirty data", Size(self.dirty_bytes)),
         };
         let unsynced = self.runtime.sync_power(SYNC_TIMEOUT);
@@ -354,8 +354,13 @@ impl MonitorThread {
              {}",
             unsynced.join(", ")
         );
-        let ms = begun.elapsed().as_millis() as u64;
-        tracing::warn!(size = %Size(bytes), ms, "dump complete and verified, power may be cut");
+        tracing::warn!(
+            size = %Size(report.bytes),
+            sealed_ms = report.sealed_ms,
+            relocated_batches = report.failures,
+            total_ms = begun.elapsed().as_millis() as u64,
+            "dump complete and verified, power may be cut"
+        );
         Ok(())
     }
 
@@ -380,7 +385,7 @@ impl MonitorThread {
 
     /// Notifies the servers of the UPSes that the data is safe and power may be cut.
     fn release(&self) {
-        for (poller, ups) in self.pollers.iter().zip(&self.supplies) {
+        for (poller, ups) in self.pollers.iter().zip(&self.upses) {
             if !poller.release(RELEASE_TIMEOUT) {
                 tracing::warn!(%ups, "cannot notify the UPS's server that power may be cut");
             }
@@ -388,10 +393,10 @@ impl MonitorThread {
     }
 
     fn update_status(&self, decision: &Decision) {
-        let supplies = self.controller.supplies().zip(&self.supplies);
-        let supplies = supplies.map(|((name, verdict, reading), supply)| SupplyStatus {
+        let upses = self.controller.upses().zip(&self.upses);
+        let upses = upses.map(|((name, verdict, reading), ups)| SupplyStatus {
             name: name.to_owned(),
-            place: supply.to_string(),
+            place: ups.to_string(),
             verdict: verdict.to_string(),
             status: reading.and_then(|reading| Some(reading.status.as_ref()?.to_string())),
             charge_percent: reading.and_then(|reading| reading.charge_percent),
@@ -415,8 +420,11 @@ impl MonitorThread {
             forecast: decision.forecast.to_string(),
             halted: !matches!(self.dump, Dump::None),
             needed: self.needed.clone(),
-            supplies: supplies.collect(),
+            supplies: upses.collect(),
         };
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 }
+
+#[cfg(test)]
+mod tests;

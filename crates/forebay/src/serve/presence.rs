@@ -1,8 +1,8 @@
 //! A thread that checks once a second that the files in use are still in place: journals, vault and
 //! disks, through the runtime, and the state directory.
 //!
-//! If the state directory was deleted or replaced, the thread creates it again, with its records
-//! and sockets. Without it, the failure of a journal could not be recorded, and no client could
+//! If the state directory was deleted or replaced, the thread recreates it with its records and
+//! sockets. Without it, the failure of a journal could not be recorded, and no client could
 //! reach the control server.
 
 use super::manager::Daemon;
@@ -63,7 +63,7 @@ struct Monitored {
     serve_control: ServeControl,
     /// Consecutive checks that did not find the state directory.
     misses: u32,
-    /// The state directory cannot be created again, which has been logged.
+    /// The state directory cannot be recreated, which has been logged.
     is_failing: bool,
 }
 
@@ -75,7 +75,7 @@ impl Monitored {
             return;
         }
         self.misses += 1;
-        // The program that deletes it may still be running.
+        // The deletion may still be in progress.
         if self.misses < 2 {
             return;
         }
@@ -83,20 +83,20 @@ impl Monitored {
         if !self.is_failing {
             tracing::error!(
                 %path,
-                "state directory was deleted or replaced, creating it again; records of journals \
-                 and vaults not in use are lost"
+                "state directory was deleted or replaced, recreating it; records of journals and \
+                 vaults not in use are lost"
             );
         }
-        match self.renew() {
+        match self.recreate() {
             Ok(()) => {
-                tracing::warn!(%path, "state directory created again");
+                tracing::warn!(%path, "state directory recreated");
                 (self.misses, self.is_failing) = (0, false);
             }
             Err(error) if !self.is_failing => {
                 tracing::error!(
                     %path,
                     error = sentence(&error),
-                    "cannot create the state directory again; if a journal fails, writes wait, as \
+                    "cannot recreate the state directory; if a journal fails, writes wait, because \
                      the failure cannot be recorded: stop the daemon with SIGTERM, correct the \
                      directory, and start it again"
                 );
@@ -106,7 +106,7 @@ impl Monitored {
         }
     }
 
-    fn renew(&mut self) -> anyhow::Result<()> {
+    fn recreate(&mut self) -> anyhow::Result<()> {
         self.state = StateDir::take(self.state.path())?;
         self.daemon.runtime().renew_records()?;
         (self.serve_control)(&self.state)?;

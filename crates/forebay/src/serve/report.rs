@@ -183,9 +183,7 @@ fn state_reason(figures: &Figures) -> Option<String> {
         ));
     }
     let failing = figures.engine.destage_errors > 0 && figures.dirty_bytes > 0;
-    failing.then(|| {
-        "the backing store fails to take dirty data, which is kept and tried again".to_owned()
-    })
+    failing.then(|| "the backing store refuses dirty data, which is kept and retried".to_owned())
 }
 
 fn counters(figures: &Figures) -> Counters {

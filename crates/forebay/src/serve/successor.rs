@@ -25,7 +25,7 @@ pub(super) fn check(program: &Path) -> Result<(), Problem> {
         let message = format!("{} does not start ({reason})", program.display());
         return fail(
             message,
-            "put a working program there, and upgrade again; the server goes on as it was",
+            "put a working program there, and upgrade again; the running server is unchanged",
         );
     }
     let mut arguments = std::env::args_os().skip(1);
@@ -33,7 +33,7 @@ pub(super) fn check(program: &Path) -> Result<(), Problem> {
     let command: Vec<OsString> = arguments.by_ref().take(1).collect();
     if let Err(reason) = run(Command::new(program).args(command).arg("--check").args(arguments)) {
         let message = format!("the new program refuses the configuration: {reason}");
-        return fail(message, "correct it, and upgrade again; the server goes on as it was");
+        return fail(message, "correct it, and upgrade again; the running server is unchanged");
     }
     Ok(())
 }

@@ -150,10 +150,10 @@ impl DumpTarget for VaultDumpTarget {
         self.0.measured_bytes_per_second()
     }
 
-    fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<u64> {
+    fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<DumpReport> {
         let report = self.0.dump(volumes, None)?;
         anyhow::ensure!(report.verified, "the dump was not read back: {report}");
-        Ok(report.bytes)
+        Ok(report)
     }
 
     fn empty(&self) -> anyhow::Result<()> {

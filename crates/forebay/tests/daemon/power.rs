@@ -89,8 +89,12 @@ impl UpsMachine {
     }
 
     pub(crate) fn start(&self) -> Daemon {
+        self.start_by(Daemon::start_with)
+    }
+
+    fn start_by(&self, start: fn(&Path, &str, &str, &[String], &[&str]) -> Daemon) -> Daemon {
         let vault = format!("{}", self.path("vault").display());
-        Daemon::start_with(
+        start(
             self.directory.path(),
             "auto",
             "96MiB",
@@ -226,6 +230,22 @@ fn dirty_data_dumped_at_low_battery_is_restored_from_the_vault() {
     daemon.stop();
 }
 
+#[test]
+fn a_dump_is_logged_once() {
+    let machine = UpsMachine::new("");
+    let ups = machine.start_ups();
+    let daemon = machine.start_by(Daemon::start_logged);
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let mut client = daemon.client("disk");
+    write_all(&mut client);
+    ups.set_status("OB DISCHRG LB");
+    let log = || std::fs::read_to_string(machine.path("log")).unwrap();
+    wait_until("power may be cut", PATIENCE, || log().contains("power may be cut"));
+    drop(client);
+    daemon.kill();
+    assert_eq!(log().matches("dump complete").count(), 1, "{}", log());
+}
+
 /// Under a safe UPS, acknowledged zeroes may still be in the disk's cache. The daemon also flushes
 /// the disk every two seconds, so a single round could pass by chance.
 #[test]
@@ -303,7 +323,7 @@ fn unsafe_supply_disk_cache_acknowledges_writes_from_the_disk_cache() {
     assert_eq!(machine.on_disk(2), content(2));
     let settings = VolumeSettings::from([("unsafe-supply", "never")]);
     let error = control.set_volume("disk", &settings).unwrap_err().explained();
-    assert!(error.contains("no unsafe-supply 'never': use stable or disk-cache"), "{error}");
+    assert!(error.contains("unknown unsafe-supply 'never': use stable or disk-cache"), "{error}");
     drop(client);
     daemon.stop();
 }

@@ -170,6 +170,21 @@ impl Daemon {
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
+    /// Like [`Self::start_with`], with the log in the file `log` of the directory.
+    pub fn start_logged(
+        directory: &Path,
+        io: &str,
+        memory: &str,
+        volumes: &[String],
+        arguments: &[&str],
+    ) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, io, memory, volumes);
+        let log = std::fs::File::create(directory.join("log")).unwrap();
+        command.args(["--keeper", "no"]).args(arguments).stderr(log);
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
     /// Starts a daemon with a limit on open descriptors.
     pub fn start_limited(directory: &Path, io: &str, volume: &str, descriptors: u32) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));

@@ -93,7 +93,8 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
     for times in 1..3 {
         daemon.terminate();
         wait_until("the failed stop is logged", PATIENCE, || {
-            let failed = "shutdown failed, serving on error=\"volume 'writes' still has 4096 bytes";
+            let failed = "shutdown failed, continuing to serve \
+                          error=\"volume 'writes' still has 4096 bytes";
             log().matches(failed).count() == times
         });
         assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "the daemon keeps serving");

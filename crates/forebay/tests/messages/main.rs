@@ -1,7 +1,7 @@
-//! What the program says to bad input, each case with its exact message, kept as pages beside this
-//! file. Set `UPDATE_GOLDEN=1` to write the pages anew, and read what the change does to them.
+//! The exact error messages for invalid input, kept as pages in this directory. `UPDATE_GOLDEN=1`
+//! rewrites the pages; review the differences.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use forebay_api::{AddVolume, BlockingClient, ClientError};
 use forebay_control::{Server, StateDir, fake::FakeManager};
@@ -11,22 +11,22 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Compares what was said with the page of this name.
-fn compare(page: &str, said: &str) {
+/// Compares the output with the page of this name.
+fn compare(page: &str, output: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/messages").join(page);
     if std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
-        fs::write(&path, said).unwrap();
+        fs::write(&path, output).unwrap();
     }
     let golden = fs::read_to_string(&path).unwrap_or_default();
-    for (old, new) in golden.lines().zip(said.lines()) {
+    for (old, new) in golden.lines().zip(output.lines()) {
         assert_eq!(old, new, "{page} differs: run this test with UPDATE_GOLDEN=1");
     }
-    assert_eq!(golden.lines().count(), said.lines().count(), "{page} has another length");
+    assert_eq!(golden.lines().count(), output.lines().count(), "the length of {page} differs");
 }
 
-/// Runs the program in `directory`. Gives the arguments, its exit code, and what it said, with
-/// `DIR` for the directory.
-fn said(directory: &Path, arguments: &[&str]) -> String {
+/// Runs the program in `directory`, which must fail. Returns the arguments, its standard error with
+/// `DIR` for the directory, and its exit code.
+fn run(directory: &Path, arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
         .args(arguments)
         .env_remove("XDG_RUNTIME_DIR")
@@ -37,12 +37,12 @@ fn said(directory: &Path, arguments: &[&str]) -> String {
     let text = String::from_utf8(output.stderr).unwrap();
     let text = text.replace(&directory.display().to_string(), "DIR");
     let code = output.status.code().unwrap_or(-1);
-    assert_ne!(code, 0, "{arguments:?} is no bad input");
+    assert_ne!(code, 0, "{arguments:?} is accepted");
     format!("$ forebay {}\n{}[{code}]\n\n", arguments.join(" "), text)
 }
 
 #[test]
-fn the_command_line() {
+fn command_line_errors() {
     let directory = tempfile::tempdir().unwrap();
     let mut page = String::new();
     for arguments in [
@@ -93,9 +93,9 @@ fn the_command_line() {
         &["volume", "set", "d", "colour=blue"],
         &["status"],
     ] {
-        page += &said(directory.path(), arguments);
+        page += &run(directory.path(), arguments);
     }
-    // What the machine has is not the same everywhere.
+    // The available memory differs between machines.
     let available = " exceeds the ";
     let page: Vec<_> = page
         .lines()
@@ -111,7 +111,7 @@ fn the_command_line() {
 }
 
 #[test]
-fn the_configuration_file() {
+fn configuration_file_errors() {
     let directory = tempfile::tempdir().unwrap();
     let mut page = String::new();
     for text in [
@@ -133,16 +133,16 @@ fn the_configuration_file() {
         for line in text.lines() {
             writeln!(page, "| {line}").unwrap();
         }
-        page += &said(directory.path(), &["serve", "--config", "f.toml"]);
+        page += &run(directory.path(), &["serve", "--config", "f.toml"]);
     }
     fs::write(directory.path().join("f.toml"), [0xff, 0xfe]).unwrap();
-    page += "| (bytes that are no text)\n";
-    page += &said(directory.path(), &["serve", "--config", "f.toml"]);
+    page += "| (bytes that are not text)\n";
+    page += &run(directory.path(), &["serve", "--config", "f.toml"]);
     compare("configuration.txt", &page);
 }
 
 #[test]
-fn devices() {
+fn device_errors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     File::create(path.join("disk.img")).unwrap().set_len(1 << 20).unwrap();
@@ -178,22 +178,22 @@ fn devices() {
         "nbd+unix:///x?socket=none.sock",
         "nbd://%zz/x",
     ] {
-        page += &said(path, &[&serve[..], &["--volume", &format!("d={backing}")]].concat());
+        page += &run(path, &[&serve[..], &["--volume", &format!("d={backing}")]].concat());
     }
     for volume in [
         "d=disk.img,protection=journal,journal=none.img",
         "d=disk.img,protection=journal,journal=memory:64MiB",
     ] {
-        page += &said(path, &[&serve[..], &["--volume", volume]].concat());
+        page += &run(path, &[&serve[..], &["--volume", volume]].concat());
     }
-    page += &said(path, &[&serve[..], &["disk.img", "--vault", "text"]].concat());
-    page += &said(path, &[&serve[..], &["--check", "none.img"]].concat());
-    page += &said(path, &[&serve[..], &["--check", "disk.img", "--nbd", "unix:none/s"]].concat());
+    page += &run(path, &[&serve[..], &["disk.img", "--vault", "text"]].concat());
+    page += &run(path, &[&serve[..], &["--check", "none.img"]].concat());
+    page += &run(path, &[&serve[..], &["--check", "disk.img", "--nbd", "unix:none/s"]].concat());
     compare("devices.txt", &page);
 }
 
 #[test]
-fn the_api() {
+fn api_errors() {
     let directory = tempfile::tempdir().unwrap();
     let state = StateDir::take(directory.path()).unwrap();
     let server = Server::bind(&state).unwrap();

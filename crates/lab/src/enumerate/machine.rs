@@ -133,7 +133,8 @@ impl Machine {
             let policy = PolicyKind::Lru.build(LINES_PER_SHARD);
             let mut world = PooledShard::new(LINES_PER_SHARD, policy, config);
             setup.add_to(&mut world.shard, number);
-            world.shard.set_pace(VOLUME, Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT });
+            let pace = Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT };
+            world.shard.volume_mut(VOLUME).set_pace(pace);
             #[cfg(feature = "sabotage")]
             if let Some(super::Bug::Engine(bug)) = self.bug {
                 world.shard.plant(bug);
@@ -363,7 +364,7 @@ impl Host for Machine {
             self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
-        self.shards[shard].shard.settle_steps();
+        self.shards[shard].shard.finish_call();
         for note in std::mem::take(&mut out.notes) {
             out.answers.extend(self.take_note(shard, &note, payload));
         }

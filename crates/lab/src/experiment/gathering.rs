@@ -87,10 +87,11 @@ impl Clients for Writers {
 fn machine(disk: &str, gathers: bool) -> Machine {
     let mut machine = Machine::new(disk, 64 * MIB).unwrap();
     machine.configure(|shard| {
-        shard.set_mode(VOLUME, Mode::WriteThrough);
-        shard.set_gather_below(VOLUME, if gathers { MIB } else { 0 });
+        let volume = shard.volume_mut(VOLUME);
+        volume.set_mode(Mode::WriteThrough);
+        volume.set_gather_below(if gathers { MIB } else { 0 });
         if disk == NARROW {
-            shard.set_stripes(VOLUME, Stripes::new(256 * KIB, 0));
+            volume.set_stripes(Stripes::new(256 * KIB, 0));
         }
     });
     machine

@@ -9,7 +9,7 @@ use forebay_engine::{
     Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Protection, Shard,
     ShardConfig,
 };
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, ReadTimes, Seen, Weir};
+use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace, ReadTimes, Weir};
 use forebay_types::{
     ByteRange, DiskGeometry, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId,
 };
@@ -151,15 +151,17 @@ impl CacheHost {
     }
 
     fn poll_governor(&mut self) -> Pace {
-        let counters = || self.shards.iter().map(|shard| shard.counters(VOLUME));
-        self.governor.look(&Seen {
+        let counters = || self.shards.iter().map(|shard| shard.volume(VOLUME).counters());
+        self.governor.update(&DiskSample {
             now_ms: self.now_ns / 1_000_000,
             reads: std::mem::take(&mut self.reads),
+            prefetched_lines: counters().map(|counters| counters.prefetched_lines).sum(),
+            missed_lines: counters().map(|counters| counters.read_miss_lines).sum(),
             written_milli: Pace::bursts_milli(
                 counters().map(|counters| counters.destage_writes).sum(),
                 counters().map(|counters| counters.destaged_bytes).sum(),
             ),
-            writing: self.shards.iter().any(|shard| shard.destaging(VOLUME) > 0),
+            writing: self.shards.iter().any(|shard| shard.volume(VOLUME).destaging() > 0),
             dirty_milli: Pace::bursts_milli(0, self.dirty_bytes()),
         })
     }
@@ -174,8 +176,9 @@ impl CacheHost {
         let due = self.shards.iter_mut().enumerate().filter(|(_, shard)| shard.needs_tick());
         due.zip(0..)
             .map(|((at, shard), turn)| {
-                shard.set_reading(VOLUME, reading);
-                shard.set_pace(VOLUME, pace.share(shares, turn, turns, now_ms));
+                let volume = shard.volume_mut(VOLUME);
+                volume.set_reading(reading);
+                volume.set_pace(pace.share(shares, turn, turns, now_ms));
                 at
             })
             .collect()
@@ -189,7 +192,7 @@ impl CacheHost {
     #[cfg(test)]
     pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
         let mut sum = forebay_engine::VolumeCounters::default();
-        self.shards.iter().for_each(|shard| sum.add(shard.counters(VOLUME)));
+        self.shards.iter().for_each(|shard| sum.add(shard.volume(VOLUME).counters()));
         sum
     }
 
@@ -234,7 +237,7 @@ impl Host for CacheHost {
         let result = call(shard, out);
         // No memory exists that the steps would change, and no line has a seal.
         out.memory.clear();
-        shard.settle_steps();
+        shard.finish_call();
         result
     }
 

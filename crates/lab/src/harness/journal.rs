@@ -58,7 +58,7 @@ pub(crate) fn answer_to_record(part: PartId, outcome: RecordOutcome) -> Option<A
     let outcome = match outcome {
         RecordOutcome::Recorded => return None,
         RecordOutcome::Unneeded => Outcome::Done(Ok(())),
-        RecordOutcome::Refused => Outcome::Unlogged,
+        RecordOutcome::Refused => Outcome::JournalFailed,
         RecordOutcome::NoSpace => Outcome::Done(Err(IoError::NoSpace)),
     };
     Some(Answer { part, outcome })
@@ -68,7 +68,7 @@ pub(crate) fn answer_to_record(part: PartId, outcome: RecordOutcome) -> Option<A
 pub(crate) const fn answer_to_notification((part, notification): (PartId, Notification)) -> Answer {
     let outcome = match notification {
         Notification::Durable => Outcome::Done(Ok(())),
-        Notification::Lost(_) => Outcome::Unlogged,
+        Notification::Lost(_) => Outcome::JournalFailed,
         Notification::Retry => Outcome::Retry(None),
     };
     Answer { part, outcome }

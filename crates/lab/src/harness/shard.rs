@@ -53,16 +53,17 @@ impl VolumeSetup {
 
     pub(crate) fn add_to(&self, shard: &mut LabShard, number: usize) {
         shard.add_volume(self.id, self.bytes, self.mode);
-        shard.set_stripes(self.id, self.stripes);
+        let volume = shard.volume_mut(self.id);
+        volume.set_stripes(self.stripes);
         if let Some(elevator) = &self.elevator {
-            shard.set_elevator(self.id, Arc::clone(elevator), number);
+            volume.set_elevator(Arc::clone(elevator), number);
         }
         if let Some(bytes) = self.gather_below {
-            shard.set_gather_below(self.id, bytes);
+            volume.set_gather_below(bytes);
         }
-        shard.set_protection(self.id, self.protection);
+        volume.set_protection(self.protection);
         if self.is_ordered {
-            shard.set_ordered(self.id);
+            volume.set_ordered();
         }
     }
 }
@@ -91,13 +92,13 @@ impl PooledShard {
         let (shard, found) = recovered.expect("a killed process leaves a valid table");
         let mut world = Self { shard, pool };
         steps.into_iter().for_each(|step| world.apply_step(step, &[]));
-        world.shard.settle_steps();
+        world.shard.finish_call();
         (world, found)
     }
 
     /// Copies of the table and the data, as a killed process leaves them.
     pub(crate) fn snapshot(&self) -> (Vec<LineMeta>, Vec<u64>) {
-        (self.shard.table().to_vec(), self.pool.clone())
+        (self.shard.slots().table().to_vec(), self.pool.clone())
     }
 
     /// Executes a memory step that the shard requested.

@@ -159,7 +159,7 @@ impl Lirs {
             if node == NIL {
                 return None;
             }
-            if !self.is_ghost(node) && self.is_lir[node as usize] && lines.may_go(node) {
+            if !self.is_ghost(node) && self.is_lir[node as usize] && lines.is_evictable(node) {
                 self.forget_lir(node);
                 return Some(node);
             }
@@ -219,7 +219,7 @@ impl Eviction for Lirs {
     }
 
     fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
-        let Some(slot) = self.queue_links.last_that_may_go(&mut self.queue, lines) else {
+        let Some(slot) = self.queue_links.last_evictable(&mut self.queue, lines) else {
             return self.evict_lir(lines);
         };
         self.queue_links.remove(&mut self.queue, slot);

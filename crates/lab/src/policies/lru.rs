@@ -34,7 +34,7 @@ impl Eviction for Lru {
     }
 
     fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
-        let slot = self.links.last_that_may_go(&mut self.recency, lines)?;
+        let slot = self.links.last_evictable(&mut self.recency, lines)?;
         self.links.remove(&mut self.recency, slot);
         Some(slot)
     }

@@ -59,14 +59,14 @@ impl<const N: usize> Queues<N> {
         self.links.move_to_front(&mut self.lists[queue], slot);
     }
 
-    /// The evictable slot nearest to the back of a queue, see [`Links::last_that_may_go`].
-    pub fn last_that_may_go(&mut self, queue: usize, lines: &dyn Lines) -> Option<Slot> {
-        self.links.last_that_may_go(&mut self.lists[queue], lines)
+    /// The evictable slot nearest to the back of a queue, see [`Links::last_evictable`].
+    pub fn last_evictable(&mut self, queue: usize, lines: &dyn Lines) -> Option<Slot> {
+        self.links.last_evictable(&mut self.lists[queue], lines)
     }
 
     /// Removes the evictable slot nearest to the back of a queue.
     pub fn evict(&mut self, queue: usize, lines: &dyn Lines) -> Option<Slot> {
-        let slot = self.last_that_may_go(queue, lines)?;
+        let slot = self.last_evictable(queue, lines)?;
         self.remove(slot);
         Some(slot)
     }

@@ -71,7 +71,7 @@ impl S3Fifo {
             if self.hits[slot as usize] >= self.hits_to_promote {
                 self.queues.move_to(MAIN, slot);
                 self.hits[slot as usize] = 0;
-            } else if lines.may_go(slot) {
+            } else if lines.is_evictable(slot) {
                 self.queues.remove(slot);
                 self.ghosts.push(lines.key(slot));
                 return Some(slot);
@@ -91,7 +91,7 @@ impl S3Fifo {
         while passed < PASS_OVER_MAX.min(self.queues.len(MAIN)) {
             let slot = self.queues.back(MAIN);
             let hits = &mut self.hits[slot as usize];
-            if *hits == 0 && lines.may_go(slot) {
+            if *hits == 0 && lines.is_evictable(slot) {
                 self.queues.remove(slot);
                 return Some(slot);
             }

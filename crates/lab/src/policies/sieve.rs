@@ -59,7 +59,7 @@ impl Eviction for Sieve {
             self.hand = self.links.fore(slot);
             if self.visited[slot as usize] {
                 self.visited[slot as usize] = false;
-            } else if lines.may_go(slot) {
+            } else if lines.is_evictable(slot) {
                 self.unlink(slot);
                 return Some(slot);
             } else {

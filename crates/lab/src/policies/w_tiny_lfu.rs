@@ -100,8 +100,8 @@ impl WTinyLfu {
 
     /// Compares the last line of the window with the last one of probation and evicts one.
     fn evict_loser(&mut self, lines: &dyn Lines) -> Option<Slot> {
-        let candidate = self.queues.last_that_may_go(WINDOW, lines)?;
-        let Some(victim) = self.queues.last_that_may_go(PROBATION, lines) else {
+        let candidate = self.queues.last_evictable(WINDOW, lines)?;
+        let Some(victim) = self.queues.last_evictable(PROBATION, lines) else {
             self.queues.remove(candidate);
             return Some(candidate);
         };

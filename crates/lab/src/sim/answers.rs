@@ -138,9 +138,9 @@ impl World {
             let is_left = |shard: &PooledShard| {
                 let shard = &shard.shard;
                 shard.has_volume(id)
-                    && shard.dirty_lines(id) == 0
-                    && shard.operations(id) == 0
-                    && shard.resident_lines(id) > 0
+                    && shard.volume(id).dirty_lines() == 0
+                    && shard.volume(id).operations() == 0
+                    && shard.slots().resident_lines(id) > 0
             };
             if self.volumes[at].is_emptied && self.shards.iter().any(is_left) {
                 self.violate(None, format!("volume {at} is bypassed and keeps clean lines"));

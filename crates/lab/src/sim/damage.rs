@@ -198,7 +198,7 @@ impl World {
             return Vec::new();
         }
         let shard = &self.shards[shard].shard;
-        (0..shard.used_slots()).filter_map(|slot| shard.seal_of(slot)).collect()
+        (0..shard.slots().used()).filter_map(|slot| shard.seal_of(slot)).collect()
     }
 
     /// Checks that a call verified each sealed line of which it keeps a part.
@@ -209,7 +209,7 @@ impl World {
                 _ => false,
             };
             // Another line may have taken the slot.
-            let here = self.shards[shard].shard.slot_of(seal.key, 0);
+            let here = self.shards[shard].shard.slots().find_valid(seal.key, 0);
             let (mut filled, mut is_copied) = (0, false);
             for step in steps.iter().take_while(|step| !verifies(step)) {
                 match *step {
@@ -272,7 +272,7 @@ impl World {
     fn record_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
         let Verdict::Lost { sectors } = verdict else { return };
         let volume = sealed.key.volume();
-        let lost = self.shards[shard].shard.lost_of(sealed.key);
+        let lost = self.shards[shard].shard.slots().line(sealed.key).lost();
         let first = sealed.key.offset() / SECTOR_BYTES;
         if let Some((_, history)) = &mut self.volumes[usize::from(volume.0)].order {
             let sectors = (0..8).filter(|at| (lost | sectors) >> at & 1 != 0);
@@ -352,7 +352,8 @@ impl World {
             let mut lost = Lost::new();
             for line in 0..self.volumes[at].sectors.div_ceil(8) {
                 let key = LineKey::new(VolumeId(at as u16), line);
-                let mask = self.shards.iter().fold(0, |all, one| all | one.shard.lost_of(key));
+                let lines = self.shards.iter().map(|one| one.shard.slots().line(key));
+                let mask = lines.fold(0, |all, line| all | line.lost());
                 for sector in (0..8).filter(|sector| mask >> sector & 1 != 0) {
                     lost.insert(line * 8 + sector, self.moment);
                 }
@@ -378,7 +379,8 @@ impl World {
     pub(crate) fn check_none_lost(&mut self) {
         for volume in 0..self.volumes.len() {
             let id = VolumeId(volume as u16);
-            let left: u64 = self.shards.iter().map(|shard| shard.shard.lost_sectors(id)).sum();
+            let volumes = self.shards.iter().map(|shard| shard.shard.volume(id));
+            let left: u64 = volumes.map(|volume| volume.lost_sectors()).sum();
             if left > 0 || self.is_lost(id, None) {
                 let first = self.volumes[volume].lost.keys().next().copied().unwrap_or(0);
                 let place = Some((volume as u16, first));

@@ -254,8 +254,9 @@ impl Simulation {
                 for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
                     let shard = &mut self.world.shards[shard].shard;
                     if shard.has_volume(volume) {
-                        shard.set_reading(volume, reading);
-                        shard.set_pace(volume, pace);
+                        let volume = shard.volume_mut(volume);
+                        volume.set_reading(reading);
+                        volume.set_pace(pace);
                     }
                 }
                 let worker = self.any_worker();
@@ -387,7 +388,7 @@ impl Simulation {
         state.is_emptied = mode == Mode::Bypass && self.world.plan.drop_clean != 0;
         let is_emptied = state.is_emptied;
         for shard in &mut self.world.shards {
-            shard.shard.set_mode(VolumeId(volume), mode);
+            shard.shard.volume_mut(VolumeId(volume)).set_mode(mode);
             if is_emptied {
                 shard.shard.drop_clean(VolumeId(volume), 0, Slot::MAX);
             }

@@ -100,7 +100,7 @@ impl World {
         let number = shard_of(id, self.stripes_of(id), sector * SECTOR_BYTES, self.shards.len());
         let one = &self.shards[number];
         let (line, at) = (sector / u64::from(SECTORS_PER_LINE), sector as u32 % SECTORS_PER_LINE);
-        match one.shard.slot_of(LineKey::new(id, line), 1 << at) {
+        match one.shard.slots().find_valid(LineKey::new(id, line), 1 << at) {
             Some(slot) => (one.stamp(slot, at * SECTOR_BYTES as u32), true),
             None => (self.volumes[usize::from(volume)].disk.content()[sector as usize], false),
         }
@@ -181,7 +181,7 @@ impl World {
             for sector in std::mem::take(lost).into_keys().filter(|_| !keeps_each) {
                 oracle.restart(sector, disk.content()[sector as usize]);
             }
-            shards.iter_mut().for_each(|one| one.shard.forget_lost(VolumeId(at as u16)));
+            shards.iter_mut().for_each(|one| one.shard.abandon_lost(VolumeId(at as u16)));
         }
     }
 
@@ -192,7 +192,8 @@ impl World {
         for volume in volumes.filter(|&volume| self.has_journal(volume)) {
             for one in &self.shards {
                 for (key, mask) in one.shard.dirty_sectors(volume) {
-                    let slot = one.shard.slot_of(key, mask).expect("dirty sectors are valid");
+                    let found = one.shard.slots().find_valid(key, mask);
+                    let slot = found.expect("dirty sectors are valid");
                     for sector in (0..SECTORS_PER_LINE).filter(|at| mask >> at & 1 != 0) {
                         let offset = sector * SECTOR_BYTES as u32;
                         let range = ByteRange::new(key.offset() + u64::from(offset), SECTOR_BYTES);

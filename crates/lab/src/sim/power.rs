@@ -17,7 +17,7 @@ use super::world::{VolumeState, World};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::oracle::{Promise, is_change};
-use forebay_engine::Part;
+use forebay_engine::{LineKey, Part};
 use forebay_journal::{Extent, Source};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, PowerGate, RequestKind};
@@ -188,7 +188,7 @@ impl World {
                 if is_open { (None, false) } else { (Some(self.moment), true) };
         }
         let dirty = |&volume: &VolumeId| -> usize {
-            self.shards.iter().map(|shard| shard.shard.dirty_lines(volume)).sum()
+            self.shards.iter().map(|shard| shard.shard.volume(volume).dirty_lines()).sum()
         };
         let dirty_lines: usize = volumes.iter().map(dirty).sum();
         let max = if self.power.is_open { plan.dirty_lines_max } else { 0 };
@@ -215,8 +215,7 @@ impl World {
 
     /// Dumps the dirty data of a volume in a shard to the vault.
     pub(crate) fn dump_lines(&mut self, shard: usize, volume: VolumeId) {
-        let mut keys = Vec::new();
-        self.shards[shard].shard.dirty_keys(volume, &mut keys);
+        let keys: Vec<LineKey> = self.shards[shard].shard.volume(volume).dirty_keys().collect();
         for key in keys {
             if self.strikes(Sabotage::SkipVaultLine) {
                 continue;

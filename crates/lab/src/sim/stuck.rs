@@ -146,7 +146,7 @@ impl World {
         let shard = shard_of(id, self.stripes_of(id), range.offset, self.shards.len());
         let bit = 1 << (sector % u64::from(SECTORS_PER_LINE));
         let one = &mut self.shards[shard];
-        if one.shard.lost_of(key) & bit == 0 {
+        if one.shard.slots().line(key).lost() & bit == 0 {
             return;
         }
         let Some(slot) = one.shard.idle_slot_of(key) else { return };
@@ -203,9 +203,9 @@ impl World {
         let Stage::Record { next } = stuck.stage else { unreachable!("the stage is Record") };
         for (at, &(shard, key, before, _)) in stuck.lines.iter().enumerate().skip(next) {
             let one = &self.shards[shard];
-            let dirty = one.shard.dirty_of(key);
-            let is_lost = one.shard.lost_of(key) != 0;
-            if is_lost {
+            let line = one.shard.slots().line(key);
+            let dirty = line.destageable();
+            if line.lost() != 0 {
                 // Lost data is neither recorded again nor on the disk.
                 self.fence(stuck);
                 return false;
@@ -229,7 +229,8 @@ impl World {
                     journal.log.withdraw();
                     continue;
                 }
-                let slot = one.shard.slot_of(key, dirty).expect("dirty sectors are valid");
+                let found = one.shard.slots().find_valid(key, dirty);
+                let slot = found.expect("dirty sectors are valid");
                 let bytes = one.bytes_of(&[slot], range);
                 let entry = Entry { kind: RecordKind::Write, volume: stuck.number, range };
                 let taken = journal.log.append(entry, [&bytes[..]].into_iter(), None);

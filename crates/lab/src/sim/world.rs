@@ -26,7 +26,7 @@ use crate::harness::slab::Slab;
 use forebay_ecc::Code;
 use forebay_engine::{
     Answer, Elevator, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Protection,
-    Shard, VolumeCounters,
+    Shard,
 };
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
@@ -269,8 +269,8 @@ impl World {
     pub(crate) fn collect_counters(&mut self) {
         for shard in &self.shards {
             for volume in 0..self.volumes.len() {
-                let counters: &VolumeCounters = shard.shard.counters(VolumeId(volume as u16));
-                self.report.counters.add(counters);
+                let volume = shard.shard.volume(VolumeId(volume as u16));
+                self.report.counters.add(volume.counters());
             }
             self.report.evicted_lines += shard.shard.usage().evicted_lines;
         }
@@ -362,7 +362,7 @@ impl Host for World {
             self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
-        self.shards[shard].shard.settle_steps();
+        self.shards[shard].shard.finish_call();
         if self.is_dead() {
             out.notes.clear();
         }

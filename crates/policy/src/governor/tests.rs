@@ -47,7 +47,7 @@ impl Bench {
 
     fn run(&mut self, seconds: u64) {
         let end_us = self.now_us + seconds * 1_000_000;
-        let (mut sampled_us, mut seen) = (self.now_us, Seen::default());
+        let (mut sampled_us, mut sample) = (self.now_us, DiskSample::default());
         while self.now_us < end_us {
             // A destage already in progress delays the read.
             let rate = self.pace.beside_reads_milli.min(1_000_000);
@@ -62,14 +62,14 @@ impl Bench {
             self.tokens_milli = (self.tokens_milli + rate * took_us / 1_000_000).min(5_000);
             self.now_us = self.free_us;
             self.reads.push(took_us);
-            seen.reads.add(ReadTimes::bucket_of(took_us), 1);
+            sample.reads.add(ReadTimes::bucket_of(took_us), 1);
             if self.now_us - sampled_us >= TICK_US {
-                seen.now_ms = self.now_us / 1_000;
-                seen.written_milli = self.written * 1_000;
-                seen.dirty_milli = self.dirty * 1_000;
-                self.pace = self.governor.look(&seen);
+                sample.now_ms = self.now_us / 1_000;
+                sample.written_milli = self.written * 1_000;
+                sample.dirty_milli = self.dirty * 1_000;
+                self.pace = self.governor.update(&sample);
                 self.paces.push(self.pace.beside_reads_milli);
-                (sampled_us, seen) = (self.now_us, Seen::default());
+                (sampled_us, sample) = (self.now_us, DiskSample::default());
             }
         }
     }
@@ -151,10 +151,10 @@ fn old_dirty_data_is_destaged_regardless_of_reads() {
 #[test]
 fn the_operators_limits_apply_until_they_are_removed() {
     let mut governor = Governor::new(Limits { bytes: 5 << 20, ios: 7, ..Limits::default() });
-    let pace = governor.look(&Seen::default());
+    let pace = governor.update(&DiskSample::default());
     assert_eq!((pace.bytes, pace.ios_milli), (5 << 20, 7_000));
     governor.set_limits(Limits::default());
-    let pace = governor.look(&Seen::default());
+    let pace = governor.update(&DiskSample::default());
     assert_eq!((pace.bytes, pace.ios_milli), (u64::MAX, u64::MAX));
 }
 
@@ -185,4 +185,31 @@ fn the_p99_is_accurate_to_a_sixteenth() {
         assert!(bucket < ReadTimes::BUCKETS);
         assert!(ReadTimes::least_us(bucket) <= us.max(16));
     }
+}
+
+#[test]
+fn a_sequential_stream_is_slowed_as_little_as_possible() {
+    let mut bench = Bench::new(NO_AGE_LIMIT, 8_000);
+    bench.run(30);
+    let (mut sample, rate) = (DiskSample::default(), bench.pace.beside_reads_milli);
+    sample.now_ms = bench.now_us / 1_000;
+    sample.dirty_milli = 1_000_000;
+    let look = |governor: &mut Governor, sample: &mut DiskSample, prefetched, missed| {
+        sample.now_ms += 50;
+        sample.prefetched_lines += prefetched;
+        sample.missed_lines += missed;
+        governor.update(sample).beside_reads_milli
+    };
+    let governor = &mut bench.governor;
+    assert!(rate > PACE_MIN_MILLI);
+    assert_eq!(look(governor, &mut sample, 0, 100), rate, "random reads are no stream");
+    // The client waits for each line that is being prefetched.
+    assert_eq!(look(governor, &mut sample, 256, 256), PACE_MIN_MILLI);
+    assert_eq!(look(governor, &mut sample, 0, 0), PACE_MIN_MILLI, "the next window is in flight");
+    sample.now_ms += STREAM_MS;
+    assert_eq!(look(governor, &mut sample, 0, 100), rate, "the stream has ended");
+    // A single stream among many random reads does not count.
+    assert_eq!(look(governor, &mut sample, 16, 100), rate);
+    governor.set_limits(Limits { target: ReadTarget::Micros(40_000), ..NO_AGE_LIMIT });
+    assert!(look(governor, &mut sample, 256, 0) > PACE_MIN_MILLI, "the operator's target applies");
 }

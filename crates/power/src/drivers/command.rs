@@ -112,7 +112,8 @@ impl Source for CommandSource {
     fn read(&mut self) -> Observation {
         let fail = |kind, what: String| {
             let program = &self.program;
-            ReadError::new(kind, format!("UPS command '{program}' failed: {what}"))
+            let message = format!("UPS command '{program}' failed: {what}");
+            ReadError::new(kind, message, "run it by hand and check its output")
         };
         let output = self.run().map_err(|error| match error.kind() {
             ErrorKind::TimedOut => {

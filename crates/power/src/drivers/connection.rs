@@ -3,9 +3,10 @@
 use super::Authority;
 use crate::nut::{Command, Event, Reply, ReplyParser};
 use crate::{ReadError, ReadErrorKind};
-use forebay_types::Fault;
+use forebay_types::{Action, Fault, Remedy};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -77,11 +78,8 @@ impl Connection {
             } else {
                 ReadErrorKind::Unreachable
             };
-            let remedy = "check that upsd runs and listens there";
-            ReadError::new(
-                kind,
-                format!("cannot connect to NUT server {server}: {error}; {remedy}"),
-            )
+            let message = format!("cannot connect to NUT server {server}: {error}");
+            ReadError::new(kind, message, "check that upsd runs and listens there")
         };
         let mut last = ErrorKind::AddrNotAvailable.into();
         for address in (host, port).to_socket_addrs().map_err(fail)? {
@@ -107,35 +105,29 @@ impl Connection {
         host: &str,
         authority: &Authority,
     ) -> Result<Self, ReadError> {
-        let Self { server, timeout, .. } = &self;
-        let fail = |what: String| {
-            let remedy = "check its certificate and the CA file";
-            ReadError::new(
-                ReadErrorKind::Tls,
-                format!("TLS with NUT server {what} failed: {remedy}"),
-            )
+        let (server, timeout) = (self.server.clone(), self.timeout);
+        let fail = |reason: &dyn fmt::Display, remedy: Remedy| {
+            let message = format!("TLS with NUT server {server} failed: {reason}");
+            ReadError::new(ReadErrorKind::Tls, message, remedy)
         };
-        let server = server.clone();
-        let timeout = *timeout;
+        let untrusted = |reason: &dyn fmt::Display| {
+            fail(reason, "check its certificate and the CA file".into())
+        };
         match self.ask(&Command::StartTls)? {
             Reply::Ok(_) => {}
-            Reply::Err(code) => return Err(fail(format!("{server} ({code})"))),
+            Reply::Err(code) => return Err(fail(&code, code.remedy())),
             _ => return Err(self.malformed("unexpected reply")),
         }
         let Stream::Plain(socket) = self.stream else {
-            return Err(fail(format!("{server} (TLS is already active)")));
+            return Err(fail(&"TLS is already active", Action::Report.into()));
         };
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|error| fail(format!("{server} ({error})")))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| untrusted(&error))?;
         let session = ClientConnection::new(Arc::clone(&authority.0), name)
-            .map_err(|error| fail(format!("{server} ({error})")))?;
+            .map_err(|error| untrusted(&error))?;
         let mut stream = StreamOwned::new(session, socket);
         stream.sock.until = Instant::now() + timeout;
         while stream.conn.is_handshaking() {
-            stream
-                .conn
-                .complete_io(&mut stream.sock)
-                .map_err(|error| fail(format!("{server} ({error})")))?;
+            stream.conn.complete_io(&mut stream.sock).map_err(|error| untrusted(&error))?;
         }
         let stream = Stream::Tls(Box::new(stream));
         Ok(Self { stream, parser: ReplyParser::new(), server, timeout })
@@ -144,9 +136,9 @@ impl Connection {
     /// Sends a command and receives its reply. After an error, drop the connection.
     pub(super) fn ask(&mut self, command: &Command) -> Result<Reply, ReadError> {
         let mut line = Vec::new();
-        command
-            .encode(&mut line)
-            .map_err(|error| ReadError::new(ReadErrorKind::Malformed, error.explained()))?;
+        command.encode(&mut line).map_err(|error| {
+            ReadError::new(ReadErrorKind::Malformed, error.to_string(), error.remedy())
+        })?;
         self.stream.socket().until = Instant::now() + self.timeout;
         let sent = match &mut self.stream {
             Stream::Plain(stream) => stream.write_all(&line),
@@ -185,15 +177,16 @@ impl Connection {
         if is_timeout(error) {
             let ms = self.timeout.as_millis();
             let message = format!("NUT server {server} did not answer within {ms} ms");
-            return ReadError::new(ReadErrorKind::TimedOut, message);
+            let remedy = "check the server and the network";
+            return ReadError::new(ReadErrorKind::TimedOut, message, remedy);
         }
         let message = format!("NUT server {server} closed the connection: {error}");
-        ReadError::new(ReadErrorKind::Closed, message)
+        ReadError::new(ReadErrorKind::Closed, message, "see the log of upsd")
     }
 
     fn malformed(&self, what: &str) -> ReadError {
         let message = format!("invalid reply from {}, not a NUT server: {what}", self.server);
-        ReadError::new(ReadErrorKind::Malformed, message)
+        ReadError::new(ReadErrorKind::Malformed, message, "check the address of the NUT server")
     }
 }
 

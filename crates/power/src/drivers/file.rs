@@ -57,7 +57,8 @@ impl Source for FileSource {
     fn read(&mut self) -> Observation {
         self.try_read().map_err(|error| {
             let path = self.path.display();
-            ReadError::new(ReadErrorKind::File, format!("cannot read {path}: {error}"))
+            let message = format!("cannot read {path}: {error}");
+            ReadError::new(ReadErrorKind::File, message, "check the program that writes it")
         })
     }
 }

@@ -9,8 +9,9 @@
 
 use super::connection::Connection;
 use super::{Authority, NutAddress, Source};
-use crate::nut::{Command, Reply};
+use crate::nut::{Command, ErrorCode, ProtocolError, Reply};
 use crate::{Observation, ReadError, ReadErrorKind, Reading};
+use forebay_types::Fault;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -89,15 +90,14 @@ impl NutSource {
             None => self.connect()?,
         };
         let name = &self.address.name;
-        let malformed = |error| {
-            let message = format!("{}: {error}", self.address);
-            ReadError::new(ReadErrorKind::Malformed, message)
-        };
         let reply = connection.ask(&Command::ListVar(name))?;
         let observation = match &reply {
             // The connection works; only the UPS does not.
             Reply::Err(code) => Err(self.refused(code)),
-            reply => Ok(Reading::from_variables(reply.variables(name).map_err(malformed)?)),
+            reply => {
+                let variables = reply.variables(name).map_err(|error| self.malformed(error))?;
+                Ok(Reading::from_variables(variables))
+            }
         };
         self.connection = Some(connection);
         observation
@@ -121,18 +121,20 @@ impl NutSource {
             match connection.ask(&command)? {
                 Reply::Ok(_) => {}
                 Reply::Err(code) => return Err(self.refused(&code)),
-                _ => {
-                    let message = format!("{}: unexpected reply", self.address);
-                    return Err(ReadError::new(ReadErrorKind::Malformed, message));
-                }
+                _ => return Err(self.malformed(ProtocolError::Unexpected)),
             }
         }
         Ok(connection)
     }
 
-    fn refused(&self, code: &impl fmt::Display) -> ReadError {
+    fn refused(&self, code: &ErrorCode) -> ReadError {
         let message = format!("NUT server refused {}: {code}", self.address);
-        ReadError::new(ReadErrorKind::Refused, message)
+        ReadError::new(ReadErrorKind::Refused, message, code.remedy())
+    }
+
+    fn malformed(&self, error: ProtocolError) -> ReadError {
+        let message = format!("{}: {error}", self.address);
+        ReadError::new(ReadErrorKind::Malformed, message, "check the version of the NUT server")
     }
 
     /// Consecutive failed connection attempts.
@@ -150,7 +152,8 @@ impl NutSource {
         self.failures = self.failures.saturating_add(1);
         if self.failures.is_power_of_two() {
             let failures = self.failures;
-            tracing::warn!(ups = %self.address, failures, %error, "UPS read failed");
+            let error = error.explained();
+            tracing::warn!(ups = %self.address, failures, error, "UPS read failed");
         }
         self.backoff = Some((Instant::now() + backoff, error.clone()));
     }
@@ -182,7 +185,8 @@ impl Source for NutSource {
         if let Some(mut connection) = self.connection.take()
             && let Err(error) = connection.ask(&Command::Logout)
         {
-            tracing::warn!(ups = %self.address, %error, "NUT logout failed");
+            let error = error.explained();
+            tracing::warn!(ups = %self.address, error, "NUT logout failed");
         }
     }
 }

@@ -71,9 +71,9 @@ impl Command<'_> {
             Self::StartTls => ("STARTTLS", "", None),
             Self::Username(name) => ("USERNAME", "user name", Some(name)),
             Self::Password(password) => ("PASSWORD", "password", Some(password)),
-            Self::Login(supply) => ("LOGIN", "UPS name", Some(supply)),
+            Self::Login(ups) => ("LOGIN", "UPS name", Some(ups)),
             Self::Logout => ("LOGOUT", "", None),
-            Self::ListVar(supply) => ("LIST VAR", "UPS name", Some(supply)),
+            Self::ListVar(ups) => ("LIST VAR", "UPS name", Some(ups)),
         };
         if let Some(argument) = argument {
             check(what, argument)?;

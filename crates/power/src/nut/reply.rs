@@ -1,6 +1,7 @@
 //! Replies of a NUT server.
 
 use super::line::{Lines, ProtocolError, split_words};
+use forebay_types::{Action, Remedy};
 use std::fmt;
 
 /// Maximum number of rows in a list. A UPS has tens of variables, rarely two hundred.
@@ -134,13 +135,13 @@ fn take_row(
 }
 
 impl Reply {
-    /// The variables of `supply`, if this is the reply to `LIST VAR`.
+    /// The variables of `ups`, if this is the reply to `LIST VAR`.
     ///
     /// # Errors
     /// If it is another reply, or a row is not a pair of name and value.
-    pub fn variables(&self, supply: &str) -> Result<Vec<(&str, &str)>, ProtocolError> {
+    pub fn variables(&self, ups: &str) -> Result<Vec<(&str, &str)>, ProtocolError> {
         let Self::List { what, rows } = self else { return Err(ProtocolError::Unexpected) };
-        if !matches!(&what[..], [kind, of] if kind == "VAR" && of == supply) {
+        if !matches!(&what[..], [kind, of] if kind == "VAR" && of == ups) {
             return Err(ProtocolError::Unexpected);
         }
         rows.iter()
@@ -158,20 +159,37 @@ impl ErrorCode {
         &self.0
     }
 
-    /// The meaning of common codes, and what to do.
+    /// The meaning of common codes.
     pub fn meaning(&self) -> &'static str {
-        match self.0.split(' ').next().unwrap_or("") {
-            "DATA-STALE" => "the UPS driver has no current data: check the driver and the cable",
-            "DRIVER-NOT-CONNECTED" => "the UPS driver is not running: start it",
-            "UNKNOWN-UPS" => "no UPS of that name: list the names with `upsc -l HOST`",
-            "ACCESS-DENIED" => "user, password or permissions are wrong: check upsd.users",
-            "USERNAME-REQUIRED" | "PASSWORD-REQUIRED" => "login required: set user and password",
-            "FEATURE-NOT-CONFIGURED" => {
-                "the server has no TLS certificate: configure or disable TLS"
-            }
+        match self.name() {
+            "DATA-STALE" => "the UPS driver has no current data",
+            "DRIVER-NOT-CONNECTED" => "the UPS driver is not running",
+            "UNKNOWN-UPS" => "no UPS of that name",
+            "ACCESS-DENIED" => "user, password or permissions are wrong",
+            "USERNAME-REQUIRED" | "PASSWORD-REQUIRED" => "login required",
+            "FEATURE-NOT-CONFIGURED" => "the server has no TLS certificate",
             "ALREADY-LOGGED-IN" => "this connection is already logged in",
             _ => "the state of the UPS is unknown",
         }
+    }
+
+    /// The remedy for common codes.
+    pub fn remedy(&self) -> Remedy {
+        match self.name() {
+            "DATA-STALE" => "check the driver and the cable".into(),
+            "DRIVER-NOT-CONNECTED" => "start it".into(),
+            "UNKNOWN-UPS" => "list the names with `upsc -l HOST`".into(),
+            "ACCESS-DENIED" => "check upsd.users".into(),
+            "USERNAME-REQUIRED" | "PASSWORD-REQUIRED" => "set user and password".into(),
+            "FEATURE-NOT-CONFIGURED" => "configure or disable TLS".into(),
+            "ALREADY-LOGGED-IN" => Action::Report.into(),
+            _ => "see the log of upsd".into(),
+        }
+    }
+
+    /// The code without its arguments.
+    fn name(&self) -> &str {
+        self.0.split(' ').next().unwrap_or("")
     }
 }
 

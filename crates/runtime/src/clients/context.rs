@@ -39,17 +39,17 @@ impl<R: Reactor> Context<'_, R> {
         answered: &mut Answered<Submitted, Memory>,
         segments: &[ReplySegment],
     ) {
-        let Answered { ticket, result, touched, is_lost, .. } = answered;
+        let Answered { ticket, result, line_hits, is_lost, .. } = answered;
         let request = &ticket.request;
         if *is_lost {
             tracing::error!(?request, "request lost by a bug, answered with an error: report this");
         }
         let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
-        let Some(result) = clients.complete(*worker, ticket, *result, *touched) else {
+        let Some(result) = clients.complete(*worker, ticket, *result, *line_hits) else {
             return release(shared, segments);
         };
         let memory = answered.memory.take();
-        let reply = Reply { result, segments, memory, touched: *touched };
+        let reply = Reply { result, segments, memory, line_hits: *line_hits };
         if front.completed(self, request, reply) == Pins::Released {
             release(&self.host.shared, segments);
         }

@@ -17,7 +17,7 @@ pub(crate) use inquiry::ExtentQueries;
 
 use crate::service::VolumeSettings;
 use crate::shared::{Shared, Volume};
-use forebay_engine::Touched;
+use forebay_engine::LineHits;
 use forebay_frontend::{ClientId, ClientRequest, Memory, VolumeInfo};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
 use forebay_types::{IoError, IoResult, VolumeId};
@@ -145,7 +145,7 @@ impl ClientTable {
         worker: usize,
         submitted: &Submitted,
         result: IoResult,
-        touched: Touched,
+        line_hits: LineHits,
     ) -> Option<IoResult> {
         let request = &submitted.request;
         let (generation, place) = self.places.get_mut(request.client.number as usize)?;
@@ -154,7 +154,7 @@ impl ClientTable {
         client.bytes -= bytes_of(request);
         let volume = client.volume.as_ref().expect("a client with requests has entered a volume");
         let result = unless_halted(volume, request.kind, result);
-        let class = tally::count(volume, worker, request, result, touched);
+        let class = tally::count(volume, worker, request, result, line_hits);
         self.tallies.add(volume, class, submitted.arrived);
         Some(result)
     }

@@ -2,7 +2,7 @@
 
 use crate::shared::Volume;
 use crate::stats::LatencyClass;
-use forebay_engine::Touched;
+use forebay_engine::LineHits;
 use forebay_frontend::ClientRequest;
 use forebay_types::IoResult;
 use forebay_volume::RequestKind;
@@ -57,7 +57,7 @@ pub(super) fn count(
     worker: usize,
     request: &ClientRequest,
     result: IoResult,
-    touched: Touched,
+    line_hits: LineHits,
 ) -> LatencyClass {
     let counts = &volume.stats[worker].counts;
     let bytes = request.range.len;
@@ -68,7 +68,7 @@ pub(super) fn count(
         RequestKind::Read => {
             counts.reads.add(1);
             counts.read_bytes.add(bytes);
-            match (touched.hits, touched.misses) {
+            match (line_hits.hits, line_hits.misses) {
                 (_, 0) => {
                     counts.read_hits.add(1);
                     return LatencyClass::Hit;

@@ -85,7 +85,7 @@ pub(crate) fn shards(
         for step in steps {
             crate::worker::carry_out(pool, number, &[], step);
         }
-        shard.settle_steps();
+        shard.finish_call();
         found.add(&recovered);
         shards.push(shard);
     }
@@ -213,7 +213,7 @@ impl<'a> PoolVolumes<'a> {
         let mut kept = Vec::new();
         for at in 0..shards {
             let shard = self.shared.shard(at);
-            for (key, slot, valid) in shard.clean_lines(id, each) {
+            for (key, slot, valid) in shard.slots().clean_lines(id, each) {
                 let mut line = AlignedBuffer::new(LINE_BYTES as usize);
                 self.shared.pool.copy_line(at, slot, &mut line);
                 // A line that is not sealed, or damaged, proves nothing.

@@ -173,14 +173,14 @@ fn report(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Ver
         Verdict::Corrected => {
             tracing::warn!(volume = name, %range, "memory damaged: dirty line corrected");
         }
-        Verdict::Lost { .. } if shard.lost_of(seal.key) != 0 => {
+        Verdict::Lost { .. } if shard.slots().line(seal.key).lost() != 0 => {
             if let Some(used) = volume.as_ref().and_then(|volume| volume.journal.as_ref()) {
                 used.journal.regain(used.number, seal.key.volume());
             }
             tracing::error!(
                 volume = name,
                 %range,
-                sectors = shard.lost_of(seal.key).count_ones(),
+                sectors = shard.slots().line(seal.key).lost().count_ones(),
                 "memory damaged beyond repair: dirty sectors lost; they fail with EIO until they \
                  are written again, or given up with `forebay volume trust`"
             );
@@ -256,7 +256,7 @@ pub(crate) fn restore_sectors(
     bytes: &[u8],
     sectors: u8,
 ) -> bool {
-    let sectors = sectors & shard.lost_of(key);
+    let sectors = sectors & shard.slots().line(key).lost();
     if sectors == 0 {
         return true;
     }

@@ -324,7 +324,7 @@ fn line_of(
     let mut line = AlignedBuffer::new(LINE_BYTES as usize);
     {
         let guard = shared.shard(shard);
-        if let Some(slot) = guard.slot_of(key, mask) {
+        if let Some(slot) = guard.slots().find_valid(key, mask) {
             shared.pool.copy_line(shard, slot, &mut line);
             return Ok(line);
         }

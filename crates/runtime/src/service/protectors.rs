@@ -151,7 +151,7 @@ impl Protectors {
                 if !shard.has_volume(volume.id) {
                     continue;
                 }
-                shard.mode(volume.id)
+                shard.volume(volume.id).mode()
             };
             if let Some(vault) = &volume.vault {
                 vault.rely(volume.id, mode)?;

@@ -81,7 +81,7 @@ impl VolumeService {
         let volume = self.shared.volumes.named(name)?;
         self.restore_running(&volume)?;
         volume.flush.trust();
-        self.shared.shards.forget_lost(volume.id);
+        self.shared.shards.abandon_lost(volume.id);
         flush(&self.shared, &volume, progress)
     }
 

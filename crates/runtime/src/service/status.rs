@@ -132,13 +132,14 @@ impl VolumeService {
             for ids in ids.chunks(VOLUMES_PER_LOCK) {
                 let shard = self.shared.shard(number);
                 for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
+                    let volume = shard.volume(id);
                     view.volumes.push(VolumeView {
                         id,
-                        mode: shard.mode(id),
-                        resident_lines: shard.resident_lines(id),
-                        dirty_lines: shard.dirty_lines(id) as u64,
-                        lost_sectors: shard.lost_sectors(id),
-                        counters: *shard.counters(id),
+                        mode: volume.mode(),
+                        resident_lines: shard.slots().resident_lines(id),
+                        dirty_lines: volume.dirty_lines() as u64,
+                        lost_sectors: volume.lost_sectors(),
+                        counters: *volume.counters(),
                     });
                 }
             }

@@ -23,7 +23,7 @@ pub(crate) struct Shards {
 
 impl Shards {
     pub(crate) fn new(shards: Vec<Shard<MappedLines>>) -> Self {
-        let shards = shards.into_iter().map(|shard| (shard.hints(), Lock::new(shard)));
+        let shards = shards.into_iter().map(|shard| (shard.slots().hints(), Lock::new(shard)));
         let (hints, shards) = shards.unzip();
         Self { shards, hints }
     }
@@ -61,11 +61,12 @@ impl Shards {
         let elevator = Elevator::new(self.len(), volume.geometry.held_bytes);
         for (number, mut shard) in self.each().enumerate() {
             shard.add_volume(volume.id, size_bytes, mode);
-            shard.set_stripes(volume.id, volume.stripes);
-            shard.set_elevator(volume.id, Arc::clone(&elevator), number);
-            shard.set_protection(volume.id, protection);
+            let in_shard = shard.volume_mut(volume.id);
+            in_shard.set_stripes(volume.stripes);
+            in_shard.set_elevator(Arc::clone(&elevator), number);
+            in_shard.set_protection(protection);
             if volume.order.is_some() {
-                shard.set_ordered(volume.id);
+                in_shard.set_ordered();
             }
         }
     }
@@ -77,39 +78,39 @@ impl Shards {
 
     /// Sets the cache mode of a volume.
     pub(crate) fn set_mode(&self, id: VolumeId, mode: Mode) {
-        self.each().for_each(|mut shard| shard.set_mode(id, mode));
+        self.each().for_each(|mut shard| shard.volume_mut(id).set_mode(mode));
     }
 
     /// Sets when a write is acknowledged while the UPS does not cover it.
     pub(crate) fn set_unsafe_supply(&self, id: VolumeId, choice: UnsafeSupply) {
-        self.each().for_each(|mut shard| shard.set_unsafe_supply(id, choice));
+        self.each().for_each(|mut shard| shard.volume_mut(id).set_unsafe_supply(choice));
     }
 
     /// Operations of the volume in progress.
     pub(crate) fn operations(&self, id: VolumeId) -> u64 {
-        self.each_with(id).map(|shard| u64::from(shard.operations(id))).sum()
+        self.each_with(id).map(|shard| u64::from(shard.volume(id).operations())).sum()
     }
 
     /// Bytes of the volume in dirty lines.
     pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
-        let lines: usize = self.each_with(id).map(|shard| shard.dirty_lines(id)).sum();
+        let lines: usize = self.each_with(id).map(|shard| shard.volume(id).dirty_lines()).sum();
         lines as u64 * LINE_BYTES
     }
 
     /// Whether a volume has dirty data. All shards must have the volume, as they do while it has
     /// clients.
     pub(crate) fn is_dirty(&self, id: VolumeId) -> bool {
-        self.each().any(|shard| shard.dirty_lines(id) > 0)
+        self.each().any(|shard| shard.volume(id).dirty_lines() > 0)
     }
 
     /// Whether sectors of a volume are lost. All shards must have the volume.
     pub(crate) fn has_lost(&self, id: VolumeId) -> bool {
-        self.each().any(|shard| shard.lost_sectors(id) > 0)
+        self.each().any(|shard| shard.volume(id).lost_sectors() > 0)
     }
 
     /// Abandons the lost sectors of a volume: reads return what the disk has.
-    pub(crate) fn forget_lost(&self, id: VolumeId) {
-        self.each_with(id).for_each(|mut shard| shard.forget_lost(id));
+    pub(crate) fn abandon_lost(&self, id: VolumeId) {
+        self.each_with(id).for_each(|mut shard| shard.abandon_lost(id));
     }
 
     /// Dirty bytes in the pool of a volume that is not served.

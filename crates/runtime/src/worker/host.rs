@@ -105,7 +105,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
                 carry_out(&self.shared.pool, shard, payload, step);
             }
         }
-        guard.settle_steps();
+        guard.finish_call();
         for note in out.notes.drain(..) {
             out.answers.extend(record_in_journal(&self.shared, shard, payload, &note));
         }

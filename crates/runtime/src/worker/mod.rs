@@ -246,10 +246,11 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         let mut shard = shared.shard(number);
         for volume in &volumes {
             if shard.has_volume(volume.id) {
-                shard.set_reading(volume.id, volume.reads.is_reading(now_ms));
-                shard.set_gather_below(volume.id, volume.gather.status().below_bytes);
+                let in_shard = shard.volume_mut(volume.id);
+                in_shard.set_reading(volume.reads.is_reading(now_ms));
+                in_shard.set_gather_below(volume.gather.status().below_bytes);
                 let pace = volume.govern.sample(volume.id, (number, &shard), &volume.reads, now_ms);
-                shard.set_pace(volume.id, pace);
+                shard.volume_mut(volume.id).set_pace(pace);
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::journal::{
 };
 use crate::server::{Server, read_backend};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
-use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, MemoryBackend};
 use forebay_runtime::{Engine, Journal, JournalError, JournalSettings, MissingDevice};
 use forebay_types::{Durability, Fault, IoError};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ fn pair() -> [Arc<MemoryBackend>; 2] {
 }
 
 fn mirrored(a: Arc<dyn Backend>, b: Option<Arc<dyn Backend>>, on: &OnRecord) -> JournalSettings {
-    let missing = || MissingDevice { name: "/b".into(), error: "no such device".into() };
+    let error = || FileError::NotFound { path: "/b".into() }.into();
+    let missing = || MissingDevice { name: "/b".into(), error: error() };
     JournalSettings {
         mirror: Some(b.ok_or_else(missing)),
         members: Box::new(on.clone()),
@@ -66,7 +67,7 @@ fn either_device_alone_restores_every_write(engine: Engine) {
             .unwrap();
         let opened = open(&second, settings());
         let degraded = opened.status().degraded.unwrap();
-        assert_eq!(degraded, "/b cannot be opened: no such device");
+        assert_eq!(degraded, "/b cannot be opened: '/b' does not exist");
         add(&second, disk, &opened, Durability::Ack);
         check(&second, &written);
         second.stop();

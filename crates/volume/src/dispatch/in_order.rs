@@ -81,7 +81,8 @@ impl<H: Host> Dispatcher<H> {
         let mut losses = (0, 0);
         for shard in 0..host.shards() {
             let (lines, sectors) = host.call(shard, &[], &mut self.out, |shard, _| {
-                (shard.counters(volume).lost_lines, shard.lost_sectors(volume))
+                let volume = shard.volume(volume);
+                (volume.counters().lost_lines, volume.lost_sectors())
             });
             losses = (losses.0 + lines, losses.1 + sectors);
         }

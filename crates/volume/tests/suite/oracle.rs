@@ -90,7 +90,9 @@ fn play(mode: Mode, acts: Vec<Act>) {
             }
             Act::Tick(ms) => machine.tick(ms),
             Act::Mode(mode) => {
-                machine.world.shards.iter_mut().for_each(|shard| shard.set_mode(VOLUME, mode));
+                for shard in &mut machine.world.shards {
+                    shard.volume_mut(VOLUME).set_mode(mode);
+                }
             }
         }
     }
@@ -122,7 +124,7 @@ fn a_stream_is_read_ahead_across_regions_with_few_large_ios() {
         }
     }
     assert!(reads < lines as usize / 8, "{reads} I/Os for {lines} reads");
-    let counters = machine.world.shards.iter().map(|shard| *shard.counters(VOLUME));
+    let counters = machine.world.shards.iter().map(|shard| *shard.volume(VOLUME).counters());
     let prefetched: u64 = counters.map(|counters| counters.prefetch_used_lines).sum();
     assert!(prefetched > lines / 2, "{prefetched} of {lines} lines were read ahead and used");
     machine.finish();

@@ -312,7 +312,7 @@ impl Host for World {
                 MemoryStep::Verify { .. } => unreachable!("no line is sealed"),
             }
         }
-        self.shards[shard].settle_steps();
+        self.shards[shard].finish_call();
         result
     }
 
@@ -481,8 +481,8 @@ impl Machine {
         assert!(self.dispatchers.iter().all(|dispatcher| dispatcher.in_flight() == 0));
         for shard in &self.world.shards {
             shard.self_check();
-            assert_eq!((shard.pins(), shard.dirty_lines(VOLUME)), (0, 0));
-            assert_eq!(shard.operations(VOLUME), 0);
+            assert_eq!((shard.pins(), shard.volume(VOLUME).dirty_lines()), (0, 0));
+            assert_eq!(shard.volume(VOLUME).operations(), 0);
         }
         for (sector, (found, allowed)) in
             self.world.disk.iter().zip(&self.world.sectors).enumerate()

@@ -14,7 +14,7 @@ struct Observed {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Observe { supply: usize, safe_percent: Option<u32> },
+    Observe { ups: usize, safe_percent: Option<u32> },
     Wait(u64),
 }
 
@@ -27,7 +27,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let step = prop_oneof![
         6 => (0usize..3, percent)
-            .prop_map(|(supply, safe_percent)| Step::Observe { supply, safe_percent }),
+            .prop_map(|(ups, safe_percent)| Step::Observe { ups, safe_percent }),
         5 => (0u64..900).prop_map(Step::Wait),
         1 => (2000u64..5000).prop_map(Step::Wait),
     ];
@@ -64,12 +64,12 @@ proptest! {
             for step in &steps {
                 match *step {
                     Step::Wait(ms) => now_ms += ms,
-                    Step::Observe { supply, safe_percent } => {
+                    Step::Observe { ups, safe_percent } => {
                         let observation = safe_percent.map_or_else(trouble, |percent| {
                             reading("OL", percent, 1800)
                         });
-                        controller.observe(supply, now_ms, observation);
-                        history[supply].push(Observed { at_ms: now_ms, safe_percent });
+                        controller.observe(ups, now_ms, observation);
+                        history[ups].push(Observed { at_ms: now_ms, safe_percent });
                     }
                 }
                 let safe = history.iter().filter(|all| is_safe(all, now_ms, &rules)).count();
@@ -86,10 +86,10 @@ proptest! {
             (any::<u64>(), 0usize..4, ".{0,12}", any::<u64>(), any::<u64>(), any::<u64>()), 0..40)
     ) {
         let mut controller = controller_of("2 of (a, b, c)");
-        for (now_ms, supply, status, age_ms, dirty_bytes, speed) in steps {
+        for (now_ms, ups, status, age_ms, dirty_bytes, speed) in steps {
             let mut reading = Reading::from_variables([("ups.status", &*status)]);
             reading.age_ms = age_ms;
-            controller.observe(supply, now_ms, Ok(reading));
+            controller.observe(ups, now_ms, Ok(reading));
             let exposure = Exposure { dirty_bytes, vault_bytes_per_second: Some(speed) };
             prop_assert!(!controller.decide(now_ms, &exposure).write_back_allowed);
         }

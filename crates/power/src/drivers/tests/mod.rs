@@ -3,7 +3,8 @@
 mod server;
 
 use super::*;
-use crate::{ReadErrorKind, Reading};
+use crate::{ReadErrorKind, Reading, Unknown};
+use forebay_types::{Fault, Remedy};
 use server::{Act, Server, identity, list};
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +26,7 @@ fn source_with(server: &Server, timeout: Duration) -> NutSource {
 }
 
 fn kind(observation: Observation) -> ReadErrorKind {
-    observation.unwrap_err().kind
+    observation.unwrap_err().kind()
 }
 
 fn credentials() -> Credentials {
@@ -61,7 +62,7 @@ fn reports_every_server_failure_within_the_timeout() {
         let server = Server::start(move |_, _| act());
         let timeout = if expected == ReadErrorKind::TimedOut { TIMEOUT } else { PATIENCE };
         let trouble = source_with(&server, timeout).read().unwrap_err();
-        assert_eq!(trouble.kind, expected, "case {index}: {trouble}");
+        assert_eq!(trouble.kind(), expected, "case {index}: {trouble}");
     }
 }
 
@@ -80,6 +81,18 @@ fn backs_off_from_an_unreachable_server() {
     // Two attempts at once, then one after each pause of a second or more.
     let attempts_max = 3 + begin.elapsed().as_secs();
     assert!(u64::from(source.failure_count()) <= attempts_max, "{}", source.failure_count());
+}
+
+#[test]
+fn the_remedy_of_an_error_is_shown_but_is_not_part_of_its_message() {
+    let mut server = Server::start(|_, _| Act::Reply(list("OL", 90)));
+    server.stop();
+    let error = source(&server).read().unwrap_err();
+    let remedy = "check that upsd runs and listens there";
+    assert_eq!(error.remedy(), Remedy::from(remedy));
+    assert!(!error.to_string().contains(remedy), "{error}");
+    let shown = format!("{error}: {remedy}");
+    assert_eq!(Unknown::ReadFailed(error).to_string(), shown);
 }
 
 #[test]
@@ -131,8 +144,8 @@ fn wrong_password_is_an_error() {
         _ => Act::Reply("OK\n".into()),
     });
     let trouble = source(&server).with_login(credentials()).read().unwrap_err();
-    assert_eq!(trouble.kind, ReadErrorKind::Refused);
-    assert!(trouble.message.contains("upsd.users"), "{trouble}");
+    assert_eq!(trouble.kind(), ReadErrorKind::Refused);
+    assert!(trouble.explained().ends_with(": check upsd.users"), "{trouble}");
 }
 
 #[test]
@@ -156,7 +169,7 @@ fn tls_hides_the_password_and_verifies_the_certificate() {
     assert!(good.read().is_ok());
     assert_eq!(server.plain_lines(), ["STARTTLS"]);
     let trouble = with(&wrong).read().unwrap_err();
-    assert_eq!(trouble.kind, ReadErrorKind::Tls, "{trouble}");
+    assert_eq!(trouble.kind(), ReadErrorKind::Tls, "{trouble}");
     // A certificate for another name.
     let mut other = with(&right);
     other.set_host("localhost");
@@ -231,7 +244,7 @@ fn failing_hanging_or_verbose_command_is_an_error() {
     ] {
         let timeout = if expected == ReadErrorKind::TimedOut { TIMEOUT } else { PATIENCE };
         let trouble = command(script, timeout).unwrap_err();
-        assert_eq!(trouble.kind, expected, "{script}: {trouble}");
+        assert_eq!(trouble.kind(), expected, "{script}: {trouble}");
     }
     let mut missing = CommandSource::new("no-such-program".into(), vec![], PATIENCE);
     assert_eq!(kind(missing.read()), ReadErrorKind::Command);

@@ -1,7 +1,7 @@
-//! Adds a volume to a journal: finds the records that the journal holds under its name, and decides
-//! whether its disk is the one that they belong to.
+//! Adds a volume to a journal and removes it. Adding finds the records that the journal holds under
+//! the volume's name, and decides whether its disk is the one that they belong to.
 
-use super::{Journal, JournalError};
+use super::{Journal, JournalError, volume_names};
 use crate::protect::guard::{examine, hardware, places_to_compare, sample};
 use forebay_backend::Backend;
 use forebay_format::journal::{JournalId, VolumeEntry};
@@ -64,6 +64,45 @@ impl Journal {
         }
         self.wait_for_superblock()?;
         Ok(number)
+    }
+
+    /// Removes a volume that is no longer served and whose disk has all of its data.
+    pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
+        self.release_disks(Some(number));
+        self.regain.forget(number);
+        let names = {
+            let mut state = self.lock();
+            let names = volume_names(&state.log, &[number]);
+            state.volumes.retain(|(other, _)| *other != number);
+            state.serving.retain(|other| *other != number);
+            if state.log.failed().is_some() {
+                return Ok(());
+            }
+            state.log.mark_clean(number);
+            let removed = state.log.remove_volume(number);
+            removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
+            names
+        };
+        self.wait_for_superblock()?;
+        self.release(&names);
+        Ok(())
+    }
+
+    /// Voids the records of a volume that is not served: its disk has all of its data.
+    pub(crate) fn void(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        identity: [u8; 32],
+    ) -> Result<(), JournalError> {
+        let number = {
+            let mut state = self.lock();
+            let number = state.log.add_volume(name, size_bytes, identity);
+            number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?
+        };
+        self.detach(number)?;
+        self.found.lock().records.retain(|record| record.record.volume != number);
+        Ok(())
     }
 
     /// The places of a volume's disk that a restore from the journal does not write.

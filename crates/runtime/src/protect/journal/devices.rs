@@ -14,7 +14,7 @@ use forebay_journal::{
     Found, Log, LogWrite, MirrorDevice, ReadAt, RecoverError, Recovered, Step, recover,
     recover_mirrored,
 };
-use forebay_types::{IoError, IoResult};
+use forebay_types::{Fault, IoError, IoResult};
 use std::io;
 use std::sync::Arc;
 
@@ -32,15 +32,6 @@ pub trait MemberRecord: Send + Sync {
     /// # Errors
     /// When the record cannot be written.
     fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()>;
-}
-
-/// A device that could not be opened.
-#[derive(Clone, Debug)]
-pub struct MissingDevice {
-    /// Its name.
-    pub name: String,
-    /// Why, in one line.
-    pub error: String,
 }
 
 /// The open devices of a journal.
@@ -106,9 +97,9 @@ impl Devices {
                 devices.size_bytes = devices.size_bytes.min(size(backend));
                 devices.backends[1] = Some(Arc::clone(backend));
             }
-            Some(Err(MissingDevice { name, error })) => {
-                devices.names[1].clone_from(name);
-                devices.missing = Some(format!("{name} cannot be opened: {error}"));
+            Some(Err(missing)) => {
+                devices.names[1].clone_from(&missing.name);
+                devices.missing = Some(missing.with_causes());
             }
             None => {}
         }

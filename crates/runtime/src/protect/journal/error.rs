@@ -1,5 +1,6 @@
 //! The errors of journals, with their remedies.
 
+use forebay_backend::OpenError;
 use forebay_format::journal::{JOURNAL_BYTES_MIN, JournalId};
 use forebay_journal::identity::Evidence;
 use forebay_journal::{LogError, RecoverError};
@@ -226,5 +227,40 @@ fn remedy_for_log(error: &LogError) -> Remedy {
         LogError::DrainFirst => Action::RescueApply.into(),
         LogError::InUse => Action::Report.into(),
         LogError::ShortSegments { .. } => Remedy::from(Action::RescueApply).or("replace it"),
+    }
+}
+
+/// A device of a mirrored journal that could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} cannot be opened")]
+pub struct MissingDevice {
+    /// Its name.
+    pub name: String,
+    /// The reason.
+    #[source]
+    pub error: OpenError,
+}
+
+impl Fault for MissingDevice {
+    fn remedy(&self) -> Remedy {
+        self.error.remedy()
+    }
+
+    fn blame(&self) -> Blame {
+        self.error.blame()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_backend::FileError;
+
+    #[test]
+    fn a_missing_device_has_the_cause_and_the_remedy_of_its_open() {
+        let open = || OpenError::from(FileError::NotFound { path: "/b".into() });
+        let missing = MissingDevice { name: "/b".into(), error: open() };
+        assert_eq!(missing.with_causes(), "/b cannot be opened: '/b' does not exist");
+        assert_eq!(missing.remedy(), open().remedy());
     }
 }

@@ -258,15 +258,16 @@ fn copy_dirty(
     line: &StuckLine,
     copy: &mut [u8],
 ) -> Option<u8> {
-    let Some(slot) = shard.slot_of(line.key, 0) else { return Some(0) };
+    let Some(slot) = shard.slots().find_valid(line.key, 0) else { return Some(0) };
     if let Some(sealed) = shard.seal_of(slot) {
         let _: Verdict = verify_locked(shared, line.shard, shard, &sealed);
     }
-    if shard.lost_of(line.key) != 0 {
+    let found = shard.slots().line(line.key);
+    if found.lost() != 0 {
         // It is not on the disk either, also where nothing else of the line is dirty any more.
         return None;
     }
-    let dirty = shard.dirty_of(line.key);
+    let dirty = found.destageable();
     if dirty != 0 {
         shared.pool.copy_line(line.shard, slot, copy);
     }

@@ -69,7 +69,7 @@ impl Rig {
         let key = LineKey::new(self.id, offset / LINE as u64);
         wait_until("the line is sealed", PATIENCE, || {
             let shard = shared.shard(number);
-            let Some(slot) = shard.slot_of(key, 0) else { return false };
+            let Some(slot) = shard.slots().find_valid(key, 0) else { return false };
             if shard.seal_of(slot).is_none() {
                 return false;
             }

@@ -41,7 +41,7 @@ impl DirtyLines {
             {
                 let shard = shared.shard(shard);
                 for &(id, _) in volumes.iter().filter(|(id, _)| shard.has_volume(*id)) {
-                    shard.dirty_keys(id, &mut keys);
+                    keys.extend(shard.volume(id).dirty_keys());
                 }
             }
             keys[first..].sort_unstable();

@@ -4,9 +4,10 @@
 //! everything is read back and compared with the pool. On the device, the vault stays empty.
 //! Clients are served meanwhile, and the effect on their latencies is measured.
 
+use super::dump::DISKS_WAIT;
 use super::report::rate;
 use super::save::Saver;
-use super::{DISKS_WAIT, Vault, VaultError, VaultPhase, fresh_id};
+use super::{Vault, VaultError, VaultPhase, fresh_id};
 use crate::stats::{Latencies, LatencySummary, add_up_latencies};
 use forebay_journal::Dump;
 use forebay_types::VolumeId;

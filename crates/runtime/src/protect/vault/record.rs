@@ -1,9 +1,9 @@
 //! The record, outside of a vault, of the volumes that rely on it.
 //!
-//! A volume is recorded before a write is acknowledged that only a dump would save, as there is no
-//! time for that on battery. The record stays until the disk has everything, or another vault is
-//! configured. A start without the recorded vault then knows that the disk may lack acknowledged
-//! writes.
+//! A volume is recorded before the first write is acknowledged that only a dump would save: on
+//! battery there is no time for it. The record stays until the disk has everything, or another
+//! vault is configured. A start without the recorded vault then knows that the disk may lack
+//! acknowledged writes.
 
 use std::io;
 

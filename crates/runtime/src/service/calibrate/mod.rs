@@ -282,7 +282,7 @@ impl Calibrator {
         let id = volume.id;
         for shard in 0..shared.shards.len() {
             let shard = shared.shard(shard);
-            if !shard.has_volume(id) || shard.operations(id) > 0 {
+            if !shard.has_volume(id) || shard.volume(id).operations() > 0 {
                 return false;
             }
         }

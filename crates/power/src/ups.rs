@@ -9,7 +9,7 @@ pub type Observation = Result<Reading, ReadError>;
 
 /// One UPS.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PowerSupply {
+pub(crate) struct Ups {
     /// The last reading, and its time.
     last: Option<(u64, Reading)>,
     /// The last error, if it is newer than the reading.
@@ -26,7 +26,7 @@ pub(crate) struct PowerSupply {
     unknown_since: Option<u64>,
 }
 
-impl PowerSupply {
+impl Ups {
     /// Processes an observation at `now`.
     pub(crate) fn observe(&mut self, now: u64, observation: Observation, rules: &Rules) {
         match observation {

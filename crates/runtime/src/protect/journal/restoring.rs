@@ -1,0 +1,95 @@
+//! What a journal holds of volumes that are not served yet, for their restore.
+
+use super::{Journal, JournalError, Reader};
+use forebay_journal::{Extent, Image, Mark, Source};
+use forebay_types::{ByteRange, REGION_BYTES, Stripes};
+
+impl Journal {
+    /// Volumes that the journal holds writes of and that are not served, with the bytes of each.
+    pub fn unserved(&self) -> Vec<(String, u64)> {
+        let found = self.found.lock();
+        let served: Vec<u16> = self.lock().volumes.iter().map(|(number, _)| *number).collect();
+        let others = found.superblock.volumes.iter();
+        let others = others.filter(|volume| !served.contains(&volume.number));
+        let held = others.map(|volume| {
+            let image = Image::of_volume(&found.records, volume.number);
+            (volume.name.clone(), image.write_bytes())
+        });
+        held.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// The data to restore of a volume, in disjoint pieces of at most 1 MiB: the range in the
+    /// volume, and the position of its bytes on the device; `None` for zeroes. Sorted by position,
+    /// so that the log is read sequentially.
+    pub(crate) fn pieces_to_restore(&self, number: u16) -> Vec<(ByteRange, Option<u64>)> {
+        let found = self.found.lock();
+        let image = Image::of_volume(&found.records, number);
+        let mut pieces = Vec::with_capacity(image.extents().len());
+        for Extent { range, source } in image.extents() {
+            let Source::Write { record, offset } = source else {
+                if let Source::Zero { .. } = source {
+                    pieces.push((range, None));
+                }
+                continue;
+            };
+            // The loss was accepted when the journal was opened.
+            if found.records[record].is_damaged {
+                continue;
+            }
+            let position = found.records[record].position + offset;
+            let from = |piece: ByteRange| Some(position + piece.offset - range.offset);
+            pieces.extend(Stripes::NONE.split(range).map(|piece| (piece, from(piece))));
+        }
+        pieces.sort_unstable_by_key(|(range, position)| (*position, range.offset));
+        // Join pieces that are adjacent in the volume and in the log.
+        pieces.dedup_by(|(next, from), (last, to)| {
+            let ends = to.map(|to| to + last.len);
+            let follows = ends.is_some() && ends == *from && last.end() == next.offset;
+            let joins = follows && !next.offset.is_multiple_of(REGION_BYTES);
+            last.len += if joins { next.len } else { 0 };
+            joins
+        });
+        pieces
+    }
+
+    /// A reader of the log, for a restore.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.devices)
+    }
+
+    /// Ends the restore of a volume: all of its data is in the pool or on the disk, and it is
+    /// served next.
+    pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
+        {
+            let mut state = self.lock();
+            let failed = state.log.failed();
+            // Refuse the volume if the log has failed. While no volume is served, the failure is
+            // not recorded, so the journal's records still count at the next start. Once it is
+            // recorded, this volume has to be added to the record before it may continue.
+            if let Some(error) = failed
+                .filter(|_| !state.failure_recorded || !self.record_failure_for(&state, number))
+            {
+                return Err(JournalError::Io { name: self.name.clone(), error });
+            }
+            state.serving.retain(|other| *other != number);
+            state.serving.push(number);
+            state.log.restored(number);
+        }
+        let mut found = self.found.lock();
+        found.records.retain(|record| record.record.volume != number);
+        found.records.shrink_to_fit();
+        Ok(())
+    }
+
+    /// The position in the log that the next record will have.
+    pub(crate) fn mark(&self) -> Mark {
+        self.lock().log.mark()
+    }
+
+    /// Calls [`forebay_journal::Log::void_records_before`], and waits until its superblock is
+    /// durable.
+    pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
+        self.lock().log.void_records_before(number, mark);
+        self.wait_for_superblock()
+    }
+}

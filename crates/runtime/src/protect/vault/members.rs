@@ -1,0 +1,90 @@
+//! The volumes that take part in dumps, and the records that they rely on the vault.
+
+use super::{Attached, Vault, VaultError};
+use crate::protect::guard::KeptSamples;
+use crate::shared::Volume;
+use forebay_format::journal::VOLUMES_MAX;
+use forebay_journal::identity::vault_places;
+use forebay_types::{Mode, VolumeId};
+
+impl Vault {
+    /// Attaches a volume, which takes part in dumps from now on. If it is served in write-back, it
+    /// is recorded as relying on the vault.
+    pub(crate) fn attach(
+        &self,
+        volume: &Volume,
+        size_bytes: u64,
+        identity: [u8; 32],
+        mode: Mode,
+    ) -> Result<(), VaultError> {
+        let mut state = self.state();
+        if state.volumes.len() >= VOLUMES_MAX {
+            return Err(VaultError::Volumes(self.name.clone()));
+        }
+        let (id, name) = (volume.id, volume.name.clone());
+        let (relies, has_journal) = (volume.power.has_ups(), volume.journal.is_some());
+        state.volumes.push(Attached { id, relies, has_journal, name, size_bytes, identity });
+        drop(state);
+        if relies {
+            self.sample(volume, size_bytes);
+        }
+        self.rely(id, mode)
+    }
+
+    /// Records that a volume about to be served in `mode` relies on the vault: in write-back under
+    /// a UPS, its newest data may come to be in this vault alone.
+    pub(crate) fn rely(&self, id: VolumeId, mode: Mode) -> Result<(), VaultError> {
+        let state = self.state();
+        let volume = state.volumes.iter().find(|volume| volume.id == id && volume.relies);
+        let Some(Attached { name, has_journal, .. }) = volume.filter(|_| mode == Mode::WriteBack)
+        else {
+            return Ok(());
+        };
+        let recorded = self.record.rely(self.number, name, *has_journal);
+        recorded.map_err(|error| self.unrecorded(name, error))
+    }
+
+    /// Removes a volume that is no longer served and whose disk has all of its data.
+    pub(crate) fn detach(&self, id: VolumeId) {
+        let mut left = Vec::new();
+        self.state().volumes.retain(|volume| {
+            let stays = volume.id != id;
+            if !stays {
+                left.push(volume.name.clone());
+            }
+            stays
+        });
+        self.release(&left);
+    }
+
+    /// Removes the records of volumes whose disks have everything.
+    pub(super) fn release(&self, names: &[String]) {
+        for name in names {
+            if let Err(error) = self.record.release(self.number, name) {
+                tracing::error!(
+                    vault = %self.name,
+                    volume = %name,
+                    %error,
+                    "cannot record that the volume no longer relies on the vault; a start without \
+                     the vault refuses the volume"
+                );
+            }
+        }
+    }
+
+    pub(super) fn unrecorded(&self, volume: &str, error: std::io::Error) -> VaultError {
+        let (name, volume) = (self.name.clone(), volume.to_owned());
+        VaultError::Record { name, volume, error }
+    }
+
+    /// Samples a volume's disk before the volume is served, except where it has dirty lines.
+    fn sample(&self, volume: &Volume, size_bytes: u64) {
+        let mut dirty = Vec::new();
+        for shard in 0..self.shared.shards.len() {
+            dirty.extend(self.shared.shard(shard).volume(volume.id).dirty_keys());
+        }
+        let mut places = vault_places(self.number, size_bytes);
+        places.retain(|place| !dirty.iter().any(|key| key.offset() == place.offset));
+        let _ = volume.samples.set(KeptSamples::of(&*volume.backend, places));
+    }
+}
