@@ -1,10 +1,9 @@
 //! The errors of a runtime's start and of operations on volumes, with their remedies.
 
-use crate::calibrate::CalibrateError;
-use crate::drain::HeldUp;
 use crate::pool::PoolError;
 use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
+use crate::service::{CalibrateError, HeldUp};
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{Action, Blame, Fault, IoError, Remedy};

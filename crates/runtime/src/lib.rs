@@ -5,11 +5,10 @@
 //! calls a shard inline, under the shard's lock, for the duration of a lookup, and sends hits from
 //! the pool without copying them. Volumes can be added and removed while the runtime runs.
 
-mod calibrate;
 mod clients;
 mod descriptors;
-mod drain;
 mod error;
+mod gather;
 mod govern;
 mod locks;
 mod memory_plan;
@@ -18,22 +17,19 @@ mod protect;
 mod reactor;
 #[cfg(test)]
 mod rig;
-mod server;
+mod runtime;
+mod service;
 mod shared;
-mod start;
 mod stats;
-mod status;
 mod timeouts;
-mod volume_table;
 mod warm;
 mod worker;
 
-pub use calibrate::{CalibrateError, Calibration, CalibrationFailure, GatherStatus};
 pub use descriptors::Descriptors;
-pub use drain::HeldUp;
 pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
+pub use gather::{Calibration, CalibrationFailure, GatherStatus};
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
 pub use protect::guard::examine_disk;
 pub use protect::journal::{
@@ -45,7 +41,9 @@ pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
-pub use server::{Engine, Runtime, RuntimeConfig, VolumeChange, VolumeSettings};
+pub use runtime::{Engine, Runtime, RuntimeConfig};
+pub use service::{
+    CalibrateError, HeldUp, MemoryStatus, RuntimeStatus, VolumeChange, VolumeSettings, VolumeStatus,
+};
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
-pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 pub use timeouts::Timeouts;

@@ -64,7 +64,7 @@ impl<R: Reactor> Context<'_, R> {
     ) {
         let Some(volume) = self.host.clients.complete_query(query.client) else { return };
         // Data that has become dirty meanwhile is not in the backend's answer.
-        let is_dirty = is_dirty(&self.host.shared, volume);
+        let is_dirty = self.host.shared.shards.is_dirty(volume);
         front.extents(self, query, if is_dirty { &[] } else { extents });
     }
 
@@ -140,7 +140,7 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
         let Some(client) = clients.get_mut(query.client) else { return false };
         let Some(volume) = client.volume.clone() else { return false };
         // The backend does not know of dirty data, so the whole range may be allocated.
-        if is_dirty(shared, volume.id) {
+        if shared.shards.is_dirty(volume.id) {
             return false;
         }
         client.requests += 1;
@@ -168,10 +168,10 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
             (shard, LineKey::new(volume.id, offset / LINE_BYTES))
         };
         if let Some((shard, key)) = second.map(place) {
-            prefetch(shared.hints[shard].place(key));
+            prefetch(shared.shards.hints(shard).place(key));
         }
         if let Some((shard, key)) = next.map(place)
-            && let Some(slot) = shared.hints[shard].slot(key)
+            && let Some(slot) = shared.shards.hints(shard).slot(key)
         {
             shared.pool.prefetch_line(shard, slot);
         }
@@ -198,12 +198,6 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
         return refuse(IoError::Shutdown, "the server is stopping");
     }
     None
-}
-
-/// Whether a volume has dirty data. The shards must know the volume, as they do while it has
-/// clients.
-fn is_dirty(shared: &Shared, volume: VolumeId) -> bool {
-    (0..shared.shards.len()).any(|shard| shared.shard(shard).volume(volume).dirty_lines() > 0)
 }
 
 impl<R: Reactor> Quota for Context<'_, R> {

@@ -17,7 +17,7 @@ pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
 pub(crate) use inquiry::ExtentQueries;
 
-use crate::server::VolumeSettings;
+use crate::service::VolumeSettings;
 use crate::shared::{Shared, Volume};
 use forebay_engine::LineHits;
 use forebay_frontend::{ClientId, ClientRequest, Memory, VolumeInfo};

@@ -267,7 +267,7 @@ fn a_client_that_waits_for_memory_is_woken() {
 #[test]
 fn a_lost_request_is_answered_with_an_error() {
     let (runtime, _service) = start();
-    let shared = Arc::clone(&runtime.shared);
+    let shared = Arc::clone(runtime.shared());
     let mut worker = Worker::<EpollReactor, Direct>::new(shared, 0, Direct::default()).unwrap();
     let (sender, answer) = channel();
     let (front, mut cx) = worker.parts();
@@ -291,7 +291,7 @@ fn a_lost_request_is_answered_with_an_error() {
 #[test]
 fn a_refused_write_releases_the_slots_of_its_payload() {
     let (runtime, _service) = start();
-    let shared = Arc::clone(&runtime.shared);
+    let shared = Arc::clone(runtime.shared());
     let volume = runtime.named("disk").unwrap();
     volume.read_only.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut worker = Worker::<EpollReactor, Direct>::new(shared, 0, Direct::default()).unwrap();

@@ -14,7 +14,8 @@
 use crate::error::VolumeError;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::protect::patrol;
-use crate::server::{Runtime, VolumeSettings};
+use crate::service::VolumeSettings;
+use crate::shared::Shared;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;
@@ -22,14 +23,9 @@ use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, Vault
 use forebay_journal::identity::Evidence;
 use forebay_policy::Weir;
 use forebay_types::limits::VOLUMES_MAX;
-use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_types::{LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// Slots examined per lock when the clean lines of a volume are dropped: a fraction of a
-/// millisecond.
-const DROP_SLOTS: u32 = 2048;
 
 /// The recovery of a volume before it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +114,16 @@ impl PoolVolume {
     }
 }
 
-impl Runtime {
+/// The volumes of which the pool has lines, served or not.
+pub(crate) struct PoolVolumes<'a> {
+    shared: &'a Shared,
+}
+
+impl<'a> PoolVolumes<'a> {
+    pub(crate) const fn of(shared: &'a Shared) -> Self {
+        Self { shared }
+    }
+
     /// Decides how to recover a volume that is being added.
     pub(crate) fn recovery_plan(&self, settings: &VolumeSettings) -> RecoveryPlan {
         let found = self.in_pool(&settings.name);
@@ -129,7 +134,7 @@ impl Runtime {
 
     /// Whether the pool has all data of a volume: not if the previous process was still restoring
     /// it from a journal.
-    pub(crate) fn pool_is_whole(&self, settings: &VolumeSettings) -> bool {
+    pub(crate) fn is_whole(&self, settings: &VolumeSettings) -> bool {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
         let found = found.filter(|found| found.matches(&settings.name, disk));
@@ -137,7 +142,7 @@ impl Runtime {
     }
 
     /// Whether the pool has all data of a volume with this name. Does not compare the disk.
-    pub fn is_in_pool(&self, name: &str) -> bool {
+    pub(crate) fn has_all_of(&self, name: &str) -> bool {
         self.in_pool(name).is_some_and(|found| found.progress != Progress::Restoring)
     }
 
@@ -145,26 +150,10 @@ impl Runtime {
         self.shared.pool.volumes().into_iter().find(|volume| volume.name == name)
     }
 
-    /// Dirty bytes in the pool of a volume that is not served.
-    fn unclaimed_bytes(&self, id: VolumeId) -> u64 {
-        let shards = 0..self.shared.shards.len();
-        shards.map(|shard| self.shared.shard(shard).unclaimed(id)).sum::<u64>() * LINE_BYTES
-    }
-
-    /// Drops all clean lines of a volume, a few per lock of a shard, as workers wait for the lock.
-    pub(crate) fn drop_clean(&self, id: VolumeId) {
-        for shard in 0..self.shared.shards.len() {
-            let mut next = Some(0);
-            while let Some(first) = next {
-                next = self.shared.shard(shard).drop_clean(id, first, DROP_SLOTS);
-            }
-        }
-    }
-
     /// Compares a volume's lines in the adopted pool with its disk, which may have been changed
     /// while the volume was not served. If it was, clean lines are dropped. If there are dirty
     /// lines, they are kept and the volume is refused, unless the operator accepts the disk.
-    pub(crate) fn compare_pool(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
+    pub(crate) fn compare(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
         let name = &settings.name;
         let Some(found) = self.in_pool(name) else { return Ok(()) };
         let disk = settings.backend.description();
@@ -172,11 +161,11 @@ impl Runtime {
         if is_served || !found.matches(name, disk) {
             return Ok(());
         }
-        let evidence = self.examine_pool(found.id, &*settings.backend);
+        let evidence = self.examine(found.id, &*settings.backend);
         if evidence.differing == 0 {
             return Ok(());
         }
-        let dirty_bytes = self.unclaimed_bytes(found.id);
+        let dirty_bytes = self.shared.shards.unclaimed_bytes(found.id);
         let decision = decide(Inputs {
             journal: JournalState::None,
             has_each_write: false,
@@ -204,7 +193,7 @@ impl Runtime {
             dirty_bytes,
             "disk changed while the volume was not served, its clean lines are dropped"
         );
-        (0..self.shared.shards.len()).for_each(|at| self.shared.shard(at).forget_clean(found.id));
+        self.shared.shards.forget_clean(found.id);
         if dirty_bytes == 0 {
             // The changed identity makes the volume start without the pool, from its journal if
             // that belongs to this disk.
@@ -218,7 +207,7 @@ impl Runtime {
 
     /// Compares clean lines of a volume in the pool with its disk: an undamaged clean line is what
     /// the disk held. At most as many lines are read as a journal has samples.
-    fn examine_pool(&self, id: VolumeId, disk: &dyn Backend) -> Evidence {
+    fn examine(&self, id: VolumeId, disk: &dyn Backend) -> Evidence {
         let shards = self.shared.shards.len();
         let each = SAMPLES_MAX.div_ceil(shards);
         let mut kept = Vec::new();
@@ -260,7 +249,7 @@ impl Runtime {
 
     /// Records a volume in the pool. Returns its number, and the stripes by which its lines are
     /// distributed over the shards. A volume of the adopted pool keeps both.
-    pub(crate) fn enter_pool(
+    pub(crate) fn enter(
         &self,
         settings: &VolumeSettings,
     ) -> Result<(VolumeId, Stripes), VolumeError> {
@@ -268,13 +257,13 @@ impl Runtime {
         let found = self.in_pool(&settings.name);
         let is_same = found.as_ref().is_some_and(|found| found.matches(&settings.name, disk));
         if let Some(found) = &found {
-            let dirty_bytes = self.unclaimed_bytes(found.id);
+            let dirty_bytes = self.shared.shards.unclaimed_bytes(found.id);
             if !is_same && dirty_bytes > 0 {
                 let (name, backing) = (settings.name.clone(), found.backing.clone());
                 return Err(VolumeError::OtherDisk { name, backing, dirty_bytes });
             }
             if !is_same {
-                self.drop_clean(found.id);
+                self.shared.shards.drop_clean(found.id);
             }
         }
         let id = match &found {
@@ -328,50 +317,21 @@ impl Runtime {
     }
 
     /// Removes the pool's record of a volume.
-    pub(crate) fn leave_pool(&self, id: VolumeId) {
+    pub(crate) fn leave(&self, id: VolumeId) {
         self.shared.pool.change_volumes(|volumes| volumes.retain(|volume| volume.id != id));
     }
 
-    /// Flushes a volume's lines in the adopted pool to its disk, drops them, and voids the
-    /// journal's records of the volume.
-    pub(crate) fn flush_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
-        tracing::warn!(
-            volume = %settings.name,
-            "an earlier start was interrupted, flushing the volume to its disk first"
-        );
-        let Some(used) = &settings.journal else { return Ok(()) };
-        let name = &settings.name;
-        self.add_hidden(VolumeSettings {
-            read_only: settings.read_only,
-            prefetch: false,
-            geometry: settings.geometry,
-            gather_below: settings.gather_below,
-            write_back: settings.write_back,
-            tls_only: settings.tls_only,
-            accept_disk: settings.accept_disk,
-            ..VolumeSettings::new(name.clone(), Arc::clone(&settings.backend), Mode::WriteThrough)
-        })?;
-        self.flush_volume(name, |_| ())?;
-        // The pool's record is removed last, so that an interruption repeats the flush.
-        let size = settings.backend.description().size_bytes;
-        used.journal.void(name, size, used.identity)?;
-        self.named(name)?.leaving.store(false, Ordering::Relaxed);
-        self.remove_volume(name, |_| ())
-    }
-
-    /// To be called when all volumes of a start were added. Drops the clean lines of volumes that
-    /// are not served, as other programs may change their disks. Dirty lines stay. Returns the
-    /// names of the volumes that have some, with the bytes.
-    pub fn close_adoption(&self) -> Vec<(String, u64)> {
-        let _changing = self.changes.lock();
+    /// Drops the clean lines of volumes that are not served, as other programs may change their
+    /// disks. Dirty lines stay. Returns the names of the volumes that have some, with the bytes.
+    pub(crate) fn drop_unserved(&self) -> Vec<(String, u64)> {
         let mut left = Vec::new();
         for found in self.shared.pool.volumes() {
             if self.shared.volume(found.id).is_some() {
                 continue;
             }
-            self.drop_clean(found.id);
-            match self.unclaimed_bytes(found.id) {
-                0 => self.leave_pool(found.id),
+            self.shared.shards.drop_clean(found.id);
+            match self.shared.shards.unclaimed_bytes(found.id) {
+                0 => self.leave(found.id),
                 bytes => left.push((format!("{}={}", found.name, found.backing), bytes)),
             }
         }
@@ -379,9 +339,9 @@ impl Runtime {
     }
 
     /// Volumes that have dirty lines in the adopted pool and are not served, with the bytes.
-    pub fn unserved(&self) -> Vec<(String, u64)> {
+    pub(crate) fn unserved(&self) -> Vec<(String, u64)> {
         let found = self.shared.pool.volumes().into_iter();
-        let bytes = found.map(|found| (self.unclaimed_bytes(found.id), found));
+        let bytes = found.map(|found| (self.shared.shards.unclaimed_bytes(found.id), found));
         let held = bytes.filter(|(bytes, _)| *bytes > 0);
         held.map(|(bytes, found)| (found.name, bytes)).collect()
     }

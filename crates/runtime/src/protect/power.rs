@@ -1,6 +1,6 @@
 //! Write-back of volumes that only a UPS protects: the dirty limit, and the halt before a dump.
 //!
-//! The power monitor sets the limit several times a second with [`Runtime::set_power`], and
+//! The power monitor sets the limit several times a second with [`UpsVolumes::set_limit`], and
 //! workers read it from atomics ([`forebay_volume::PowerGate`]). At a limit of 0, or once the dirty
 //! data has reached the limit, these volumes write through.
 //!
@@ -10,8 +10,7 @@
 //! copied the shard.
 
 use crate::error::VolumeError;
-use crate::server::Runtime;
-use crate::shared::{Message, Volume};
+use crate::shared::{Message, Shared, Volume};
 use forebay_types::{IoResult, UnsafeSupply, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -64,7 +63,16 @@ impl Volume {
     }
 }
 
-impl Runtime {
+/// The volumes that a UPS protects.
+pub(crate) struct UpsVolumes<'a> {
+    shared: &'a Shared,
+}
+
+impl<'a> UpsVolumes<'a> {
+    pub(crate) const fn of(shared: &'a Shared) -> Self {
+        Self { shared }
+    }
+
     fn ups_only_volumes(&self) -> Vec<Arc<Volume>> {
         let mut volumes = self.shared.volumes.all();
         volumes.retain(|volume| volume.is_ups_only());
@@ -72,7 +80,7 @@ impl Runtime {
     }
 
     /// The volumes whose dirty data only the pool holds, under a UPS.
-    pub fn power_volumes(&self) -> Vec<VolumeId> {
+    pub(crate) fn ids(&self) -> Vec<VolumeId> {
         self.ups_only_volumes().iter().map(|volume| volume.id).collect()
     }
 
@@ -81,26 +89,27 @@ impl Runtime {
     ///
     /// # Errors
     /// When there is no such volume, or the runtime is stopping.
-    pub fn set_unsafe_supply(&self, name: &str, choice: UnsafeSupply) -> Result<(), VolumeError> {
-        let id = self.named(name)?.id;
-        self.run_on(0, move |tasks| {
-            for shard in 0..tasks.shared().shards.len() {
-                tasks.shared().shard(shard).volume_mut(id).set_unsafe_supply(choice);
-            }
-        })
+    pub(crate) fn set_unsafe_supply(
+        &self,
+        name: &str,
+        choice: UnsafeSupply,
+    ) -> Result<(), VolumeError> {
+        let id = self.shared.volumes.named(name)?.id;
+        self.shared.run_on(0, move |tasks| tasks.shared().shards.set_unsafe_supply(id, choice))
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
     /// write through. Returns how much is dirty. To be called several times a second.
-    pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
-        let dirty_bytes = self.ups_only_volumes().iter().map(|v| self.dirty_bytes(v.id)).sum();
+    pub(crate) fn set_limit(&self, dirty_bytes_max: u64) -> u64 {
+        let volumes = self.ups_only_volumes();
+        let dirty_bytes = volumes.iter().map(|v| self.shared.shards.dirty_bytes(v.id)).sum();
         self.shared.power.set(dirty_bytes, dirty_bytes_max);
         dirty_bytes
     }
 
     /// Starts to destage the volumes that only a UPS protects, and to flush their disks, unless
     /// that is in progress. Data that a disk does not take stays dirty.
-    pub fn drain_power(&self) {
+    pub(crate) fn drain(&self) {
         for volume in self.ups_only_volumes() {
             if volume.power.draining.swap(true, Ordering::Relaxed) {
                 continue;
@@ -120,8 +129,8 @@ impl Runtime {
     }
 
     /// Makes a flush due for the disk of each volume that only a UPS protects, as the disk's cache
-    /// may be volatile. [`Runtime::start_power_syncs`] starts the flushes.
-    pub fn request_power_sync(&self) {
+    /// may be volatile. [`UpsVolumes::start_syncs`] starts the flushes.
+    pub(crate) fn request_sync(&self) {
         for volume in self.ups_only_volumes() {
             volume.power.sync_due.store(true, Ordering::Relaxed);
         }
@@ -129,7 +138,7 @@ impl Runtime {
 
     /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
     /// as that flush need not cover later writes.
-    pub fn start_power_syncs(&self) {
+    pub(crate) fn start_syncs(&self) {
         for volume in self.ups_only_volumes() {
             let used = &volume.power;
             if !used.sync_due.load(Ordering::Relaxed) || used.syncing.swap(true, Ordering::Relaxed)
@@ -145,7 +154,7 @@ impl Runtime {
 
     /// Flushes the disks of the volumes that only a UPS protects, and waits for at most `timeout`.
     /// Returns the names of the volumes whose flush has failed or not completed.
-    pub fn sync_power(&self, timeout: Duration) -> Vec<String> {
+    pub(crate) fn sync(&self, timeout: Duration) -> Vec<String> {
         let (sender, results) = mpsc::channel();
         let volumes = self.ups_only_volumes();
         for (at, volume) in volumes.iter().enumerate() {
@@ -171,7 +180,7 @@ impl Runtime {
 
     /// Halts writes to the volumes that only a UPS protects, or ends the halt. Returns the volumes
     /// whose state has changed.
-    pub fn halt_power(&self, halt: bool) -> Vec<VolumeId> {
+    pub(crate) fn halt(&self, halt: bool) -> Vec<VolumeId> {
         let volumes = self.shared.volumes.all();
         let volumes = volumes.iter().filter(|volume| {
             let is_concerned = if halt { volume.is_ups_only() } else { volume.power.has_ups };

@@ -2,19 +2,16 @@
 //!
 //! An open file that was deleted, replaced or truncated still accepts writes, and the next process
 //! finds none of them. Writing to the open file does not reveal that, so
-//! [`Runtime::check_presence`] checks the paths, off the data path.
+//! [`Runtime::check_presence`](crate::Runtime::check_presence) checks the paths, off the data path.
 //!
 //! A journal device that is displaced counts as failed, for good. A displaced vault fails its next
 //! probe, which starts at once, and write-back under a UPS ends until the vault is back. A
 //! displaced disk is reported in log and status, and still served: refusing its writes would save
 //! nothing.
 
-use crate::error::VolumeError;
 use crate::locks::Lock;
-use crate::server::Runtime;
 use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
-use forebay_types::Mode;
 
 /// Failed checks in a row until a device counts as displaced: a device manager may remove a name
 /// for a moment.
@@ -58,50 +55,8 @@ impl Presence {
     }
 }
 
-impl Runtime {
-    /// Checks that journals, vault and disks are still where they were opened. To be called about
-    /// once a second; a device counts as displaced after two failed checks in a row. May block as
-    /// long as resolving a path can.
-    pub fn check_presence(&self) {
-        let journals = self.journals.lock().clone();
-        journals.iter().for_each(|journal| journal.check_presence());
-        if let Some(vault) = self.vault() {
-            vault.check_presence();
-        }
-        self.shared.volumes.all().iter().for_each(|volume| volume.check_presence());
-    }
-}
-
-impl Runtime {
-    /// Writes again the records of which volumes rely on which journal and vault, and of failed
-    /// journals, after the records were deleted.
-    ///
-    /// # Errors
-    /// When a record cannot be written.
-    pub fn renew_records(&self) -> Result<(), VolumeError> {
-        for volume in self.shared.volumes.all() {
-            let mode = {
-                let shard = self.shared.shard(0);
-                if !shard.has_volume(volume.id) {
-                    continue;
-                }
-                shard.volume(volume.id).mode()
-            };
-            if let Some(vault) = &volume.vault {
-                vault.rely(volume.id, mode)?;
-            }
-            if let (Some(used), Mode::WriteBack) = (&volume.journal, mode) {
-                used.journal.rely(&volume.name)?;
-            }
-        }
-        let journals = self.journals.lock().clone();
-        journals.iter().try_for_each(|journal| journal.renew_records())?;
-        Ok(())
-    }
-}
-
 impl Volume {
-    fn check_presence(&self) {
+    pub(crate) fn check_presence(&self) {
         let (name, disk) = (&self.name, &self.backend.description().name);
         match self.presence.check(&*self.backend) {
             Change::None => {}

@@ -6,8 +6,7 @@
 
 use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock};
-use crate::server::Runtime;
-use crate::shared::{JournalUse, Message, Volume};
+use crate::shared::{JournalUse, Message, Shared, Volume};
 use crate::worker::Tasks;
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::LineKey;
@@ -93,7 +92,7 @@ impl Drop for Unstarted {
 /// Writes data into a volume that is not served yet. The ranges must be disjoint. They are
 /// submitted in batches, and the workers write some batches while the next one is filled.
 pub(crate) struct Restorer<'a> {
-    runtime: &'a Runtime,
+    shared: &'a Shared,
     volume: VolumeId,
     /// Whether the writes are recorded in the volume's journal.
     records: bool,
@@ -106,9 +105,9 @@ pub(crate) struct Restorer<'a> {
 }
 
 impl<'a> Restorer<'a> {
-    pub(crate) fn new(runtime: &'a Runtime, volume: VolumeId, records: bool) -> Self {
+    pub(crate) fn new(shared: &'a Shared, volume: VolumeId, records: bool) -> Self {
         let (current, in_flight, spare) = Default::default();
-        Self { runtime, volume, records, current, in_flight, submitted: 0, spare }
+        Self { shared, volume, records, current, in_flight, submitted: 0, spare }
     }
 
     /// Writes a range with the bytes that `fill` provides.
@@ -159,7 +158,7 @@ impl<'a> Restorer<'a> {
         latch.state.lock().0 = batch.pieces.len();
         let unstarted = Unstarted(Arc::clone(&latch), batch.pieces.len());
         let (batch, volume, records) = (Arc::clone(batch), self.volume, self.records);
-        let inboxes = &self.runtime.shared.inboxes;
+        let inboxes = &self.shared.inboxes;
         let inbox = &inboxes[self.submitted % inboxes.len()];
         self.submitted += 1;
         inbox.post(Message::Task(Box::new(move |tasks: &mut dyn Tasks| {
@@ -216,163 +215,126 @@ impl Drop for Restorer<'_> {
     }
 }
 
-impl Runtime {
-    /// Restores what the volume's journal holds of it.
-    pub(crate) fn restore(&self, volume: &Volume) -> Result<(), VolumeError> {
-        let Some(used) = &volume.journal else { return Ok(()) };
-        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-        let begun = Instant::now();
-        let mut reader = used.journal.reader();
-        let mut restorer = Restorer::new(self, volume.id, false);
-        let mut bytes = 0;
-        for (range, origin) in used.journal.pieces_to_restore(used.number) {
-            bytes += range.len;
-            let written = match origin {
-                Some(position) => restorer.write(range, |into| reader.read(position, into)),
-                None => restorer.write_zeroes(range),
+/// Restores what the volume's journal holds of it.
+pub(crate) fn restore(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
+    let Some(used) = &volume.journal else { return Ok(()) };
+    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+    let begun = Instant::now();
+    let mut reader = used.journal.reader();
+    let mut restorer = Restorer::new(shared, volume.id, false);
+    let mut bytes = 0;
+    for (range, origin) in used.journal.pieces_to_restore(used.number) {
+        bytes += range.len;
+        let written = match origin {
+            Some(position) => restorer.write(range, |into| reader.read(position, into)),
+            None => restorer.write_zeroes(range),
+        };
+        written.map_err(failed)?;
+    }
+    restorer.finish().map_err(failed)?;
+    used.journal.restored(used.number)?;
+    if bytes > 0 {
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
+    }
+    Ok(())
+}
+
+/// Records all dirty data of an adopted pool in the volume's journal once more: some of its
+/// records may have been in the memory of the previous process only.
+pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
+    let Some(used) = &volume.journal else { return Ok(()) };
+    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+    let begun = Instant::now();
+    // No client is served yet. The records found in the log stay valid.
+    used.journal.restored(used.number)?;
+    let mark = used.journal.mark();
+    // Lost sectors that are restored from old records from now on are not recorded again.
+    let was_whole = !shared.shards.has_lost(volume.id);
+    let mut places = Vec::new();
+    for number in 0..shared.shards.len() {
+        let dirty = shared.shard(number).dirty_sectors(volume.id);
+        places.extend(dirty.into_iter().map(|(key, mask)| (number, key, mask)));
+    }
+    let mut bytes = 0;
+    let mut restorer = Restorer::new(shared, volume.id, true);
+    for (shard, key, mask) in places {
+        let line = line_of(shared, volume, shard, key, mask).map_err(failed)?;
+        for range in runs_of(key, mask) {
+            let from = (range.offset - key.offset()) as usize;
+            let content = &line[from..from + range.len as usize];
+            let fill = |into: &mut [u8]| {
+                into.copy_from_slice(content);
+                Ok(())
             };
-            written.map_err(failed)?;
+            restorer.write(range, fill).map_err(failed)?;
+            bytes += range.len;
         }
-        restorer.finish().map_err(failed)?;
-        used.journal.restored(used.number)?;
-        if bytes > 0 {
-            let ms = begun.elapsed().as_millis() as u64;
-            tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
-        }
-        Ok(())
     }
+    restorer.finish().map_err(failed)?;
+    void_older(shared, volume, used, mark, was_whole)?;
+    if bytes > 0 {
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::info!(
+            volume = %volume.name,
+            bytes,
+            ms,
+            "dirty data of the adopted pool recorded in the journal again"
+        );
+    }
+    Ok(())
+}
 
-    /// Restores a running volume from its journal, because its disk may have lost acknowledged
-    /// data. Drains the volume's clients first: the journal then holds everything that the pool
-    /// holds, so what is restored is the newest data.
-    pub(crate) fn restore_running(&self, volume: &Arc<Volume>) -> Result<(), VolumeError> {
-        let Some(used) = &volume.journal else { return Ok(()) };
-        if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
-            return Ok(());
-        }
-        if volume.leaving.swap(true, Ordering::Relaxed) {
-            return Err(VolumeError::Leaving(volume.name.clone()));
-        }
-        let restored = self.drain_clients_and_restore(volume, used);
-        volume.leaving.store(false, Ordering::Relaxed);
-        restored
+/// Voids the records that the previous process made of a volume, now that disk and journal have
+/// everything again. If the newest record of a sector was in that process's memory only, while
+/// the disk had its data already, an older record would undo it. If sectors are lost in the
+/// pool, the old records of lost and of dirty sectors stay, as no newer ones may exist.
+fn void_older(
+    shared: &Shared,
+    volume: &Volume,
+    used: &JournalUse,
+    mark: Mark,
+    was_whole: bool,
+) -> Result<(), VolumeError> {
+    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+    if !was_whole || shared.shards.has_lost(volume.id) {
+        // Unless each write was recorded before it was acknowledged, the journal may hold older
+        // data than what was lost.
+        volume.journal_is_stale.store(used.durability == Durability::Flush, Ordering::Relaxed);
+        return used.journal.void_clean(used.number, volume.id).map_err(failed);
     }
+    let (sender, result) = mpsc::channel();
+    let id = volume.id;
+    shared.run_on(0, move |tasks| {
+        tasks.sync(id, Box::new(move |result| _ = sender.send(result)))
+    })?;
+    result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
+    Ok(used.journal.recorded_again(used.number, mark)?)
+}
 
-    fn drain_clients_and_restore(
-        &self,
-        volume: &Arc<Volume>,
-        used: &JournalUse,
-    ) -> Result<(), VolumeError> {
-        let id = volume.id;
-        self.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
-        self.wait_until_idle(Some(volume))?;
-        let _changing = self.changes.lock();
-        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-        used.journal.reload(used.number).map_err(failed)?;
-        self.restore(volume)
-    }
-
-    /// Records all dirty data of an adopted pool in the volume's journal once more: some of its
-    /// records may have been in the memory of the previous process only.
-    pub(crate) fn record_again(&self, volume: &Volume) -> Result<(), VolumeError> {
-        let Some(used) = &volume.journal else { return Ok(()) };
-        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-        let begun = Instant::now();
-        // No client is served yet. The records found in the log stay valid.
-        used.journal.restored(used.number)?;
-        let mark = used.journal.mark();
-        // Lost sectors that are restored from old records from now on are not recorded again.
-        let was_whole = !self.has_lost(volume);
-        let mut places = Vec::new();
-        for number in 0..self.shared.shards.len() {
-            let dirty = self.shared.shard(number).dirty_sectors(volume.id);
-            places.extend(dirty.into_iter().map(|(key, mask)| (number, key, mask)));
+/// The content of the sectors in `mask` of a line that was dirty a moment ago: from the pool
+/// or, if it was destaged and evicted meanwhile, from the disk.
+fn line_of(
+    shared: &Shared,
+    volume: &Volume,
+    shard: usize,
+    key: LineKey,
+    mask: u8,
+) -> Result<AlignedBuffer, IoError> {
+    let mut line = AlignedBuffer::new(LINE_BYTES as usize);
+    {
+        let guard = shared.shard(shard);
+        if let Some(slot) = guard.slots().find_valid(key, mask) {
+            shared.pool.copy_line(shard, slot, &mut line);
+            return Ok(line);
         }
-        let mut bytes = 0;
-        let mut restorer = Restorer::new(self, volume.id, true);
-        for (shard, key, mask) in places {
-            let line = self.line_of(volume, shard, key, mask).map_err(failed)?;
-            for range in runs_of(key, mask) {
-                let from = (range.offset - key.offset()) as usize;
-                let content = &line[from..from + range.len as usize];
-                let fill = |into: &mut [u8]| {
-                    into.copy_from_slice(content);
-                    Ok(())
-                };
-                restorer.write(range, fill).map_err(failed)?;
-                bytes += range.len;
-            }
-        }
-        restorer.finish().map_err(failed)?;
-        self.void_older(volume, used, mark, was_whole)?;
-        if bytes > 0 {
-            let ms = begun.elapsed().as_millis() as u64;
-            tracing::info!(
-                volume = %volume.name,
-                bytes,
-                ms,
-                "dirty data of the adopted pool recorded in the journal again"
-            );
-        }
-        Ok(())
     }
-
-    fn has_lost(&self, volume: &Volume) -> bool {
-        let mut shards = 0..self.shared.shards.len();
-        shards.any(|at| self.shared.shard(at).volume(volume.id).lost_sectors() > 0)
-    }
-
-    /// Voids the records that the previous process made of a volume, now that disk and journal have
-    /// everything again. If the newest record of a sector was in that process's memory only, while
-    /// the disk had its data already, an older record would undo it. If sectors are lost in the
-    /// pool, the old records of lost and of dirty sectors stay, as no newer ones may exist.
-    fn void_older(
-        &self,
-        volume: &Volume,
-        used: &JournalUse,
-        mark: Mark,
-        was_whole: bool,
-    ) -> Result<(), VolumeError> {
-        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-        if !was_whole || self.has_lost(volume) {
-            // Unless each write was recorded before it was acknowledged, the journal may hold older
-            // data than what was lost.
-            volume.journal_is_stale.store(used.durability == Durability::Flush, Ordering::Relaxed);
-            return used.journal.void_clean(used.number, volume.id).map_err(failed);
-        }
-        let (sender, result) = mpsc::channel();
-        let id = volume.id;
-        self.run_on(0, move |tasks| {
-            tasks.sync(id, Box::new(move |result| _ = sender.send(result)))
-        })?;
-        result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
-        Ok(used.journal.recorded_again(used.number, mark)?)
-    }
-
-    /// The content of the sectors in `mask` of a line that was dirty a moment ago: from the pool
-    /// or, if it was destaged and evicted meanwhile, from the disk.
-    fn line_of(
-        &self,
-        volume: &Volume,
-        shard: usize,
-        key: LineKey,
-        mask: u8,
-    ) -> Result<AlignedBuffer, IoError> {
-        let mut line = AlignedBuffer::new(LINE_BYTES as usize);
-        {
-            let guard = self.shared.shard(shard);
-            if let Some(slot) = guard.slots().find_valid(key, mask) {
-                self.shared.pool.copy_line(shard, slot, &mut line);
-                return Ok(line);
-            }
-        }
-        let left = volume.backend.description().size_bytes - key.offset();
-        let len = left.min(LINE_BYTES) as usize;
-        let mut there = AlignedBuffer::new(len);
-        Blocking::new(&*volume.backend).read(key.offset(), &mut there)?;
-        line[..len].copy_from_slice(&there);
-        Ok(line)
-    }
+    let left = volume.backend.description().size_bytes - key.offset();
+    let len = left.min(LINE_BYTES) as usize;
+    let mut there = AlignedBuffer::new(len);
+    Blocking::new(&*volume.backend).read(key.offset(), &mut there)?;
+    line[..len].copy_from_slice(&there);
+    Ok(line)
 }
 
 /// The runs of the sectors in `mask`, in order.

@@ -52,8 +52,7 @@ impl<R: Reactor> WorkerHost<R> {
             return false;
         }
         let volume = Arc::clone(volume);
-        let mut shards = 0..self.shared.shards.len();
-        let is_lost = shards.any(|at| self.shared.shard(at).volume(id).lost_sectors() > 0);
+        let is_lost = self.shared.shards.has_lost(id);
         volume.journal_is_stale.store(is_lost, Ordering::Relaxed);
         is_lost
     }

@@ -5,10 +5,12 @@
 //! At the end of the turn, the worker starts the I/Os, and the front end sends the replies. Only
 //! the wait for events blocks.
 
+mod crew;
 mod host;
 mod io;
 mod tasks;
 
+pub(crate) use crew::Crew;
 pub(crate) use host::{Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::{Outstanding, Tasks};
 
@@ -28,18 +30,18 @@ const TICK_IDLE: Duration = Duration::from_millis(500);
 
 /// A worker. See the module.
 pub(crate) struct Worker<R: Reactor, F> {
-    pub(super) dispatcher: Dispatcher<WorkerHost<R>>,
-    pub(super) host: WorkerHost<R>,
-    pub(super) front: F,
+    dispatcher: Dispatcher<WorkerHost<R>>,
+    host: WorkerHost<R>,
+    front: F,
     /// Buffers to reuse, for answers and messages.
     deliveries: Deliveries,
     messages: Vec<Message>,
     next_tick: Instant,
     patrol: Patrol,
     /// The loop ends once no request and no I/O is in flight.
-    pub(super) stopping: bool,
+    stopping: bool,
     /// The loop ends although requests are unanswered, once no I/O is in flight.
-    pub(super) abandons_requests: bool,
+    abandons_requests: bool,
 }
 
 impl<R: Reactor, F: FrontEnd> Worker<R, F> {

@@ -10,6 +10,7 @@ use forebay_nbd::{Command, Extent};
 use forebay_runtime::{Engine, HeldUp, RuntimeConfig, Timeouts, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 on_both_engines! {
@@ -19,6 +20,7 @@ on_both_engines! {
     a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost,
     other_volumes_are_administered_while_a_disk_hangs,
     a_server_whose_disk_hangs_does_not_stop,
+    more_flushes_than_may_be_in_flight_wait_for_their_turn,
     a_hanging_journal_is_named_in_the_error,
 }
 
@@ -166,6 +168,32 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     gate.open();
     assert_eq!(server.client("disk").read(0, 4096), Ok(vec![0; 4096]), "new clients are accepted");
     wait_until("the server stops", PATIENCE, || server.runtime.stop(|_| {}).is_ok());
+}
+
+/// Fails if a flush beyond the limit is answered as if the disk had hung.
+fn more_flushes_than_may_be_in_flight_wait_for_their_turn(engine: Engine) {
+    const FLUSHES: usize = 40;
+    let server = Server::patient(RuntimeConfig { workers: 1, ..Server::config(engine) });
+    let (gate, _) = gated(&server, "disk", Mode::WriteBack);
+    assert_eq!(server.client("disk").write(0, &[5; 4096]), Ok(()));
+    gate.close(Kinds::ALL);
+    let waiting = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let flush = || {
+            let mut is_first = true;
+            server.runtime.flush_volume("disk", |_| {
+                waiting.fetch_add(usize::from(std::mem::take(&mut is_first)), Ordering::Relaxed);
+            })
+        };
+        let flushes: Vec<_> = (0..FLUSHES).map(|_| scope.spawn(flush)).collect();
+        wait_until("all flushes wait", PATIENCE, || {
+            let is_over = flushes.iter().any(|flush| flush.is_finished());
+            is_over || waiting.load(Ordering::Relaxed) == FLUSHES
+        });
+        gate.open();
+        flushes.into_iter().for_each(|flush| flush.join().unwrap().unwrap());
+    });
+    server.stop();
 }
 
 fn a_hanging_journal_is_named_in_the_error(engine: Engine) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::rig::common::client::PATIENCE;
 use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
 use crate::rig::{MIB, config, open_journal, volume};
-use crate::{RuntimeConfig, Timeouts};
+use crate::{Runtime, RuntimeConfig, Timeouts};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_engine::Verdict;
 use forebay_frontend_nbd::NbdServer;
@@ -91,7 +91,7 @@ fn adopt_then_lose_power_once(progress: Progress) {
     write(&first, 0, 1, true);
     write(&first, 0, 2, false);
     write(&first, 5, 3, false);
-    first.shared.pool.change_volumes(|volumes| volumes[0].progress = progress);
+    first.shared().pool.change_volumes(|volumes| volumes[0].progress = progress);
     first.pause().unwrap();
     assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (0, 0));
     assert_eq!(crate::dirty_bytes_in(std::os::fd::AsFd::as_fd(&pool)), 2 * LINE_BYTES);
@@ -100,7 +100,7 @@ fn adopt_then_lose_power_once(progress: Progress) {
     if progress == Progress::Recording {
         assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3), "flushed to the disk first");
     }
-    assert_eq!(second.in_pool("v").unwrap().progress, Progress::Whole);
+    assert_eq!(PoolVolumes::of(second.shared()).in_pool("v").unwrap().progress, Progress::Whole);
     second.pause().unwrap();
     let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
     third.flush_volume("v", |_| ()).unwrap();
@@ -143,8 +143,8 @@ fn lose(runtime: &Runtime, line: u64) {
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < PATIENCE, "the line is never sealed");
-        for number in 0..runtime.shared.shards.len() {
-            let mut shard = runtime.shared.shard(number);
+        for number in 0..runtime.shared().shards.len() {
+            let mut shard = runtime.shared().shard(number);
             let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
             if let Some(seal) = seal {
                 shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
@@ -207,7 +207,7 @@ fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {
     write(&runtime, 0, 2, false);
     let id = runtime.named("v").unwrap().id;
     wait_until("a tick sets the threshold of the shard", PATIENCE, || {
-        runtime.shared.shard(0).volume(id).gather_below() == 16 << 10
+        runtime.shared().shard(0).volume(id).gather_below() == 16 << 10
     });
     runtime.stop(|_| ()).unwrap();
 }
@@ -219,7 +219,7 @@ fn workers_know_a_volume_before_any_shard_does() {
     let disk = open(&directory.path().join("disk"), 4 * MIB);
     for _ in 0..30 {
         let runtime = bare_process(&crate::new_pool_file().unwrap(), 64 * MIB);
-        let shared = &runtime.shared;
+        let shared = runtime.shared();
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| {
                 while !shared.shard(0).has_volume(VolumeId(0)) {
@@ -259,7 +259,7 @@ fn adopted_lines_are_found_by_the_stripes_of_the_previous_process() {
         runtime
     };
     let first = serve(28 << 10);
-    assert!(first.shared.shards.len() > 1);
+    assert!(first.shared().shards.len() > 1);
     (0..50).for_each(|at| write(&first, at * 300, 1, false));
     first.pause().unwrap();
     let second = serve(600 << 10);
@@ -268,7 +268,7 @@ fn adopted_lines_are_found_by_the_stripes_of_the_previous_process() {
     second.stop(|_| ()).unwrap();
     let third = serve(600 << 10);
     let id = third.named("v").unwrap().id;
-    assert_eq!(third.shared.stripes(id).width(), 600 << 10, "a closed pool is not adopted");
+    assert_eq!(third.shared().stripes(id).width(), 600 << 10, "a closed pool is not adopted");
     third.stop(|_| ()).unwrap();
 }
 
@@ -330,8 +330,8 @@ fn clean(runtime: &Runtime) {
 fn resident(runtime: &Runtime, line: u64) -> bool {
     let id = runtime.named("v").unwrap().id;
     let key = LineKey::new(id, line);
-    let holds = |shard| runtime.shared.shard(shard).slots().find_valid(key, 0xff).is_some();
-    (0..runtime.shared.shards.len()).any(holds)
+    let holds = |shard| runtime.shared().shard(shard).slots().find_valid(key, 0xff).is_some();
+    (0..runtime.shared().shards.len()).any(holds)
 }
 
 #[test]

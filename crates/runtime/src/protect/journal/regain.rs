@@ -229,8 +229,8 @@ mod tests {
     fn lose(runtime: &Runtime, id: VolumeId) {
         let key = LineKey::new(id, 0);
         wait_until("the line is sealed", PATIENCE, || {
-            (0..runtime.shared.shards.len()).any(|number| {
-                let mut shard = runtime.shared.shard(number);
+            (0..runtime.shared().shards.len()).any(|number| {
+                let mut shard = runtime.shared().shard(number);
                 let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
                 let Some(seal) = seal else { return false };
                 shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
@@ -240,8 +240,8 @@ mod tests {
     }
 
     fn lost_sectors(runtime: &Runtime, id: VolumeId) -> u64 {
-        let shards = 0..runtime.shared.shards.len();
-        shards.map(|number| runtime.shared.shard(number).volume(id).lost_sectors()).sum()
+        let shards = 0..runtime.shared().shards.len();
+        shards.map(|number| runtime.shared().shard(number).volume(id).lost_sectors()).sum()
     }
 
     #[test]

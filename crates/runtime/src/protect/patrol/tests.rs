@@ -64,7 +64,7 @@ impl Rig {
 
     /// Flips all bits of `count` bytes of a line in the pool, once the line is sealed.
     fn damage(&self, offset: u64, count: usize) {
-        let shared = &self.runtime.shared;
+        let shared = self.runtime.shared();
         let number = shard_of(self.id, shared.stripes(self.id), offset, shared.shards.len());
         let key = LineKey::new(self.id, offset / LINE as u64);
         wait_until("the line is sealed", PATIENCE, || {

@@ -10,8 +10,7 @@ use crate::error::VolumeError;
 use crate::protect::guard::examine_disk;
 use crate::protect::journal::ReadAhead;
 use crate::protect::restore::Restorer;
-use crate::server::Runtime;
-use crate::shared::Volume;
+use crate::shared::{Shared, Volume};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
@@ -193,10 +192,15 @@ impl Vault {
     }
 }
 
-impl Runtime {
-    /// Writes the vault's data of a volume to the disk.
-    pub(crate) fn load(&self, volume: &Arc<Volume>, used: &VolumeVault) -> Result<(), VolumeError> {
-        let vault = &used.vault;
+impl VolumeVault {
+    /// Writes the vault's data of a volume to the disk. `flush` flushes the volume.
+    pub(crate) fn load(
+        &self,
+        shared: &Shared,
+        volume: &Arc<Volume>,
+        flush: impl FnOnce() -> Result<(), VolumeError>,
+    ) -> Result<(), VolumeError> {
+        let vault = &self.vault;
         let Some(entry) = vault.entry(volume) else { return Ok(()) };
         // Loading is harmless if the pool of the previous process was adopted: no write was
         // acknowledged since the dump, so both hold the same data.
@@ -207,7 +211,7 @@ impl Runtime {
         let begun = Instant::now();
         let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
         let mut reader = ReadAhead::new(&*vault.backend);
-        let (mut restorer, mut bytes) = (Restorer::new(self, volume.id, false), 0);
+        let (mut restorer, mut bytes) = (Restorer::new(shared, volume.id, false), 0);
         for (range, position) in pieces {
             restorer.write(range, |into| reader.read(position, into)).map_err(failed)?;
             bytes += range.len;
@@ -215,7 +219,7 @@ impl Runtime {
         restorer.finish().map_err(failed)?;
         let loaded_ms = begun.elapsed().as_millis() as u64;
         // If the flush fails, the data is still in the vault.
-        self.flush(volume, &mut |_| {})?;
+        flush()?;
         vault.remove_loaded(entry.number)?;
         let total_ms = begun.elapsed().as_millis() as u64;
         tracing::info!(

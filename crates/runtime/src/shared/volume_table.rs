@@ -3,8 +3,9 @@
 //! that waits for a shard under it, one that reads it under that shard, and one that waits to write
 //! it.
 
+use super::Volume;
+use crate::error::VolumeError;
 use crate::locks::SharedLock;
-use crate::shared::Volume;
 use forebay_types::VolumeId;
 use std::sync::Arc;
 
@@ -25,6 +26,12 @@ impl VolumeTable {
     pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
         let places = self.places.read();
         places.iter().flatten().cloned().collect()
+    }
+
+    /// The volume of this name.
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
+        let found = self.all().into_iter().find(|volume| volume.name == name);
+        found.ok_or_else(|| VolumeError::Unknown(name.to_owned()))
     }
 
     pub(crate) fn insert(&self, volume: Arc<Volume>) {

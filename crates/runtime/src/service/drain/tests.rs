@@ -2,7 +2,7 @@
 
 use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
 use crate::rig::{MIB, listen, quiet_config, volume};
-use crate::server::spawn_workers;
+use crate::worker::Crew;
 use crate::{Runtime, Timeouts};
 use forebay_backend::MemoryBackend;
 use forebay_frontend::Sockets;
@@ -107,7 +107,7 @@ fn serve(socket: &Path) -> Runtime {
     let server = NbdServer::new();
     let config = quiet_config(64 * MIB);
     let started = Runtime::start_by(config, timeouts, None, &server, |shared, _| {
-        Ok((Deaf::NAME, spawn_workers::<Deaf, _>(shared, &server)?))
+        Ok(Crew::start_with::<Deaf, _>(shared, &server)?)
     });
     let runtime = started.unwrap();
     let disk = Arc::new(MemoryBackend::new(u64::from(REPLY)).unwrap());
@@ -178,13 +178,13 @@ fn a_volume_is_found_under_the_lock_of_a_shard() {
     let (sender, done) = mpsc::channel();
     std::thread::spawn(move || {
         for _ in 0..2 {
-            let shard = runtime.shared.shard(0);
+            let shard = runtime.shared().shard(0);
             // The worker's tick waits for the shard.
             std::thread::sleep(Duration::from_millis(700));
             let (changed, same) = (Arc::clone(&runtime), Arc::clone(&volume));
-            let changing = std::thread::spawn(move || changed.shared.volumes.insert(same));
+            let changing = std::thread::spawn(move || changed.shared().volumes.insert(same));
             std::thread::sleep(Duration::from_millis(50));
-            assert!(runtime.shared.volume(volume.id).is_some());
+            assert!(runtime.shared().volume(volume.id).is_some());
             drop(shard);
             changing.join().unwrap();
         }

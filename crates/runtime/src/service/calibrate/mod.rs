@@ -13,18 +13,18 @@
 //! disk stays open until the read completes, as the disk may still write to its buffer. Until then
 //! the disk is not measured again.
 
+mod reader;
+
 use crate::error::VolumeError;
+use crate::gather::{Calibration, CalibrationFailure, GatherStatus};
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::server::Runtime;
 use crate::shared::{Message, Shared, Volume};
-use forebay_backend::Blocking;
-use forebay_frontend::Memory;
-use forebay_policy::{Probing, READ_BYTES_MAX, SplitCost, ThresholdSource, Unclear, gather_below};
-use forebay_types::{ByteRange, IoError, IoResult, Size};
+use forebay_policy::{Probing, SplitCost};
+use forebay_types::Size;
+use reader::Reader;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The delay after a volume was added: it is likely to be used at once.
@@ -32,41 +32,10 @@ const INITIAL_DELAY: Duration = Duration::from_secs(1);
 /// The delay after clients were active: of a measurement in the background, and of a requested one.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 const REQUESTED_RETRY_DELAY: Duration = Duration::from_millis(20);
-/// The timeout of one read.
-const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// The timeout of a requested measurement.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long closing a disk waits for a read of it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why a disk could not be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CalibrationFailure {
-    /// The disk has failed a read.
-    #[error("I/O error at byte {offset} of its disk ({error})")]
-    Io {
-        /// The offset of the read.
-        offset: u64,
-        /// The error of the disk.
-        error: IoError,
-    },
-    /// A read has timed out.
-    #[error("its disk took more than a second for the read at byte {offset}")]
-    Slow {
-        /// The offset of the read.
-        offset: u64,
-    },
-    /// A read of the previous measurement has still not completed.
-    #[error("its disk has not answered a read of the last measurement")]
-    Hanging,
-    /// The reading thread could not be started.
-    #[error("no thread can be started to read its disk")]
-    NoThread,
-    /// The measured times are inconclusive.
-    #[error(transparent)]
-    Unclear(#[from] Unclear),
-}
 
 /// Why a requested measurement has failed.
 #[derive(Debug, thiserror::Error)]
@@ -87,79 +56,6 @@ pub enum CalibrateError {
          once it is idle"
     )]
     Busy(String),
-}
-
-/// The state of a disk's measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calibration {
-    /// Not needed: the threshold is set by hand.
-    Unwanted,
-    /// It waits until the volume is idle, or is in progress.
-    Waiting,
-    /// It has succeeded.
-    Done,
-    /// It has failed. It is repeated only on request.
-    Failed(CalibrationFailure),
-}
-
-/// The gather threshold of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GatherStatus {
-    /// Writes below this size, in bytes, are gathered; at zero none are.
-    pub below_bytes: u64,
-    /// Where the threshold comes from.
-    pub source: ThresholdSource,
-    /// The last measurement that has succeeded.
-    pub measured: Option<SplitCost>,
-    /// The state of the measurement.
-    pub calibration: Calibration,
-}
-
-/// The gather threshold of a volume, and its measurement.
-pub(crate) struct Gather(Lock<GatherState>);
-
-struct GatherState {
-    /// The threshold set by hand.
-    set: Option<u64>,
-    measured: Option<SplitCost>,
-    calibration: Calibration,
-    /// Counts completed measurements.
-    completed: u64,
-}
-
-impl Gather {
-    pub(crate) fn new(set: Option<u64>) -> Self {
-        let calibration = Calibration::Unwanted;
-        Self(Lock::new(GatherState { set, measured: None, calibration, completed: 0 }))
-    }
-
-    pub(crate) fn status(&self) -> GatherStatus {
-        let state = self.0.lock();
-        let (below_bytes, source) = gather_below(state.set, state.measured.as_ref());
-        let GatherState { measured, calibration, .. } = *state;
-        GatherStatus { below_bytes, source, measured, calibration }
-    }
-
-    /// Sets the threshold, or leaves it to the measurement. Returns whether it was set before and
-    /// is not any more.
-    pub(crate) fn set(&self, set: Option<u64>) -> bool {
-        let old = std::mem::replace(&mut self.0.lock().set, set);
-        old.is_some() && set.is_none()
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.lock().set.is_some()
-    }
-
-    /// Whether the disk has to be measured.
-    fn needs_measurement(&self) -> bool {
-        let state = self.0.lock();
-        state.set.is_none() && state.measured.is_none()
-    }
-
-    fn completed(&self) -> u64 {
-        self.0.lock().completed
-    }
 }
 
 /// A queued measurement.
@@ -241,7 +137,7 @@ impl Calibrator {
 
     fn enqueue(self: &Arc<Self>, volume: &Arc<Volume>, due: Instant, until: Option<Instant>) {
         let mut queue = self.queue();
-        volume.gather.0.lock().calibration = Calibration::Waiting;
+        volume.gather.begin_measurement();
         if let Some(job) = queue.waiting.iter_mut().find(|job| is_same(&job.volume, volume)) {
             (job.requested_until, job.due) = (job.requested_until.max(until), job.due.min(due));
         } else if !queue.current.as_ref().is_some_and(|current| is_same(current, volume)) {
@@ -351,35 +247,14 @@ impl Calibrator {
 
     /// Starts a thread that reads from a disk, and keeps the disk open until it ends.
     fn start_reader(self: &Arc<Self>, volume: &Arc<Volume>) -> io::Result<Reader> {
-        let (requests, ranges) = mpsc::channel::<ByteRange>();
-        let (sender, results) = mpsc::channel();
-        let (calibrator, volume) = (Arc::clone(self), Arc::clone(volume));
-        let weak = Arc::downgrade(&volume);
+        let weak = Arc::downgrade(volume);
         self.queue().open.push(weak.clone());
-        let work = move || {
-            // Larger than the blocks of the heap, so it is unmapped when it is dropped.
-            let mut memory = Memory::new(READ_BYTES_MAX as usize);
-            // Page faults must not count as part of a read.
-            memory.bytes_mut().fill(1);
-            for range in ranges {
-                let begun = Instant::now();
-                let bytes = &mut memory.bytes_mut()[..range.len as usize];
-                let result = Blocking::new(&*volume.backend).read(range.offset, bytes);
-                if sender.send((begun.elapsed(), result)).is_err() {
-                    break;
-                }
-            }
-            let weak = Arc::downgrade(&volume);
-            drop((memory, volume));
-            calibrator.release(&weak);
-        };
-        match std::thread::Builder::new().name("calibrate-read".into()).spawn(work) {
-            Ok(thread) => Ok(Reader { requests, results, thread }),
-            Err(error) => {
-                self.release(&weak);
-                Err(error)
-            }
+        let (calibrator, open) = (Arc::clone(self), weak.clone());
+        let started = Reader::start(Arc::clone(volume), move || calibrator.release(&open));
+        if started.is_err() {
+            self.release(&weak);
         }
+        started
     }
 
     /// Releases a disk.
@@ -448,7 +323,10 @@ impl Calibrator {
     }
 
     /// Measures the disk of a volume now, and waits for the result.
-    fn measure_now(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<SplitCost, VolumeError> {
+    pub(super) fn measure_now(
+        self: &Arc<Self>,
+        volume: &Arc<Volume>,
+    ) -> Result<SplitCost, VolumeError> {
         let before = volume.gather.completed();
         let now = Instant::now();
         let until = now + REQUEST_TIMEOUT;
@@ -498,72 +376,26 @@ impl Calibrator {
     }
 }
 
-/// A thread that reads from a disk.
-struct Reader {
-    requests: mpsc::Sender<ByteRange>,
-    results: mpsc::Receiver<(Duration, IoResult)>,
-    thread: JoinHandle<()>,
-}
-
-impl Reader {
-    /// Reads a range and returns the duration.
-    fn read(&self, range: ByteRange) -> Result<Duration, CalibrationFailure> {
-        let offset = range.offset;
-        let _ = self.requests.send(range);
-        match self.results.recv_timeout(READ_TIMEOUT) {
-            Ok((took, Ok(()))) => Ok(took),
-            Ok((_, Err(error))) => Err(CalibrationFailure::Io { offset, error }),
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(CalibrationFailure::Slow { offset }),
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                Err(CalibrationFailure::Io { offset, error: IoError::Io })
-            }
-        }
-    }
-
-    /// Ends the thread, which must have no read in progress.
-    fn join(self) {
-        drop(self.requests);
-        let _ = self.thread.join();
-    }
-}
-
+/// Ends the measurement of a volume, unless it is continued later.
 fn store_result(volume: &Volume, probing: &Probing, outcome: Outcome) {
     let name = &volume.name;
-    let mut state = volume.gather.0.lock();
-    state.calibration = match outcome {
+    let result = match outcome {
         Outcome::Later => return,
-        Outcome::Unwanted => Calibration::Unwanted,
-        Outcome::Completed(Ok(cost)) => {
-            state.measured = Some(cost);
-            tracing::info!(
-                volume = %name,
-                split_cost_us = cost.fixed_us().round(),
-                below = %Size(cost.threshold_bytes),
-                reads = probing.reads(),
-                "calibrated the write-split cost"
-            );
-            Calibration::Done
-        }
-        Outcome::Completed(Err(failure)) => {
-            tracing::info!(volume = %name, error = %failure, "calibration failed");
-            Calibration::Failed(failure)
-        }
+        Outcome::Unwanted => None,
+        Outcome::Completed(result) => Some(result),
     };
-    state.completed += 1;
-}
-
-impl Runtime {
-    /// Measures the write-split cost of a volume's disk with some reads. Waits up to ten seconds
-    /// for the volume to be idle.
-    ///
-    /// # Errors
-    /// When there is no such volume, it is busy all the time, or its disk cannot be measured. It is
-    /// served as before.
-    pub fn calibrate_volume(&self, name: &str) -> Result<SplitCost, VolumeError> {
-        let volume = self.named(name)?;
-        if volume.leaving.load(Ordering::SeqCst) {
-            return Err(VolumeError::Leaving(name.to_owned()));
+    match &result {
+        None => {}
+        Some(Ok(cost)) => tracing::info!(
+            volume = %name,
+            split_cost_us = cost.fixed_us().round(),
+            below = %Size(cost.threshold_bytes),
+            reads = probing.reads(),
+            "calibrated the write-split cost"
+        ),
+        Some(Err(failure)) => {
+            tracing::info!(volume = %name, error = %failure, "calibration failed");
         }
-        self.calibrator.measure_now(&volume)
     }
+    volume.gather.end_measurement(result);
 }

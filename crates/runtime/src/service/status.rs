@@ -1,10 +1,10 @@
 //! Status snapshots of the runtime.
 
-use crate::calibrate::GatherStatus;
+use super::VolumeService;
 use crate::error::VolumeError;
+use crate::gather::GatherStatus;
 use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
-use crate::server::Runtime;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};
@@ -114,13 +114,13 @@ struct ShardView {
     volumes: Vec<VolumeView>,
 }
 
-impl Runtime {
-    /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
-    /// shard's lock is held only while the counters of a few volumes are copied.
-    ///
-    /// # Errors
-    /// When the workers have ended.
-    pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
+impl VolumeService {
+    /// See [`crate::Runtime::status`].
+    pub(crate) fn status(
+        &self,
+        engine: &'static str,
+        limit_bytes: u64,
+    ) -> Result<RuntimeStatus, VolumeError> {
         if self.shared.inboxes.iter().any(|inbox| inbox.is_closed()) {
             return Err(VolumeError::Stopping);
         }
@@ -144,7 +144,7 @@ impl Runtime {
                 }
             }
         }
-        let memory = self.memory_status(&view.usage);
+        let memory = self.memory_status(limit_bytes, &view.usage);
         let volumes = volumes.iter().map(|volume| {
             let (requests, latencies) = add_up(&volume.stats);
             let mut status = VolumeStatus {
@@ -179,7 +179,7 @@ impl Runtime {
             status
         });
         Ok(RuntimeStatus {
-            engine: self.engine(),
+            engine,
             workers: self.shared.inboxes.len(),
             shards: self.shared.shards.len(),
             uptime_seconds: self.shared.started.elapsed().as_secs(),
@@ -189,9 +189,9 @@ impl Runtime {
         })
     }
 
-    fn memory_status(&self, shards: &[ShardUsage]) -> MemoryStatus {
+    fn memory_status(&self, limit_bytes: u64, shards: &[ShardUsage]) -> MemoryStatus {
         let mut memory = MemoryStatus {
-            limit_bytes: self.plan.limit_bytes,
+            limit_bytes,
             pool_bytes: self.shared.pool.data_bytes(),
             patrol: self.patrol_status(shards),
             ..MemoryStatus::default()
@@ -224,6 +224,7 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Runtime;
     use crate::rig::{MIB, quiet_config};
     use crate::shared::Message;
     use std::sync::mpsc;
@@ -237,7 +238,7 @@ mod tests {
         let (release, released) = mpsc::channel::<()>();
         // True if the test ended the task, false if the task gave up.
         let (end, ended) = mpsc::channel();
-        runtime.shared.inboxes[0].post(Message::Task(Box::new(move |_| {
+        runtime.shared().inboxes[0].post(Message::Task(Box::new(move |_| {
             begun.send(()).unwrap();
             end.send(released.recv_timeout(Duration::from_secs(60)).is_ok()).unwrap();
         })));

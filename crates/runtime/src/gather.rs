@@ -1,0 +1,127 @@
+//! The gather threshold of a volume: set by hand, or measured by the calibration of its disk.
+
+use crate::locks::Lock;
+use forebay_policy::{SplitCost, ThresholdSource, Unclear, gather_below};
+use forebay_types::IoError;
+
+/// Why a disk could not be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrationFailure {
+    /// The disk has failed a read.
+    #[error("I/O error at byte {offset} of its disk ({error})")]
+    Io {
+        /// The offset of the read.
+        offset: u64,
+        /// The error of the disk.
+        error: IoError,
+    },
+    /// A read has timed out.
+    #[error("its disk took more than a second for the read at byte {offset}")]
+    Slow {
+        /// The offset of the read.
+        offset: u64,
+    },
+    /// A read of the previous measurement has still not completed.
+    #[error("its disk has not answered a read of the last measurement")]
+    Hanging,
+    /// The reading thread could not be started.
+    #[error("no thread can be started to read its disk")]
+    NoThread,
+    /// The measured times are inconclusive.
+    #[error(transparent)]
+    Unclear(#[from] Unclear),
+}
+
+/// The state of a disk's measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calibration {
+    /// Not needed: the threshold is set by hand.
+    Unwanted,
+    /// It waits until the volume is idle, or is in progress.
+    Waiting,
+    /// It has succeeded.
+    Done,
+    /// It has failed. It is repeated only on request.
+    Failed(CalibrationFailure),
+}
+
+/// The gather threshold of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatherStatus {
+    /// Writes below this size, in bytes, are gathered; at zero none are.
+    pub below_bytes: u64,
+    /// Where the threshold comes from.
+    pub source: ThresholdSource,
+    /// The last measurement that has succeeded.
+    pub measured: Option<SplitCost>,
+    /// The state of the measurement.
+    pub calibration: Calibration,
+}
+
+/// The gather threshold of a volume, and its measurement.
+pub(crate) struct Gather(Lock<GatherState>);
+
+struct GatherState {
+    /// The threshold set by hand.
+    set: Option<u64>,
+    measured: Option<SplitCost>,
+    calibration: Calibration,
+    /// Counts completed measurements.
+    completed: u64,
+}
+
+impl Gather {
+    pub(crate) fn new(set: Option<u64>) -> Self {
+        let calibration = Calibration::Unwanted;
+        Self(Lock::new(GatherState { set, measured: None, calibration, completed: 0 }))
+    }
+
+    pub(crate) fn status(&self) -> GatherStatus {
+        let state = self.0.lock();
+        let (below_bytes, source) = gather_below(state.set, state.measured.as_ref());
+        let GatherState { measured, calibration, .. } = *state;
+        GatherStatus { below_bytes, source, measured, calibration }
+    }
+
+    /// Sets the threshold, or leaves it to the measurement. Returns whether it was set before and
+    /// is not any more.
+    pub(crate) fn set(&self, set: Option<u64>) -> bool {
+        let old = std::mem::replace(&mut self.0.lock().set, set);
+        old.is_some() && set.is_none()
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.lock().set.is_some()
+    }
+
+    /// Whether the disk has to be measured.
+    pub(crate) fn needs_measurement(&self) -> bool {
+        let state = self.0.lock();
+        state.set.is_none() && state.measured.is_none()
+    }
+
+    /// Records that a measurement is queued.
+    pub(crate) fn begin_measurement(&self) {
+        self.0.lock().calibration = Calibration::Waiting;
+    }
+
+    /// Ends a measurement; without a result if it is not wanted any more.
+    pub(crate) fn end_measurement(&self, result: Option<Result<SplitCost, CalibrationFailure>>) {
+        let mut state = self.0.lock();
+        state.calibration = match result {
+            None => Calibration::Unwanted,
+            Some(Ok(cost)) => {
+                state.measured = Some(cost);
+                Calibration::Done
+            }
+            Some(Err(failure)) => Calibration::Failed(failure),
+        };
+        state.completed += 1;
+    }
+
+    /// How many measurements have ended.
+    pub(crate) fn completed(&self) -> u64 {
+        self.0.lock().completed
+    }
+}

@@ -1,0 +1,378 @@
+//! The runtime: its start, its stop, and the operations that it offers.
+//!
+//! A [`Runtime`] owns the workers and the state that they share. The management of its volumes is a
+//! component of its own, [`VolumeService`]; most operations here are passed on to it.
+
+mod stop;
+
+use crate::error::{StartError, VolumeError};
+use crate::memory_plan::MemoryPlan;
+use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSettings};
+use crate::protect::patrol::Ecc;
+use crate::protect::power::UpsVolumes;
+use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
+use crate::service::{RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
+use crate::shared::{Message, Shared};
+use crate::timeouts::Timeouts;
+use crate::warm::Warmer;
+use crate::worker::Crew;
+use forebay_engine::ShardConfig;
+use forebay_frontend::{Mailer, Service};
+use forebay_policy::SplitCost;
+use forebay_types::{LINE_BYTES, UnsafeSupply, VolumeId};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The I/O engine of the workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring if the kernel allows it, otherwise epoll.
+    #[default]
+    Auto,
+    /// io_uring.
+    IoUring,
+    /// epoll for sockets; the backends' threads do file I/O.
+    Epoll,
+}
+
+/// The configuration of a runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct RuntimeConfig {
+    /// The memory of the process in bytes: pool, metadata, buffers, the program itself.
+    pub memory_bytes: u64,
+    /// Threads that serve clients, from 1 to 64.
+    pub workers: usize,
+    /// The I/O engine.
+    pub engine: Engine,
+    /// Journals and vaults that will be opened. Memory is reserved for their batches.
+    pub journals: usize,
+    /// How damage in the pool's memory is detected and corrected.
+    pub ecc: Ecc,
+}
+
+/// A running cache.
+pub struct Runtime {
+    shared: Arc<Shared>,
+    crew: Crew,
+    warmer: Warmer,
+    plan: MemoryPlan,
+    volumes: VolumeService,
+}
+
+impl Runtime {
+    /// Creates the pool and starts the workers, each with a front end of this service.
+    ///
+    /// # Errors
+    /// When the system lacks memory or threads, or forbids the requested I/O engine.
+    pub fn start<S: Service>(config: RuntimeConfig, service: &Arc<S>) -> Result<Self, StartError> {
+        Self::start_with(config, Timeouts::default(), service)
+    }
+
+    /// As [`Runtime::start`], with these timeouts.
+    ///
+    /// # Errors
+    /// As [`Runtime::start`].
+    pub fn start_with<S: Service>(
+        config: RuntimeConfig,
+        timeouts: Timeouts,
+        service: &Arc<S>,
+    ) -> Result<Self, StartError> {
+        Self::start_over(config, timeouts, None, service)
+    }
+
+    /// As [`Runtime::start_with`], over the memory file of a keeper, from [`crate::new_pool_file`]:
+    /// an empty one, or one with the pool of a process that has ended. In the latter case, the
+    /// caller then adds the volumes of that process with [`Runtime::add_volume`], and calls
+    /// [`Runtime::close_adoption`].
+    ///
+    /// # Errors
+    /// As [`Runtime::start`], and when the file cannot be used.
+    pub fn start_over<S: Service>(
+        config: RuntimeConfig,
+        timeouts: Timeouts,
+        kept: Option<OwnedFd>,
+        service: &Arc<S>,
+    ) -> Result<Self, StartError> {
+        Self::start_by(config, timeouts, kept, service, |shared, engine| {
+            Crew::start(shared, engine, service)
+        })
+    }
+
+    /// As [`Runtime::start_over`]. `start_workers` starts the workers.
+    pub(crate) fn start_by<S: Service>(
+        config: RuntimeConfig,
+        timeouts: Timeouts,
+        kept: Option<OwnedFd>,
+        service: &Arc<S>,
+        start_workers: impl FnOnce(&Arc<Shared>, Engine) -> Result<Crew, StartError>,
+    ) -> Result<Self, StartError> {
+        let workers = config.workers.clamp(1, 64);
+        let config = RuntimeConfig { workers, ..config };
+        let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
+        forebay_frontend::keep_at_most(plan.kept_bytes / workers as u64);
+        let shared = Shared::open(&config, &plan, timeouts, kept)?;
+        let crew = start_workers(&shared, config.engine)?;
+        let inboxes = shared.inboxes.clone();
+        service.connect(Mailer::new(move |worker: usize, message| {
+            inboxes[worker].post(Message::FrontEnd(message));
+        }));
+        let (warmer, volumes) = (Warmer::start(&shared), VolumeService::new(&shared));
+        Ok(Self { shared, crew, warmer, plan, volumes })
+    }
+
+    /// The I/O engine in use: `io_uring` or `epoll`.
+    pub const fn engine(&self) -> &'static str {
+        self.crew.engine()
+    }
+
+    /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
+    /// shard's lock is held only while the counters of a few volumes are copied.
+    ///
+    /// # Errors
+    /// When the workers have ended.
+    pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
+        self.volumes.status(self.engine(), self.plan.limit_bytes)
+    }
+
+    /// The dirty limit of all shards, in bytes.
+    pub fn dirty_bytes_max(&self) -> u64 {
+        self.stripe_bytes_max() * self.shared.shards.len() as u64
+    }
+
+    /// The dirty limit of one shard in bytes. A wider stripe cannot be gathered, because a stripe
+    /// lies in one shard.
+    pub fn stripe_bytes_max(&self) -> u64 {
+        let lines = ShardConfig::for_slots(self.shared.pool.shard_slots()).dirty_lines_max;
+        lines as u64 * LINE_BYTES
+    }
+}
+
+/// Volumes.
+impl Runtime {
+    /// Adds a volume. It is served when this returns: all data that pool, journal and vault hold of
+    /// it is in the pool or on its disk.
+    ///
+    /// # Errors
+    /// When its name or its disk is in use, there are too many volumes, or its data cannot be
+    /// recovered safely.
+    pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+        self.volumes.add(settings)
+    }
+
+    /// Changes settings of a volume, from the next request on. Clients that have entered the volume
+    /// are not notified, but read-only and the cache mode apply to them, too.
+    ///
+    /// # Errors
+    /// When there is no such volume, its disk is read-only and the volume shall not be, or a
+    /// journal or vault cannot record that the volume relies on it.
+    pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
+        self.volumes.change(name, change)
+    }
+
+    /// Flushes a volume to its disk. `progress` is called periodically with the dirty bytes left.
+    ///
+    /// # Errors
+    /// When there is no such volume, or the disk fails or hangs; data not written stays dirty.
+    pub fn flush_volume(
+        &self,
+        name: &str,
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        self.volumes.flush(name, &mut progress)
+    }
+
+    /// Trusts a disk again that has failed a flush, and flushes it. Data that the journal still
+    /// holds is written again first; the clients have to reconnect for that. Other data that the
+    /// disk may have lost is not written again: the caller asserts that it is on the disk, or not
+    /// needed. Likewise, sectors lost in memory that the journal does not hold read as the disk has
+    /// them from now on.
+    ///
+    /// # Errors
+    /// As [`Runtime::flush_volume`], and when the journal cannot be read.
+    pub fn trust_volume(
+        &self,
+        name: &str,
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        self.volumes.trust(name, &mut progress)
+    }
+
+    /// Removes a volume: flushes it to its disk, drains its clients, and closes the disk.
+    ///
+    /// # Errors
+    /// When there is no such volume, or the disk fails or hangs: the volume is still served then.
+    pub fn remove_volume(
+        &self,
+        name: &str,
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        self.volumes.remove(name, &mut progress)
+    }
+
+    /// Measures the write-split cost of a volume's disk with some reads. Waits up to ten seconds
+    /// for the volume to be idle.
+    ///
+    /// # Errors
+    /// When there is no such volume, it is busy all the time, or its disk cannot be measured. It is
+    /// served as before.
+    pub fn calibrate_volume(&self, name: &str) -> Result<SplitCost, VolumeError> {
+        self.volumes.calibrate(name)
+    }
+
+    /// Whether the pool has all data of a volume with this name. Does not compare the disk.
+    pub fn is_in_pool(&self, name: &str) -> bool {
+        self.volumes.pool_volumes().has_all_of(name)
+    }
+
+    /// To be called when all volumes of a start were added. Drops the clean lines of volumes that
+    /// are not served, as other programs may change their disks. Dirty lines stay. Returns the
+    /// names of the volumes that have some, with the bytes.
+    pub fn close_adoption(&self) -> Vec<(String, u64)> {
+        self.volumes.close_adoption()
+    }
+
+    /// Volumes that have dirty lines in the adopted pool and are not served, with the bytes.
+    pub fn unserved(&self) -> Vec<(String, u64)> {
+        self.volumes.pool_volumes().unserved()
+    }
+}
+
+/// Journals and the vault.
+impl Runtime {
+    /// Sets the record of the volumes that rely on a journal. By default nothing is recorded.
+    ///
+    /// # Panics
+    /// If a journal is open already.
+    pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
+        self.volumes.protectors().keep_journal_record(record);
+    }
+
+    /// Sets the record of the volumes that rely on a vault. By default nothing is recorded.
+    ///
+    /// # Panics
+    /// If a vault is open already: its volumes would be missing in the record.
+    pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
+        self.volumes.protectors().keep_vault_record(record);
+    }
+
+    /// Opens a journal, or formats one on a device that begins with zeroes.
+    ///
+    /// # Errors
+    /// When the journal cannot be used, or its use could lose acknowledged writes.
+    pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
+        self.volumes.protectors().open_journal(settings)
+    }
+
+    /// Opens the vault, or formats one on a device that begins with zeroes. A runtime has at most
+    /// one vault.
+    ///
+    /// # Errors
+    /// When the vault cannot be used, or is too small for all dirty data.
+    pub fn open_vault(&self, settings: VaultSettings) -> Result<Arc<Vault>, VaultError> {
+        let needed_bytes = vault_bytes_for(self.dirty_bytes_max());
+        self.volumes.protectors().open_vault(settings, needed_bytes)
+    }
+
+    /// The open journals.
+    pub fn journals(&self) -> Vec<Arc<Journal>> {
+        self.volumes.protectors().journals()
+    }
+
+    /// The open vault.
+    pub fn vault(&self) -> Option<Arc<Vault>> {
+        self.volumes.protectors().vault()
+    }
+
+    /// Checks that journals, vault and disks are still where they were opened. To be called about
+    /// once a second; a device counts as displaced after two failed checks in a row. May block as
+    /// long as resolving a path can.
+    pub fn check_presence(&self) {
+        self.volumes.check_presence();
+    }
+
+    /// Writes again the records of which volumes rely on which journal and vault, and of failed
+    /// journals, after the records were deleted.
+    ///
+    /// # Errors
+    /// When a record cannot be written.
+    pub fn renew_records(&self) -> Result<(), VolumeError> {
+        self.volumes.protectors().renew_records()
+    }
+}
+
+/// Volumes that a UPS protects.
+impl Runtime {
+    fn ups_volumes(&self) -> UpsVolumes<'_> {
+        UpsVolumes::of(&self.shared)
+    }
+
+    /// The volumes whose dirty data only the pool holds, under a UPS.
+    pub fn power_volumes(&self) -> Vec<VolumeId> {
+        self.ups_volumes().ids()
+    }
+
+    /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
+    /// only a UPS protects. The default is [`UnsafeSupply::Stable`].
+    ///
+    /// # Errors
+    /// When there is no such volume, or the runtime is stopping.
+    pub fn set_unsafe_supply(&self, name: &str, choice: UnsafeSupply) -> Result<(), VolumeError> {
+        self.ups_volumes().set_unsafe_supply(name, choice)
+    }
+
+    /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
+    /// write through. Returns how much is dirty. To be called several times a second.
+    pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
+        self.ups_volumes().set_limit(dirty_bytes_max)
+    }
+
+    /// Starts to destage the volumes that only a UPS protects, and to flush their disks, unless
+    /// that is in progress. Data that a disk does not take stays dirty.
+    pub fn drain_power(&self) {
+        self.ups_volumes().drain();
+    }
+
+    /// Makes a flush due for the disk of each volume that only a UPS protects, as the disk's cache
+    /// may be volatile. [`Runtime::start_power_syncs`] starts the flushes.
+    pub fn request_power_sync(&self) {
+        self.ups_volumes().request_sync();
+    }
+
+    /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
+    /// as that flush need not cover later writes.
+    pub fn start_power_syncs(&self) {
+        self.ups_volumes().start_syncs();
+    }
+
+    /// Flushes the disks of the volumes that only a UPS protects, and waits for at most `timeout`.
+    /// Returns the names of the volumes whose flush has failed or not completed.
+    pub fn sync_power(&self, timeout: Duration) -> Vec<String> {
+        self.ups_volumes().sync(timeout)
+    }
+
+    /// Halts writes to the volumes that only a UPS protects, or ends the halt. Returns the volumes
+    /// whose state has changed.
+    pub fn halt_power(&self, halt: bool) -> Vec<VolumeId> {
+        self.ups_volumes().halt(halt)
+    }
+}
+
+#[cfg(test)]
+impl Runtime {
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<crate::shared::Volume>, VolumeError> {
+        self.shared.volumes.named(name)
+    }
+
+    pub(crate) fn run_on<T: Send + 'static>(
+        &self,
+        worker: usize,
+        task: impl FnOnce(&mut dyn crate::worker::Tasks) -> T + Send + 'static,
+    ) -> Result<T, VolumeError> {
+        self.shared.run_on(worker, task)
+    }
+}

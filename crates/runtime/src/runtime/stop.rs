@@ -1,0 +1,72 @@
+//! The end of a runtime: a stop, which flushes everything, and a pause, which leaves the pool to
+//! another process.
+
+use super::Runtime;
+use crate::error::VolumeError;
+use crate::service::{HeldUp, POLL, flush_all, outstanding, wait_until_idle};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a pause waits for requests in flight, and then for the workers.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Runtime {
+    /// Stops: flushes all volumes, drains the clients, and ends the workers. `progress` is called
+    /// periodically with the dirty bytes left.
+    ///
+    /// # Errors
+    /// When a disk fails or hangs; and the first time if a volume that is not served has dirty
+    /// lines. Nothing is lost then, and clients are served as before.
+    pub fn stop(&self, mut progress: impl FnMut(u64)) -> Result<(), VolumeError> {
+        let shared = &*self.shared;
+        if let Some((name, dirty_bytes)) = self.unserved().into_iter().next()
+            && !shared.warned.swap(true, Ordering::Relaxed)
+        {
+            return Err(VolumeError::Unserved { name, dirty_bytes });
+        }
+        // A first flush while clients are still served: it may be slow, and it may fail.
+        flush_all(shared, &mut progress)?;
+        shared.stopping.store(true, Ordering::Relaxed);
+        shared.run_on(0, |tasks| tasks.accept(false))?;
+        shared.run_on_all(|tasks| tasks.drain_clients(None))?;
+        let idle = match wait_until_idle(shared, None) {
+            // Neither a disk nor a journal is waited for, and all clients were disconnected.
+            Err(error @ VolumeError::Held(HeldUp::Nothing { .. })) => {
+                tracing::error!(%error, "abandoning requests, stopping after a flush");
+                shared.run_on_all(|tasks| tasks.abandon_requests()).map(drop)
+            }
+            idle => idle,
+        };
+        if let Err(error) = idle.and_then(|()| flush_all(shared, &mut progress)) {
+            shared.stopping.store(false, Ordering::Relaxed);
+            shared.run_on(0, |tasks| tasks.accept(true))?;
+            return Err(error);
+        }
+        shared.run_on_all(|tasks| tasks.stop())?;
+        self.crew.join();
+        self.warmer.stop();
+        self.volumes.close();
+        Ok(())
+    }
+
+    /// Ends the workers without a flush, so that another process can adopt the pool. Requests in
+    /// flight have a moment to complete.
+    ///
+    /// # Errors
+    /// When the runtime is stopping already.
+    pub fn pause(&self) -> Result<(), VolumeError> {
+        let shared = &*self.shared;
+        shared.stopping.store(true, Ordering::Relaxed);
+        shared.run_on(0, |tasks| tasks.accept(false))?;
+        shared.run_on_all(|tasks| tasks.drain_clients(None))?;
+        let until = Instant::now() + PAUSE;
+        while outstanding(shared, None)?.is_busy() && Instant::now() < until {
+            std::thread::sleep(POLL);
+        }
+        self.warmer.stop();
+        // Two processes must not use one pool at once; only a worker whose disk hangs may remain.
+        shared.run_on_all(|tasks| tasks.stop())?;
+        self.crew.wait(PAUSE);
+        Ok(())
+    }
+}

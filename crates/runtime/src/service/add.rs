@@ -1,0 +1,200 @@
+//! Adds a volume: checks its disk and its journal, recovers its data, and lets clients enter.
+
+use super::drain::flush;
+use super::protectors::pool_and_vault;
+use super::{VolumeService, VolumeSettings};
+use crate::clients::{ExtentQueries, info_of};
+use crate::error::VolumeError;
+use crate::gather::Gather;
+use crate::govern::Govern;
+use crate::locks::{Lock, SharedLock};
+use crate::protect::adopt::RecoveryPlan;
+use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
+use crate::protect::power::PowerState;
+use crate::protect::restore;
+use crate::shared::{FlushGate, JournalUse, Reads, Volume};
+use crate::stats::WorkerStats;
+use forebay_backend::Backend;
+use forebay_engine::Protection;
+use forebay_journal::decision::{PoolState, VaultState};
+use forebay_types::limits::VOLUME_NAME_BYTES_MAX;
+use forebay_types::{Mode, Stripes, VolumeId};
+use forebay_volume::Streams;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+impl VolumeService {
+    /// See [`crate::Runtime::add_volume`].
+    pub(crate) fn add(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+        let pool_volumes = self.pool_volumes();
+        pool_volumes.compare(&settings)?;
+        self.protectors.check_missing_journal(&settings)?;
+        let journal = settings.journal.as_ref().map(|used| used.journal.id());
+        if pool_volumes.recovery_plan(&settings) == RecoveryPlan::Flush {
+            self.flush_first(&settings)?;
+        }
+        let volume = self.add_hidden(settings)?;
+        // Before the first write of a client: data in other journals is void.
+        self.protectors.supersede_journals(&volume.name, journal)?;
+        volume.leaving.store(false, Ordering::Relaxed);
+        self.calibrator.schedule(&volume);
+        Ok(volume.id)
+    }
+
+    /// Flushes a volume's lines in the adopted pool to its disk, drops them, and voids the
+    /// journal's records of the volume.
+    fn flush_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
+        tracing::warn!(
+            volume = %settings.name,
+            "an earlier start was interrupted, flushing the volume to its disk first"
+        );
+        let Some(used) = &settings.journal else { return Ok(()) };
+        let name = &settings.name;
+        let volume = self.add_hidden(VolumeSettings {
+            read_only: settings.read_only,
+            prefetch: false,
+            geometry: settings.geometry,
+            gather_below: settings.gather_below,
+            write_back: settings.write_back,
+            tls_only: settings.tls_only,
+            accept_disk: settings.accept_disk,
+            ..VolumeSettings::new(name.clone(), Arc::clone(&settings.backend), Mode::WriteThrough)
+        })?;
+        flush(&self.shared, &volume, &mut |_| {})?;
+        // The pool's record is removed last, so that an interruption repeats the flush.
+        let size = settings.backend.description().size_bytes;
+        used.journal.void(name, size, used.identity)?;
+        volume.leaving.store(false, Ordering::Relaxed);
+        drop(volume);
+        self.remove(name, &mut |_| {})
+    }
+
+    /// Adds a volume that clients cannot enter yet.
+    fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
+        let _changing = self.changes.lock();
+        let plan = self.pool_volumes().recovery_plan(&settings);
+        self.protectors.check_missing_vault(&settings, plan)?;
+        let (id, stripes) = self.assign_id(&settings)?;
+        let elsewhere = pool_and_vault(&settings, plan)?;
+        let info = info_of(id, &settings);
+        let (size, mode) = (info.size_bytes, settings.mode);
+        let streams = Streams::new(size, self.shared.pool.data_bytes());
+        let named = (id, &info.name[..]);
+        let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;
+        let journal = attach(named, &settings.backend, settings.journal, elsewhere, relies)?;
+        let protection = protection_of(journal.is_some(), settings.ups);
+        let volume = Arc::new(Volume {
+            id,
+            name: info.name.clone(),
+            read_only: AtomicBool::new(info.read_only),
+            info: SharedLock::new(info),
+            backend: settings.backend,
+            streams: Lock::new(streams),
+            prefetch: AtomicBool::new(settings.prefetch),
+            geometry: settings.geometry,
+            stripes,
+            gather: Gather::new(settings.gather_below),
+            govern: Govern::new(settings.write_back, self.shared.shards.len()),
+            flush: FlushGate::default(),
+            blocks: Lock::default(),
+            journal_is_stale: AtomicBool::new(false),
+            order: settings.ordered.then(Arc::default),
+            journal,
+            power: PowerState::new(settings.ups),
+            vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
+            samples: OnceLock::new(),
+            reads: Reads::default(),
+            presence: Default::default(),
+            internal_flushes: AtomicU64::new(0),
+            extent_queries: ExtentQueries::default(),
+            stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
+            connections: AtomicU64::new(0),
+            // Clients must not enter before the volume's data is recovered.
+            leaving: AtomicBool::new(true),
+        });
+        let registered = Arc::clone(&volume);
+        self.shared.run_on(0, move |tasks| tasks.shared().register(registered, mode, protection))?;
+        if mode == Mode::Bypass {
+            // Drops clean lines of an adopted pool.
+            self.shared.shards.drop_clean(id);
+        }
+        self.recover(&volume, plan)?;
+        if let Some(used) = &settings.vault {
+            used.load(&self.shared, &volume, || flush(&self.shared, &volume, &mut |_| {}))?;
+            used.vault.attach(&volume, size, used.identity, mode)?;
+        }
+        // Before the first write of a client: data in other vaults is void.
+        self.protectors.supersede_vaults(&volume.name)?;
+        Ok(volume)
+    }
+
+    /// Recovers a volume's data from the adopted pool and the journal.
+    fn recover(&self, volume: &Volume, plan: RecoveryPlan) -> Result<(), VolumeError> {
+        if self.shared.pool.is_adopted() {
+            // The previous process may have written to the disk without a flush.
+            volume.flush.record_write();
+        }
+        match plan {
+            RecoveryPlan::Fresh | RecoveryPlan::Keep => {}
+            RecoveryPlan::Restore => restore::restore(&self.shared, volume)?,
+            RecoveryPlan::Record | RecoveryPlan::Flush => {
+                restore::record_again(&self.shared, volume)?;
+            }
+        }
+        if volume.journal.is_some() {
+            self.pool_volumes().mark_whole(volume.id);
+        }
+        Ok(())
+    }
+
+    /// Checks a volume's name and disk, and assigns its number and its stripes.
+    fn assign_id(&self, settings: &VolumeSettings) -> Result<(VolumeId, Stripes), VolumeError> {
+        let name = &settings.name;
+        let is_text = !name.chars().any(char::is_control);
+        if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX || !is_text {
+            return Err(VolumeError::Name(name.clone()));
+        }
+        for volume in self.shared.volumes.all() {
+            if volume.name == *name {
+                return Err(VolumeError::NameInUse(name.clone()));
+            }
+            let (new, served) = (settings.backend.description(), volume.backend.description());
+            if new.identity.is_some() && new.identity == served.identity {
+                return Err(VolumeError::BackingInUse {
+                    backing: new.name.clone(),
+                    volume: volume.name.clone(),
+                });
+            }
+        }
+        self.pool_volumes().enter(settings)
+    }
+}
+
+/// Attaches a volume to its journal, if it has one. Records that the volume relies on the journal
+/// if the journal holds its data or will (`relies`).
+fn attach(
+    (id, name): (VolumeId, &str),
+    disk: &Arc<dyn Backend>,
+    journal: Option<VolumeJournal>,
+    (pool, vault): (PoolState, VaultState),
+    relies: bool,
+) -> Result<Option<JournalUse>, JournalError> {
+    let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
+        return Ok(None);
+    };
+    let attachment = Attachment { name, id, identity, durability, disk, accept_disk, pool, vault };
+    let number = journal.attach(&attachment)?;
+    if relies || journal.holds(number) {
+        journal.rely(name)?;
+    }
+    Ok(Some(JournalUse { journal, number, durability }))
+}
+
+/// The protection of a volume's dirty data, for the shards.
+const fn protection_of(has_journal: bool, has_ups: bool) -> Protection {
+    match (has_journal, has_ups) {
+        (true, _) => Protection::Journal,
+        (false, true) => Protection::Power,
+        (false, false) => Protection::None,
+    }
+}

@@ -1,0 +1,230 @@
+//! Flushes, and the wait for disks and clients.
+//!
+//! A disk may be slow, as long as it completes an I/O now and then. If it has I/O in flight and
+//! completes none for [`Timeouts::disk`](crate::Timeouts), the operation fails. The volume is still
+//! served then, with all of its data. Operations on other volumes are not affected, as no lock is
+//! held while waiting.
+//!
+//! Clients cannot delay an operation. They have [`Timeouts::farewell`](crate::Timeouts) to fetch
+//! their last replies; then their sockets are shut down, and sockets that the kernel has not
+//! finished after [`SHUTDOWN`] are closed.
+
+use crate::error::VolumeError;
+use crate::shared::{Shared, Volume};
+use crate::stats::add_up_answers;
+use crate::worker::Outstanding;
+use forebay_types::{IoError, IoResult, VolumeId};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take to finish I/O on a socket that was shut down.
+const SHUTDOWN: Duration = Duration::from_secs(2);
+/// The interval at which conditions are polled.
+pub(crate) const POLL: Duration = Duration::from_millis(5);
+/// The interval of progress reports.
+const PROGRESS: Duration = Duration::from_millis(100);
+/// Internal flushes in flight per volume, at most, including flushes that are not waited for any
+/// more: those of a disk that hangs would otherwise accumulate. Others wait for their turn.
+const INTERNAL_FLUSHES_MAX: u64 = 16;
+
+/// Why a flush, a removal or a stop does not complete, if not for the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum HeldUp {
+    /// The journal does not respond.
+    #[error(
+        "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
+         the volume is still served, and nothing is lost"
+    )]
+    Journal {
+        /// The volume.
+        name: String,
+        /// Its journal.
+        journal: String,
+        /// The timeout.
+        seconds: u64,
+    },
+    /// Requests or operations do not complete, although neither disk nor journal is waited for.
+    #[error(
+        "{requests} requests and {operations} operations of volume '{name}' have not completed \
+         for {seconds} s, although its disk has answered everything; the volume is still served, \
+         and nothing is lost"
+    )]
+    Nothing {
+        /// The volume.
+        name: String,
+        /// The timeout.
+        seconds: u64,
+        /// Requests in flight.
+        requests: usize,
+        /// Operations of the cache in progress.
+        operations: u64,
+    },
+}
+
+/// Detects that a volume's disk makes no progress.
+pub(super) struct Watchdog<'a> {
+    volume: &'a Arc<Volume>,
+    /// Completions of the disk when there was progress last.
+    answers: u64,
+    since: Instant,
+}
+
+impl<'a> Watchdog<'a> {
+    pub(super) fn new(volume: &'a Arc<Volume>) -> Self {
+        Self { volume, answers: u64::MAX, since: Instant::now() }
+    }
+
+    /// Fails if the volume has waited too long: for its disk if I/O is in flight, otherwise for the
+    /// journal or a request. The latter has to allow for the clients' farewell, too.
+    pub(super) fn check(&mut self, shared: &Shared) -> Result<(), VolumeError> {
+        let answers = add_up_answers(&self.volume.stats);
+        if answers != self.answers {
+            (self.answers, self.since) = (answers, Instant::now());
+        }
+        let timeouts = shared.timeouts;
+        let waited = self.since.elapsed();
+        if waited < timeouts.disk {
+            return Ok(());
+        }
+        let outstanding = outstanding(shared, Some(self.volume.id))?;
+        let is_over = match outstanding.oldest_io {
+            Some(began) => began.elapsed() >= timeouts.disk,
+            None if outstanding.requests == 0 && shared.shards.operations(self.volume.id) == 0 => {
+                false
+            }
+            None => waited >= timeouts.disk.max(timeouts.farewell + 2 * SHUTDOWN),
+        };
+        if is_over { Err(stall_error(shared, self.volume, outstanding)) } else { Ok(()) }
+    }
+}
+
+/// Names what a volume waits for.
+fn stall_error(shared: &Shared, volume: &Volume, outstanding: Outstanding) -> VolumeError {
+    let (name, seconds) = (volume.name.clone(), shared.timeouts.disk.as_secs());
+    if outstanding.oldest_io.is_some() {
+        let dirty_bytes = shared.shards.dirty_bytes(volume.id);
+        return VolumeError::Hanging { name, seconds, dirty_bytes };
+    }
+    match &volume.journal {
+        Some(used) if !used.journal.is_abandoned() => {
+            let journal = used.journal.name().to_owned();
+            HeldUp::Journal { name, journal, seconds }.into()
+        }
+        _ => {
+            let operations = shared.shards.operations(volume.id);
+            HeldUp::Nothing { name, seconds, requests: outstanding.requests, operations }.into()
+        }
+    }
+}
+
+/// An internal flush in flight.
+struct InternalFlush(Arc<Volume>);
+
+impl InternalFlush {
+    /// Counts a flush, unless too many are in flight.
+    fn begin(volume: &Arc<Volume>) -> Option<Self> {
+        let more = |count: u64| (count < INTERNAL_FLUSHES_MAX).then_some(count + 1);
+        let counted =
+            volume.internal_flushes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.ok().map(|_| Self(Arc::clone(volume)))
+    }
+}
+
+impl Drop for InternalFlush {
+    fn drop(&mut self) {
+        self.0.internal_flushes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Flushes a volume to its disk. `progress` is called periodically with the dirty bytes left.
+///
+/// # Errors
+/// When the disk fails or hangs; data not written stays dirty.
+pub(crate) fn flush(
+    shared: &Shared,
+    volume: &Arc<Volume>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), VolumeError> {
+    let (id, name) = (volume.id, volume.name.clone());
+    let mut watchdog = Watchdog::new(volume);
+    let turn = loop {
+        if let Some(turn) = InternalFlush::begin(volume) {
+            break turn;
+        }
+        std::thread::sleep(PROGRESS);
+        progress(shared.shards.dirty_bytes(id));
+        watchdog.check(shared)?;
+    };
+    let (sender, results) = mpsc::channel();
+    let done = move |result: IoResult| {
+        drop(turn);
+        let _ = sender.send(result);
+    };
+    shared.run_on(0, move |tasks| {
+        // This worker also removes volumes, so the volume exists until the flush has begun.
+        let served = tasks.shared().volume(id).is_some_and(|volume| volume.name == name);
+        if served { tasks.flush(id, Box::new(done)) } else { done(Ok(())) }
+    })?;
+    let mut watchdog = Watchdog::new(volume);
+    loop {
+        match results.recv_timeout(PROGRESS) {
+            Ok(result) => return result.map_err(|error| flush_error(shared, volume, error)),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(VolumeError::Stopping),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        progress(shared.shards.dirty_bytes(id));
+        watchdog.check(shared)?;
+    }
+}
+
+/// Flushes all volumes.
+pub(crate) fn flush_all(
+    shared: &Shared,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), VolumeError> {
+    shared.volumes.all().iter().try_for_each(|volume| flush(shared, volume, progress))
+}
+
+fn flush_error(shared: &Shared, volume: &Volume, error: IoError) -> VolumeError {
+    let (name, dirty_bytes) = (volume.name.clone(), shared.shards.dirty_bytes(volume.id));
+    match volume.flush.failure() {
+        Some(error) => VolumeError::FlushFailed { name, error },
+        None => VolumeError::Dirty { name, dirty_bytes, error },
+    }
+}
+
+/// Waits until the clients of a volume, or all clients, have disconnected and the disks have
+/// completed all I/O. Clients that take too long to fetch their replies are dropped.
+pub(crate) fn wait_until_idle(
+    shared: &Shared,
+    volume: Option<&Arc<Volume>>,
+) -> Result<(), VolumeError> {
+    let id = volume.map(|volume| volume.id);
+    let volumes = volume.map_or_else(|| shared.volumes.all(), |one| vec![Arc::clone(one)]);
+    let mut watchdogs: Vec<Watchdog<'_>> = volumes.iter().map(Watchdog::new).collect();
+    let farewell = Instant::now() + shared.timeouts.farewell;
+    while !outstanding(shared, id)?.is_empty() {
+        let now = Instant::now();
+        if now > farewell + SHUTDOWN {
+            shared.run_on_all(move |tasks| tasks.abandon_clients(id))?;
+        } else if now > farewell {
+            shared.run_on_all(move |tasks| tasks.drop_clients(id))?;
+        }
+        watchdogs.iter_mut().try_for_each(|watchdog| watchdog.check(shared))?;
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// The connections, requests and I/Os of a volume, or of all, that have not ended.
+pub(crate) fn outstanding(
+    shared: &Shared,
+    id: Option<VolumeId>,
+) -> Result<Outstanding, VolumeError> {
+    let outstanding = shared.run_on_all(move |tasks| tasks.outstanding(id))?;
+    Ok(outstanding.into_iter().fold(Outstanding::default(), Outstanding::plus))
+}
+
+#[cfg(test)]
+mod tests;

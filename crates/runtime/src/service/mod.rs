@@ -1,0 +1,148 @@
+//! The management of the volumes: add, change, flush, drain, remove, calibrate, report.
+//!
+//! Nothing here is on the path of a request. Management operations run on the calling thread, and
+//! change the state that the workers share through tasks of worker 0. One lock serializes them; it
+//! is not held during a wait for a disk, so a disk that hangs delays no operation on another
+//! volume.
+//!
+//! | module | is |
+//! | --- | --- |
+//! | `add` | the start of a volume: checks, recovery, registration |
+//! | `remove` | its end, and trust in a disk that has failed |
+//! | `drain` | flushes, and the wait for disks and clients |
+//! | `calibrate` | the measurement of disks |
+//! | `protectors` | the journals and the vault that volumes rely on |
+//! | `status` | snapshots |
+
+mod add;
+mod calibrate;
+mod drain;
+mod protectors;
+mod remove;
+mod settings;
+mod status;
+
+pub use calibrate::CalibrateError;
+pub use drain::HeldUp;
+pub use settings::{VolumeChange, VolumeSettings};
+pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
+
+pub(crate) use drain::{POLL, flush_all, outstanding, wait_until_idle};
+pub(crate) use protectors::Protectors;
+
+use crate::error::VolumeError;
+use crate::locks::{Lock, order};
+use crate::protect::adopt::PoolVolumes;
+use crate::shared::Shared;
+use calibrate::Calibrator;
+use forebay_policy::SplitCost;
+use forebay_types::Mode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The management of the volumes. See the module.
+pub(crate) struct VolumeService {
+    shared: Arc<Shared>,
+    protectors: Protectors,
+    calibrator: Arc<Calibrator>,
+    /// Held while volumes are added, changed or removed, but not during a wait for a disk.
+    changes: Lock<(), { order::CHANGES }>,
+}
+
+impl VolumeService {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            protectors: Protectors::new(shared),
+            calibrator: Calibrator::new(shared),
+            changes: Lock::default(),
+        }
+    }
+
+    /// The journals and the vault of the volumes.
+    pub(crate) const fn protectors(&self) -> &Protectors {
+        &self.protectors
+    }
+
+    /// The volumes in the pool, served or not.
+    pub(crate) fn pool_volumes(&self) -> PoolVolumes<'_> {
+        PoolVolumes::of(&self.shared)
+    }
+
+    /// See [`crate::Runtime::change_volume`].
+    pub(crate) fn change(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
+        let _changing = self.changes.lock();
+        let volume = self.shared.volumes.named(name)?;
+        if !change.read_only && volume.backend.description().read_only {
+            return Err(VolumeError::BackingReadOnly(name.to_owned()));
+        }
+        if let Some(vault) = &volume.vault {
+            vault.rely(volume.id, change.mode)?;
+        }
+        if let (Some(used), Mode::WriteBack) = (&volume.journal, change.mode) {
+            used.journal.rely(&volume.name)?;
+        }
+        volume.prefetch.store(change.prefetch, Ordering::Relaxed);
+        volume.govern.set(change.write_back);
+        if volume.gather.set(change.gather_below) {
+            self.calibrator.schedule(&volume);
+        }
+        volume.read_only.store(change.read_only, Ordering::Relaxed);
+        let mut info = volume.info.write();
+        info.read_only = change.read_only;
+        info.tls_only = change.tls_only;
+        info.description = change.description;
+        drop(info);
+        let (id, mode) = (volume.id, change.mode);
+        self.shared.run_on(0, move |tasks| tasks.shared().shards.set_mode(id, mode))?;
+        if mode == Mode::Bypass {
+            self.shared.shards.drop_clean(id);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Runtime::flush_volume`].
+    pub(crate) fn flush(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let volume = self.shared.volumes.named(name)?;
+        drain::flush(&self.shared, &volume, progress)
+    }
+
+    /// See [`crate::Runtime::calibrate_volume`].
+    pub(crate) fn calibrate(&self, name: &str) -> Result<SplitCost, VolumeError> {
+        let volume = self.shared.volumes.named(name)?;
+        if volume.leaving.load(Ordering::SeqCst) {
+            return Err(VolumeError::Leaving(name.to_owned()));
+        }
+        self.calibrator.measure_now(&volume)
+    }
+
+    /// See [`crate::Runtime::close_adoption`].
+    pub(crate) fn close_adoption(&self) -> Vec<(String, u64)> {
+        let _changing = self.changes.lock();
+        self.pool_volumes().drop_unserved()
+    }
+
+    /// Checks that journals, vault and disks are still where they were opened.
+    pub(crate) fn check_presence(&self) {
+        self.protectors.check_presence();
+        self.shared.volumes.all().iter().for_each(|volume| volume.check_presence());
+    }
+
+    /// Ends the service once all volumes are clean and the workers have ended.
+    pub(crate) fn close(&self) {
+        self.calibrator.close();
+        self.protectors.close();
+        // From here on other programs may change the disks.
+        let pool_volumes = self.pool_volumes();
+        self.shared.volumes.all().iter().for_each(|volume| pool_volumes.leave(volume.id));
+        if pool_volumes.unserved().is_empty() {
+            self.shared.pool.close();
+        }
+        // Breaks the reference cycle of a volume, its vault, and `shared`.
+        self.shared.volumes.clear();
+    }
+}

@@ -1,0 +1,117 @@
+//! The removal of a volume, and trust in a disk that has failed a flush.
+
+use super::VolumeService;
+use super::drain::{POLL, Watchdog, flush, wait_until_idle};
+use crate::error::VolumeError;
+use crate::protect::restore;
+use crate::shared::{JournalUse, Volume};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl VolumeService {
+    /// See [`crate::Runtime::remove_volume`].
+    pub(crate) fn remove(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let shared = &self.shared;
+        let volume = shared.volumes.named(name)?;
+        // A first flush while clients are still served: it may be slow, and it may fail.
+        flush(shared, &volume, progress)?;
+        if volume.leaving.swap(true, Ordering::Relaxed) {
+            return Err(VolumeError::Leaving(name.to_owned()));
+        }
+        let emptied = self.empty(&volume, progress);
+        if emptied.is_err() {
+            volume.leaving.store(false, Ordering::Relaxed);
+            self.calibrator.schedule(&volume);
+            return emptied;
+        }
+        self.calibrator.wait_until_free(&volume);
+        let _changing = self.changes.lock();
+        if let Some(used) = &volume.journal {
+            // The disk has everything. Records that stayed would undo later changes to the disk
+            // that are not recorded in the journal.
+            used.journal.detach(used.number)?;
+        }
+        if let Some(vault) = &volume.vault {
+            vault.detach(volume.id);
+        }
+        let id = volume.id;
+        shared.shards.drop_clean(id);
+        shared.run_on(0, move |tasks| {
+            let shared = tasks.shared();
+            shared.shards.remove_volume(id);
+            // In the same task: this worker begins all internal flushes.
+            shared.volumes.remove(id);
+        })?;
+        shared.run_on_all(|tasks| tasks.forget_volumes())?;
+        self.pool_volumes().leave(id);
+        Ok(())
+    }
+
+    /// Drains the clients of a volume that is being removed, and waits until the volume is clean
+    /// and has no operation in progress.
+    fn empty(
+        &self,
+        volume: &Arc<Volume>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let (shared, id) = (&self.shared, volume.id);
+        shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
+        wait_until_idle(shared, Some(volume))?;
+        flush(shared, volume, progress)?;
+        // Another internal flush, or read-ahead, may still be in progress.
+        let mut watchdog = Watchdog::new(volume);
+        let flushes = &volume.internal_flushes;
+        while shared.shards.operations(id) > 0 || flushes.load(Ordering::Relaxed) > 0 {
+            watchdog.check(shared)?;
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Runtime::trust_volume`].
+    pub(crate) fn trust(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let volume = self.shared.volumes.named(name)?;
+        self.restore_running(&volume)?;
+        volume.flush.trust();
+        self.shared.shards.abandon_lost(volume.id);
+        flush(&self.shared, &volume, progress)
+    }
+
+    /// Restores a running volume from its journal, because its disk may have lost acknowledged
+    /// data. Drains the volume's clients first: the journal then holds everything that the pool
+    /// holds, so what is restored is the newest data.
+    fn restore_running(&self, volume: &Arc<Volume>) -> Result<(), VolumeError> {
+        let Some(used) = &volume.journal else { return Ok(()) };
+        if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
+            return Ok(());
+        }
+        if volume.leaving.swap(true, Ordering::Relaxed) {
+            return Err(VolumeError::Leaving(volume.name.clone()));
+        }
+        let restored = self.drain_clients_and_restore(volume, used);
+        volume.leaving.store(false, Ordering::Relaxed);
+        restored
+    }
+
+    fn drain_clients_and_restore(
+        &self,
+        volume: &Arc<Volume>,
+        used: &JournalUse,
+    ) -> Result<(), VolumeError> {
+        let id = volume.id;
+        self.shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
+        wait_until_idle(&self.shared, Some(volume))?;
+        let _changing = self.changes.lock();
+        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+        used.journal.reload(used.number).map_err(failed)?;
+        restore::restore(&self.shared, volume)
+    }
+}

@@ -1,0 +1,100 @@
+//! The settings of a volume.
+
+use crate::protect::journal::VolumeJournal;
+use crate::protect::vault::VolumeVault;
+use forebay_backend::Backend;
+use forebay_policy::Limits;
+use forebay_types::{DiskGeometry, Mode};
+use std::sync::Arc;
+
+/// The settings of a volume that is added. [`VolumeSettings::new`] gives the defaults.
+pub struct VolumeSettings {
+    /// The name under which clients find it.
+    pub name: String,
+    /// A description for people; may be empty.
+    pub description: String,
+    /// The disk.
+    pub backend: Arc<dyn Backend>,
+    /// The cache mode.
+    pub mode: Mode,
+    /// Whether clients may only read it.
+    pub read_only: bool,
+    /// Whether sequential streams are read ahead.
+    pub prefetch: bool,
+    /// The geometry to assume for the disk.
+    pub geometry: DiskGeometry,
+    /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
+    pub gather_below: Option<u64>,
+    /// The limits of writeback.
+    pub write_back: Limits,
+    /// Whether dirty data is destaged in order, so that the disk alone is always consistent.
+    pub ordered: bool,
+    /// Whether it is served over TLS only.
+    pub tls_only: bool,
+    /// The journal that records its writes.
+    pub journal: Option<VolumeJournal>,
+    /// Whether a UPS protects its writes: alone, or once its journal has failed.
+    pub ups: bool,
+    /// The vault that takes its dirty data when the battery runs low.
+    pub vault: Option<VolumeVault>,
+    /// Accept the disk although it differs from the one that pool or vault hold data for.
+    pub accept_disk: bool,
+}
+
+impl VolumeSettings {
+    /// The defaults of the configuration: a writable volume with prefetch and a measured gather
+    /// threshold, of unknown geometry, without journal, UPS and vault.
+    pub fn new(name: impl Into<String>, backend: Arc<dyn Backend>, mode: Mode) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            backend,
+            mode,
+            read_only: false,
+            prefetch: true,
+            geometry: DiskGeometry::default(),
+            gather_below: None,
+            write_back: Limits::default(),
+            ordered: false,
+            tls_only: false,
+            journal: None,
+            ups: false,
+            vault: None,
+            accept_disk: false,
+        }
+    }
+}
+
+/// The settings of a volume that can change while it is served. [`VolumeChange::new`] gives the
+/// defaults.
+pub struct VolumeChange {
+    /// A description for people; may be empty.
+    pub description: String,
+    /// The cache mode.
+    pub mode: Mode,
+    /// Whether clients may only read it.
+    pub read_only: bool,
+    /// Whether sequential streams are read ahead.
+    pub prefetch: bool,
+    /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
+    pub gather_below: Option<u64>,
+    /// The limits of writeback.
+    pub write_back: Limits,
+    /// Whether it is served over TLS only.
+    pub tls_only: bool,
+}
+
+impl VolumeChange {
+    /// The defaults of [`VolumeSettings::new`].
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            description: String::new(),
+            mode,
+            read_only: false,
+            prefetch: true,
+            gather_below: None,
+            write_back: Limits::default(),
+            tls_only: false,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The shards of the cache, each behind its lock, and what concerns all of them.
+//!
+//! A thread holds the lock of one shard at a time, so a sum over the shards is no snapshot. A
+//! volume that is being added or removed is in some of them only.
+
+use super::Volume;
+use crate::locks::{Lock, Locked, order};
+use crate::pool::MappedLines;
+use forebay_engine::{Elevator, Hints, Protection, Shard};
+use forebay_types::{LINE_BYTES, Mode, UnsafeSupply, VolumeId};
+use std::sync::Arc;
+
+/// Slots examined per lock when the clean lines of a volume are dropped: a fraction of a
+/// millisecond.
+const DROP_SLOTS: u32 = 2048;
+
+/// The shards. See the module.
+pub(crate) struct Shards {
+    shards: Vec<Lock<Shard<MappedLines>, { order::SHARD }>>,
+    /// Lock-free lookups in the shards' indexes, for prefetching.
+    hints: Vec<Hints>,
+}
+
+impl Shards {
+    pub(crate) fn new(shards: Vec<Shard<MappedLines>>) -> Self {
+        let shards = shards.into_iter().map(|shard| (shard.slots().hints(), Lock::new(shard)));
+        let (hints, shards) = shards.unzip();
+        Self { shards, hints }
+    }
+
+    /// The number of shards.
+    pub(crate) const fn len(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Locks a shard.
+    pub(crate) fn lock(&self, shard: usize) -> Locked<'_, Shard<MappedLines>> {
+        // After a panic in the engine, the shard cannot be trusted. Every thread that needs it
+        // panics, too, and the process ends.
+        self.shards[shard].lock_unbroken("a shard")
+    }
+
+    /// Locks one shard after the other.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Locked<'_, Shard<MappedLines>>> {
+        (0..self.len()).map(|shard| self.lock(shard))
+    }
+
+    /// As [`Shards::each`], without the shards that do not have the volume.
+    fn each_with(&self, id: VolumeId) -> impl Iterator<Item = Locked<'_, Shard<MappedLines>>> {
+        self.each().filter(move |shard| shard.has_volume(id))
+    }
+
+    /// The lock-free lookups in a shard.
+    pub(crate) fn hints(&self, shard: usize) -> &Hints {
+        &self.hints[shard]
+    }
+
+    /// Adds a volume to all shards.
+    pub(crate) fn add_volume(&self, volume: &Volume, mode: Mode, protection: Protection) {
+        let size_bytes = volume.backend.description().size_bytes;
+        let elevator = Elevator::new(self.len(), volume.geometry.held_bytes);
+        for (number, mut shard) in self.each().enumerate() {
+            shard.add_volume(volume.id, size_bytes, mode);
+            let in_shard = shard.volume_mut(volume.id);
+            in_shard.set_stripes(volume.stripes);
+            in_shard.set_elevator(Arc::clone(&elevator), number);
+            in_shard.set_protection(protection);
+            if volume.order.is_some() {
+                in_shard.set_ordered();
+            }
+        }
+    }
+
+    /// Removes a volume from all shards. It must be clean and without operations.
+    pub(crate) fn remove_volume(&self, id: VolumeId) {
+        self.each().for_each(|mut shard| shard.remove_volume(id));
+    }
+
+    /// Sets the cache mode of a volume.
+    pub(crate) fn set_mode(&self, id: VolumeId, mode: Mode) {
+        self.each().for_each(|mut shard| shard.volume_mut(id).set_mode(mode));
+    }
+
+    /// Sets when a write is acknowledged while the UPS does not cover it.
+    pub(crate) fn set_unsafe_supply(&self, id: VolumeId, choice: UnsafeSupply) {
+        self.each().for_each(|mut shard| shard.volume_mut(id).set_unsafe_supply(choice));
+    }
+
+    /// Operations of the volume in progress.
+    pub(crate) fn operations(&self, id: VolumeId) -> u64 {
+        self.each_with(id).map(|shard| u64::from(shard.volume(id).operations())).sum()
+    }
+
+    /// Bytes of the volume in dirty lines.
+    pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
+        let lines: usize = self.each_with(id).map(|shard| shard.volume(id).dirty_lines()).sum();
+        lines as u64 * LINE_BYTES
+    }
+
+    /// Whether a volume has dirty data. All shards must have the volume, as they do while it has
+    /// clients.
+    pub(crate) fn is_dirty(&self, id: VolumeId) -> bool {
+        self.each().any(|shard| shard.volume(id).dirty_lines() > 0)
+    }
+
+    /// Whether sectors of a volume are lost. All shards must have the volume.
+    pub(crate) fn has_lost(&self, id: VolumeId) -> bool {
+        self.each().any(|shard| shard.volume(id).lost_sectors() > 0)
+    }
+
+    /// Abandons the lost sectors of a volume: reads return what the disk has.
+    pub(crate) fn abandon_lost(&self, id: VolumeId) {
+        self.each_with(id).for_each(|mut shard| shard.abandon_lost(id));
+    }
+
+    /// Dirty bytes in the pool of a volume that is not served.
+    pub(crate) fn unclaimed_bytes(&self, id: VolumeId) -> u64 {
+        self.each().map(|shard| shard.unclaimed(id)).sum::<u64>() * LINE_BYTES
+    }
+
+    /// Drops all clean lines of a volume, a few per lock of a shard, as workers wait for the lock.
+    pub(crate) fn drop_clean(&self, id: VolumeId) {
+        for shard in 0..self.len() {
+            let mut next = Some(0);
+            while let Some(first) = next {
+                next = self.lock(shard).drop_clean(id, first, DROP_SLOTS);
+            }
+        }
+    }
+
+    /// Drops all clean data of a volume, also in lines that stay because they are dirty.
+    pub(crate) fn forget_clean(&self, id: VolumeId) {
+        self.each().for_each(|mut shard| shard.forget_clean(id));
+    }
+}

@@ -1,0 +1,98 @@
+//! A volume, as the workers share it.
+
+use super::{FlushGate, Reads};
+use crate::clients::ExtentQueries;
+use crate::gather::Gather;
+use crate::govern::Govern;
+use crate::locks::{Lock, SharedLock};
+use crate::protect::guard::KeptSamples;
+use crate::protect::journal::Journal;
+use crate::protect::power::PowerState;
+use crate::protect::presence::Presence;
+use crate::protect::vault::Vault;
+use crate::stats::WorkerStats;
+use forebay_backend::Backend;
+use forebay_frontend::VolumeInfo;
+use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeId};
+use forebay_volume::{BlockOwners, Order, Streams};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+
+/// A volume, as the workers share it.
+pub(crate) struct Volume {
+    pub id: VolumeId,
+    pub name: String,
+    /// Its description for clients.
+    pub info: SharedLock<VolumeInfo>,
+    pub backend: Arc<dyn Backend>,
+    pub streams: Lock<Streams>,
+    /// Whether streams are read ahead.
+    pub prefetch: AtomicBool,
+    /// The assumed geometry of the disk.
+    pub geometry: DiskGeometry,
+    /// The division into regions: of the geometry, or of the adopted pool if it has the volume.
+    pub stripes: Stripes,
+    /// The gather threshold.
+    pub gather: Gather,
+    /// The governor of its writeback.
+    pub govern: Govern,
+    /// Whether writes are refused. Clients that entered earlier may have seen it as writable.
+    pub read_only: AtomicBool,
+    pub flush: FlushGate,
+    /// The blocks of its disk that transfers own.
+    pub blocks: Lock<BlockOwners<TransferId>>,
+    /// Its epochs, if it is destaged in order.
+    pub order: Option<Arc<Order>>,
+    /// Sectors were lost in the adopted pool, and the journal may hold older data of them or none.
+    /// While sectors are lost, flushes fail and nothing is restored from the journal.
+    pub journal_is_stale: AtomicBool,
+    /// The journal that records its writes.
+    pub journal: Option<JournalUse>,
+    /// Its state with regard to the UPS.
+    pub power: PowerState,
+    /// The vault that takes its dirty data when the battery runs low.
+    pub vault: Option<Arc<Vault>>,
+    /// Samples of its disk, for the vault.
+    pub samples: OnceLock<KeptSamples>,
+    pub reads: Reads,
+    /// Whether its disk is where it was opened.
+    pub presence: Presence,
+    /// Internal flushes in flight, including flushes that are not waited for any more.
+    pub internal_flushes: AtomicU64,
+    pub extent_queries: ExtentQueries,
+    /// One per worker.
+    pub stats: Vec<WorkerStats>,
+    /// Clients that have entered the volume.
+    pub connections: AtomicU64,
+    /// The volume is being added or removed: new requests are refused.
+    pub leaving: AtomicBool,
+}
+
+/// The use of a journal by a volume.
+pub(crate) struct JournalUse {
+    pub journal: Arc<Journal>,
+    /// The volume's number in the journal.
+    pub number: u16,
+    pub durability: Durability,
+}
+
+/// Identifies a transfer to a disk among the transfers of all workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransferId {
+    pub worker: usize,
+    pub tag: u32,
+}
+
+impl Volume {
+    /// The block size of its disk, in bytes.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        u64::from(self.backend.description().alignment_bytes)
+    }
+
+    /// Invalidates the vault's samples of a range that is about to be changed on the disk.
+    pub(crate) fn invalidate_samples(&self, range: ByteRange) {
+        if let Some(samples) = self.samples.get() {
+            samples.invalidate(range);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The threads of the workers.
+
+use super::Worker;
+use crate::error::StartError;
+use crate::locks::{Lock, order};
+use crate::reactor::{EpollReactor, Reactor, UringReactor};
+use crate::runtime::Engine;
+use crate::shared::Shared;
+use forebay_frontend::{FrontEnd, Service};
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The interval at which [`Crew::wait`] looks for ended threads.
+const POLL: Duration = Duration::from_millis(5);
+
+/// The threads of all workers.
+pub(crate) struct Crew {
+    engine: &'static str,
+    threads: Lock<Vec<JoinHandle<()>>, { order::THREADS }>,
+}
+
+impl Crew {
+    /// Starts a thread for each worker; all of them use the same kind of reactor.
+    pub(crate) fn start<S: Service>(
+        shared: &Arc<Shared>,
+        engine: Engine,
+        service: &Arc<S>,
+    ) -> Result<Self, StartError> {
+        let ring = match engine {
+            Engine::Epoll => Err(None),
+            Engine::IoUring | Engine::Auto => {
+                Self::start_with::<UringReactor, S>(shared, service).map_err(Some)
+            }
+        };
+        match (ring, engine) {
+            (Ok(crew), _) => Ok(crew),
+            (Err(Some(error)), Engine::IoUring) => Err(StartError::Ring(error)),
+            (Err(reason), _) => {
+                if let Some(error) = reason {
+                    tracing::warn!(
+                        "io_uring can't be used here ({error}); epoll is at work instead"
+                    );
+                }
+                Ok(Self::start_with::<EpollReactor, S>(shared, service)?)
+            }
+        }
+    }
+
+    /// As [`Crew::start`], with this kind of reactor.
+    pub(crate) fn start_with<R: Reactor, S: Service>(
+        shared: &Arc<Shared>,
+        service: &Arc<S>,
+    ) -> io::Result<Self> {
+        let mut threads = Vec::new();
+        for worker in 0..shared.inboxes.len() {
+            let (sender, started) = mpsc::channel();
+            let (shared, service) = (Arc::clone(shared), Arc::clone(service));
+            let thread = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(
+                move || match Worker::<R, S::FrontEnd>::new(shared, worker, service.front_end()) {
+                    Err(error) => {
+                        let _ = sender.send(Err(error));
+                    }
+                    Ok(worker) => {
+                        let _ = sender.send(Ok(()));
+                        run_or_abort(worker);
+                    }
+                },
+            )?;
+            started.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
+            threads.push(thread);
+        }
+        Ok(Self { engine: R::NAME, threads: Lock::new(threads) })
+    }
+
+    /// The I/O engine in use.
+    pub(crate) const fn engine(&self) -> &'static str {
+        self.engine
+    }
+
+    /// Waits until all threads have ended.
+    pub(crate) fn join(&self) {
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits until all threads have ended, but not longer than `time`.
+    pub(crate) fn wait(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let threads = self.threads.lock();
+        while Instant::now() < until && !threads.iter().all(|thread| thread.is_finished()) {
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// Runs a worker, and aborts the process if the worker fails: after a failed assertion, its data
+/// cannot be trusted.
+fn run_or_abort<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!(%error, "worker cannot wait for events, aborting");
+            std::process::abort();
+        }
+        Err(_) => {
+            tracing::error!("a worker failed an assertion; the process ends, see the lines above");
+            std::process::abort();
+        }
+    }
+}
