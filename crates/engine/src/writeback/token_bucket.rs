@@ -1,8 +1,9 @@
 //! Rate limits of a volume's writeback: its [`Pace`] as three token buckets.
 //!
 //! A bucket fills with time up to a small capacity, so that rate unused while idle does not become
-//! a large burst. An operation may start if the bucket is not empty, and takes all the tokens it
-//! needs; the bucket may become negative.
+//! a large burst. When the rate falls, the tokens fall in proportion: a burst saved at a high rate
+//! would undo the lowering at once. An operation may start if the bucket is not empty, and takes
+//! all the tokens it needs; the bucket may become negative.
 
 use forebay_policy::Pace;
 
@@ -20,6 +21,8 @@ const BURST_MILLI: u64 = 1_000;
 struct Bucket {
     /// Negative after an operation that took more than there were.
     tokens: i64,
+    /// The rate of the last fill.
+    rate: u64,
     /// The remainder of the last fill, in millionths. A bucket may be filled every millisecond, so
     /// that rounding would lose a low rate.
     rest: u64,
@@ -28,9 +31,16 @@ struct Bucket {
 impl Bucket {
     /// Fills at `rate` thousandths per second. `capacity_min` is the minimum capacity.
     fn fill(&mut self, rate: u64, passed_ms: u64, capacity_min: u64) {
+        let former = std::mem::replace(&mut self.rate, rate);
         if rate == u64::MAX {
-            *self = Self { tokens: i64::MAX, rest: 0 };
+            (self.tokens, self.rest) = (i64::MAX, 0);
             return;
+        }
+        if former == u64::MAX {
+            self.tokens = self.tokens.min(0);
+        } else if rate < former && self.tokens > 0 {
+            let kept = i128::from(self.tokens) * i128::from(rate) / i128::from(former);
+            self.tokens = i64::try_from(kept).expect("less than before");
         }
         let due = u128::from(rate) * u128::from(passed_ms) + u128::from(self.rest);
         self.rest = (due % 1_000) as u64;
@@ -66,7 +76,7 @@ pub(crate) struct TokenBucket {
 
 impl Default for TokenBucket {
     fn default() -> Self {
-        let full = Bucket { tokens: 1_000, rest: 0 };
+        let full = Bucket { tokens: 1_000, rate: 0, rest: 0 };
         Self {
             pace: Pace::DEFAULT,
             filled_ms: 0,
@@ -80,6 +90,7 @@ impl Default for TokenBucket {
 
 impl TokenBucket {
     pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.in_burst &= pace.beside_reads_milli >= self.pace.beside_reads_milli;
         self.pace = pace;
     }
 
@@ -145,6 +156,22 @@ impl TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lowered_rate_begins_without_the_burst_saved_before() {
+        for former_milli in [64_000, u64::MAX] {
+            let mut bucket = TokenBucket::default();
+            bucket.set_pace(Pace { beside_reads_milli: former_milli, ..Pace::DEFAULT });
+            bucket.fill(1_000, (16, 16));
+            assert!(bucket.may_start(true));
+            bucket.set_pace(Pace { beside_reads_milli: 100, ..Pace::DEFAULT });
+            let next_ms = (1_000..30_000).step_by(50).find(|&now_ms| {
+                bucket.fill(now_ms, (16, 16));
+                bucket.may_start(true)
+            });
+            assert!(next_ms.is_some_and(|ms| (10_000..11_100).contains(&ms)), "{next_ms:?}");
+        }
+    }
 
     #[test]
     fn frequent_fills_lose_no_tokens() {
