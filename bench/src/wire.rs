@@ -213,7 +213,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 /// Optional features that a client requests. A server may refuse each of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wishes {
+pub struct Requested {
     /// The sizes of its blocks.
     pub block_sizes: bool,
     /// Structured replies.
@@ -242,7 +242,7 @@ pub struct Export {
 /// # Errors
 /// If the peer is not an NBD server, lacks `NBD_OPT_GO`, or has no such export.
 pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
-    open_export_with(stream, name, Wishes::default())
+    open_export_with(stream, name, Requested::default())
 }
 
 /// Like [`open_export`], with optional features.
@@ -252,7 +252,7 @@ pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Expor
 pub fn open_export_with(
     stream: &mut (impl Read + Write),
     name: &str,
-    wishes: Wishes,
+    requested: Requested,
 ) -> Result<Export> {
     let greeting = read_u64(stream).context("the server closed before its greeting")?;
     ensure!(greeting == GREETING_MAGIC, "not an NBD server: it greeted with {greeting:#x}");
@@ -262,16 +262,16 @@ pub fn open_export_with(
     stream.write_all(&flags.to_be_bytes())?;
 
     let mut structured = false;
-    if wishes.structured {
+    if requested.structured {
         write_option(stream, OPTION_STRUCTURED_REPLY, &[])?;
         structured = read_option_reply(stream)?.kind == REPLY_ACK;
     }
     let mut allocation = None;
-    if structured && wishes.allocation {
+    if structured && requested.allocation {
         allocation = select_allocation(stream, name)?;
     }
     let mut data = sized(name.as_bytes())?;
-    if wishes.block_sizes {
+    if requested.block_sizes {
         data.extend(1u16.to_be_bytes());
         data.extend(INFO_BLOCK_SIZE.to_be_bytes());
     } else {
@@ -471,8 +471,8 @@ mod tests {
     fn the_two_ends_agree_on_the_size() {
         let (mut client, mut server) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || accept_client(&mut server, 1 << 30).unwrap());
-        let wishes = Wishes { block_sizes: true, structured: true, allocation: true };
-        let export = open_export_with(&mut client, "any name", wishes).unwrap();
+        let requested = Requested { block_sizes: true, structured: true, allocation: true };
+        let export = open_export_with(&mut client, "any name", requested).unwrap();
         // The bare server supports none of them.
         assert_eq!((export.block_min, export.structured, export.allocation), (1, false, None));
         assert_eq!((export.size_bytes, export.flags), (1 << 30, EXPORT_FLAGS));

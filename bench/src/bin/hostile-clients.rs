@@ -12,7 +12,7 @@ use clap::{Parser, ValueEnum};
 use forebay_bench::content::Random;
 use forebay_bench::forebay::Forebay;
 use forebay_bench::hostile::crowd::{Crowd, Target, attack};
-use forebay_bench::hostile::script::Terrain;
+use forebay_bench::hostile::script::TargetVolume;
 use forebay_bench::hostile::witness::Witness;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -171,7 +171,7 @@ fn round(arguments: &Arguments, plan: &Plan) -> Result<Outcome> {
     let (volume, memory) = (plan.volume(&disk), arguments.memory * MIB);
     let mut server =
         Forebay::start_with(&arguments.programs, dir.path(), &[volume], memory, &more)?;
-    let outcome = assail(arguments, plan, &mut server);
+    let outcome = run_attack(arguments, plan, &mut server);
     let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
     if outcome.is_err() && server.end_within(Duration::ZERO)?.is_none() {
         server.kill()?;
@@ -190,9 +190,13 @@ fn tail(log: &str) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-fn assail(arguments: &Arguments, plan: &Plan, server: &mut Forebay) -> Result<(Outcome, Vec<u8>)> {
+fn run_attack(
+    arguments: &Arguments,
+    plan: &Plan,
+    server: &mut Forebay,
+) -> Result<(Outcome, Vec<u8>)> {
     let hostile_bytes = VOLUME_BYTES - WITNESS_BYTES;
-    let terrain = Terrain { export: "disk".into(), size_bytes: VOLUME_BYTES, hostile_bytes };
+    let volume = TargetVolume { export: "disk".into(), size_bytes: VOLUME_BYTES, hostile_bytes };
     let target = Target { socket: server.socket.clone(), port: port(server)? };
     let mut random = Random::new(plan.seed);
     let part = (hostile_bytes, WITNESS_BYTES);
@@ -203,10 +207,9 @@ fn assail(arguments: &Arguments, plan: &Plan, server: &mut Forebay) -> Result<(O
         let mut attackers = Vec::new();
         for _ in 0..arguments.threads {
             let random = Random::new(random.next_u64());
-            let (crowd, target, terrain) = (&crowd, &target, &terrain);
-            attackers.push(
-                scope.spawn(move || attack(crowd, plan.connections, random, target, terrain)),
-            );
+            let (crowd, target, volume) = (&crowd, &target, &volume);
+            attackers
+                .push(scope.spawn(move || attack(crowd, plan.connections, random, target, volume)));
         }
         let working = scope.spawn(|| witness.work(&is_watched).map(|()| witness));
         let under_way = || crowd.opened.load(Ordering::Relaxed) < plan.connections;

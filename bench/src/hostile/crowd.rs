@@ -1,7 +1,7 @@
 //! Many hostile clients: connections that overlap, that read little or nothing, that are
 //! half-closed, closed, or reset.
 
-use super::script::{Terrain, script};
+use super::script::{TargetVolume, script};
 use crate::content::Random;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -40,7 +40,7 @@ pub struct Crowd {
 
 /// How a client reads replies.
 #[derive(Clone, Copy, Debug)]
-enum Appetite {
+enum Reading {
     Nothing,
     Little,
     Everything,
@@ -51,23 +51,23 @@ struct Session {
     is_tcp: bool,
     script: Vec<u8>,
     sent: usize,
-    appetite: Appetite,
+    reading: Reading,
 }
 
 impl Session {
-    fn open(random: &mut Random, target: &Target, terrain: &Terrain) -> Result<Self> {
+    fn open(random: &mut Random, target: &Target, volume: &TargetVolume) -> Result<Self> {
         let is_tcp = random.below(4) == 0;
         let socket: OwnedFd = if is_tcp {
             TcpStream::connect(("127.0.0.1", target.port))?.into()
         } else {
             UnixStream::connect(&target.socket)?.into()
         };
-        let appetite = match random.below(4) {
-            0 => Appetite::Nothing,
-            1 => Appetite::Everything,
-            _ => Appetite::Little,
+        let reading = match random.below(4) {
+            0 => Reading::Nothing,
+            1 => Reading::Everything,
+            _ => Reading::Little,
         };
-        Ok(Self { socket, is_tcp, script: script(random, terrain), sent: 0, appetite })
+        Ok(Self { socket, is_tcp, script: script(random, volume), sent: 0, reading })
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// Sends and receives a little without blocking. Returns whether the connection is still open.
-    fn go_on(&mut self, random: &mut Random, buffer: &mut [u8]) -> bool {
+    fn exchange(&mut self, random: &mut Random, buffer: &mut [u8]) -> bool {
         if self.sent < self.script.len() {
             let rest = &self.script[self.sent..];
             // Sometimes in small pieces, to split headers and payloads.
@@ -87,10 +87,10 @@ impl Session {
                 Err(_) => return false,
             }
         }
-        let len = match self.appetite {
-            Appetite::Nothing => return true,
-            Appetite::Little => 1 + random.below(4096) as usize,
-            Appetite::Everything => buffer.len(),
+        let len = match self.reading {
+            Reading::Nothing => return true,
+            Reading::Little => 1 + random.below(4096) as usize,
+            Reading::Everything => buffer.len(),
         };
         match recv(self.fd(), &mut buffer[..len], RecvFlags::DONTWAIT) {
             Ok((0, _)) => false,
@@ -126,15 +126,15 @@ pub fn attack(
     quota: u64,
     mut random: Random,
     target: &Target,
-    terrain: &Terrain,
+    volume: &TargetVolume,
 ) -> Result<()> {
     let mut open: Vec<Session> = Vec::new();
     let mut buffer = vec![0; RECEIVE_BYTES];
     let mut is_refused = None;
     while !crowd.is_over.load(Ordering::Relaxed) {
-        let goes_on = is_refused.is_none() && crowd.opened.load(Ordering::Relaxed) < quota;
-        if goes_on {
-            match Session::open(&mut random, target, terrain) {
+        let may_open = is_refused.is_none() && crowd.opened.load(Ordering::Relaxed) < quota;
+        if may_open {
+            match Session::open(&mut random, target, volume) {
                 Ok(session) => {
                     crowd.opened.fetch_add(1, Ordering::Relaxed);
                     open.push(session);
@@ -152,12 +152,12 @@ pub fn attack(
             if random.below(16) == 0 {
                 open[at].close_half(&mut random);
             }
-            let stands = open[at].go_on(&mut random, &mut buffer);
-            if goes_on && (!stands || open.len() > OPEN_MAX) {
+            let is_open = open[at].exchange(&mut random, &mut buffer);
+            if may_open && (!is_open || open.len() > OPEN_MAX) {
                 open.swap_remove(at).leave(&mut random);
             }
         }
-        if goes_on && random.below(512) == 0 {
+        if may_open && random.below(512) == 0 {
             // All at once, like a client machine with many disks that is switched off.
             open.drain(..).for_each(|session| session.leave(&mut random));
         }

@@ -1,7 +1,7 @@
 //! The input of a hostile client: a handshake and requests, valid or not, truncated anywhere.
 //!
 //! Scripts follow the protocol, so that most of a script passes the first check. One field is wrong
-//! at a time. No valid request changes a byte beyond [`Terrain::hostile_bytes`]: those belong to
+//! at a time. No valid request changes a byte beyond [`TargetVolume::hostile_bytes`]: those belong to
 //! the witness.
 
 use crate::content::Random;
@@ -42,7 +42,7 @@ const FILLER: u8 = 0xa5;
 
 /// The attacked volume.
 #[derive(Clone, Debug)]
-pub struct Terrain {
+pub struct TargetVolume {
     /// Its name.
     pub export: String,
     /// Its size, in bytes.
@@ -52,22 +52,22 @@ pub struct Terrain {
 }
 
 /// The bytes of one hostile client.
-pub fn script(random: &mut Random, terrain: &Terrain) -> Vec<u8> {
+pub fn script(random: &mut Random, volume: &TargetVolume) -> Vec<u8> {
     let mut bytes = Vec::new();
     match random.below(100) {
         0..2 => return bytes,
         2..5 => return noise(random, 512),
         5..12 => {
             bytes.extend(3u32.to_be_bytes());
-            odd_options(random, terrain, &mut bytes);
+            odd_options(random, volume, &mut bytes);
             return cut(random, bytes);
         }
         _ => {}
     }
     bytes.extend(3u32.to_be_bytes());
-    let extended = enter(random, terrain, &mut bytes);
+    let extended = enter(random, volume, &mut bytes);
     for _ in 0..random.below(REQUESTS_MAX) {
-        if !request(random, terrain, extended, &mut bytes) {
+        if !request(random, volume, extended, &mut bytes) {
             return bytes;
         }
     }
@@ -113,11 +113,11 @@ fn meta_data(name: &str) -> Vec<u8> {
 }
 
 /// Invalid or misleading options.
-fn odd_options(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) {
+fn odd_options(random: &mut Random, volume: &TargetVolume, out: &mut Vec<u8>) {
     for _ in 0..=random.below(6) {
         match random.below(8) {
             0 => option(OPTION_LIST, &[], out),
-            1 => option(OPTION_INFO, &go_data(&terrain.export, &[0, 1, 2, 3]), out),
+            1 => option(OPTION_INFO, &go_data(&volume.export, &[0, 1, 2, 3]), out),
             2 => option(OPTION_GO, &go_data("no such volume", &[]), out),
             3 => option(OPTION_STARTTLS, &[], out),
             4 => option(OPTION_ABORT, &[], out),
@@ -129,7 +129,7 @@ fn odd_options(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) {
 }
 
 /// Enters the export. Returns whether extended headers are in use.
-fn enter(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) -> bool {
+fn enter(random: &mut Random, volume: &TargetVolume, out: &mut Vec<u8>) -> bool {
     let kind = random.below(8);
     let extended = kind == 0;
     if extended {
@@ -138,12 +138,12 @@ fn enter(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) -> bool {
         option(OPTION_STRUCTURED, &[], out);
     }
     if kind < 4 {
-        option(OPTION_SET_META, &meta_data(&terrain.export), out);
+        option(OPTION_SET_META, &meta_data(&volume.export), out);
     }
     if kind == 7 {
-        option(OPTION_EXPORT_NAME, terrain.export.as_bytes(), out);
+        option(OPTION_EXPORT_NAME, volume.export.as_bytes(), out);
     } else {
-        option(OPTION_GO, &go_data(&terrain.export, &[3]), out);
+        option(OPTION_GO, &go_data(&volume.export, &[3]), out);
     }
     extended
 }
@@ -162,7 +162,7 @@ fn length(random: &mut Random) -> u64 {
 }
 
 /// One request. Returns whether another can follow it.
-fn request(random: &mut Random, terrain: &Terrain, extended: bool, out: &mut Vec<u8>) -> bool {
+fn request(random: &mut Random, volume: &TargetVolume, extended: bool, out: &mut Vec<u8>) -> bool {
     let command = match random.below(100) {
         0..35 => READ,
         35..70 => WRITE,
@@ -175,7 +175,7 @@ fn request(random: &mut Random, terrain: &Terrain, extended: bool, out: &mut Vec
         _ => random.next_u64() as u16,
     };
     let mut len = if command == FLUSH { 0 } else { length(random) };
-    let mut offset = 512 * random.below((terrain.hostile_bytes - len) / 512);
+    let mut offset = 512 * random.below((volume.hostile_bytes - len) / 512);
     let mut flags = match (command, random.below(4)) {
         (WRITE | TRIM, 0) => 1,
         (ZEROES, flags) => [0, 1, 2, 0x10][flags as usize],
@@ -189,15 +189,15 @@ fn request(random: &mut Random, terrain: &Terrain, extended: bool, out: &mut Vec
         1 => len += 1 + random.below(511),
         2 => len = [u64::from(u32::MAX), 1 << 31, 33 * MIB][random.below(3) as usize],
         3 => offset += 1 + random.below(511),
-        4 => offset = terrain.size_bytes - 512 * random.below(4),
+        4 => offset = volume.size_bytes - 512 * random.below(4),
         5 => offset = [u64::MAX, u64::MAX - 511, 1 << 63][random.below(3) as usize],
         6 => flags = random.next_u64() as u16,
         7 => magic = random.next_u64() as u32,
         _ => {}
     }
-    if offset < terrain.size_bytes && offset + len > terrain.hostile_bytes && command != READ {
+    if offset < volume.size_bytes && offset + len > volume.hostile_bytes && command != READ {
         // Sent only if it must be refused: too long, or past the end.
-        len = len.max(terrain.size_bytes - offset + 512);
+        len = len.max(volume.size_bytes - offset + 512);
     }
     if extended && command == WRITE {
         flags |= 0x20;
@@ -229,11 +229,11 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_script() {
-        let terrain =
-            Terrain { export: "disk".into(), size_bytes: 64 * MIB, hostile_bytes: 56 * MIB };
+        let volume =
+            TargetVolume { export: "disk".into(), size_bytes: 64 * MIB, hostile_bytes: 56 * MIB };
         let scripts = |seed| {
             let mut random = Random::new(seed);
-            (0..200).map(|_| script(&mut random, &terrain)).collect::<Vec<_>>()
+            (0..200).map(|_| script(&mut random, &volume)).collect::<Vec<_>>()
         };
         assert!(scripts(1) == scripts(1) && scripts(1) != scripts(2));
     }

@@ -6,7 +6,7 @@
 
 use super::plan::Operation;
 use super::stamp::SECTOR_BYTES;
-use crate::wire::{self, Command, Export, REPLY_BYTES, REPLY_MAGIC, Reply, Request, Wishes};
+use crate::wire::{self, Command, Export, REPLY_BYTES, REPLY_MAGIC, Reply, Request, Requested};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -72,8 +72,8 @@ impl Connection {
         let mut stream = UnixStream::connect(socket)
             .with_context(|| format!("connecting to {}", socket.display()))?;
         stream.set_read_timeout(Some(HANDSHAKE_PATIENCE))?;
-        let wishes = Wishes { block_sizes: true, structured, allocation: structured };
-        let export = wire::open_export_with(&mut stream, export, wishes)?;
+        let requested = Requested { block_sizes: true, structured, allocation: structured };
+        let export = wire::open_export_with(&mut stream, export, requested)?;
         ensure!(export.structured == structured, "the server refuses structured replies");
         Ok(Self {
             stream,

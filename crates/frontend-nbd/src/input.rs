@@ -264,7 +264,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Reserves memory for a payload that arrives in pieces. If none is free, pauses the connection
     /// and returns false.
     fn begin_payload(&mut self, index: u32, request: Request) -> bool {
-        let (now, timeouts) = (self.cx.client_time(), self.cx.patience());
+        let (now, timeouts) = (self.cx.client_time(), self.cx.client_timeouts());
         let payload_len = request.payload_len as usize;
         let Some(conn) = self.nbd.conns.get(index) else { return false };
         let client = conn.client;
@@ -309,7 +309,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Submits the write if its payload is complete, and returns whether it is. If not, extends the
     /// deadline.
     pub(crate) fn on_payload_progress(&mut self, index: u32) -> bool {
-        let (now, timeouts) = (self.cx.client_time(), self.cx.patience());
+        let (now, timeouts) = (self.cx.client_time(), self.cx.client_timeouts());
         let Some(conn) = self.nbd.conns.get(index) else { return false };
         let Some(partial) = &conn.partial else { return false };
         if partial.left() > 0 {

@@ -110,7 +110,7 @@ impl FrontEnd for NbdFrontEnd {
         self.with(cx).on_extents(query, extents);
     }
 
-    fn room_free<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
+    fn memory_free<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
         if let Some(conn) = self.conns.get(client.number) {
             conn.paused = false;
             self.conns.resumed.push(client.number);
@@ -213,7 +213,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         greeting.push_header(|out| handshake.greeting(out));
         let mut conn = Conn::new(socket, listener, self.cx.join(), handshake);
         conn.queued = greeting;
-        conn.deadline = Some(self.cx.client_time() + self.cx.patience().handshake);
+        conn.deadline = Some(self.cx.client_time() + self.cx.client_timeouts().handshake);
         let fd = conn.socket.as_raw_fd();
         conn.receiving = true;
         let index = self.nbd.conns.insert(conn);

@@ -72,7 +72,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             Ok(false) => {
                 let message = conn.active.message();
                 conn.sending = true;
-                conn.fetch_by = Some(self.cx.client_time() + self.cx.patience().fetch);
+                conn.fetch_by = Some(self.cx.client_time() + self.cx.client_timeouts().fetch);
                 self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
                 false
             }
@@ -103,7 +103,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         match tls.message() {
             Ok(message) if !failed => {
                 conn.sending = true;
-                conn.fetch_by = Some(self.cx.client_time() + self.cx.patience().fetch);
+                conn.fetch_by = Some(self.cx.client_time() + self.cx.client_timeouts().fetch);
                 self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
             }
             _ => self.disconnect(index, ""),

@@ -92,7 +92,7 @@ pub trait Quota {
     fn is_full(&mut self, client: ClientId, held: u64) -> bool;
 
     /// Reserves memory for a read or write of `bytes`. If this returns false, the front end retries
-    /// the request after [`crate::FrontEnd::room_free`], or once the client is no longer full.
+    /// the request after [`crate::FrontEnd::memory_free`], or once the client is no longer full.
     #[must_use]
     fn admit(&mut self, client: ClientId, bytes: u64, held: u64) -> bool;
 
@@ -162,7 +162,7 @@ pub trait WorkerContext: RequestSink + Quota + Clients {
     fn client_time(&self) -> Instant;
 
     /// The time limits for clients.
-    fn patience(&self) -> ClientTimeouts;
+    fn client_timeouts(&self) -> ClientTimeouts;
 
     /// Whether the program is stopping.
     fn is_stopping(&self) -> bool;

@@ -18,7 +18,7 @@
 //!
 //! **Back-pressure.** Memory for requests is limited at the entrance. A front end reserves memory
 //! before it accepts a request. If none is free, it stops reading from the client until
-//! [`FrontEnd::room_free`], or until an answer or the tick makes [`Quota::is_full`] false. It has
+//! [`FrontEnd::memory_free`], or until an answer or the tick makes [`Quota::is_full`] false. It has
 //! no queue of its own.
 //!
 //! **Cost.** A completion waits in a list until the current event has been handled, at the cost of
@@ -35,7 +35,7 @@ pub use context::{
     ClientId, ClientRequest, Clients, ExtentQuery, Quota, Refusal, RequestSink, TryLater,
     WorkerContext,
 };
-pub use memory::{Memory, keep_at_most};
+pub use memory::{Memory, set_kept_bytes_max};
 pub use pool::{PoolAccess, Reservation, Staged};
 pub use sockets::{SocketEvent, Sockets, receive_into};
 pub use volume::{ClientTimeouts, VolumeInfo};
@@ -119,7 +119,7 @@ pub trait FrontEnd: Sized {
 
     /// Notifies a client's front end that memory may be free, so that it retries the request that
     /// waits.
-    fn room_free<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
+    fn memory_free<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
     /// Resumes input that waited for memory.
     fn resume_input<C: WorkerContext>(&mut self, cx: &mut C);

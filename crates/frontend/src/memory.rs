@@ -17,7 +17,7 @@ const MAPPED_BYTES_MIN: usize = 128 << 10;
 static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
 
 /// Sets the limit of free buffers kept per thread, in bytes.
-pub fn keep_at_most(bytes: u64) {
+pub fn set_kept_bytes_max(bytes: u64) {
     KEPT_BYTES_MAX.store(bytes as usize, Ordering::Relaxed);
 }
 

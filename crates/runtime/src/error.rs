@@ -3,7 +3,7 @@
 use crate::pool::PoolError;
 use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
-use crate::service::{CalibrateError, HeldUp};
+use crate::service::{CalibrateError, Stall};
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{Action, Blame, Fault, IoError, Remedy};
@@ -83,7 +83,7 @@ pub enum VolumeError {
     },
     /// The operation waits for something other than the disk.
     #[error(transparent)]
-    Held(#[from] HeldUp),
+    Held(#[from] Stall),
     /// A flush of the disk has failed, now or earlier.
     #[error(
         "a flush of the backing store of volume '{name}' failed: data written before may be lost, \
@@ -213,7 +213,7 @@ impl Fault for PoolError {
     }
 }
 
-impl Fault for HeldUp {
+impl Fault for Stall {
     fn remedy(&self) -> Remedy {
         match self {
             Self::Journal { .. } => "see to the journal's device".into(),

@@ -43,7 +43,7 @@ pub use protect::vault::{
 };
 pub use runtime::{Engine, Runtime, RuntimeConfig};
 pub use service::{
-    CalibrateError, HeldUp, MemoryStatus, RuntimeStatus, VolumeChange, VolumeSettings, VolumeStatus,
+    CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,
 };
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use timeouts::Timeouts;

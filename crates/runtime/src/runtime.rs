@@ -110,7 +110,7 @@ impl Runtime {
         let workers = config.workers.clamp(1, 64);
         let config = RuntimeConfig { workers, ..config };
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
-        forebay_frontend::keep_at_most(plan.kept_bytes / workers as u64);
+        forebay_frontend::set_kept_bytes_max(plan.kept_bytes / workers as u64);
         let shared = Shared::open(&config, &plan, timeouts, kept)?;
         let crew = start_workers(&shared, config.engine)?;
         let inboxes = shared.inboxes.clone();

@@ -99,7 +99,7 @@ fn chunked_read_completes_with_its_last_byte() {
 }
 
 #[test]
-fn a_success_that_lacks_bytes_is_a_breach() {
+fn a_success_without_all_bytes_violates_the_protocol() {
     for input in [
         chunk(1, chunk::NONE, b""),
         data(1, 8192, 4095),
@@ -111,7 +111,7 @@ fn a_success_that_lacks_bytes_is_a_breach() {
 }
 
 #[test]
-fn content_outside_or_twice_is_a_breach() {
+fn content_outside_the_request_or_twice_violates_the_protocol() {
     for input in [
         data(1, 8191, 4096),
         data(1, 8193, 4096),
@@ -128,7 +128,7 @@ fn content_outside_or_twice_is_a_breach() {
 }
 
 #[test]
-fn lengths_that_contradict_the_type_are_a_breach() {
+fn lengths_that_contradict_the_type_violate_the_protocol() {
     for input in [
         data(1, 8192, 0),
         data(1, 8192, 4097),
@@ -152,7 +152,7 @@ fn lengths_that_contradict_the_type_are_a_breach() {
 }
 
 #[test]
-fn what_is_not_known_is_a_breach() {
+fn an_unknown_reply_violates_the_protocol() {
     assert!(matches!(violation_of_read(&chunk(2, chunk::NONE, b"")), Violation::Chunk { .. }));
     assert!(matches!(violation_of_read(&chunk(1, 77, b"")), Violation::Chunk { .. }));
     assert_eq!(violation_of_read(&chunk_header(1, 0, 2, 0)), Violation::Cookie(2));
@@ -220,7 +220,7 @@ fn first_error_chunk_is_the_result() {
 }
 
 #[test]
-fn malformed_errors_are_a_breach() {
+fn malformed_errors_violate_the_protocol() {
     assert_eq!(violation_of_read(&error(1, 0, 0, b"")), Violation::Error(1));
     assert_eq!(violation_of_read(&error(0, 5, 0, b"").repeat(65)), Violation::Error(1));
     for offset in [0u64, 8191, 8192 + 4097, u64::MAX] {
@@ -253,7 +253,7 @@ fn truncates_and_bounds_extents() {
 }
 
 #[test]
-fn malformed_extents_are_a_breach() {
+fn malformed_extents_violate_the_protocol() {
     let one = command_flag::REQ_ONE;
     for (flags, input) in [
         (0, status(2, &[(512, 0)])),

@@ -351,7 +351,7 @@ impl<R: Reactor> WorkerContext for Context<'_, R> {
         self.host.client_clock.time()
     }
 
-    fn patience(&self) -> ClientTimeouts {
+    fn client_timeouts(&self) -> ClientTimeouts {
         self.host.shared.timeouts.for_clients()
     }
 

@@ -179,7 +179,7 @@ impl FrontEnd for Direct {
         Pins::Released
     }
 
-    fn room_free<C: WorkerContext>(&mut self, _: &mut C, _: ClientId) {
+    fn memory_free<C: WorkerContext>(&mut self, _: &mut C, _: ClientId) {
         self.has_memory = true;
     }
 

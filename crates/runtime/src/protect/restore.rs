@@ -305,9 +305,8 @@ fn void_older(
     }
     let (sender, result) = mpsc::channel();
     let id = volume.id;
-    shared.run_on(0, move |tasks| {
-        tasks.sync(id, Box::new(move |result| _ = sender.send(result)))
-    })?;
+    shared
+        .run_on(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = sender.send(result))))?;
     result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
     Ok(used.journal.recorded_again(used.number, mark)?)
 }

@@ -3,7 +3,7 @@
 
 use super::Runtime;
 use crate::error::VolumeError;
-use crate::service::{HeldUp, POLL, flush_all, outstanding, wait_until_idle};
+use crate::service::{POLL, Stall, flush_all, outstanding, wait_until_idle};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl Runtime {
         shared.run_on_all(|tasks| tasks.drain_clients(None))?;
         let idle = match wait_until_idle(shared, None) {
             // Neither a disk nor a journal is waited for, and all clients were disconnected.
-            Err(error @ VolumeError::Held(HeldUp::Nothing { .. })) => {
+            Err(error @ VolumeError::Held(Stall::Nothing { .. })) => {
                 tracing::error!(%error, "abandoning requests, stopping after a flush");
                 shared.run_on_all(|tasks| tasks.abandon_requests()).map(drop)
             }

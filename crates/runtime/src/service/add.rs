@@ -113,7 +113,8 @@ impl VolumeService {
             leaving: AtomicBool::new(true),
         });
         let registered = Arc::clone(&volume);
-        self.shared.run_on(0, move |tasks| tasks.shared().register(registered, mode, protection))?;
+        self.shared
+            .run_on(0, move |tasks| tasks.shared().register(registered, mode, protection))?;
         if mode == Mode::Bypass {
             // Drops clean lines of an adopted pool.
             self.shared.shards.drop_clean(id);

@@ -30,7 +30,7 @@ const INTERNAL_FLUSHES_MAX: u64 = 16;
 
 /// Why a flush, a removal or a stop does not complete, if not for the disk.
 #[derive(Debug, thiserror::Error)]
-pub enum HeldUp {
+pub enum Stall {
     /// The journal does not respond.
     #[error(
         "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
@@ -109,11 +109,11 @@ fn stall_error(shared: &Shared, volume: &Volume, outstanding: Outstanding) -> Vo
     match &volume.journal {
         Some(used) if !used.journal.is_abandoned() => {
             let journal = used.journal.name().to_owned();
-            HeldUp::Journal { name, journal, seconds }.into()
+            Stall::Journal { name, journal, seconds }.into()
         }
         _ => {
             let operations = shared.shards.operations(volume.id);
-            HeldUp::Nothing { name, seconds, requests: outstanding.requests, operations }.into()
+            Stall::Nothing { name, seconds, requests: outstanding.requests, operations }.into()
         }
     }
 }
@@ -179,10 +179,7 @@ pub(crate) fn flush(
 }
 
 /// Flushes all volumes.
-pub(crate) fn flush_all(
-    shared: &Shared,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(), VolumeError> {
+pub(crate) fn flush_all(shared: &Shared, progress: &mut dyn FnMut(u64)) -> Result<(), VolumeError> {
     shared.volumes.all().iter().try_for_each(|volume| flush(shared, volume, progress))
 }
 

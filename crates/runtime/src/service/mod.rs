@@ -23,7 +23,7 @@ mod settings;
 mod status;
 
 pub use calibrate::CalibrateError;
-pub use drain::HeldUp;
+pub use drain::Stall;
 pub use settings::{VolumeChange, VolumeSettings};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 

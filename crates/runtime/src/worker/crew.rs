@@ -57,17 +57,18 @@ impl Crew {
         for worker in 0..shared.inboxes.len() {
             let (sender, started) = mpsc::channel();
             let (shared, service) = (Arc::clone(shared), Arc::clone(service));
-            let thread = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(
-                move || match Worker::<R, S::FrontEnd>::new(shared, worker, service.front_end()) {
-                    Err(error) => {
-                        let _ = sender.send(Err(error));
+            let thread =
+                std::thread::Builder::new().name(format!("worker-{worker}")).spawn(move || {
+                    match Worker::<R, S::FrontEnd>::new(shared, worker, service.front_end()) {
+                        Err(error) => {
+                            let _ = sender.send(Err(error));
+                        }
+                        Ok(worker) => {
+                            let _ = sender.send(Ok(()));
+                            run_or_abort(worker);
+                        }
                     }
-                    Ok(worker) => {
-                        let _ = sender.send(Ok(()));
-                        run_or_abort(worker);
-                    }
-                },
-            )?;
+                })?;
             started.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
             threads.push(thread);
         }

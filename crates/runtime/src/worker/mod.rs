@@ -182,7 +182,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 Message::MemoryFree { client } => {
                     let (front, mut context) = self.parts();
                     if context.host.clients.is_waiting(client) {
-                        front.room_free(&mut context, client);
+                        front.memory_free(&mut context, client);
                     }
                 }
                 Message::Extents { query, extents } => {

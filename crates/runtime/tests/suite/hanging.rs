@@ -7,7 +7,7 @@ use crate::server::{Server, read_backend};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
-use forebay_runtime::{Engine, HeldUp, RuntimeConfig, Timeouts, VolumeError};
+use forebay_runtime::{Engine, RuntimeConfig, Stall, Timeouts, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -210,7 +210,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     let removed = server.runtime.remove_volume("v", |_| {});
     for refused in [removed, server.runtime.stop(|_| {})] {
         match refused {
-            Err(VolumeError::Held(HeldUp::Journal { name, seconds: 1, .. })) => {
+            Err(VolumeError::Held(Stall::Journal { name, seconds: 1, .. })) => {
                 assert_eq!(name, "v");
             }
             result => panic!("{result:?}"),
