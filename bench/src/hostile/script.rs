@@ -1,8 +1,8 @@
 //! The input of a hostile client: a handshake and requests, valid or not, truncated anywhere.
 //!
 //! Scripts follow the protocol, so that most of a script passes the first check. One field is wrong
-//! at a time. No valid request changes a byte beyond [`TargetVolume::hostile_bytes`]: those belong to
-//! the witness.
+//! at a time. No valid request changes a byte beyond [`TargetVolume::hostile_bytes`]: those belong
+//! to the witness.
 
 use crate::content::Random;
 
