@@ -166,8 +166,8 @@ pub struct IoAction {
 /// The kind of a journal record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// The range was written into the pool, from the payload of the current write or from these
-    /// slots, one per line.
+    /// The range was written into the pool. Its data is the payload of the current write, or is in
+    /// these slots, one per line.
     Write {
         /// The slots, if the payload is in slots.
         slots: Vec<Slot>,
@@ -210,7 +210,7 @@ pub enum Outcome {
     Retry(Option<IoError>),
     /// The epochs it waited for are on the disk: try again, with `in_order` set.
     InOrder,
-    /// The journal failed to keep the part's change and keeps no further ones: the data must reach
+    /// The journal failed to record the part's change and records nothing more: the data must reach
     /// the disk before the part is answered.
     JournalFailed,
 }
@@ -236,15 +236,17 @@ pub struct Outbox {
     pub answers: Vec<Answer>,
     /// Recorded by the journal after the memory steps, before the shard is unlocked.
     pub notes: Vec<Note>,
-    /// Marked lines that were read for the first time: their stream wants its next window.
+    /// Marked lines that were read for the first time, each of which requests its stream's next
+    /// window.
     pub marks: Vec<LineKey>,
     /// Ordered volumes with a destage due.
     pub orders: Vec<VolumeId>,
-    /// Shards that resume the elevator of a volume. The driver calls [`crate::Shard::wake`] for
-    /// each, starting with the last entry.
+    /// Shards in which the elevator of a volume continues. The driver calls [`crate::Shard::wake`]
+    /// for each, starting with the last entry.
     pub wakes: Vec<(usize, VolumeId)>,
-    /// The current turn, set by the driver and unique among drivers. The I/Os of one turn start
-    /// together when it ends, with adjacent ones coalesced. Zero if each I/O starts at once.
+    /// The number of the current turn, set by the driver and unique across drivers. The I/Os of one
+    /// turn start together when it ends, with adjacent ones coalesced. Zero if each I/O starts at
+    /// once.
     pub turn: u64,
 }
 

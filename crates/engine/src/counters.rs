@@ -32,9 +32,10 @@ counters! {
     prefetch_used_lines,
     /// Parts of reads that bypassed the cache because of the volume's mode.
     direct_reads_bypass,
-    /// Parts of reads that bypassed the cache because no slot could be freed.
+    /// Parts of reads that bypassed the cache because no slot could be freed, or after too many
+    /// attempts.
     direct_reads_no_room,
-    /// Parts of reads repeated past the cache after a shared read failed.
+    /// Parts of reads that bypassed the cache because a read shared with other parts failed.
     direct_reads_after_error,
     /// Parts of writes acknowledged from memory.
     writes_back,
@@ -48,7 +49,8 @@ counters! {
     writes_through_dirty_limit,
     /// Parts of writes acknowledged from the disk because no slot could be freed.
     writes_through_no_room,
-    /// Parts of writes through the cache that were held back for one to the same stripe.
+    /// Parts of writes through the cache that were held back until another one to their stripe
+    /// completed.
     writes_held,
     /// Held-back writes that shared their I/O with another one.
     gathered_writes,
@@ -56,13 +58,13 @@ counters! {
     gathered_ios,
     /// Lines relocated because an operation or a reply had pinned the old slot.
     relocated_lines,
-    /// Parts that waited for an operation on the same line.
+    /// Waits of parts for an operation on one of their lines, and throttled parts of writes.
     waits,
-    /// Lines destaged.
+    /// Dirty lines destaged, counted when the destage starts.
     destaged_lines,
     /// Write I/Os of destages.
     destage_writes,
-    /// Bytes in these I/Os, including clean sectors written to complete stripes.
+    /// Bytes of destages, including clean sectors written to complete stripes.
     destaged_bytes,
     /// Whole stripes destaged.
     destaged_stripes,
@@ -70,23 +72,25 @@ counters! {
     scattered_destages,
     /// Parts of writes that were throttled.
     room_waits,
-    /// Sum over the dirty lines of the milliseconds they were dirty, sampled at ticks.
+    /// The number of dirty lines integrated over time, in line-milliseconds, sampled at ticks.
     dirty_line_ms,
-    /// Destage operations started for a FLUSH, a change of mode, or throttled writers.
+    /// Destage operations started for a FLUSH, a change of mode, throttled writers, or a write to
+    /// the disk over dirty sectors.
     destages_urgent,
-    /// Destage operations started because of age or the amount of dirty data.
+    /// Destage operations started because of age or the amount of dirty data, and all destages of
+    /// ordered volumes.
     destages_background,
     /// Destage operations that failed; their data stays dirty and is retried.
     destage_errors,
     /// Fills that failed on the disk.
     fill_errors,
-    /// Writes through the cache that failed on the disk.
+    /// Writes through or past the cache that failed on the disk.
     write_errors,
     /// Lines found damaged in the pool.
     damaged_lines,
     /// Damaged lines repaired from their parity.
     corrected_lines,
-    /// Damaged lines that had clean sectors dropped, to be read from the disk again.
+    /// Damaged lines whose damaged clean sectors were dropped, to be read from the disk again.
     refetched_lines,
     /// Damaged lines that lost dirty sectors.
     lost_lines,

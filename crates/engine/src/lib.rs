@@ -2,10 +2,10 @@
 //!
 //! A [`Shard`] owns the lines of some regions of all volumes: which lines are in its part of the
 //! pool, which of their sectors are valid and dirty, which operations are in flight, and which line
-//! is evicted next. It has no clock, thread or file, and never sees the data itself. A driver calls
-//! it with parts of client requests and with I/O completions. Each call returns at once and leaves
-//! the work it requests in an [`Outbox`]. The runtime drives shards in real time, each under its
-//! own lock; the lab drives them in virtual time. Both run this code.
+//! is evicted next. It has no clock, thread or file, and never accesses the data itself. A driver
+//! calls it with parts of client requests and with I/O completions. Each call returns at once and
+//! leaves the work it requests in an [`Outbox`]. The runtime drives shards in real time, each under
+//! its own lock; the lab drives them in virtual time. Both run this code.
 //!
 //! A shard is made of components, each of which owns its state:
 //! - `index`: the line table, the slots, the eviction policy, and the sets of dirty and of unsealed
@@ -22,7 +22,7 @@
 //! interface to the driver and has no logic of its own. It lends the driver two components: a
 //! volume's state ([`Shard::volume`]), and the slots for queries ([`Shard::slots`]).
 //!
-//! Invariants, checked by [`Shard::self_check`] as far as a shard can see them:
+//! Invariants ([`Shard::self_check`] checks the first three):
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
 //! - dirty sectors are valid or lost (`integrity`), and the dirty set of a volume holds exactly its
 //!   dirty lines;

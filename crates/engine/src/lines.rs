@@ -32,8 +32,8 @@ pub(crate) struct VolumeLines<'a, M> {
     pub planted: Planted,
 }
 
-/// Removes a line from the pool unless it is dirty or busy. The volume need not be served: an
-/// adopted pool may hold lines of other volumes.
+/// Removes a line from the pool unless it is dirty or busy. Its volume need not be served: an
+/// adopted pool may hold lines of volumes that are not.
 pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: Slot) {
     let line = index.get(slot);
     if line.dirty == 0 && ops.busy(line.key).is_none() {
@@ -186,8 +186,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.integrity.free_parity(slot, self.index);
     }
 
-    /// Relocates a pinned line, of whose pins one is the caller's, to a free slot. Sectors in
-    /// `rewritten` are about to be overwritten and are not copied.
+    /// Relocates a line, of which the caller holds a pin, to a free slot. Sectors in `rewritten`
+    /// are about to be overwritten and are not copied.
     pub(crate) fn move_away(
         &mut self,
         slot: Slot,
@@ -225,8 +225,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.volume.counters_mut().relocated_lines += u64::from(line.pins > 1);
     }
 
-    /// Updates the destage state of a relocated dirty line. If the old slot is being destaged,
-    /// earlier flushes wait only for that.
+    /// Updates the destage state of a relocated dirty line. If the old slot is being destaged, the
+    /// flushes that have already come wait only for that destage.
     fn follow_relocation(&mut self, key: LineKey, old: Slot, new: Slot) {
         let destaging = self.ops.is_destaging(key, old);
         let writeback = self.volume.writeback_mut();
@@ -243,7 +243,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// Removes a line that has no valid, dirty or lost sector from the pool.
+    /// Removes a line from the pool if it has no valid, dirty or lost sector.
     pub(crate) fn drop_if_empty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
         if line.valid == 0 && line.dirty == 0 {
@@ -281,7 +281,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
             if lost != 0 {
                 self.clean_lost(slot, lost);
                 if self.volume.mode() == Mode::Bypass {
-                    // An idle line would stay: in bypass, completions drop the lines.
+                    // In bypass, completions drop clean lines; an idle line has no completion to
+                    // come.
                     drop_if_idle(self.index, self.ops, slot);
                 } else if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);
@@ -290,8 +291,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// Marks lost sectors valid again, because the driver has restored them into the line's unused
-    /// slot.
+    /// Marks lost sectors valid again, because the driver has restored them into the line's slot,
+    /// which is neither pinned nor busy.
     pub(crate) fn restore_lost(&mut self, key: LineKey, sectors: u8) {
         let slot = self.index.find(key).expect("a line with lost sectors is resident");
         let line = *self.index.get(slot);

@@ -16,7 +16,7 @@ pub enum PlantedBug {
     AcknowledgeFuaFromMemory,
     /// A write past the cache leaves older data in the pool.
     KeepLinesInBypass,
-    /// A fill marks the whole line valid, whatever was read.
+    /// A fill marks the whole line valid, even if it read only a part.
     FillMarksTooMuch,
     /// A flush does not wait for a line that was relocated.
     ForgetMovedInFlush,

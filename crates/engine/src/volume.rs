@@ -29,7 +29,7 @@ pub struct ShardVolume {
     writeback: Writeback,
     /// Operations in flight.
     operations: u32,
-    /// Sectors in dirty lines whose content is lost.
+    /// Lost sectors of the dirty lines.
     lost_sectors: u64,
     counters: VolumeCounters,
 }
@@ -56,14 +56,15 @@ impl ShardVolume {
         self.mode
     }
 
-    /// Changes the cache mode, from the next request on. If the new mode keeps no dirty lines, they
-    /// are destaged in the background. Clean lines stay until [`crate::Shard::drop_clean`] or an
-    /// eviction removes them. In bypass, a dirty or busy line is removed once it is clean and idle.
+    /// Changes the cache mode, from the next request on. If the new mode keeps no dirty lines,
+    /// ticks destage them all, whatever the pace. Clean lines stay until
+    /// [`crate::Shard::drop_clean`] or an eviction removes them. In bypass, a dirty or busy line is
+    /// removed once it is clean and idle.
     pub const fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
 
-    /// Sets what preserves the dirty data besides the pool, from the next request on.
+    /// Sets what preserves acknowledged data that is not on the disk yet, from the next request on.
     ///
     /// # Panics
     /// If dirty data would lose the protection under which it was acknowledged.
@@ -107,8 +108,8 @@ impl ShardVolume {
     }
 
     /// Sets the rate of writeback from this shard. Beside reads, the rate rises as the shard nears
-    /// the dirty limit. A flush or a change of mode ignores it. Throttled writers are subject only
-    /// to the limits that apply at all times.
+    /// the dirty limit. A flush or a change of mode ignores it. While writers are throttled, only
+    /// the limits on I/Os and bytes apply. An ordered volume ignores the pace.
     pub fn set_pace(&mut self, pace: Pace) {
         self.writeback.scheduler_mut().set_pace(pace);
     }
@@ -118,8 +119,8 @@ impl ShardVolume {
         self.gather_below
     }
 
-    /// Sets the size in bytes from which writes are not held back and are boosted, because
-    /// gathering them saves next to nothing. A write of a whole region is never held back.
+    /// Sets the size in bytes from which gathering a write saves next to nothing: such writes are
+    /// not held back, and their lines are boosted. A write of a whole region is never held back.
     pub fn set_gather_below(&mut self, bytes: u64) {
         self.gather_below = bytes.min(REGION_BYTES);
     }
@@ -267,8 +268,8 @@ impl ShardVolume {
         self.check_away(ops);
     }
 
-    /// Panics unless each line marked as in a destage is in one. A line that was clean when it went
-    /// along with its stripe may have become dirty since; it waits.
+    /// Panics unless each line marked as in a destage is in one. The converse need not hold: a
+    /// clean line that is being written with its stripe may have become dirty since, and waits.
     fn check_away(&self, ops: &Ops) {
         let dirty = self.writeback.dirty();
         for line in dirty.iter().filter(|&line| !dirty.is_waiting(line)) {

@@ -2,7 +2,7 @@
 //!
 //! An entry holds the slot (24 bits) and eight bits of the hash, so a probe for an absent line
 //! reads the line table only for one in 256 entries. Four buckets for three slots keep the probes
-//! short and take 5.3 bytes per line. A deletion moves later entries up, so there are no
+//! short and take 5.3 bytes per line. A deletion shifts later entries back, so there are no
 //! tombstones.
 
 use crate::{LineKey, LineMeta, Slot};
@@ -48,7 +48,7 @@ impl Hints {
     }
 }
 
-/// Entries that a guess examines: mostly one line of the processor cache.
+/// Entries that [`Hints::slot`] examines; they usually share one line of the processor cache.
 const GUESSES_MAX: usize = 8;
 
 impl Index {
@@ -134,7 +134,7 @@ impl Index {
             if entry == EMPTY {
                 break;
             }
-            // An entry may move up into the hole if its home is not behind the hole.
+            // An entry may move back into the hole unless its home lies after the hole.
             let home = self.home(lines[(entry & SLOT_MASK) as usize].key.hash());
             if self.distance(home, at) >= self.distance(hole, at) {
                 self.set(hole, entry);
@@ -220,7 +220,7 @@ mod tests {
                 for line in 0..40 {
                     let found = index.find(LineKey::new(VolumeId(1), line), &lines);
                     prop_assert_eq!(found, oracle.get(&line).copied());
-                    // A guess may be another line with the same tag.
+                    // The hint may be the slot of another line with the same tag.
                     if let Some(slot) = index.hints().slot(LineKey::new(VolumeId(1), line)) {
                         prop_assert!((slot as usize) < slots);
                     }

@@ -41,8 +41,8 @@ const _: () = assert!(size_of::<LineMeta>() == 16);
 pub(crate) const PREFETCHED: u8 = 1;
 /// The first use of this line requests the stream's next window.
 pub(crate) const MARK: u8 = 2;
-/// Not the place of its line: the line was relocated or dropped, or this is a payload that has not
-/// been written yet. The slot is freed with its last pin.
+/// Not the place of its line: the line was relocated or dropped, or the slot holds a payload that
+/// has not been written yet, or parity. The slot is freed with its last pin.
 pub(crate) const DETACHED: u8 = 4;
 /// The driver has a checksum of the valid sectors. The patrol sets this flag;
 /// [`crate::index::Slots::change`] clears it.
@@ -67,9 +67,9 @@ impl LineMeta {
         Self { key: LineKey::new(volume, self.key.line()), ..self }
     }
 
-    /// Counts lines with dirty sectors in a piece of a table, as raw bytes. The length must be a
-    /// multiple of a line's metadata. Sectors that were filling when the process was killed count
-    /// as well.
+    /// Counts lines with dirty sectors in a piece of a table, given as raw bytes. Its length must
+    /// be a multiple of the size of [`LineMeta`]. Sectors that were filling when the process was
+    /// killed count as well.
     pub fn dirty_in(table: &[u8]) -> u64 {
         const DIRTY: usize = std::mem::offset_of!(LineMeta, dirty);
         let lines = table.chunks_exact(size_of::<Self>());
@@ -85,8 +85,8 @@ impl LineMeta {
         self.dirty & self.valid
     }
 
-    /// Dirty sectors damaged beyond repair. The disk's content is older than the acknowledged one,
-    /// so reads of them fail until they are rewritten.
+    /// Dirty sectors damaged beyond repair. The disk has only older content, so reads of them fail
+    /// until they are rewritten.
     pub const fn lost(&self) -> u8 {
         self.dirty & !self.valid
     }

@@ -37,9 +37,9 @@ pub struct Slots<M> {
     unused: Slot,
     /// The slot from which to search for a victim if the policy finds none.
     hand: Slot,
-    /// Slots with filling sectors, and old slots of relocated lines, each under one more pin. Empty
-    /// between calls.
+    /// Slots with filling sectors. Empty between calls.
     filling_slots: Vec<Slot>,
+    /// Old slots of relocated lines, each under a pin of the call. Empty between calls.
     old_slots: Vec<Slot>,
     /// Old slots that are kept as frozen ones. Empty between calls.
     freezing: Vec<Slot>,
@@ -137,7 +137,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Marks a line as sealed: the driver has stored its checksum.
     pub(crate) fn seal(&mut self, slot: Slot) {
-        // Order the driver's checksum before the flag that makes it count.
+        // The driver's checksum must be stored before the flag that declares it valid.
         in_order();
         self.get_mut(slot).flags |= SEALED;
         self.unsealed.remove(slot);
@@ -178,8 +178,7 @@ impl<M: LineTable> Slots<M> {
         self.unsealed.len()
     }
 
-    /// Marks dirty sectors of a resident line clean. Returns whether the line was dirty and is
-    /// clean now.
+    /// Marks dirty sectors of a slot clean. Returns whether the slot was dirty and is clean now.
     pub(crate) fn clean(&mut self, slot: Slot, mask: u8) -> bool {
         let line = self.get_mut(slot);
         let was_dirty = line.dirty != 0;
@@ -390,7 +389,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Ends a call after its memory steps: filling sectors become valid, and the old slots of
-    /// relocated lines are freed or left to their other pins.
+    /// relocated lines lose their dirty bits and one pin, or become frozen.
     pub(crate) fn finish_call(&mut self) {
         in_order();
         self.clear_filling();
@@ -438,7 +437,8 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Finds and pins a line whose sectors in `mask` are valid, and counts the hit. `None`, without
-    /// a change, if they are not, or if the line was prefetched: its first use has consequences.
+    /// a change, if they are not, or if the line is prefetched or marked: `Reader` handles its
+    /// first use.
     pub(crate) fn pin_hit(&mut self, key: LineKey, mask: u8) -> Option<Slot> {
         let slot = self.find(key)?;
         let line = self.get_mut(slot);
@@ -495,8 +495,8 @@ impl<M: LineTable> Slots<M> {
         Some(victim)
     }
 
-    /// Empties a slot. The dirty bits are cleared first: in another order, a detached slot could
-    /// look like a line for a moment.
+    /// Empties a slot. The dirty bits are cleared first: in another order, recovery could take a
+    /// detached slot for a line.
     fn clear(&mut self, slot: Slot) {
         self.get_mut(slot).dirty = 0;
         in_order();

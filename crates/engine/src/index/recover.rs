@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | no key | nothing | free |
 //! | a key; no sector valid or dirty except filling ones | nothing | free |
-//! | a key; valid or dirty sectors | sectors that are not filling, or are lost | a line |
+//! | a key; valid or dirty sectors that are not filling | these sectors | a line |
 //! | detached; no sector dirty | nothing: its line is elsewhere, or it was a payload | free |
 //! | frozen | nothing: its line has the same or newer data | free |
 //! | detached; dirty sectors | the dirty ones: the line was being relocated | *held* |
@@ -28,11 +28,11 @@
 //!
 //! The kernel may still read from a disk into pinned slots after the process has died. So these
 //! stay pinned and unchanged until the volume is added. The driver must hold the lock of the
-//! volume's disk by then; I/O of the dead process holds that lock until it has ended.
+//! volume's disk by then; I/O of the dead process keeps it locked until that I/O has ended.
 //!
 //! Recovery changes the table in the same steps as a relocation, so it may itself be killed at any
-//! point. A kill cannot produce two lines with one key, or a dirty line of an unknown volume: then
-//! the table is damaged, and none of it is used.
+//! point. A kill cannot produce two lines with one key, or a dirty line of an unknown volume. A
+//! table with either is damaged, and none of it is used.
 
 use crate::index::Slots;
 use crate::index::meta::{DETACHED, FROZEN, LineTable, in_order};
@@ -98,7 +98,7 @@ impl Recovery {
     }
 }
 
-/// The result for a slot by itself.
+/// What a slot holds, judged by its own sixteen bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotContent {
     Free,
@@ -186,7 +186,7 @@ impl<M: LineTable> Slots<M> {
         Ok(found)
     }
 
-    /// Makes a held slot its line, or gives the line the sectors it lacks.
+    /// Makes a held slot the line, or copies the sectors that the line lacks from it.
     fn merge_held(&mut self, slot: Slot, dirty: u8, steps: &mut Vec<MemoryStep>) {
         let line = *self.get(slot);
         let Some(live) = self.find(line.key) else {

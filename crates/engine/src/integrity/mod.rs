@@ -3,10 +3,10 @@
 //! A line is *sealed* when the driver has a checksum of its valid sectors and, if it is dirty and
 //! the pool has a free slot, their parity. Any change of the line breaks the seal, in
 //! [`Slots::change`] alone; a write pays nothing else. The patrol seals lines soon after a change,
-//! dirty ones first, and verifies the sealed ones in endless walks. The driver computes. It also
-//! verifies sealed lines before their dirty data is destaged ([`crate::IoAction::seals`]), and
-//! before a change that keeps some of their sectors ([`crate::MemoryStep::Verify`]): otherwise a
-//! new seal would cover old damage.
+//! dirty ones first, and verifies the sealed ones in endless walks. The driver computes checksums
+//! and parity. It also verifies sealed lines before their dirty data is destaged
+//! ([`crate::IoAction::seals`]), and before a change that keeps some of their sectors
+//! ([`crate::MemoryStep::Verify`]): otherwise a new seal would cover old damage.
 //!
 //! What happens to a damaged line:
 //! - clean: it leaves the pool, and the next read fetches it again;
@@ -26,7 +26,7 @@ use crate::sabotage::{Planted, PlantedBug};
 use crate::{MemoryStep, Outbox, Slot};
 use parity::{PARITIES_PER_SLOT, Parity, ParityPlace};
 
-/// Slots that one call examines at most.
+/// Maximum slots that one call examines.
 const SLOTS_EXAMINED_MAX: u32 = 256;
 
 /// The seal of a line, as it was when the driver computed the checksum.
@@ -58,8 +58,8 @@ pub struct Inspection {
     pub seal: Seal,
     /// What to do with it.
     pub work: Work,
-    /// Whether to compute its parity, which does not exist yet. When verifying, the driver computes
-    /// it only if the line is intact; it cannot repair the line from it.
+    /// Whether to compute its parity, because there is none or it is outdated. When verifying, the
+    /// driver computes it only if the line is intact, and cannot repair the line from it.
     pub encode: bool,
 }
 
@@ -121,8 +121,8 @@ impl Integrity {
         line.has(SEALED).then_some(Seal { slot, key: line.key, valid: line.valid, parity })
     }
 
-    /// Before a change that keeps some valid sectors: requests a verification of these sectors, if
-    /// the line is sealed.
+    /// Requests a verification of the valid sectors that a change keeps, if the line is sealed.
+    /// Called before the change.
     pub(crate) fn verify_before<M: LineTable>(
         &self,
         index: &Slots<M>,

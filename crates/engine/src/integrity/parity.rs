@@ -48,7 +48,7 @@ impl Parity {
         (packed != NO_SLOT).then_some(ParityPlace { slot: packed >> INDEX_BITS, index })
     }
 
-    /// Finds a place for the parity of a line that has none. `None` if the pool has no free slot.
+    /// Finds a place for the parity of a line that has none. `None` if no slot can be freed.
     pub(crate) fn take<M: LineTable>(
         &mut self,
         line: Slot,

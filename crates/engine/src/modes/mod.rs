@@ -43,7 +43,7 @@ pub enum WriteOutcome {
     },
 }
 
-/// What preserves dirty data besides the pool.
+/// What preserves acknowledged data that is not on the disk yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protection {
     /// Nothing. Data that must be on stable storage is written to the disk.
@@ -83,7 +83,7 @@ pub enum Record {
     Answers,
 }
 
-/// Why a write to a write-back volume is written through to the disk.
+/// Why a write is written through to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     Mode,
@@ -134,7 +134,7 @@ pub(crate) struct Writer<'a, M> {
     scratch: &'a mut Scratch,
 }
 
-/// Lists kept for their capacity, so that writes allocate nothing.
+/// Lists that calls reuse, so that a write acknowledged from memory allocates nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// The lines of the current part, and their slots.
@@ -255,7 +255,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         if self.lines.planted.is(PlantedBug::PassEpochs) {
             return None;
         }
-        // A frozen version is still destaged where the newest version is lost.
+        // Where the newest version of a sector is lost, an older, frozen one may still be destaged.
         let is_dirty = line_parts(part.volume, part.range).any(|line| {
             let newest = self.lines.index.find(line.key).into_iter();
             let mut slots = newest.chain(epochs.versions(line.key));

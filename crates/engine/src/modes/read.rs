@@ -3,7 +3,8 @@
 //! A read that finds all its sectors valid is answered at once, from pinned slots. Otherwise one
 //! operation fills the missing sectors; all parts that need its lines wait for it and try again. If
 //! no slot can be freed, or after a shared read has failed, the part is read past the cache into
-//! private memory. A direct read waits for no other operation, so every read completes.
+//! private memory. Such a direct read starts once no write, destage or erase of its missing lines
+//! is in flight.
 
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED};
@@ -15,8 +16,8 @@ use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
 use forebay_types::{ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE};
 
-/// Attempts after which a part is read past the cache. Its lines were evicted between fill and use
-/// that many times, so the pool is too small for the current load.
+/// Attempts after which a part is read past the cache. Usually its lines were evicted between fill
+/// and use each time, because the pool is too small for the current load.
 const SHARED_ATTEMPTS: u8 = 4;
 
 /// The longest gap between two missing pieces that is read and discarded, to make one I/O of two.
@@ -232,8 +233,8 @@ impl<'a, M: LineTable> Reader<'a, M> {
         Some(OpLine::new(key, slot, mask))
     }
 
-    /// Pins the slot of a line for a fill. Replies may still use the old data of erased sectors;
-    /// then the line is relocated, or `None` if that is impossible.
+    /// Pins the slot of a line for a fill. If the slot has other pins, relocates the line first:
+    /// replies may still use the old data of erased sectors. `None` if there is no slot for that.
     fn slot_to_fill(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
         self.lines.index.pin(slot);
         if self.lines.index.get(slot).pins == 1 {

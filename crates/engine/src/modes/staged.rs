@@ -1,13 +1,13 @@
-//! Writes whose payload is in slots of the pool before they begin.
+//! Writes whose payload has been received into slots of the pool.
 //!
 //! A long payload is received into slots of the pool, which saves a copy. The slots are detached:
 //! readers do not find them and the policy does not know them, so an incomplete payload is never
-//! visible. The write then makes each slot the place of its line. The old slot is detached, and
-//! stays allocated as long as it is pinned. Sectors that the payload does not cover are copied from
-//! the old slot.
+//! visible. The write then makes each of them the slot of its line. The line's old slot is
+//! detached, and stays allocated as long as it is pinned. Sectors that the payload does not cover
+//! are copied from the old slot.
 //!
-//! The price: while a payload is being received, the data it overwrites takes another slot per
-//! line.
+//! The price: while a payload is being received, each resident line that it overwrites takes two
+//! slots.
 
 use super::{Effective, Source, Through, WriteOutcome, WriteTerms, Writer};
 use crate::index::key::{LinePart, line_parts};
@@ -94,7 +94,8 @@ impl<M: LineTable> Writer<'_, M> {
         WriteOutcome::Done
     }
 
-    /// Writes the staged slots to the disk: through the cache for a reason, or past it without one.
+    /// Writes the staged slots to the disk: through the cache if there is a reason (`why`),
+    /// otherwise past it.
     fn write_through_staged(
         &mut self,
         part: &Part,

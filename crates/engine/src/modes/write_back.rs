@@ -28,8 +28,8 @@ impl<M: LineTable> Writer<'_, M> {
         }
         let line_hits = self.look_up_pinned(part);
         if !self.claim_slots(out) {
-            // Destages hold the missing slots. They are in flight already, and a write-through
-            // would queue behind them.
+            // Wait for the destages that occupy the missing slots: they are in flight already, and
+            // a write-through would queue behind them.
             if self.throttle(part, now_ms, attempt, out) {
                 return WriteOutcome::Waiting;
             }
@@ -58,8 +58,8 @@ impl<M: LineTable> Writer<'_, M> {
         WriteOutcome::Done
     }
 
-    /// Fast path: overwrites one resident, unpinned line. Returns false if the write is of another
-    /// kind or finds no slot.
+    /// Fast path: overwrites one resident, unpinned line. Returns false if the write does not fit
+    /// this case, or needs a slot and finds none.
     fn overwrite_line(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) -> bool {
         let mut lines = line_parts(part.volume, part.range);
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };

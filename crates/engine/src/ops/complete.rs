@@ -105,7 +105,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         let too_much = self.lines.planted.is(PlantedBug::FillMarksTooMuch);
         let meta = *self.lines.index.get(line.slot);
         if meta.has(DETACHED) {
-            // A payload that was written from the pool past the cache is not kept.
+            // The slot holds a payload that was written past the cache, which is not kept.
         } else if ok {
             let filled = if too_much { 0xff } else { line.mask };
             if line.mask != 0 {
@@ -191,7 +191,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
         self.lines.volume.writeback_mut().clear_away(line.key.line());
     }
 
-    /// Cleans the destaged sectors. The waiters of the line also wait for the rest of it.
+    /// Cleans the destaged sectors. Flushes that wait for the line still wait for its other dirty
+    /// sectors.
     fn finish_destage_part(&mut self, line: &OpLine, ok: bool) {
         if ok && self.lines.index.clean(line.slot, line.mask) {
             self.lines.remove_dirty(line.slot);
@@ -201,8 +202,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
     fn finish_erase(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let keep = self.lines.planted.is(PlantedBug::KeepValidAfterErase);
         if ok {
-            // The disk has zeroes: recovery must not believe sectors that the table still shows as
-            // valid and clean.
+            // The disk has zeroes now. If the process is killed here, recovery must not use sectors
+            // that the table still shows as valid and clean.
             self.lines.index.mark_filling(line.slot, line.mask);
         }
         self.lines.verify_before(line.slot, line.mask, out);

@@ -13,7 +13,7 @@
 //! own result. An I/O has FUA if one of its writes has.
 //!
 //! The driver starts the I/Os of one turn together and coalesces adjacent ones, so a write is not
-//! held back for one of the same turn: that one is not in flight yet.
+//! held back because of one in the same turn, which is not in flight yet.
 //!
 //! Holding back has a cost: a write that waits for another one takes twice the time. A disk that
 //! merges queued writes itself, with an elevator or in the stripe cache of Linux md, gains nothing
@@ -78,7 +78,7 @@ impl Gates {
 }
 
 impl Ops {
-    /// Whether a write is to be held back. All of its bytes must be in the pool.
+    /// Whether a write is to be held back. Only a write whose bytes are all in the pool can be.
     pub(crate) fn must_hold_back(&mut self, bytes: u64, op: &Op, trial: &Trial) -> bool {
         let gated = op.gated.as_ref().filter(|gated| gated.round.is_some() && trial.holds());
         let Some(gated) = gated else { return false };
@@ -125,7 +125,7 @@ impl Ops {
         (stripe, joined)
     }
 
-    /// Takes the held-back writes of a stripe, in ascending order of place.
+    /// Takes the held-back writes of a stripe, in ascending order of their ranges.
     fn take_held(&mut self, stripe: LineKey) -> Vec<u32> {
         let gate = self.gates.stripes.get_mut(&stripe).expect("the gate stays until `close_gate`");
         let mut held = std::mem::take(&mut gate.held);

@@ -51,7 +51,7 @@ pub(crate) struct OpLine {
 }
 
 impl OpLine {
-    /// A line without lost sectors.
+    /// A line's share, with no sector regained, and not superseded.
     pub(crate) const fn new(key: LineKey, slot: Slot, mask: u8) -> Self {
         Self { key, slot, mask, regained: 0, superseded: 0 }
     }
@@ -81,8 +81,7 @@ pub(crate) struct Op {
     pub note: Option<(NoteKind, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
-    /// It writes clean sectors along with dirty ones, or several runs of one stripe, so a failure
-    /// does not show which line is at fault.
+    /// A failure does not show which line is at fault; see `Span::is_wide`.
     pub is_wide: bool,
     /// Set for a write through the cache that may share its I/O with others.
     pub gated: Option<Gated>,

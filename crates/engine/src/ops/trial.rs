@@ -1,16 +1,16 @@
 //! Measures whether holding back writes through the cache saves time on a volume's disk.
 //!
 //! A trial times some writes with holding back and as many without. Holding back stays on until the
-//! next trial if it saves an eighth of the time.
+//! next trial if it saves more than an eighth of the time.
 
 /// Writes timed with holding back, and again without.
 const TRIAL_WRITES: u32 = 256;
 /// Writes between two trials, at first and at most. The pause doubles each time a trial finds no
-/// gain.
+/// gain, and starts anew after a gain.
 const PAUSE_MIN: u32 = 4 << 10;
 const PAUSE_MAX: u32 = 64 << 10;
-/// The part of a trial's result, in milliseconds, that may be chance: the clock can be off by one
-/// for each write.
+/// The gain of a trial, in milliseconds, that may be chance: each time is measured to one
+/// millisecond, and most of these errors cancel out.
 const CHANCE_MS: u64 = 32;
 
 /// The trial of a volume.

@@ -16,14 +16,14 @@ impl<M: LineTable> Shard<M> {
 
     /// The next line that changed since it was sealed, dirty lines first. The driver computes its
     /// checksum and passes the line to [`Shard::inspected`] before it unlocks the shard. `None` if
-    /// there is no such line, or only pinned ones.
+    /// there is no such line, or the next ones are pinned.
     pub fn next_unsealed(&mut self) -> Option<Inspection> {
         let slot = self.integrity.next_unsealed(&mut self.index)?;
         Some(self.integrity.inspection(&mut self.index, slot, Work::Seal, self.planted))
     }
 
     /// The next sealed line of the current walk, to be handled as by [`Shard::next_unsealed`].
-    /// `None` at the end of a walk, and if the next lines are pinned.
+    /// `None` at the end of a walk, or if none of the next slots holds a sealed line without pins.
     pub fn next_sealed(&mut self) -> Option<Inspection> {
         let slot = self.integrity.next_sealed(&self.index)?;
         Some(self.integrity.inspection(&mut self.index, slot, Work::Verify, self.planted))
@@ -72,8 +72,8 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// The slot of a line, if it is neither pinned nor busy. A write past the pool pins no slot,
-    /// but keeps its lines busy until the disk has newer data for lost sectors.
+    /// The slot of a line, if it is neither pinned nor busy. A staged write past the pool pins no
+    /// slot of its lines, but keeps them busy until the disk has newer data for lost sectors.
     pub fn idle_slot_of(&self, key: LineKey) -> Option<Slot> {
         let found = self.index.find(key).filter(|&slot| self.index.get(slot).pins == 0);
         found.filter(|_| self.ops.busy(key).is_none())

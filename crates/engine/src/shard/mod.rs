@@ -19,7 +19,7 @@ use crate::{Attempt, LineMeta, SLOTS_MAX, ShardConfig, Slot};
 use forebay_policy::Eviction;
 use forebay_types::{Mode, VolumeId};
 
-/// How full a shard is.
+/// The usage of a shard, and counts since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardUsage {
     /// Lines it can hold.

@@ -49,7 +49,7 @@ impl<M: LineTable> Destager<'_, M> {
     pub(crate) fn tick(&mut self, now_ms: u64, passed_ms: u64, out: &mut Outbox) {
         let (lines, frozen) = (self.dirty().len(), self.lines.volume.writeback().frozen_lines());
         if lines + frozen + self.scheduler().throttled() == 0 {
-            // Nothing else answers a flush whose last line was cleaned as lost.
+            // A flush whose last lines were abandoned as lost is answered only here.
             return self.answer_flushes(out);
         }
         self.lines.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;
@@ -242,7 +242,7 @@ impl<M: LineTable> Destager<'_, M> {
         None
     }
 
-    /// Has the driver wake this shard if a newly dirty line precedes its published stop and the
+    /// Makes the driver wake this shard if a newly dirty line precedes its published stop and the
     /// elevator runs. The driver does that after it has copied the data into the pool.
     pub(crate) fn notify_elevator(&self, line: u64, now_ms: u64, out: &mut Outbox) {
         let (scheduler, inputs) = (self.scheduler(), self.inputs(now_ms));
@@ -255,8 +255,8 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Throttles a part until destages of its volume complete. This slows writers down to the rate
-    /// at which the disk takes gathered, ordered writes, which is never below the rate of single
-    /// writes. Returns false if no destage can make progress.
+    /// at which the disk takes gathered writes in ascending order, which is never below the rate of
+    /// single writes. Returns false if no destage can make progress.
     pub(crate) fn throttle(
         &mut self,
         part: PartId,
@@ -376,7 +376,7 @@ impl<M: LineTable> Destager<'_, M> {
         id.op
     }
 
-    /// Starts as many destages of the epochs that parts wait for as may be in flight.
+    /// Starts destages of the epochs that parts wait for, as many as may be in flight.
     fn pump_epochs(&mut self, out: &mut Outbox) {
         let operations_max = self.lines.quota.config().destage_operations_max;
         while self.scheduler().destaging() < operations_max {

@@ -1,4 +1,4 @@
-//! A dirty line, as journals and vaults see it.
+//! A dirty line, for journals and vaults.
 
 use crate::Slot;
 use crate::index::key::mask_runs;

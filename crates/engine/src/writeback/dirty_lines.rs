@@ -1,10 +1,10 @@
-//! The set of a volume's dirty lines in ascending order, with the marks that writeback works from.
+//! The set of a volume's dirty lines in ascending order, with the marks that writeback uses.
 //!
-//! Each dirty line has three marks. It is *away* while a destage of the scheduler has it, and
-//! otherwise it *waits*. It is *old* if it was dirty at the last pass by age. It is *owed* while a
-//! flush, a change of mode or its age demands its destage. A *sweep* passes once over the owed
-//! lines, whole stripes first, then others in ascending order. The elevator passes over all waiting
-//! lines, owed or not.
+//! Each dirty line has three marks. It is *away* while it is in a destage, except one of only the
+//! sectors under a write; otherwise it *waits*. It is *old* if it was dirty at the last pass by
+//! age. It is *owed* while a flush, a change of mode or its age demands its destage. A *sweep*
+//! passes once over the owed lines, whole stripes first, then others in ascending order. The
+//! elevator passes over all waiting lines, owed or not.
 //!
 //! The set is a tree of chunks of sixteen lines, so it takes memory only for dirty lines: two bytes
 //! for a line among adjacent ones, thirty-two for an isolated line.
@@ -97,7 +97,7 @@ impl DirtyLines {
         self.chunk(line).waiting() & bit(line) != 0
     }
 
-    /// Whether the destage of a line is demanded.
+    /// Whether a line is owed.
     pub(crate) fn is_owed(&self, line: u64) -> bool {
         self.owed_lines > 0 && self.chunk(line).owed & bit(line) != 0
     }

@@ -3,9 +3,9 @@
 //! A disk is written fastest in ascending order, and an array coalesces writes only if adjacent
 //! ones arrive together. Each shard knows only the dirty lines of its own regions. So the shards of
 //! a volume share an elevator, which ascends through the volume and then starts again at the
-//! beginning (C-LOOK). It runs while too much is dirty in any of them. Each shard publishes its
-//! next stop; the shard with the nearest stop destages there and publishes its next one. Lines that
-//! become dirty ahead of the elevator are destaged in the same round.
+//! beginning (C-LOOK). It runs while any of them has a backlog or throttled writers. Each shard
+//! publishes its next stop; the shard with the nearest stop destages there and publishes its next
+//! one. Lines that become dirty ahead of the elevator are destaged in the same round.
 //!
 //! Whole stripes precede other lines. Every sixteenth operation is for other lines, so that they do
 //! not starve.
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering:
 
 /// One in this many operations is for lines outside of whole stripes.
 const REST_EVERY: u32 = 16;
-/// Shards that fit into one word of bits.
+/// Maximum shards: each has one bit in a word.
 const SHARDS_MAX: usize = 64;
 
 /// The next stop of a shard.
@@ -39,8 +39,8 @@ struct Place {
     operations: AtomicU32,
 }
 
-/// The elevator of a volume. Its content is advisory: if two shards change it at once, only the
-/// order of destages suffers, briefly.
+/// The elevator of a volume. Its content is advisory: if two shards change it at once, a few
+/// destages may be out of order.
 #[derive(Debug)]
 pub struct Elevator {
     /// The current positions: for whole stripes, and for other lines.
@@ -49,11 +49,11 @@ pub struct Elevator {
     in_flight: AtomicU32,
     lines_in_flight: AtomicUsize,
     started: AtomicU32,
-    /// The number of lines given to the disk at once, if its array's cache size is known.
+    /// The most lines in flight, if the size of the array's cache is known.
     lines_max: Option<usize>,
     /// `lines_max` was reached, and more than half of these lines are still in flight.
     full: AtomicBool,
-    /// A bit for each shard with a stop, and for each shard with too much dirty data.
+    /// A bit for each shard with a stop, and for each shard that requires the elevator to run.
     stops: AtomicU64,
     over_limit: AtomicU64,
     /// A bit for each shard that has paused the elevator.

@@ -6,8 +6,8 @@
 //! dirty and is retried.
 //!
 //! Background writeback slows down while clients wait for reads of the same disk: a hard disk that
-//! destages between reads seeks twice for each. Its rate is set from outside and rises as the dirty
-//! limit nears, so reads delay it but never stop it.
+//! destages between reads seeks twice for each destage. The rate is set from outside and rises as
+//! the dirty limit nears, so reads delay writeback but never stop it.
 //!
 //! The components:
 //! - [`dirty_lines`] is the set of dirty lines, in ascending order;
@@ -148,7 +148,8 @@ impl Writeback {
         }
     }
 
-    /// Records an attempt to destage data that was superseded at `demand`.
+    /// Records an attempt to destage data that was superseded at `demand`. It does not count if
+    /// lines have become owed since: they are owed with their newer data.
     pub(crate) fn record_superseded_attempt(
         &mut self,
         key: LineKey,
@@ -206,7 +207,7 @@ impl Writeback {
     }
 
     /// Begins a sweep of the owed lines, or of lines due because of the mode or their age. Returns
-    /// whether lines have aged.
+    /// whether it is a pass by age.
     fn begin_sweep<M: LineTable>(
         &mut self,
         volume: VolumeId,

@@ -1,6 +1,6 @@
 //! The dirty quota of a shard: how many lines are dirty, and how many may be.
 
-/// With no recent writers for this time, in milliseconds, treat the dirty limit as far away.
+/// If no line has become dirty for this time, in milliseconds, the dirty limit counts as far away.
 const WRITERS_IDLE_MS: u64 = 500;
 /// The longest time between two ticks that is counted, in milliseconds: without dirty lines there
 /// are no ticks.
@@ -19,9 +19,10 @@ pub struct ShardConfig {
     /// age.
     pub dirty_lines_background: usize,
     /// Dirty lines are destaged between one and two times this age, in milliseconds, and up to 40 s
-    /// later while the elevator runs without reaching them.
+    /// later while the elevator runs without reaching them. Above the background limit, age is
+    /// ignored.
     pub dirty_age_ms: u64,
-    /// Destage operations in flight per volume for a flush or a change of mode.
+    /// Destage operations of one volume in flight in this shard, for a flush or a change of mode.
     pub destage_operations_max: u32,
     /// Destage operations in flight per volume, over all shards, while writers are throttled.
     /// Otherwise their number rises as the dirty limit nears.
@@ -51,8 +52,8 @@ impl ShardConfig {
         (left as u64, all as u64)
     }
 
-    /// Dirty lines at which throttling ends: somewhat below the dirty limit, so that the disk has
-    /// more than one operation queued.
+    /// Dirty lines at which throttling ends: somewhat below the dirty limit. Otherwise each
+    /// completed destage would end it, and the disk would get one operation at a time.
     const fn dirty_lines_recovered(&self) -> usize {
         self.dirty_lines_max.saturating_sub(self.dirty_lines_max / 16 + 1)
     }

@@ -1,9 +1,9 @@
 //! Decides when the next destage of a volume may start, and how many may be in flight.
 //!
 //! A line is destaged in one of two ways. The *sweep* takes owed lines: for a flush, a mode without
-//! dirty data, or age. The *elevator* takes the next line in ascending order, while too much is
-//! dirty in any of the volume's shards. A decision depends on the state of this module and on
-//! [`Inputs`], quota and backlog:
+//! dirty data, or age. The *elevator* takes the next line in ascending order, while any of the
+//! volume's shards has a backlog or throttled writers. A decision depends on the state of this
+//! module and on [`Inputs`], quota and backlog:
 //!
 //! | input | sweep | elevator |
 //! | --- | --- | --- |
@@ -69,7 +69,7 @@ pub(crate) struct Scheduler {
     is_throttling: bool,
     /// Throttled parts in order of arrival, each with the number of lines it needs.
     throttled: VecDeque<(PartId, usize)>,
-    /// The time since which the first of them waits, in milliseconds.
+    /// The start of their current wait, in milliseconds; see [`Scheduler::restart_wait`].
     throttled_since_ms: u64,
 }
 
@@ -253,7 +253,8 @@ impl Scheduler {
         self.is_throttling &= !has_recovered || !self.throttled.is_empty();
     }
 
-    /// Whether a destage will complete for which throttled parts can wait.
+    /// Whether throttled parts can wait for a destage of this shard: one is in flight, or the shard
+    /// has a stop.
     pub(crate) fn has_progress(&self) -> bool {
         self.destaging > 0 || self.elevator.has_stop(self.shard)
     }
@@ -276,7 +277,8 @@ impl Scheduler {
         !self.throttled.is_empty() && now_ms >= until_ms && self.destaging == 0
     }
 
-    /// Restarts the waiting time of throttled parts.
+    /// Restarts the waiting time of throttled parts, after a destage of this shard or a bypass of
+    /// the elevator.
     pub(crate) const fn restart_wait(&mut self, now_ms: u64) {
         self.throttled_since_ms = now_ms;
     }

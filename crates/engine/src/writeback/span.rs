@@ -5,8 +5,8 @@
 //! old data, and does two to four times the work. So a stripe that is completely in the pool, with
 //! at least half of its lines dirty, is written as a whole. Its clean sectors are written again;
 //! the disk has the same data in them before and after, even if the write fails. A whole stripe
-//! keeps each of the n data disks and the parity disk busy once; less than a stripe costs two I/Os
-//! for each disk touched. So half is where a whole stripe begins to save time.
+//! costs one I/O on each of the n data disks and the parity disk; less than a stripe costs two I/Os
+//! on each disk touched. So half is where a whole stripe begins to save time.
 //!
 //! Separate dirty runs of one stripe go into one operation, with an I/O for each run, started
 //! together: the array then reads and writes the stripe's blocks once for all runs, instead of once
@@ -154,8 +154,8 @@ impl<'a, M: LineTable> Planner<'a, M> {
     }
 
     /// The whole stripes to destage with a dirty line, as far as they fit one I/O: the first line,
-    /// the number of lines, and the number of stripes. An array takes adjacent stripes at once, so
-    /// none of its disks waits for the next stripe.
+    /// the number of lines, and the number of stripes. The array gets adjacent stripes at once, so
+    /// that none of its disks waits for the next stripe.
     fn whole_stripes(&self, key: LineKey) -> Option<(LineKey, u64, u64)> {
         let (mut first, width) = self.whole_stripe(key)?;
         let stripes = self.stripes();

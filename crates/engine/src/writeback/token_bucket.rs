@@ -1,9 +1,9 @@
 //! Rate limits of a volume's writeback: its [`Pace`] as three token buckets.
 //!
-//! A bucket fills with time up to a small capacity, so that rate unused while idle does not become
-//! a large burst. When the rate falls, the tokens fall in proportion: a burst saved at a high rate
-//! would undo the lowering at once. An operation may start if the bucket is not empty, and takes
-//! all the tokens it needs; the bucket may become negative.
+//! A bucket fills with time up to a small capacity, so that an idle time does not permit a large
+//! burst. When the rate falls, the tokens fall in proportion: a burst saved at a high rate would
+//! undo the lowering at once. An operation may start if the bucket is not empty, and takes all the
+//! tokens it needs; the bucket may become negative.
 
 use forebay_policy::Pace;
 
@@ -94,8 +94,8 @@ impl TokenBucket {
         self.pace = pace;
     }
 
-    /// Operations of this shard in flight at once without urgency. While bursts are limited, those
-    /// of one burst.
+    /// Maximum operations of this shard in flight that are not urgent: those of one burst while the
+    /// rate of bursts is limited.
     pub(crate) const fn in_flight(&self, beside_reads: bool) -> u32 {
         match beside_reads && self.pace.beside_reads_milli < u64::MAX {
             true => Pace::BURST_IOS as u32,
@@ -103,7 +103,7 @@ impl TokenBucket {
         }
     }
 
-    /// Operations of all shards in flight at once without urgency.
+    /// The same for all shards together.
     pub(crate) const fn burst(&self, beside_reads: bool) -> u32 {
         match beside_reads && self.pace.beside_reads_milli < u64::MAX {
             true => Pace::BURST_IOS as u32,

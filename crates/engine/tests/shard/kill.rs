@@ -129,8 +129,8 @@ impl Killed {
         }
     }
 
-    /// Checks every snapshot of a call, with each state that the I/Os in flight may have left on
-    /// the disk.
+    /// Checks every snapshot of a call, with none and with all of the I/Os in flight applied to the
+    /// disk.
     fn check_snapshots(&mut self) {
         let disk = self.rig.disk.clone();
         let pool = self.rig.pool.clone();
@@ -174,7 +174,7 @@ impl Killed {
                 let (offset, len) = (first * 512, count * 512);
                 let outcome = self.rig.write_staged(id, offset, len, &slots, attempt_after(None));
                 if matches!(outcome, WriteOutcome::Waiting | WriteOutcome::Held { .. }) {
-                    // As if the client had disconnected: the write has no effect.
+                    // As if the client had disconnected: the write is dropped without effect.
                     self.rig.unstage(&slots);
                     let at = self.oracle.pending.iter().position(|p| p.id == id).unwrap();
                     self.oracle.pending.remove(at);

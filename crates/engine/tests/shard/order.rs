@@ -1,4 +1,4 @@
-//! Ordered destaging: the disk always has a state that the volume had at some time.
+//! Ordered destaging: the disk never has data of an epoch without all data of earlier ones.
 
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
@@ -146,7 +146,7 @@ impl History {
     /// Fails if the disk has data of one epoch but misses data of an earlier one.
     fn check(&self, disk: &[u64]) {
         let found = |sector: usize| {
-            // Zeroes are written repeatedly; take zeroes on the disk for the last ones.
+            // Zeroes are written repeatedly; zeroes on the disk count as the last ones written.
             let values: Vec<u64> = self.of(sector).map(|write| write.2).collect();
             values.iter().rposition(|&value| value == disk[sector]).map_or(0, |at| at + 1)
         };

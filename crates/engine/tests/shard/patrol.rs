@@ -18,7 +18,7 @@ pub fn seal_all(rig: &mut Rig) -> usize {
     count
 }
 
-/// Passes one walk with the same verdict on each line. Returns the inspections.
+/// Completes one walk with the same verdict on each line. Returns the inspections.
 fn walk(rig: &mut Rig, verdict: Verdict) -> Vec<Inspection> {
     let mut seen = Vec::new();
     while let Some(found) = rig.shard.next_sealed() {
@@ -118,7 +118,8 @@ fn in_bypass_a_line_is_dropped_when_its_lost_sectors_are_abandoned() {
     assert_eq!(resident(&rig), 0);
 }
 
-/// Fails if ticks end with the last dirty line: no call that could answer the flush cleans it.
+/// Fails if a shard without dirty lines needs no tick: abandoning the last dirty line does not
+/// answer the flush, so a tick must.
 #[test]
 fn a_flush_whose_last_line_is_lost_and_abandoned_is_answered_by_a_tick() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
