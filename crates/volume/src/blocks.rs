@@ -3,17 +3,17 @@
 //! The cache works in sectors of 512 bytes, but the smallest unit of a disk may be a block of 4
 //! KiB, or of 64 KiB behind an NBD server. A write that covers a block in part is a
 //! read-modify-write: it reads the block, changes its own sectors in memory, and writes the block
-//! back. Two such transfers on one block at the same time would undo each other, whatever sectors
-//! they change.
+//! back. Two such transfers on one block at the same time would overwrite each other's changes,
+//! even if they change different sectors.
 //!
 //! So a transfer *owns* each block that it covers in part, from before its first read until after
 //! its last write, and the next transfer that needs the block waits. [`BlockOwners`] alone decides
 //! this. The runtime and the simulator both start every change of a disk through it, and carry out
 //! the steps of the same [`BlockPlan`].
 //!
-//! Sectors are excluded elsewhere: a line takes part in one operation at a time (`ops` in the
-//! engine), so no two transfers in flight change the same sector. [`BlockOwners::start`] asserts
-//! that for each change, at every block size.
+//! Transfers of the same sectors are excluded elsewhere: a line takes part in one operation at a
+//! time (`ops` in the engine), so no two transfers in flight change the same sector.
+//! [`BlockOwners::start`] asserts that for each change, at every block size.
 //!
 //! Cost: a lock per volume, and an entry in a tree for each write to the disk. A transfer of whole
 //! blocks needs no plan and never waits.
@@ -31,8 +31,8 @@ pub struct Claim {
     owned: Vec<u64>,
 }
 
-/// A step of a transfer that does not consist of whole blocks. Steps run one after the other, in
-/// the transfer's own buffer, [`BlockPlan::memory`].
+/// A step of a [`BlockPlan`]. Steps run one after the other, in the transfer's own buffer, which
+/// holds [`BlockPlan::memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockStep {
     /// Read these blocks from the disk.
@@ -46,7 +46,7 @@ pub enum BlockStep {
         /// Force unit access.
         fua: bool,
     },
-    /// Have the disk zero these blocks.
+    /// Zero these blocks with a command to the disk.
     Zero {
         /// Whole blocks.
         range: ByteRange,

@@ -2,7 +2,7 @@
 //!
 //! A request in one region that can be answered at once needs no job. Every other one is a job with
 //! parts; parts are retried when the shard says so, and the last part to finish answers the
-//! request. The shards' outbox is drained after each call to a shard.
+//! request. The outbox is drained after each call to a shard.
 
 mod in_order;
 mod stable;
@@ -86,8 +86,8 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Reserves slots for the payload of a later write. The caller fills them, and then submits
-    /// them as [`Payload::Staged`] or releases them with [`Dispatcher::unstage`]. `None` if there
-    /// are too few free slots.
+    /// them as [`Payload::Staged`] or releases them with [`Dispatcher::unstage`]. `None` if too few
+    /// slots can be freed.
     pub fn stage(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) -> Option<Vec<Slot>> {
         let mut slots = Vec::with_capacity((range.len / LINE_BYTES) as usize + 2);
         let (shards, stripes) = (host.shards(), host.stripes(volume));
@@ -317,8 +317,8 @@ impl<H: Host> Dispatcher<H> {
         self.call_all_shards(host, id, |shard, now_ms, out| shard.flush(volume, part, now_ms, out));
     }
 
-    /// Has every shard do a part of a job, and ends the job's one pending "part". If `call` returns
-    /// no result, the shard answers later.
+    /// Makes a call to every shard for a job, and ends the job's one pending "part". If `call`
+    /// returns no result, the shard answers later.
     fn call_all_shards(
         &mut self,
         host: &mut H,
@@ -650,7 +650,7 @@ impl<H: Host> Dispatcher<H> {
         self.unstage(host, volume, range, &slots);
     }
 
-    /// Brings a part to the disk because the journal has failed to record it.
+    /// Makes the data of a part durable on the disk, because the journal has failed to record it.
     fn destage_unrecorded(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {

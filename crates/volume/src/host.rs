@@ -119,13 +119,13 @@ pub trait Host {
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R;
 
-    /// Allocates `len` bytes with this content, or with any if `content` is `None`. Cannot fail:
-    /// front ends limit the bytes in flight.
+    /// Allocates `len` bytes with this content, or with arbitrary bytes if `content` is `None`.
+    /// Cannot fail: front ends limit the bytes in flight.
     fn allocate(&mut self, len: u64, content: Option<&[u8]>) -> Self::Memory;
 
     /// Starts an I/O of a shard. Its end is reported to [`crate::Dispatcher::complete`] of any
-    /// dispatcher. Private segments refer to `memory`, from the given offset on, which must not
-    /// move until then.
+    /// dispatcher. Private segments refer to `memory`, from the given offset on. The memory must
+    /// not move until the I/O has ended.
     fn start_io(&mut self, shard: usize, io: IoAction, memory: Option<(&Self::Memory, u64)>);
 
     /// Flushes the volume's disk. The end is reported to [`crate::Dispatcher::flushed`] of this

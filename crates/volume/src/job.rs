@@ -4,8 +4,8 @@ use crate::{Request, RequestKind, host::Host};
 use forebay_engine::{Attempt, LineHits, PartId, Segment, Slot};
 use forebay_types::{ByteRange, IoError};
 
-/// Limit of parts of one request in flight. The largest read or write has 33, or 65 if stripes
-/// shrink regions to little more than half the usual length.
+/// Limit of parts of one request in flight. The largest read or write has 33, or 65 if stripes make
+/// regions little longer than 512 KiB.
 pub(crate) const PARTS_MAX: usize = 66;
 
 /// Identifies a request in flight within its dispatcher.

@@ -1,9 +1,10 @@
 //! The epochs of an ordered volume, across its shards.
 //!
-//! A FLUSH or a write with FUA *cuts*: it draws the next epoch number, and later writes belong to
-//! that epoch. A write reads the current number at any moment between its arrival and its answer.
-//! So a write answered before a flush arrived has a lower number than the flush draws, and a write
-//! that arrives after the flush's answer has that number or a higher one. A cut visits no shard.
+//! A FLUSH or a write with FUA *cuts*: it increments the epoch number, and later writes belong to
+//! the new epoch. A write reads the current number at any moment between its arrival and its
+//! answer. So a write answered before a flush arrived has a lower number than the one that the
+//! flush sets, and a write that arrives after the flush's answer has that number or a higher one. A
+//! cut calls no shard.
 //!
 //! At most one *run* per volume destages epochs, oldest first: it flushes the disk, destages the
 //! epoch from all shards, and repeats.
@@ -107,8 +108,8 @@ impl Order {
     }
 
     /// Ends the run. If it failed, the parts that waited before it began fail too. Parts that came
-    /// later wait for another run: the fault may predate their writes. Returns whether any part
-    /// waits.
+    /// later wait for another run: the error may concern only older writes. Returns whether any
+    /// part waits.
     pub(crate) fn end(&self, error: Option<IoError>, answers: &mut Vec<Answer>) -> bool {
         let mut state = self.state();
         assert!(state.is_running, "a run ends once");

@@ -17,9 +17,9 @@ pub enum RequestKind {
     Flush,
     /// Make every answered write durable on the disk itself. Internal.
     Destage,
-    /// As [`RequestKind::Destage`], but without waiting for the journal, which needs the log space
-    /// that this frees. A crash may undo writes whose records are not durable when it ends.
-    /// Internal.
+    /// As [`RequestKind::Destage`], but does not wait for the journal, which needs the log space
+    /// that this frees. After a crash, the journal may replay an older record over a destaged write
+    /// whose own record was not durable. Internal.
     Checkpoint,
     /// Flush the disk's cache; dirty data stays in the pool. Internal.
     Sync,

@@ -3,9 +3,9 @@
 use forebay_engine::Slot;
 use forebay_types::{ByteRange, LINE_BYTES, Stripes, VolumeId};
 
-/// Consecutive regions of one shard. With 1, 4 and 16, a modelled hard disk reached 0.88, 0.91 and
-/// 0.90 of its bare sequential write rate, and a modelled array 30, 37 and 35 times its own. Longer
-/// rows would spread data less evenly over a small pool.
+/// Consecutive regions of one shard. With 1, 4 and 16, sequential writes reached 0.88, 0.91 and
+/// 0.90 of the rate without a cache on a modelled hard disk, and 30, 37 and 35 times that rate on a
+/// modelled array. Longer rows would spread data less evenly over a small pool.
 const REGIONS_PER_ROW: u64 = 4;
 
 /// Splits `range` at multiples of `bytes`.
@@ -42,7 +42,8 @@ pub fn staged_pieces(
 /// The shard that owns the region of `offset`. A row of adjacent regions belongs to one shard, so
 /// that its writeback is sequential on a disk. Consecutive rows belong to different shards in turn,
 /// so that a sequential write fills and empties all shards evenly. A hash chooses the shard of the
-/// first row of each such round, so that rows at equal distances do not all belong to one shard.
+/// first row in each round of `shards` rows, so that rows at equal distances do not all belong to
+/// one shard.
 pub const fn shard_of(volume: VolumeId, stripes: Stripes, offset: u64, shards: usize) -> usize {
     if shards == 1 {
         return 0;

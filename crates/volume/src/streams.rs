@@ -1,11 +1,11 @@
 //! Detection of sequential streams, and the size of their prefetch.
 //!
-//! The table sees only misses and the first use of a marked line, so hits cost nothing here. Two
-//! consecutive misses at adjacent offsets make a stream. Each prefetched window carries a mark on
-//! its first line. When the client reads that line, the next window is fetched, so the client has
-//! one window to read while another is in flight. A window doubles only when the client has caught
-//! up with the prefetch: a slow reader gets a small window, a fast one as much as the latency of
-//! its disk requires.
+//! The table is called only for misses and for the first use of a marked line, so other hits cost
+//! nothing here. Two consecutive misses at adjacent offsets make a stream. Each prefetched window
+//! carries a mark on its first line. When the client reads that line, the next window is fetched,
+//! so the client has one window to read while another is in flight. A window doubles only when the
+//! client has caught up with the prefetch: a slow reader gets a small window, a fast one as much as
+//! the latency of its disk requires.
 //!
 //! Prefetch limits itself: the table counts the windows whose mark was reached. If there are few,
 //! it requires longer runs before it starts.
@@ -20,8 +20,8 @@ const WINDOW_FIRST_BYTES: u64 = 128 << 10;
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
 /// Reads of at least this many bytes gain nothing from prefetch.
 const LARGE_READ_BYTES: u64 = 512 << 10;
-/// How far a read may miss the expected offset, before or behind, and still belong to the stream,
-/// in bytes.
+/// How far a read may be from the expected offset, before or after it, and still belong to the
+/// stream, in bytes.
 const SLACK_BYTES: u64 = 256 << 10;
 /// Consecutive misses that make a stream: normally, and while the client uses few windows.
 const RUN_MIN: u32 = 2;

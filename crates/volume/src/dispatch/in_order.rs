@@ -75,7 +75,7 @@ impl<H: Host> Dispatcher<H> {
         job.error = is_lost.then_some(IoError::Io);
     }
 
-    /// The count of lines that have ever lost data, and of sectors lost now.
+    /// The number of times that a line has lost data so far, and the number of sectors lost now.
     fn losses(&mut self, host: &mut H, id: JobId) -> (u64, u64) {
         let volume = self.jobs.get_mut(id).request.volume;
         let mut losses = (0, 0);
@@ -89,7 +89,7 @@ impl<H: Host> Dispatcher<H> {
         losses
     }
 
-    /// Ends a part once everything that is dirty now is on the disk.
+    /// Ends a part once everything that is dirty now is on the disk's stable storage.
     pub(super) fn answer_in_order(&mut self, host: &mut H, name: PartName, order: &Order) {
         let volume = self.jobs.get_mut(name.job).request.volume;
         if self.wait_in_order(volume, order, order.cut(), name.pack(), Then::Answer) {

@@ -1,4 +1,4 @@
-//! Flushes before an acknowledgement that the client did not request.
+//! Flushes of the disk that precede an acknowledgement although the client did not request them.
 
 use super::Dispatcher;
 use crate::job::FlushStage;
@@ -6,9 +6,9 @@ use crate::{Host, JobId, Request, RequestKind};
 use forebay_engine::Protection;
 
 impl<H: Host> Dispatcher<H> {
-    /// Has the disk flushed before zeroes are acknowledged, while the UPS is not safe. Zeroes
-    /// bypass the pool and stay in the disk's volatile cache until it is flushed. Writes have FUA
-    /// then.
+    /// Requests a flush of the disk before zeroes are acknowledged while the UPS is not safe.
+    /// Zeroes bypass the pool, and stay in the disk's volatile cache until it is flushed. Writes
+    /// need no such flush, because they have FUA in this state.
     pub(super) fn flush_unsafe_zeroes(&mut self, host: &mut H, id: JobId) {
         let job = self.jobs.get_mut(id);
         let Request { kind, volume, .. } = job.request;

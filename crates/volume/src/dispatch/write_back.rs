@@ -7,7 +7,7 @@ use crate::Host;
 const WAKES_MAX: usize = 256;
 
 impl<H: Host> Dispatcher<H> {
-    /// Advances a shard's clock.
+    /// Starts the background destages of a shard that are due.
     pub fn tick(&mut self, host: &mut H, shard: usize) {
         let now_ms = host.now_ms();
         host.call(shard, &[], &mut self.out, |shard, out| shard.tick(now_ms, out));
@@ -15,8 +15,8 @@ impl<H: Host> Dispatcher<H> {
         self.process_answers(host);
     }
 
-    /// Wakes the shards that are to continue writeback. A woken shard may wake others, without end;
-    /// the next tick covers wakes beyond the limit.
+    /// Wakes the shards that are to continue writeback. Shards may wake each other endlessly, so
+    /// the number of wakes is limited; the next tick makes up for those beyond the limit.
     pub(super) fn wake_shards(&mut self, host: &mut H) {
         for _ in 0..WAKES_MAX {
             let Some((shard, volume)) = self.wakes.pop() else { return };

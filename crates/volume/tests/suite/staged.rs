@@ -7,8 +7,8 @@ use forebay_volume::RequestKind;
 /// A value for which `Machine::submit` stages the payload.
 const STAGED: u8 = 5;
 
-/// The destage of the dirty data under the write fails, so the waiting write is answered without a
-/// retry.
+/// Both attempts to destage the dirty data under the write fail, so the write is answered with an
+/// error while it waits.
 #[test]
 fn a_staged_write_that_fails_while_it_waits_releases_its_slots() {
     let in_one_region = ByteRange::new(0, 8 << 12);

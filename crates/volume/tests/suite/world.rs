@@ -113,7 +113,8 @@ pub(crate) struct World {
     submitted: Vec<Option<Submitted>>,
     pub answered: usize,
     pub failed: usize,
-    /// The possible values of each sector: the writes that no later write has certainly replaced.
+    /// The possible values of each sector: those of the writes that no later write is known to have
+    /// replaced.
     sectors: Vec<Vec<Version>>,
     clock: u64,
 }
@@ -216,7 +217,7 @@ impl World {
         Ok(())
     }
 
-    /// Records a submitted request. Reads may see its value from now on.
+    /// Records a submitted request. From now on, reads may return its value.
     fn record_request(&mut self, kind: RequestKind, range: ByteRange, value: u8) -> usize {
         let allowed = match kind {
             RequestKind::Read => {
