@@ -1,4 +1,4 @@
-//! Compact ghosts: four bytes per ghost instead of two dozen, at the price of small errors.
+//! Compact ghosts: four bytes per ghost instead of about 24, at the price of small errors.
 //!
 //! A table of buckets of eight entries. An entry holds 15 bits of its key, one bit for the queue
 //! that evicted the line, and a timestamp, counted in evictions from that queue. Entries are not
@@ -8,7 +8,8 @@
 //! The errors: about one in 4,000 lookups in a full table is a false positive (eight entries with
 //! 15 bits each), and unevenly filled buckets drop some of the oldest ghosts early. Timestamps
 //! count units of 1/4096 of the capacity in 16 bits, so they wrap after sixteen capacities of
-//! evictions; a bucket is overwritten about a hundred times in that span.
+//! evictions. In that span each bucket gets about a hundred new entries, which replace the expired
+//! ones first, so no entry survives until it would seem young again.
 
 /// Entries in one bucket; 32 bytes, so that a look-up touches at most two cache lines.
 const BUCKET_LEN: usize = 8;
@@ -124,7 +125,7 @@ impl Fingerprints {
     }
 
     fn bucket_start(&self, key: u64) -> usize {
-        // The lower half of the key selects the bucket by multiplication; the upper half is the
+        // The lower half of the key selects the bucket by multiplication; the upper 15 bits are the
         // fingerprint.
         let bucket_count = (self.entries.len() / BUCKET_LEN) as u64;
         (((key & 0xffff_ffff) * bucket_count) >> 32) as usize * BUCKET_LEN

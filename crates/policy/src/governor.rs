@@ -1,18 +1,18 @@
 //! The writeback governor: limits writeback so that concurrent reads keep their latency.
 //!
 //! The governor measures the latency of client reads. Reads without concurrent writeback give the
-//! idle baseline, from which the target follows unless the operator sets one. During writeback, the
-//! governor counts reads slower than the target, and sets the writeback rate so that one read in a
-//! hundred is slow: the reads' p99 is then the target.
+//! idle baseline, from which the target follows unless the operator sets one. In intervals with
+//! writeback, the governor counts reads slower than the target, and sets the writeback rate so that
+//! one read in a hundred is slow: the reads' p99 is then the target.
 //!
 //! The rate rises by a small factor and falls by a larger one, with a dead band in between, so that
-//! it does not oscillate. It rises only if writeback used it, as an unused rate says nothing about
-//! the disk. With too few reads to estimate a p99, the rate stays, and writeback runs between
-//! them.
+//! it does not oscillate. It rises only if writeback used at least half of it, as an unused rate
+//! says nothing about the disk. With too few reads to estimate a p99, the rate stays, and writeback
+//! runs between them.
 //!
-//! A sequential stream loses more by a destage than a single slow read: the head has to come back,
-//! and the disk's own read-ahead ends. So while most reads are prefetches for streams, they are not
-//! measured, and writeback runs at the lowest rate.
+//! A destage costs a sequential stream more than one slow read: the head has to return, and the
+//! disk's own read-ahead ends. So while most reads are prefetches for streams, they are not
+//! measured, and writeback runs at the lowest rate, unless the operator has set a target.
 //!
 //! Old dirty data is always destaged: the rate never falls below the one that empties the volume in
 //! [`Limits::age_s`]. Near the dirty limit the engine raises the rate by itself.
@@ -40,7 +40,7 @@ const PACE_MIN_MILLI: u64 = 100;
 /// A rate of this or more counts as unlimited.
 const PACE_MAX_MILLI: u64 = 100_000_000;
 
-/// Histogram buckets per doubling, and in total: up to an hour.
+/// Histogram buckets per doubling, and in total: up to 38 hours.
 const BUCKETS_PER_DOUBLING: u32 = 16;
 const BUCKETS: usize = 33 * BUCKETS_PER_DOUBLING as usize;
 
@@ -87,7 +87,8 @@ impl ReadTimes {
         self.total
     }
 
-    /// The 99th percentile in microseconds; `None` for an empty histogram.
+    /// The 99th percentile in microseconds, rounded up to the end of its bucket; `None` for an
+    /// empty histogram.
     pub fn p99_us(&self) -> Option<u64> {
         let mut above = self.total / 100;
         let last = self.counts.iter().rposition(|&count| {
@@ -175,7 +176,7 @@ pub struct GovernorStatus {
     pub idle_us: Option<u64>,
     /// The target p99 in microseconds, if there is one.
     pub target_us: Option<u64>,
-    /// The p99 of reads during writeback at the last evaluation, in microseconds.
+    /// The p99 of all reads in the last evaluated interval that had writeback, in microseconds.
     pub beside_us: Option<u64>,
     /// The rate during reads, in thousandths of a burst per second; `None` if unlimited.
     pub pace_milli: Option<u64>,
@@ -205,7 +206,8 @@ pub struct Governor {
     /// The end of the initial pause for the baseline.
     paused_until_ms: Option<u64>,
     pace_milli: u64,
-    /// Whether the rate has never been too high yet. Until then it doubles.
+    /// True until the rate has been too high for the first time. Until then, each increase doubles
+    /// it.
     is_searching: bool,
     status: GovernorStatus,
 }
@@ -335,7 +337,8 @@ impl Governor {
         // One read in a hundred may be slow. The rate rises below 60 % of that.
         let slow_max = reads.total() / 100;
         if slow > slow_max {
-            // Lower in proportion, so that a far too high rate does not need ten steps.
+            // Lower in proportion, down to a quarter at once, so that a far too high rate does not
+            // need ten steps.
             self.pace_milli = (self.pace_milli * slow_max / slow).max(self.pace_milli / 4);
             self.pace_milli = self.pace_milli.max(PACE_MIN_MILLI);
             self.is_searching = false;

@@ -6,11 +6,11 @@
 //! miss ratios measured there apply to the shipped policy. The lab has further policies, for
 //! comparison.
 //!
-//! Lines are named by their [`Slot`]. Between [`Eviction::on_insert`] and the moment the slot is
-//! either returned by [`Eviction::evict`] or handed to [`Eviction::on_remove`], it is *resident*.
-//! Each slot is resident at most once, and a policy never sees a slot at or above its capacity.
-//! Violations of this contract panic: a corrupt eviction order would eventually give one slot to
-//! two lines.
+//! Lines are named by their [`Slot`]. A slot is *resident* from [`Eviction::on_insert`] until
+//! [`Eviction::evict`] returns it or [`Eviction::on_remove`] is called for it.
+//! [`Eviction::on_move`] passes this state to another slot. Callers pass only slots below the
+//! capacity, and insert only slots that are not resident. Violations panic, because a corrupt
+//! eviction order would eventually give one slot to two lines.
 //!
 //! [`Weir`] allocates all memory at once, for the full capacity: at most 14 bytes per line, ghosts
 //! included.
@@ -44,7 +44,7 @@ pub type Slot = u32;
 /// The reason for inserting a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hint {
-    /// A client asked for it.
+    /// A client requested it.
     Normal,
     /// A recognised sequential stream prefetched it. It will most likely be read once, so it should
     /// not displace other lines.
@@ -56,9 +56,9 @@ pub trait Lines {
     /// Returns true if the line is evictable now: clean, unpinned and without I/O in flight.
     fn is_evictable(&self, slot: Slot) -> bool;
 
-    /// The key under which the line was inserted: a well-mixed 64-bit hash of its volume and
-    /// line number. Policies treat equal keys as the same line; a rare collision only
-    /// misjudges one line.
+    /// The key under which the line was inserted: a well-mixed 64-bit hash of its volume and line
+    /// number. Policies treat equal keys as the same line; a rare collision makes them misjudge one
+    /// line.
     fn key(&self, slot: Slot) -> u64;
 }
 

@@ -1,8 +1,8 @@
 //! Doubly linked lists of slots, all in one array of links.
 //!
-//! A slot is in at most one list of a [`Links`] at a time; the policy keeps track of which. At
-//! eight bytes per slot, any line can be removed from any position in constant time. Lines enter a
-//! list at its *front* and leave at its *back*.
+//! A slot is in at most one list of a [`Links`] at a time; the policy keeps track of which. The
+//! links take eight bytes per slot, and allow removing a line from any position in constant time.
+//! Lines enter a list at its *front* and leave at its *back*.
 
 use crate::{Lines, Slot};
 
@@ -126,8 +126,8 @@ impl Links {
     }
 
     /// Finds the evictable line nearest to the back, among the last [`PASS_OVER_MAX`]; it stays
-    /// listed. If none is evictable, moves all of them to the front in one piece, so that the next
-    /// call examines others. Only then does progress cost order.
+    /// listed. If none is evictable and the list is longer, moves all of them to the front in one
+    /// piece, so that the next call examines others. Otherwise the order stays.
     pub fn last_evictable(&mut self, list: &mut List, lines: &dyn Lines) -> Option<Slot> {
         let mut slot = list.back;
         for _ in 0..PASS_OVER_MAX {

@@ -13,7 +13,8 @@ const TURN_MS: u64 = 200;
 /// The writeback rate limits of a volume, or of a share of it. [`u64::MAX`] means no limit.
 ///
 /// The first limit applies while clients wait for reads of the same disk, and is relaxed as dirty
-/// data accumulates. The others are the operator's, and apply unless a client waits for a flush.
+/// data accumulates. The limits on I/Os and bytes are the operator's, and apply unless a client
+/// waits for a flush or the mode has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// The rate during reads, in thousandths of a burst per second. The unit is a burst because

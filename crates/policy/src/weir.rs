@@ -2,14 +2,14 @@
 //!
 //! New lines enter a small queue; reused lines are in the main queue, a clock. As in Clock2Q+, hits
 //! in the newer part of the small queue (the *window*) are ignored, because a new line is often
-//! used again at once and then never. A hit in the older part promotes the line to main, and so
-//! does a return while its ghost is remembered.
+//! used again at once and then never. A line hit in the older part is promoted to main. A line that
+//! returns while its ghost of the small queue is remembered enters main directly.
 //!
-//! The best size of the small queue varies between workloads by more than policies differ on one
-//! workload, so it is adaptive. Both queues keep ghosts of the same short stretch of evictions. A
-//! line that returns with a ghost of the small queue would have hit if that queue were longer by
-//! the stretch, and likewise for main; each return moves the boundary by one line in favour of its
-//! queue. The boundary converges where one more line is worth the same on either side.
+//! No fixed size of the small queue suits all workloads, so it is adaptive. A line that returns to
+//! the cache within a certain number of evictions after its own, the same for both queues, would
+//! have hit if its queue were that much longer. Each such return moves the boundary by one line in
+//! favour of its queue. The boundary converges where one more line is worth the same on either
+//! side.
 //!
 //! Lines of recognised streams skip the window, need one more hit for promotion (the first is the
 //! one that the prefetch predicted), and neither use nor leave ghosts: a stream of any length
@@ -37,11 +37,12 @@ const SMALL_SHARE_MIN: f64 = 0.01;
 const SMALL_SHARE_MAX: f64 = 0.60;
 /// The window's share of the small queue.
 const WINDOW_SHARE: f64 = 0.5;
-/// Ghosts of the small queue per line. More would promote lines that return too seldom.
+/// Ghosts of the small queue per line of capacity. More would promote lines that return too seldom.
 const GHOST_SHARE: f64 = 0.90;
-/// The length of the ghost history of each queue, per line.
+/// The evictions from a queue, per line of capacity, within which a return moves the boundary. Main
+/// keeps no older ghosts.
 const WATCH_SHARE: f64 = 0.05;
-/// Maximum saved hits of a line in main; each saves it from one eviction.
+/// Maximum hits counted for a line. In main, each spares it once, when it would be evicted next.
 const HITS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,7 +154,8 @@ impl Weir {
         None
     }
 
-    /// Advances the clock of main until it finds a line without saved hits, or runs out of steps.
+    /// Advances the clock of main to an evictable line without hits left. After [`STEPS_MAX`] lines
+    /// with hits, spares no more.
     fn evict_from_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let (mut skipped, mut steps) = (0, 0);
         while skipped < PASS_OVER_MAX.min(self.main.len()) {
