@@ -2,14 +2,14 @@
 //!
 //! A checksum is the CRC-32C of the content XORed with the CRC-32C of a seed, which encodes the
 //! volume and the first sector. So misplaced content is detected as reliably as changed content.
-//! Because CRCs are linear, this detects the same errors as one CRC over seed and content, without
-//! copying both into one buffer. Any change within 32 consecutive bits is always detected, any
-//! other change except for one in 2^32.
+//! For a change of the content or of the place alone, this is as strong as one CRC over both,
+//! because CRCs are linear; and the two need not be copied into one buffer. A change within 32
+//! consecutive bits is always detected; of other changes, one in 2^32 is missed.
 
 use forebay_types::{LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE};
 
 /// The seed of content at `sector` of `volume`. Seeds are unique for volumes below 2^16 and sectors
-/// below 2^48 (128 PiB), and still well distributed beyond.
+/// below 2^48 (128 PiB).
 pub const fn seed(volume: u64, sector: u64) -> u64 {
     volume.rotate_left(48) ^ sector
 }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The bit-by-bit reference implementation of CRC-32C.
+    /// A bit-by-bit reference implementation of CRC-32C.
     fn reference(bytes: &[u8]) -> u32 {
         let mut crc = !0u32;
         for &byte in bytes {

@@ -7,7 +7,7 @@
 //! bytes, and has zero syndromes; otherwise decoding fails. More than six wrong bytes may be
 //! miscorrected, for random data in about 8 of ten million cases, so the caller needs a checksum.
 //!
-//! Decoding takes a microsecond or two per group, which suffices because damage is rare.
+//! Decoding takes a microsecond or two per group, which is fast enough because damage is rare.
 
 use crate::field::{ROOT_FIRST, divide, evaluate, multiply, power};
 use crate::{CORRECTABLE_BYTES, GROUP_BYTES, GROUP_PARITY_BYTES};
@@ -31,7 +31,7 @@ impl Errors {
 }
 
 /// Finds the errors in a group whose stored and computed parity differ by `remainder`. `None` if
-/// more than six bytes are wrong.
+/// the group is not correctable: more than six bytes are wrong.
 pub fn decode(remainder: &[u8; GROUP_PARITY_BYTES]) -> Option<Errors> {
     let syndromes = syndromes(remainder);
     let (locator, count) = locator(&syndromes)?;
@@ -50,8 +50,8 @@ pub fn decode(remainder: &[u8; GROUP_PARITY_BYTES]) -> Option<Errors> {
     (errors.count == count).then_some(errors)
 }
 
-/// The values of the remainder at the generator's roots. They equal those of the codeword, which
-/// differs from the remainder by a multiple of the generator.
+/// The values of the remainder at the generator's roots. The damaged codeword has the same values,
+/// because it differs from the remainder by a multiple of the generator.
 fn syndromes(remainder: &[u8; GROUP_PARITY_BYTES]) -> [u8; GROUP_PARITY_BYTES] {
     let mut polynomial = *remainder;
     polynomial.reverse();
@@ -104,7 +104,8 @@ fn evaluator(
     product
 }
 
-/// Forney's formula: the error value at x^`exponent`, a simple root of the locator.
+/// Forney's formula: the value of the error at x^`exponent`, whose inverse is a root of the
+/// locator.
 fn value(
     locator: &[u8; GROUP_PARITY_BYTES + 1],
     evaluator: &[u8; GROUP_PARITY_BYTES],

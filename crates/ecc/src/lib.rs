@@ -1,10 +1,11 @@
 //! Detection and correction of corrupt cached data, by checksums and parity.
 //!
-//! Memory and disks silently flip bits, and occasionally misdirect a block. A [`checksum`] over
-//! content and place detects both. A [`Code`] computes parity that corrects up to six wrong bytes
-//! in each group of 64, anywhere in the group or its parity, in any number of groups. A correction
-//! is accepted only if the checksum matches ([`Code::repair`]): more than six wrong bytes may look
-//! like a different error of six bytes or fewer.
+//! Memory and disks flip bits, and disks occasionally write or return the wrong block, without
+//! reporting an error. A [`checksum`] over content and place detects both. A [`Code`] computes
+//! parity that corrects up to six wrong bytes in each group of 64, anywhere in the group or its
+//! parity, in any number of groups. A correction is accepted only if the checksum matches
+//! ([`Code::repair`]): more than six wrong bytes may look like a different error of six bytes or
+//! fewer.
 //!
 //! **The code** is a Reed-Solomon code over GF(256) with the modulus 0x11d, shortened to 76 bytes:
 //! 64 of data, 12 of parity. The roots of the generator are the powers 122 to 133 of 2. The first
@@ -13,16 +14,16 @@
 //! **Layout.** A group is 64 consecutive bytes of data. Parity is stored apart from the data, 96
 //! bytes per sector, so that sectors are independent. The first parity bytes of the sector's eight
 //! groups come first, then the second ones, and so on: byte `b` of group `g` is at `8 * b + g`. The
-//! layout is independent of the processor: every kernel reads the parity of every other one.
+//! layout is the same for all kernels and processors.
 //!
-//! **Invariants.** Only valid sectors have parity, which is written after the data. A group that
-//! cannot be corrected is left unchanged. The code allocates nothing and has no state: a [`Code`]
-//! is one pointer to the kernel for the processor.
+//! **Invariants.** Only the parity of valid sectors is used. A group that cannot be corrected is
+//! left unchanged. The code allocates nothing and has no state: a [`Code`] is one pointer to the
+//! kernel for the processor.
 //!
-//! **Price.** Parity takes 18.75 % of the protected bytes. Encoding takes about as long as a few
-//! copies with vector instructions, or fifty without (the program `ecc` in `bench` measures it).
-//! Checking intact data costs the same as encoding; a read can skip it if the checksum matches.
-//! Correction takes microseconds per damaged group.
+//! **Price.** Parity takes 18.75 % of the protected bytes. Encoding a line takes as long as copying
+//! it a few times with vector instructions, or about fifty times without (measured by the program
+//! `ecc` in `bench`). Checking data costs the same as encoding, and is not needed if the checksum
+//! matches. Correction takes microseconds per damaged group.
 
 mod checksum;
 mod decode;
@@ -70,10 +71,11 @@ pub enum Outcome {
     Clean,
     /// Errors in data or parity were corrected.
     Corrected {
-        /// Number of corrected bytes, at most six per group.
+        /// Number of corrected bytes of data and parity: at most six per group, or up to twelve if
+        /// a repair replaces damaged parity.
         bytes: u32,
     },
-    /// The data is lost.
+    /// Some of the errors could not be corrected.
     Uncorrectable {
         /// Bit mask of the damaged groups, which are unchanged; bit 0 is the first group. After a
         /// repair this may be zero: data and parity match each other, but not the checksum.
@@ -88,9 +90,9 @@ pub struct Code {
 }
 
 impl Code {
-    /// The fastest implementation that this processor supports and that computes the right parity
-    /// of test data. So a processor or emulator with faulty instructions costs speed, not data.
-    /// Takes some microseconds; call it once.
+    /// The fastest implementation that this processor supports and that passes a self-test. So with
+    /// faulty instructions in a processor or emulator, a slower implementation is used. Takes some
+    /// microseconds; call it once.
     pub fn detect() -> Self {
         let fastest = Self::available().find(|code| code.passes_self_test());
         fastest.unwrap_or(Self { kernel: &SCALAR })
@@ -148,8 +150,9 @@ impl Code {
     }
 
     /// Repairs `line` so that its [`checksum`] with `seed` is `expected`, and repairs its `parity`.
-    /// If the checksum matches, the data is right, whatever the parity. If not, the data is
-    /// corrected; if the checksum still does not match, data and parity are left unchanged.
+    /// If the checksum matches, the data is right, and only the parity is repaired. Otherwise the
+    /// data is corrected by its parity; if the checksum still does not match, data and parity are
+    /// left unchanged.
     pub fn repair(
         self,
         line: &mut Line,

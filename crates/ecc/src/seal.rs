@@ -1,8 +1,8 @@
 //! Seals: checksums of lines that may have invalid sectors.
 //!
 //! The seal of a line covers its valid sectors. If all are valid, it is the checksum of the line.
-//! Otherwise it is the checksum of the eight sector checksums, with zero for invalid sectors. So
-//! the seal also covers the set of valid sectors.
+//! Otherwise it is the checksum of the eight sector checksums, with zero for invalid sectors. The
+//! seed includes the set of valid sectors, so the seal covers it too.
 
 use crate::checksum::{checksum, checksum_sectors};
 use crate::{Code, LINE_PARITY_BYTES, Line, LineParity, Outcome, Sector};
@@ -14,7 +14,7 @@ use forebay_types::{SECTOR_BYTES, SECTORS_PER_LINE};
 pub enum Repair {
     /// No errors.
     Intact,
-    /// The line or its seal was wrong, and the line is correct now.
+    /// The line or its seal was damaged; the line is correct now.
     Corrected,
     /// Sectors are lost. The line is unchanged, and its other valid sectors are correct.
     Lost {
@@ -42,7 +42,7 @@ pub fn seal(seed: u64, line: &Line, valid: u8) -> u32 {
 impl Code {
     /// Repairs the valid sectors of `line` so that their [`seal`] is `expected`, using their parity
     /// if there is any; ignores the parity of invalid sectors. If all parity matches but the seal
-    /// does not, the line is correct and the stored seal was damaged.
+    /// does not, the stored seal is taken to be damaged, and the line to be correct.
     pub fn repair_sealed(
         self,
         line: &mut Line,

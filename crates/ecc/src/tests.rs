@@ -3,7 +3,7 @@
 use crate::*;
 use proptest::prelude::*;
 
-/// Field and code from first principles, independent of this crate.
+/// Reference implementations of the field and the code, independent of this crate.
 mod oracle {
     /// The product by long multiplication, then reduction by long division.
     pub fn multiply(a: u8, b: u8) -> u8 {
@@ -252,7 +252,7 @@ fn more_than_six_wrong_bytes(rounds: usize, seed: u64) -> usize {
 
 #[test]
 fn never_repairs_more_than_six_wrong_bytes() {
-    // Eight in ten million are miscorrected, so none of these.
+    // About eight in ten million are miscorrected, so none of these 5,000.
     assert_eq!(more_than_six_wrong_bytes(5_000, 5), 0);
 }
 

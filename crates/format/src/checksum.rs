@@ -1,16 +1,16 @@
-//! CRC-32C, seeded with the place that the content belongs to.
+//! CRC-32C, seeded with the place of the content.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A checksum over several pieces: CRC-32C (Castagnoli; RFC 3720, section 12.1). The processor
-/// computes it faster than memory delivers the data. It detects every error burst of up to 32 bits,
-/// and any two wrong bits in less than 256 MiB.
+/// A checksum over several pieces: CRC-32C (Castagnoli; RFC 3720, section 12.1). Processors have
+/// instructions for it. It detects every error burst of up to 32 bits, and any two wrong bits
+/// within 256 MiB.
 #[derive(Debug)]
 pub struct Checksum(Digest);
 
 impl Checksum {
-    /// Begins a checksum. With a seed derived from their place, the same bytes have a different
-    /// checksum in another place.
+    /// Begins a checksum. The seed is derived from the place of the bytes, so that the same bytes
+    /// have a different checksum in another place.
     pub fn new(seed: u64) -> Self {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
         digest.update(&seed.to_le_bytes());
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The bit-by-bit reference implementation.
+    /// A bit-by-bit reference implementation.
     fn reference(bytes: impl Iterator<Item = u8>) -> u32 {
         let mut sum = !0_u32;
         for byte in bytes {

@@ -1,6 +1,6 @@
-//! The startup decision for a volume: one function of everything that may hold its data.
+//! The startup decision for a volume, from the state of everything that may hold its data.
 //!
-//! Besides the disk, three sources may hold acknowledged data that the disk lacks. By age:
+//! Besides the disk, three sources may hold acknowledged data that the disk lacks:
 //!
 //! - **pool**: the memory of a previous server, adopted by this one. It is always the newest: a
 //!   server changes its pool before it writes to the journal or acknowledges.
@@ -12,8 +12,7 @@
 //!
 //! The rules, in order of precedence:
 //!
-//! 1. Refuse a journal that cannot be used as configured (another format version, or an abandoned
-//!    journal), unless a newer source makes it irrelevant.
+//! 1. Refuse a journal of another format version: it may hold anything.
 //! 2. Never write recovered data to a disk that is not known to be the right one. Keep the data,
 //!    and do not serve the volume (quarantine).
 //! 3. Load the newest complete source, together with what it may lack: the journal's records after
@@ -24,18 +23,22 @@
 //!    be older.
 //! 5. Report loss as an error that names the lost source, unless the operator accepts the loss.
 //!    Then load what is left, in the same order.
+//! 6. Refuse an abandoned journal, unless an adopted pool has the data.
 //!
 //! A clean mark states that the last server had flushed everything when it stopped. It voids a
-//! vault that the server had no time to clear. It does not void the journal's records: any records
-//! left then belong to volumes which that server did not have. Nor does it excuse a missing
-//! journal: a server that stops cleanly removes its own volumes from the state directory's record.
+//! vault that the server had not cleared yet, and the state directory's record of a vault. It does
+//! not void the journal's records: any records left then belong to volumes which that server did
+//! not have. It does not void the record of a missing journal either: a server that stops cleanly
+//! removes its own volumes from that record.
 //!
-//! **Contract** of the vault writer: a vault names the journal batch at which it was written, so
-//! that records before and after it can be told apart. While a loaded vault exists, no checkpoint
-//! of its volumes completes. Otherwise the vault would be newer than the rest of the journal
-//! without being newer than the disk.
+//! **Contract** of a caller that loads a vault and a journal: it knows which records were made
+//! before the vault was written, and no checkpoint of a volume completes while the vault holds data
+//! of the volume. Otherwise the disk could have newer data than the vault, which a second load
+//! would overwrite. The format does not store which records were made before a vault, so the
+//! runtime refuses a volume that has data in both.
 //!
-//! The price: an adopted pool is trusted more than a journal with checksums.
+//! The price: an adopted pool takes precedence over a journal, although every record of the journal
+//! has a checksum.
 
 pub use crate::identity::DiskIdentity;
 
@@ -57,8 +60,8 @@ pub enum JournalState {
     Abandoned,
     /// The journal has an unsupported format version.
     OtherVersion,
-    /// The state directory records that only this journal may hold the newest data, but no journal,
-    /// another journal, or an emptied one is configured.
+    /// The state directory records that a journal may hold the newest data, but that journal is not
+    /// configured, or has been emptied.
     Missing,
 }
 
@@ -84,7 +87,8 @@ pub enum VaultState {
     Incomplete,
     /// Part of the vault is unreadable.
     Damaged,
-    /// The state directory records that only the vault may hold the newest data, but it is missing.
+    /// The state directory records that a vault may hold the newest data, but that vault is
+    /// missing.
     Missing,
 }
 
@@ -185,7 +189,8 @@ pub fn decide(inputs: Inputs) -> Decision {
     if inputs.holds_data() && !is_known && !inputs.accept_disk {
         return Quarantine;
     }
-    // After a clean stop the pool holds nothing that the disk lacks, so the journal is newer.
+    // After a clean stop the pool holds nothing that the disk lacks, but the journal may have
+    // records.
     if inputs.pool == PoolState::Adopted && !inputs.has_clean_mark {
         return Serve(vec![Source::Pool]);
     }
@@ -227,7 +232,7 @@ fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
         // The damaged records may be newer than the vault.
         (VaultState::Whole, Damaged) => Err(Refusal::JournalLost),
         (VaultState::Whole, _) => Ok(vec![Source::Vault]),
-        // The journal has what the vault lacks, as far as it was recorded.
+        // The journal has what the vault lacks, if it was recorded.
         (VaultState::Incomplete | VaultState::Damaged, Records) if is_accepted => {
             Ok(vec![Source::Journal, Source::Vault, Source::JournalAfterVault])
         }

@@ -61,20 +61,20 @@ fn is_served(inputs: Inputs) -> bool {
     matches!(decide(inputs), Decision::Serve(_))
 }
 
-/// The vault was written by the last server.
+/// Whether the vault holds data, and no clean mark voids it.
 fn vault_counts(inputs: Inputs) -> bool {
     let is_present =
         matches!(inputs.vault, VaultState::Whole | VaultState::Incomplete | VaultState::Damaged);
     !inputs.has_clean_mark && is_present
 }
 
-/// The vault that may hold the newest data is missing.
+/// Whether the vault that may hold the newest data is missing.
 fn vault_is_missing(inputs: Inputs) -> bool {
     !inputs.has_clean_mark && inputs.vault == VaultState::Missing
 }
 
-/// The journal that may hold the newest data is missing. A clean stop removes this record for the
-/// server's own volumes, so the clean mark does not matter.
+/// Whether the journal that may hold the newest data is missing. A clean stop removes this record
+/// for the server's own volumes, so the clean mark does not matter.
 fn journal_is_missing(inputs: Inputs) -> bool {
     inputs.journal == JournalState::Missing
 }

@@ -1,4 +1,4 @@
-//! The writing side of a vault: places the batches of a dump, and writes its superblock.
+//! The writing side of a vault: places the batches of a dump, and encodes its superblock.
 //!
 //! A dump is a log with an identity of its own. Batches are placed one after the other, each
 //! chained to its predecessor; several may be in flight. The dump is sealed once all batches are
@@ -48,7 +48,7 @@ pub struct Dump {
     offset: u64,
     chain: u32,
     next_record: u64,
-    /// The first segment that this dump has never placed a batch in.
+    /// The first segment in which this dump has never placed a batch.
     fresh_segment: u64,
     placed: Vec<PlacedBatch>,
 }
@@ -183,7 +183,7 @@ impl Dump {
     /// The dump is valid only once the new superblock is durable.
     ///
     /// # Errors
-    /// If there is no fresh segment, or too many relocations; then nothing has changed.
+    /// If there is no fresh segment, or there were too many relocations; then nothing has changed.
     pub fn relocate(&mut self, batch: u64) -> Result<(), DumpFull> {
         let segment = self.fresh_segment;
         let Some(&first) = self.placed.get(batch as usize) else { return Ok(()) };

@@ -1,8 +1,8 @@
 //! Checks whether a disk is the one that a journal's records belong to.
 //!
-//! The configured name and backing say which disk is meant. The size, the hardware identifier and
-//! the content of some blocks identify the actual disk, and take precedence: a disk that moved to
-//! another path is recognised, and another disk at the same path is detected.
+//! The size, the hardware identifier and the content of some blocks take precedence over the
+//! configured name and backing: a disk that moved to another path is recognised, and another disk
+//! at the same path is detected.
 //!
 //! The price: two blank disks of the same size cannot be told apart by content.
 
@@ -122,7 +122,7 @@ fn places_of(superblock: &Superblock, volume: &VolumeEntry) -> Vec<Place> {
 }
 
 /// The samples that show whether another program has changed a volume's disk: the valid samples
-/// that no record covers. Neither a write nor its destage can have changed those blocks.
+/// that no record covers. No write of a client, and no destage, can have changed those blocks.
 pub fn comparable_places(
     superblock: &Superblock,
     volume: &VolumeEntry,

@@ -1,12 +1,12 @@
 //! The journal: a log of acknowledged writes that are not yet on their disks.
 //!
-//! - [`Log`] is the writing side, a state machine that turns records into batches. One batch is
-//!   written at a time, and the log notifies the waiters of a batch once it is durable (group
-//!   commit).
+//! - [`Log`] is the writing side, a state machine that collects records in batches. One batch is
+//!   written at a time, and the log notifies the waiters of a batch once the batch is durable
+//!   (group commit).
 //! - [`recover`] is the reading side: it walks the log of a previous process.
 //!   [`recover_mirrored`] does so for a log on two devices.
 //! - [`Image`] replays records in order: the ranges that a disk may lack, with their content.
-//! - [`Dump`] writes a vault, which has the same layout, in one go.
+//! - [`Dump`] writes a vault, which has the same layout.
 //! - [`identity`] checks whether a disk is the one that the records belong to.
 //! - [`decision`] decides what to load into a volume at startup, or why not to serve it.
 //!
@@ -20,8 +20,8 @@
 //! - After a failed write the log accepts no more records and fails all waiters: the content of the
 //!   device after the last durable batch is unknown.
 //!
-//! The price: a write waits for at most one batch ahead of its own, and its bytes are copied once
-//! into the batch.
+//! The price: a write waits for the batch in flight and for full batches queued before its own, and
+//! its bytes are copied once into its batch.
 
 pub mod decision;
 mod dump;

@@ -53,12 +53,12 @@ pub enum Admission {
     Failed,
 }
 
-/// The notification of a waiter.
+/// What the log reports to a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
     /// The waiter's record, or everything before its barrier, is durable.
     Durable,
-    /// The log has failed, and the waiter's record is lost.
+    /// The log failed before the waiter's record, or everything before its barrier, was durable.
     Lost(IoError),
     /// The waiter may try again.
     Retry,
@@ -98,7 +98,7 @@ impl<B: AsRef<[u8]>> LogWrite<B> {
     }
 }
 
-/// How full a log is, and counters of its work.
+/// The space that a log uses, and its counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogUsage {
     /// Total length of all segments in bytes.
@@ -129,7 +129,7 @@ enum Writing<W> {
 ///
 /// `B` is a batch buffer, aligned for the device. All buffers have the same length: whole blocks,
 /// at most a segment. `W` identifies a waiter. There must be more buffers than permits in use at
-/// any time, so that a waiter for a buffer always waits for a write in flight.
+/// any time, so that a waiter for a buffer always waits for the completion of a write.
 #[derive(Debug)]
 pub struct Log<B, W> {
     extent: Extent,
@@ -195,12 +195,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         while superblock.starts.last().is_some_and(|last| last.batch >= batch) {
             superblock.starts.pop();
         }
-        // Even if all batches of a generation are lost, the next one begins after its segment.
+        // Begin after the first segment of the newest generation, even if all of its batches are
+        // lost.
         let after_start = superblock.starts.last().map_or(0, |start| start.segment + 1);
         let segment = found.last_segment.map_or(superblock.first_segment, |last| last + 1);
         let segment = segment.max(after_start);
         if found.records.is_empty() {
-            // Earlier segments are never walked again, so volume numbers may start over.
+            // Recovery never reads earlier segments again, so volume numbers may start over.
             superblock.first_segment = segment;
             superblock.volumes.clear();
             superblock.next_volume = 0;
@@ -243,7 +244,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         Ok(log)
     }
 
-    /// A log whose first batch begins `segment`. No copy of the superblock is on the device.
+    /// A log whose first batch is at the beginning of `segment`. No copy of `superblock` is on the
+    /// device yet.
     fn new(
         superblock: Superblock,
         segment: u64,
@@ -375,8 +377,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         true
     }
 
-    /// Waits until everything recorded so far is durable. Returns true if it already is, or false
-    /// if the log will notify the waiter.
+    /// Makes a waiter wait until everything recorded so far is durable. Returns true if it already
+    /// is; otherwise the log notifies the waiter.
     ///
     /// # Errors
     /// If the log has failed: records that were not durable are lost.
@@ -500,10 +502,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Notifies the waiters for a superblock, all copies of which are durable.
     fn complete_superblock(&mut self, notifications: &mut Vec<(W, Notification)>) {
-        // DURABLE: the batch is on the remaining device, whose superblock lists it alone.
+        // DURABLE: the batch is on the remaining device, and its superblock lists no other member.
         let deferred = self.mirror.take_deferred();
         notifications.extend(deferred.map(|waiter| (waiter, Notification::Durable)));
-        // The superblock may have freed space, so they retry without another checkpoint.
+        // The superblock may have freed space, so retry without waiting for another checkpoint.
         retry(self.checkpoint_waiters.drain(..), notifications);
         if self.is_membership_recorded() {
             retry(self.samples.complete_superblock(self.extent.superblock()), notifications);
@@ -540,8 +542,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Marks the log as clean if the disks have everything and no write is in flight; the next
-    /// write is then the clean superblock. Anything recorded after that is lost. Returns whether
-    /// the log is clean.
+    /// write is then the clean superblock. Recovery ignores anything recorded after that. Returns
+    /// whether the log is clean.
     pub fn close(&mut self) -> bool {
         let is_clean = self.volumes.needed().is_none()
             && self.batches.is_empty()

@@ -1,4 +1,4 @@
-//! Recovery of a log on two devices: which of them are in sync, and what each one lacks.
+//! Recovery of a log on two devices: which of them are in sync, and which batches each one lacks.
 //!
 //! A device is **in sync** if the newest superblock lists it as a member. The log extends as far as
 //! any in-sync device has it, and a batch that is damaged on one device is read from the other. A
@@ -101,7 +101,7 @@ pub enum Step {
 
 /// Recovers a journal from two devices.
 ///
-/// `drawn` are unused member numbers. `is_on_record` returns whether the state directory records a
+/// `drawn` are unused member numbers. `is_on_record` returns whether the state directory lists a
 /// member as holding everything. With `accept_loss` a single device is accepted without such a
 /// record.
 ///
@@ -204,7 +204,7 @@ impl Recovered {
             }
         }
         if let Some(to) = self.rebuild_target {
-            // A partial copy must look neither like a valid log nor like foreign data.
+            // A partial copy must be mistaken neither for a valid log nor for foreign data.
             for position in [0, SUPERBLOCK_BYTES as u64] {
                 steps.push(Step::Write { to, position, bytes: Superblock::unfinished() });
             }
@@ -312,15 +312,16 @@ fn choose(
     let mut in_sync = [false; MEMBERS_MAX];
     in_sync[at] = true;
     let is_plain = members == Members::default();
-    // Its own superblock is no proof: the other device may have continued alone with a superblock
-    // that this device failed to write.
+    // Its own superblock does not prove that it is current: the other device may have continued
+    // alone, with a superblock that was never written to this device.
     let is_trusted = is_plain || is_on_record(superblock.journal, members.own);
     if !is_trusted && !accept_loss {
         return Err(RecoverError::MayBeStale { journal: superblock.journal, device: at });
     }
     let mut numbers = [0; MEMBERS_MAX];
     if !is_plain || has_other || at > 0 {
-        // The other device may have continued, or continue later, under the old number.
+        // Draw a new number: the other device may have continued alone, or may do so later, and its
+        // member list has the old number.
         numbers[at] = drawn[at];
     }
     Ok(Some(Choice { superblock, in_sync, numbers }))
@@ -350,7 +351,7 @@ fn choose_of_two(
     let (at, in_sync, numbers) = if is_mutual && ahead <= 1 {
         (newer, [true; MEMBERS_MAX], owns)
     } else {
-        // The newer device took part in the older one's history, and is ahead of it.
+        // The older device lists the newer one as a member, and the newer one is ahead.
         let is_listed_by_older = lists_other(1 - newer) && ahead > 0;
         let on_record = owns.map(|own| is_on_record(journal, own));
         let at = match (lists_other(newer) && ahead > 1 || is_listed_by_older, on_record) {

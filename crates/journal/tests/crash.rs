@@ -118,7 +118,7 @@ fn apply(disk: &mut [u64], (entry, value): &(Entry, u64)) {
         match entry.kind {
             RecordKind::Write => disk[sector as usize] = *value,
             RecordKind::Zero { .. } => disk[sector as usize] = 0,
-            // As for a write through, the disk had the data before the record was made.
+            // As for a write-through, the disk had the data before the record was made.
             RecordKind::Forget => disk[sector as usize] = *value,
             RecordKind::Discard => {}
         }
@@ -348,7 +348,7 @@ impl Machine {
         self.log.end_checkpoint(self.volume, Ok(()));
     }
 
-    /// Ends a checkpoint in which the disk took and flushed everything except some sectors.
+    /// Ends a checkpoint in which everything was destaged and flushed except some sectors.
     fn end_stuck(&mut self) {
         let since = self.log.next_record();
         let state = self.state_after(self.history.len());
@@ -603,8 +603,8 @@ impl Machine {
 }
 
 impl Machine {
-    /// Whether a sector has its value after this number of records, or the value of a later write
-    /// through, which is on the disk before its record is made.
+    /// Whether a sector has its value after this number of records, or the value of a later
+    /// write-through, which is on the disk before its record is made.
     fn shows(&self, state: &[u64], records: usize, sector: usize) -> bool {
         let inside = |entry: &Entry| {
             let range = entry.range;

@@ -498,7 +498,7 @@ fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
     assert_eq!(lab.log.usage().written_bytes, written);
     let found = lab.recover();
     assert!(found.records.iter().all(|found| found.record.volume == lab.volume));
-    // The other disk recovers: new records are valid again.
+    // The disk that hung completes its checkpoint: new records of the other volume are valid.
     lab.log.end_checkpoint(lab.volume, Ok(()));
     lab.pump();
     assert_eq!(lab.log.admit(other, 512, 4), Admission::Granted);
@@ -571,8 +571,8 @@ fn waiter_is_notified_once_space_is_free() {
     assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Granted);
 }
 
-/// Regression: on a disk that took writes but did not flush, writes through filled the log to the
-/// last byte. No fence could be recorded once the disk flushed again, and all writers waited
+/// Regression: on a disk that completed writes but failed to flush, write-throughs filled the log
+/// to the last byte. No fence could be recorded once the disk flushed again, and all writers waited
 /// forever.
 #[test]
 fn space_for_a_fence_is_reserved() {

@@ -1,6 +1,6 @@
 //! Schemes of backing names.
 
-/// The scheme of a backing name, as `s3` in `s3://bucket/disk` and `memory` in `memory:1GiB`;
+/// The scheme of a backing name, such as `s3` in `s3://bucket/disk` and `memory` in `memory:1GiB`;
 /// `None` for a path.
 pub fn scheme_of(name: &str) -> Option<&str> {
     let (scheme, _) = name.split_once(':')?;
@@ -9,7 +9,7 @@ pub fn scheme_of(name: &str) -> Option<&str> {
     (has_letter_first && scheme.chars().all(is_allowed)).then_some(scheme)
 }
 
-/// The schemes that a backend implements.
+/// The schemes that the backends implement.
 pub const SCHEMES: [&str; 7] = ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix"];
 
 /// The remedy for a name with a scheme that no backend implements.

@@ -1,7 +1,7 @@
 //! The geometry of a disk.
 
-/// The geometry of a disk, relative to the first byte of the volume. It is a hint: I/O of any size
-/// at any sector is correct, but may be slower. By default everything is unknown.
+/// The geometry of a disk; offsets are relative to the first byte of the volume. It is a hint: I/O
+/// that ignores it is correct, but may be slower. By default everything is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct DiskGeometry {
     /// The stripe width in bytes: the data of a full stripe, without parity and copies. A multiple
@@ -17,8 +17,8 @@ pub struct DiskGeometry {
     pub offset_is_guess: bool,
     /// The optimal I/O size in bytes; zero if unknown.
     pub optimal_bytes: u64,
-    /// The size of an array's buffer for writes that do not yet form whole stripes, in bytes; zero
-    /// if unknown.
+    /// The capacity of the array's buffer for incomplete stripes, such as the stripe cache of Linux
+    /// md, in bytes of data; zero if unknown.
     pub held_bytes: u64,
     /// Whether seeks cost time, as on a hard disk; `None` if unknown.
     pub rotational: Option<bool>,

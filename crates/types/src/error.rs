@@ -1,12 +1,11 @@
-//! The error of one request: the eight causes that any block protocol can express.
+//! The error of a request: one of the eight that the NBD protocol defines.
 
 use std::fmt;
 
 /// The outcome of one I/O.
 pub type IoResult = Result<(), IoError>;
 
-/// Why a request failed. The set is that of the NBD protocol; other causes are mapped to it, and
-/// logged, where they occur.
+/// Why a request failed. Any other error is mapped to one of these, and logged, where it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoError {
     /// The volume is read-only.
@@ -15,7 +14,8 @@ pub enum IoError {
     Io,
     /// There is no memory for the request.
     NoMemory,
-    /// The request is invalid: misaligned, with an unknown flag, or past the end of the volume.
+    /// The request is invalid: misaligned, with an unknown flag, or past the end of the volume. A
+    /// client's write past the end fails with [`Self::NoSpace`].
     Invalid,
     /// The backing store is full, or a write goes past the end of the volume.
     NoSpace,

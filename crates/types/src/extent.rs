@@ -1,6 +1,6 @@
 //! The allocation of a volume or a disk.
 
-/// A range with one allocation state.
+/// A run of bytes with the same allocation state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its length in bytes.

@@ -2,8 +2,8 @@
 //!
 //! The message of an error is its `Display`, and its cause is its `source`; neither repeats the
 //! other. A [`Remedy`] is a list of alternatives. An alternative that needs a command or an option
-//! is an [`Action`]. Only the program that shows the error words an action, because libraries do
-//! not know the names of its commands and options.
+//! is an [`Action`]. The program that shows the error words the actions, because libraries do not
+//! know the names of its commands and options.
 
 use crate::Shown;
 use std::borrow::Cow;
@@ -13,9 +13,9 @@ use std::fmt;
 /// The origin of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blame {
-    /// The request is invalid in any state of the machine.
+    /// The operator: the request is invalid whatever the state of the machine.
     Operator,
-    /// A disk, a file, a device, the network, the kernel: the same request can succeed later.
+    /// A disk, a file, a device, the network or the kernel: the same request may succeed later.
     Environment,
     /// This program.
     Bug,
@@ -165,7 +165,7 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// An error for the operator. Its message names the object and its fault.
+/// An error for the operator. Its message names the object and what is wrong with it.
 pub trait Fault: Error {
     /// The remedy.
     fn remedy(&self) -> Remedy;

@@ -6,13 +6,13 @@ use std::fmt;
 pub const SECTOR_BYTES: u64 = 512;
 /// The unit of caching, in bytes.
 pub const LINE_BYTES: u64 = 4096;
-/// Sectors in one line: the masks for valid and dirty sectors are one byte each.
+/// Sectors in one line: eight, so that a mask of valid or dirty sectors takes one byte.
 pub const SECTORS_PER_LINE: u32 = (LINE_BYTES / SECTOR_BYTES) as u32;
 /// The size of a region in bytes; approximate if the disk has stripes, see [`crate::Stripes`].
 /// Regions are distributed over the shards. All lines of a region are in one shard, so that
 /// adjacent lines can be read and written by one I/O. No part of a request is longer than this.
 pub const REGION_BYTES: u64 = 1 << 20;
-/// Lines in a region of that size.
+/// Lines in a region of [`REGION_BYTES`].
 pub const LINES_PER_REGION: u64 = REGION_BYTES / LINE_BYTES;
 
 /// The number of a volume, unique among the served volumes. Requests carry the number instead of
@@ -41,8 +41,8 @@ impl ByteRange {
         Self { offset, len }
     }
 
-    /// The first byte behind the range. Front ends check ranges against the size of the volume, so
-    /// the sum of a checked range does not overflow.
+    /// The first byte after the range. Front ends check ranges against the size of the volume; for
+    /// a checked range the sum does not overflow.
     pub const fn end(self) -> u64 {
         self.offset + self.len
     }

@@ -1,6 +1,6 @@
 //! The types that all crates of Forebay share: identities, ranges, units, errors and limits.
 //!
-//! Each is defined here once, with its unit. The crate is pure and has no dependencies.
+//! The crate is pure and has no dependencies.
 
 pub mod backing;
 mod disk;

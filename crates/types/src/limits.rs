@@ -7,21 +7,21 @@ pub const VOLUMES_MAX: usize = 1024;
 /// The largest payload of a read or write, in bytes. The NBD protocol guarantees 32 MiB to every
 /// client.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
-/// Payload of a connection in flight, in bytes, at which its socket is no longer read: two of the
-/// largest requests, so that one can arrive while the other is served.
+/// The payload in flight, in bytes, at which the server stops reading from a connection: two
+/// requests of maximum size, so that one can arrive while the other is served.
 pub const CONNECTION_BYTES_IN_FLIGHT_MAX: u64 = 2 * REQUEST_BYTES_MAX;
-/// Requests of a connection in flight at which its socket is no longer read.
+/// The requests in flight at which the server stops reading from a connection.
 pub const CONNECTION_REQUESTS_MAX: usize = 1024;
 /// Connections served at once. An idle one takes about 2 KiB.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// The timeout from connecting to the transmission phase, in seconds.
+/// The timeout of the handshake, from the connection to the transmission phase, in seconds.
 pub const HANDSHAKE_SECONDS_MAX: u64 = 10;
 /// The longest option payload that is read instead of skipped, in bytes: enough for the longest
 /// legal name and many queries.
 pub const OPTION_BYTES_MAX: u32 = 64 << 10;
-/// The smallest memory of the program, in bytes.
+/// The smallest memory of the cache, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
-/// The widest stripe that is accepted, in bytes. Wide arrays have some tens of MiB.
+/// The widest stripe that is accepted, in bytes. Wide arrays have tens of MiB.
 pub const STRIPE_BYTES_MAX: u64 = 1 << 30;
-/// The largest gather threshold, in bytes: no write is larger.
+/// The largest value of `gather-below`, in bytes: no write is larger.
 pub const GATHER_BELOW_BYTES_MAX: u64 = REQUEST_BYTES_MAX;

@@ -40,12 +40,13 @@ pub enum Durability {
     /// When its record is on the journal's stable storage.
     #[default]
     Ack,
-    /// At once; a FLUSH waits for the records, as it does for a disk with a volatile cache.
+    /// At once; a FLUSH waits until the records are durable. This is the guarantee of a disk with a
+    /// volatile write cache.
     Flush,
 }
 
 impl Durability {
-    /// Both, in the order of help texts.
+    /// Both values, in the order of help texts.
     pub const ALL: [Self; 2] = [Self::Ack, Self::Flush];
 
     /// Its name on the command line, in the configuration and in the API.
@@ -63,8 +64,8 @@ impl fmt::Display for Durability {
     }
 }
 
-/// Where a write to a volume under a UPS must be before it is acknowledged, while the UPS is not
-/// safe or the dirty limit under the UPS is reached.
+/// Where a write to a volume protected by a UPS must be before it is acknowledged, while the UPS is
+/// not safe or the write exceeds the budget of dirty data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum UnsafeSupply {
     /// On the disk's stable storage: a power failure loses no acknowledged write.
@@ -75,7 +76,7 @@ pub enum UnsafeSupply {
 }
 
 impl UnsafeSupply {
-    /// Both, in the order of help texts.
+    /// Both values, in the order of help texts.
     pub const ALL: [Self; 2] = [Self::Stable, Self::DiskCache];
 
     /// Its name on the command line, in the configuration and in the API.

@@ -36,7 +36,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether a character has no effect on the terminal besides its glyph.
+/// Whether a character only prints a glyph.
 fn is_plain(c: char) -> bool {
     let changes_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2066}'..='\u{2069}');

@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// A number of bytes that is parsed from text and displayed. `K`, `KiB` and `k` are all 1024 bytes.
-/// Decimal prefixes (`KB`, `MB`) are rejected, because their meaning is ambiguous.
+/// A number of bytes, with its text form. `K`, `KiB` and `k` are all 1024 bytes. Decimal prefixes
+/// (`KB`, `MB`) are rejected, because their meaning is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Size(pub u64);
 

@@ -2,14 +2,14 @@
 
 use crate::{ByteRange, DiskGeometry, LINE_BYTES, REGION_BYTES};
 
-/// The widest stripe that regions consist of, in bytes. Wider stripes would give too few regions to
-/// distribute over the shards.
+/// The maximum stripe width for regions of whole stripes, in bytes. With wider stripes, a volume
+/// would have too few regions to distribute over the shards.
 const WIDTH_MAX: u64 = 64 << 20;
 
 /// The regions of a volume. A region is about [`REGION_BYTES`] long; if the disk has stripes, it
 /// consists of whole stripes, so that one shard gathers the writes to a stripe. The division
-/// depends only on the width and the offset of the stripes. A pool that outlives its process stores
-/// both.
+/// depends only on the width and the offset of the stripes, so a pool that outlives its process
+/// stores these two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripes {
     width: u64,
@@ -30,8 +30,9 @@ impl Stripes {
     /// No stripes.
     pub const NONE: Self = Self { width: 0, offset: 0, region: REGION_BYTES, lead: 0 };
 
-    /// Stripes of `width` bytes, the first whole one at `offset`. Returns [`Self::NONE`] if writes
-    /// cannot be gathered into them, because they are not aligned to lines or too wide.
+    /// Stripes of `width` bytes, the first whole one at `offset`. Returns [`Self::NONE`] if `width`
+    /// is zero, if the stripes are not aligned to lines, or if they are too wide to gather writes
+    /// into them.
     pub const fn new(width: u64, offset: u64) -> Self {
         let is_line_aligned = width.is_multiple_of(LINE_BYTES) && offset.is_multiple_of(LINE_BYTES);
         if width == 0 || width > WIDTH_MAX || !is_line_aligned {
@@ -53,7 +54,8 @@ impl Stripes {
     }
 
     /// The size of the pieces that a region is split into, in bytes: at most [`REGION_BYTES`], and
-    /// more than half of that. Only the first and the last piece of a range can be shorter.
+    /// more than half of that. The last piece of a region can be shorter, and so can the first and
+    /// the last piece of a range.
     const fn piece_bytes(self) -> u64 {
         let pieces = self.region.div_ceil(REGION_BYTES);
         self.region.div_ceil(pieces).next_multiple_of(LINE_BYTES)
@@ -61,7 +63,7 @@ impl Stripes {
 
     /// The number of the region of a byte.
     pub const fn region_of(self, byte: u64) -> u64 {
-        // A division by a constant is a shift, which matters for hits.
+        // Every hit takes this path; division by this constant is a shift.
         if self.width == 0 { byte / REGION_BYTES } else { (byte + self.lead) / self.region }
     }
 

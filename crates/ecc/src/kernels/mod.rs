@@ -1,7 +1,7 @@
 //! Kernels: implementations of parity computation, the only performance-critical part.
 //!
-//! Checking uses the same code: it computes the parity again and compares. The difference is the
-//! remainder of the group as read, which `decode` takes as input.
+//! Checking uses the same code: it computes the parity again and compares. The XOR of both is the
+//! remainder of the damaged codeword, which is the input of `decode`.
 //!
 //! This module alone detects the processor's features, so that a kernel cannot be called without
 //! its instructions.

@@ -1,4 +1,4 @@
-//! Vectors of AArch64: NEON, with table look-ups.
+//! Vectors of AArch64: NEON, with table lookups.
 
 use std::arch::aarch64::*;
 
@@ -35,7 +35,7 @@ unsafe fn sector(sector: &Sector, parity: &mut SectorParity) {
     }
 }
 
-/// Products as the sum of two look-ups, one for each half of a byte.
+/// Products as the sum of two lookups, one for each nibble of a byte.
 struct Tables;
 
 // "SAFETY: see above" refers to this: the caller guarantees that the processor has the
@@ -85,7 +85,7 @@ impl Vector for uint8x16_t {
 impl Multiplier<uint8x16_t> for Tables {
     type Factor = (uint8x16_t, uint8x16_t);
     type Constant = (uint8x16_t, uint8x16_t);
-    // Both halves added, because each product is used twice.
+    // The sum of both lookups, because each product is used twice.
     type Product = uint8x16_t;
 
     #[inline(always)]

@@ -1,9 +1,9 @@
 //! The portable kernel: parity by table lookup, and the reference for the other kernels.
 //!
 //! Divides by the generator with one lookup per byte: the twelve bytes of the remainder are one
-//! integer, and the table has the feedback of the byte shifted out at its top. The eight groups of
-//! a sector are divided in parallel, so that eight lookups are in flight. The price: a table of 4
-//! KiB.
+//! integer, and the table gives the feedback for the byte that is shifted out at the top. The eight
+//! groups of a sector are divided in parallel, so that eight lookups overlap. The price: a table of
+//! 4 KiB.
 
 use crate::field::{GENERATOR, multiply_slowly};
 use crate::{GROUP_BYTES, GROUP_PARITY_BYTES, GROUPS_PER_SECTOR};

@@ -79,13 +79,13 @@ impl Multiplier<Plain> for PlainTables {
 
     #[inline(never)]
     unsafe fn add(vector: Plain, product: Plain) -> Plain {
-        // SAFETY: plain bytes need no instructions.
+        // SAFETY: plain bytes need no processor features.
         unsafe { Vector::add(vector, product) }
     }
 }
 
-/// The affine instruction as Intel's manual describes it: bit `i` of the result is the
-/// parity of the factor masked with byte `7 - i` of the matrix.
+/// The affine instruction, as defined in Intel's manual: bit `i` of the result is the parity of the
+/// factor masked with byte `7 - i` of the matrix.
 fn affine(matrix: u64, byte: u8) -> u8 {
     let rows = matrix.to_le_bytes();
     (0..8).fold(0, |sum, i| sum | (((rows[7 - i] & byte).count_ones() as u8 & 1) << i))
@@ -115,7 +115,7 @@ impl Multiplier<Plain> for PlainMatrices {
 
     #[inline(never)]
     unsafe fn add(vector: Plain, product: Plain) -> Plain {
-        // SAFETY: plain bytes need no instructions.
+        // SAFETY: plain bytes need no processor features.
         unsafe { Vector::add(vector, product) }
     }
 }
@@ -123,7 +123,8 @@ impl Multiplier<Plain> for PlainMatrices {
 fn encode_plain<M: Multiplier<Plain>>(line: &Line) -> LineParity {
     let mut parity = [0; LINE_PARITY_BYTES];
     for half in 0..2 {
-        // SAFETY: the halves are within line and parity, and plain bytes need no instructions.
+        // SAFETY: the halves are within line and parity, and plain bytes need no processor
+        // features.
         unsafe {
             let from = line.as_ptr().add(half * line.len() / 2);
             let to = parity.as_mut_ptr().add(half * LINE_PARITY_BYTES / 2);

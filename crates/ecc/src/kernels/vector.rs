@@ -7,8 +7,8 @@
 //! the data is first transposed, in squares of 16 by 16 bytes, with four rounds of interleaving.
 //!
 //! The generator is palindromic and its leading coefficient is 1, so a step needs six products, not
-//! twelve: each is used at both ends, and the product by 1 is the factor itself. Two of the six
-//! coefficients are equal, which leaves five products.
+//! twelve: each is used twice, in mirrored places, and the product with 1 is the factor itself. Two
+//! of the six coefficients are equal, which leaves five products.
 //!
 //! Everything here is `unsafe` for one reason: it may only be inlined into functions that are
 //! compiled for the vector's instructions and called on processors that have them.
@@ -16,7 +16,7 @@
 use crate::field::{GENERATOR, multiply_slowly};
 use crate::{GROUP_BYTES, GROUP_PARITY_BYTES, GROUPS_PER_SECTOR, SECTOR_PARITY_BYTES};
 
-/// The powers of the generator's coefficients that a step multiplies with.
+/// The powers of x whose coefficients in the generator a step multiplies with.
 pub const POWERS: [usize; 5] = [1, 2, 3, 4, 6];
 const PRODUCTS: usize = POWERS.len();
 // The others are 1, equal to one of these, or their mirror images.
@@ -37,7 +37,7 @@ pub trait Vector: Copy {
     /// The processor must have the vector's instructions, as for all functions here.
     unsafe fn zero() -> Self;
 
-    /// Loads 16 bytes for each block from its place.
+    /// Loads the 16 bytes of each block from its address.
     ///
     /// # Safety
     /// The bytes must be readable.
@@ -68,9 +68,9 @@ pub trait Vector: Copy {
     unsafe fn store(self, bytes: &mut [u8; LANES_MAX]);
 }
 
-/// Where the blocks of a vector are loaded from.
+/// The addresses from which the blocks of a vector are loaded.
 pub trait Places: Copy {
-    /// The place of block `block`.
+    /// The address of block `block`.
     ///
     /// # Safety
     /// The block must belong to the vector that these places are for.
@@ -111,7 +111,7 @@ pub trait Multiplier<V: Vector> {
     unsafe fn add(vector: V, product: Self::Product) -> V;
 }
 
-/// Products of each coefficient with all low and all high halves of bytes.
+/// Products of each coefficient with all low and all high nibbles.
 pub static HALVES: [[[u8; 16]; 2]; PRODUCTS] = halves();
 /// For each coefficient, the matrix over GF(2) that multiplies by it, in the bit order of the
 /// affine instruction of GFNI: the row of the highest bit is the lowest byte.

@@ -1,4 +1,4 @@
-//! Vectors of x86-64: AVX2 and AVX-512, each with table look-ups or with GFNI.
+//! Vectors of x86-64: AVX2 and AVX-512, each with table lookups or with GFNI.
 
 use std::arch::x86_64::*;
 
@@ -7,7 +7,8 @@ use super::vector::{HALVES, MATRICES, Multiplier, Places, Vector, encode};
 use crate::{GROUPS_PER_LINE, GROUPS_PER_SECTOR, LINE_PARITY_BYTES};
 use crate::{Line, LineParity, Sector, SectorParity};
 
-/// Makes a kernel: its name, the features it is compiled for, its vector and its multiplier.
+/// Defines a kernel by its name, the processor features it is compiled for, its vector and its
+/// multiplier.
 macro_rules! kernel {
     ($kernel:ident, $name:literal, $features:literal, $vector:ty, $multiplier:ty) => {
         pub static $kernel: Kernel = {
@@ -49,7 +50,7 @@ kernel!(GFNI_AVX2, "gfni-avx2", "avx2,gfni", __m256i, Matrices);
 kernel!(AVX512, "avx512", "avx512f,avx512bw", __m512i, Tables);
 kernel!(GFNI_AVX512, "gfni-avx512", "avx512f,avx512bw,gfni", __m512i, Matrices);
 
-/// Products as the sum of two look-ups, one for each half of a byte.
+/// Products as the sum of two lookups, one for each nibble of a byte.
 pub struct Tables;
 /// Products by the affine instruction of GFNI, which multiplies by a matrix over GF(2).
 pub struct Matrices;
@@ -104,7 +105,7 @@ impl Vector for __m256i {
 impl Multiplier<__m256i> for Tables {
     type Factor = (__m256i, __m256i);
     type Constant = (__m256i, __m256i);
-    // Both halves added, because each product is used twice.
+    // The sum of both lookups, because each product is used twice.
     type Product = __m256i;
 
     #[inline(always)]
@@ -224,7 +225,7 @@ impl Vector for __m512i {
 impl Multiplier<__m512i> for Tables {
     type Factor = (__m512i, __m512i);
     type Constant = (__m512i, __m512i);
-    // The halves, because one instruction adds three operands.
+    // Both lookups, because one instruction adds three operands.
     type Product = (__m512i, __m512i);
 
     #[inline(always)]

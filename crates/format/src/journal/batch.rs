@@ -96,7 +96,7 @@ pub struct Record {
     pub kind: RecordKind,
     /// The number of the volume in the superblock.
     pub volume: u16,
-    /// The changed range; whole sectors.
+    /// The range; whole sectors.
     pub range: ByteRange,
     /// Offset of a write's data in the batch's payload.
     pub payload_offset: u32,
@@ -300,8 +300,9 @@ impl BatchHeader {
 /// padding and the header. Returns the header with its checksum.
 ///
 /// # Panics
-/// If the buffer is too short, the batch is empty or longer than [`BATCH_BYTES_MAX`], or a record
-/// is invalid or refers to data outside the payload.
+/// If the buffer is too short, the batch is empty or longer than [`BATCH_BYTES_MAX`], a record is
+/// invalid or refers to data outside the payload, or the payload is not as long as the data of the
+/// records.
 pub fn seal_batch(
     journal: JournalId,
     header: BatchHeader,
@@ -332,8 +333,8 @@ pub fn seal_batch(
 /// begins with the header.
 ///
 /// # Errors
-/// If a record or its payload is damaged. If only payload is damaged, all records are appended
-/// nevertheless, so that the lost ranges are known.
+/// If `bytes` is too short, or a record or its payload is damaged. If only payload is damaged, all
+/// records are still appended, so that the lost ranges are known.
 pub fn check_batch(
     header: &BatchHeader,
     bytes: &[u8],

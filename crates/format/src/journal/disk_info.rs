@@ -1,5 +1,5 @@
-//! What a journal stores about a volume's disk, to detect when another disk takes its place, and
-//! whether the operator has released the volume's records.
+//! What a journal stores about a volume: samples of its disk, to detect that the disk was replaced
+//! or changed, and whether the operator has released the volume's records.
 
 use super::{BLOCK_BYTES, JournalId};
 use crate::checksum;
@@ -36,8 +36,8 @@ pub enum Released {
     Discarded,
 }
 
-/// Checksums of some blocks of a disk. A 16-bit checksum misses a changed block once in 65,536
-/// times; a changed disk differs in many blocks.
+/// Checksums of some blocks of a disk. A 16-bit checksum misses one in 65,536 changed blocks;
+/// another disk differs in many blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Samples {
     /// Bit mask of the valid samples, in the order of [`sample_places`].
@@ -94,14 +94,14 @@ impl DiskInfo {
     }
 }
 
-/// The offsets of the sampled blocks of the volume with this number in a journal, in ascending
-/// order. The blocks are [`BLOCK_BYTES`] long, on a disk of `size_bytes`. There are at most
-/// [`SAMPLES_MAX`] of them, fewer on a disk with fewer blocks.
+/// The offsets of the sampled blocks on the disk of a volume, in ascending order. `volume` is the
+/// volume's number in the journal, `size_bytes` the size of the disk. There are at most
+/// [`SAMPLES_MAX`] blocks of [`BLOCK_BYTES`], fewer on a small disk.
 ///
 /// Five places are fixed, where partition tables and file systems begin and end; their content
-/// differs between most disks. The others are spread over the disk, one in each of 59 stretches of
-/// equal length, so that no long stretch can change undetected. The place within a stretch differs
-/// for each journal and volume.
+/// differs between most disks. The disk is divided into 59 stretches of equal length, and one block
+/// is sampled in each, so that every run as long as two stretches contains a sampled block. The
+/// place within a stretch differs for each journal and volume.
 pub fn sample_places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
     let blocks = size_bytes / BLOCK_BYTES;
     let mut places: Vec<u64> = if blocks <= SAMPLES_MAX as u64 {

@@ -9,16 +9,16 @@
 //! ```
 //!
 //! **Superblock.** Two copies, written alternately, so that one is intact at any time; the one with
-//! the higher sequence number is current. A change goes to both copies before anything that depends
-//! on it, so that either copy may be lost. The superblock holds the journal's identity, its
-//! geometry, the volumes by number, and the start of each generation. A generation is the period
-//! in which one process writes the log.
+//! the higher sequence number is current. A change is durable in both copies before anything that
+//! depends on it is written, so that either copy may be lost. The superblock holds the journal's
+//! identity, its geometry, the volumes by number, and the start of each generation. A generation is
+//! the period in which one process writes the log.
 //!
 //! **Batch.** The unit that is written and made durable: records and their payload. The payload
-//! comes first, so that it is copied only once, to its final place, while the batch still grows.
-//! Batches are numbered without gaps. The log is a ring of segments; segment numbers ascend without
-//! wrapping, and segment `s` lies at index `s % n`. A batch lies within one segment; if it does not
-//! fit into the rest of a segment, it begins the next one.
+//! precedes the records, so that each write is copied only once, to its final place, while the
+//! batch still grows. Batches are numbered without gaps. The log is a ring of segments; segment
+//! numbers ascend without wrapping, and segment `s` lies at index `s % n`. A batch lies within one
+//! segment; if it does not fit into the rest of a segment, it begins the next one.
 //!
 //! **Validity of a batch.** A batch is valid if it is the expected one, at the expected place: the
 //! checksum of its header matches (it is seeded with the journal's identity and covers segment,
@@ -32,32 +32,35 @@
 //! **Beginning of the log.** The superblock names the first segment still needed. A segment is
 //! overwritten only after a superblock that no longer needs it is durable.
 //!
-//! **Void records.** For each volume, the superblock has the number of the first valid record. Once
-//! a disk has everything, its records are void even if the log still contains them. Record numbers
-//! ascend in the order of creation and never wrap.
+//! **Void records.** For each volume, the superblock stores a record number; records of the volume
+//! with a lower number are void. So once a disk has everything, the volume's records are void
+//! although the log still contains them. Record numbers ascend in the order of creation and never
+//! wrap.
 //!
 //! **Generations.** A process that resumes a log continues in a fresh segment with a higher
 //! generation, and stores the number of its first batch. A batch of an older generation with that
-//! or a higher number was never acknowledged, and is void even if it becomes readable later.
+//! or a higher number is void even if it becomes readable later: it was never acknowledged, or was
+//! lost and the operator accepted the loss.
 //!
-//! **Mirror.** A log may lie on two devices, at the same positions on both. The devices differ in
-//! one field, their own member number. The superblock lists the members that hold everything
-//! acknowledged; a device that is not in the newest list is stale, whatever its own superblock
-//! says.
+//! **Mirror.** A log may lie on two devices, at the same positions on both. Their superblocks
+//! differ in one field, the device's own member number. The superblock lists the members, which
+//! hold every acknowledged record; a device that is not in the newest list is stale, whatever its
+//! own superblock says.
 //!
 //! **Disk samples.** For each volume, the superblock has checksums of up to 64 blocks of the disk,
-//! at places derived from journal and volume, and a mask of the valid ones. A sample is valid until
-//! its block is written: superblocks without the sample are durable before the write. So if a block
-//! has a valid sample, is covered by no record, and differs, another program changed it. The same
-//! entry says whether the operator has applied or discarded the volume's records, which voids them.
+//! at places derived from the journal's identity and the volume's number (for a vault, from its
+//! member number), and a mask of the valid ones. A sample becomes invalid before its block is
+//! written: the write begins only once no durable copy of the superblock has the sample. So if a
+//! block with a valid sample differs from it, and no record covers the block, another program has
+//! changed the block. The volume's entry also says whether the operator has applied or discarded
+//! its records, which voids them.
 //!
-//! **Vault.** The same layout, with another kind in the superblock. A vault is written in one go:
-//! all dirty data, as write records, with several batches in flight; so an invalid batch says
-//! nothing about its successors. Once all batches are on stable storage, the superblock stores
-//! their number: the dump is *sealed*. An unsealed dump is incomplete. Each dump has an identity of
-//! its own, which invalidates earlier dumps; the vault keeps its member number. If the device fails
-//! to write a batch, a new generation begins with that batch, in the segment named by the
-//! superblock.
+//! **Vault.** The same layout, with another kind in the superblock. A dump writes all dirty data to
+//! it in one go, as write records, with several batches in flight; so the batches after an invalid
+//! one may be valid. Once all batches are on stable storage, the superblock stores their number:
+//! the dump is *sealed*. An unsealed dump is incomplete. Each dump has an identity of its own,
+//! which invalidates earlier dumps; the vault keeps its member number. If the device fails to write
+//! a batch, a new generation begins with that batch, in the segment named by the superblock.
 
 mod batch;
 mod disk_info;

@@ -35,7 +35,7 @@ struct Head {
     volumes: U16,
     generations: U16,
     segments: U64,
-    /// Not zero if the disks have everything in the log.
+    /// Nonzero if the disks have everything in the log.
     clean: U64,
     first_segment: U64,
     next_volume: U16,
@@ -108,7 +108,7 @@ pub struct VolumeEntry {
     pub size_bytes: u64,
     /// Identifies the configured disk; computed by the backend.
     pub identity: [u8; 32],
-    /// What else is known about the disk.
+    /// The fingerprint of the disk, and whether the operator has released the records.
     pub disk: DiskInfo,
     /// Records with a lower number are void: the disk has their content, or newer.
     pub void_before: u64,
@@ -121,14 +121,15 @@ impl VolumeEntry {
     }
 }
 
-/// The devices that hold the log. A device draws a new number each time it becomes a member, so
-/// that two histories never share a number.
+/// The devices that hold the log. A device gets a new number when it becomes a member, and when it
+/// is recovered without the other device, so that no older member list covers what is written to it
+/// afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     /// The number of the device that holds this superblock. Zero in a journal that was never
     /// mirrored. A vault draws its number at creation, and is its only member.
     pub own: u64,
-    /// The numbers of the members, which hold everything acknowledged; zero for none.
+    /// The numbers of the members, which hold every acknowledged record; zero for none.
     pub current: [u64; MEMBERS_MAX],
 }
 
@@ -200,7 +201,7 @@ pub struct Superblock {
     pub is_clean: bool,
     /// The oldest segment still needed.
     pub first_segment: u64,
-    /// The generations in the log, in ascending order; the last one writes.
+    /// The generations in the log, oldest first.
     pub starts: Vec<GenerationStart>,
     /// The number for the next volume. A number is not reused while the log may hold records with
     /// it, so that a record of a removed volume is never taken for one of another volume.
@@ -326,8 +327,9 @@ impl Superblock {
         assert!(own == 0 || current[0] != current[1], "the members have different numbers");
     }
 
-    /// The first block of an unfinished copy: a device with it is recognised as a journal that
-    /// cannot be used yet. All of its content is in the first sector, so that it cannot be torn.
+    /// The first block of an unfinished superblock: a magic number and a version without a valid
+    /// checksum. A device with it is recognised as a journal that cannot be used yet. Only the
+    /// first sector has content, so the block cannot be torn.
     pub fn unfinished() -> Vec<u8> {
         let mut block = vec![0; super::BLOCK_BYTES as usize];
         block[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -411,7 +413,7 @@ impl Superblock {
     }
 
     /// Whether a batch of this generation and number is valid. A batch is void if a later
-    /// generation reused its number: it was never acknowledged.
+    /// generation reused its number: it was never acknowledged, or was lost.
     pub fn is_valid_batch(&self, generation: u64, batch: u64) -> bool {
         let is_known = self.starts.iter().any(|start| start.generation == generation);
         let later = self.starts.iter().find(|start| start.generation > generation);

@@ -1,7 +1,8 @@
 //! The batches that wait for the device, and the buffers they are built in.
 //!
 //! A batch grows at the end of the queue until it is written. Each admitted write holds a permit,
-//! which reserves a spare buffer until the write is appended: it may have to open a batch.
+//! which reserves a spare buffer until the write is appended, because the write may have to open a
+//! batch.
 
 use super::Entry;
 use forebay_format::journal::{BLOCK_BYTES, HEADER_BYTES, RECORD_BYTES, Record, batch_bytes};
@@ -92,7 +93,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         self.limits.payload_bytes as u64
     }
 
-    /// Log space of a fence with this number of kept ranges, in bytes.
+    /// The space in the log for a fence with this number of kept ranges, in bytes.
     pub(super) fn fence_bytes(&self, kept: usize) -> u64 {
         let (records, batch) = (kept as u64 + 1, self.limits.records as u64);
         let begun = if self.queue.is_empty() { 0 } else { batch_bytes(0, 1) };
@@ -100,7 +101,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         records / batch * batch_bytes(0, batch) + last + begun
     }
 
-    /// Whether a buffer is free that no permit reserves.
+    /// Whether there is a spare buffer that no permit reserves.
     pub(super) const fn has_buffer(&self) -> bool {
         self.spare.len() > self.permits
     }
@@ -215,7 +216,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         self.writing.0 + queued.sum::<u64>()
     }
 
-    /// Log space of all batches that are queued or being written, in bytes.
+    /// The space in the log for all batches that are queued or being written, in bytes.
     pub(super) fn len_bytes(&self) -> u64 {
         self.writing.1 + self.queue.iter().map(Batch::len_bytes).sum::<u64>()
     }

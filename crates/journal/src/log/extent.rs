@@ -3,15 +3,15 @@
 use super::COPIES;
 use forebay_format::journal::{BLOCK_BYTES, BatchHeader, Superblock, VolumeEntry};
 
-/// Free segments reserved for forwarding and fences.
+/// The number of free segments that are reserved for forwarding and fences.
 pub(super) const RESERVED_SEGMENTS: u64 = 1;
 
-/// The superblock with its copies on the device, and the segments between the oldest record that
-/// is needed and the head.
+/// The superblock with the state of its copies on the device, and the segments from the oldest one
+/// that is needed to the head.
 #[derive(Debug)]
 pub(super) struct Extent {
     superblock: Superblock,
-    /// Copies of the superblock on the device that are older than `superblock`.
+    /// The number of copies on the device that are older than `superblock` and not being written.
     stale_copies: usize,
     /// The oldest segment needed according to each copy of the superblock on the device.
     durable_first_segments: [u64; COPIES],
@@ -55,13 +55,13 @@ impl Extent {
         &self.superblock
     }
 
-    /// The superblock, to be changed: its copies on the device are stale from now on.
+    /// The superblock, to change it. Marks its copies on the device as stale.
     pub(super) const fn superblock_mut(&mut self) -> &mut Superblock {
         self.stale_copies = COPIES;
         &mut self.superblock
     }
 
-    /// The entry of a volume in the superblock, to be changed.
+    /// The entry of a volume in the superblock, to change it.
     pub(super) fn entry_mut(&mut self, number: u16) -> Option<&mut VolumeEntry> {
         self.superblock.volume(number)?;
         self.superblock_mut().volumes.iter_mut().find(|entry| entry.number == number)
@@ -96,7 +96,7 @@ impl Extent {
         one.min(other)
     }
 
-    /// Number of segments that no durable superblock needs.
+    /// Number of segments that no copy of the superblock on the device needs.
     pub(super) fn free_segments(&self) -> u64 {
         let used = self.segment - self.durable_first_segment() + 1;
         let segments = self.superblock.geometry.segments;
@@ -160,7 +160,7 @@ impl Extent {
         self.offset = 0;
     }
 
-    /// Moves the head behind a batch that is durable.
+    /// Moves the head past a batch that is durable.
     pub(super) fn advance(&mut self, header: &BatchHeader) {
         assert_eq!((header.segment, header.offset), self.head(), "the batch is at the head");
         self.offset += header.len_bytes();
@@ -177,7 +177,8 @@ impl Extent {
         }
     }
 
-    /// Whether a position on the device, before an earlier `head`, is still needed.
+    /// Whether a position on the device lies between the present beginning of the log and `head`,
+    /// an earlier head.
     pub(super) fn is_needed(&self, position: u64, head: (u64, u64)) -> bool {
         let geometry = self.superblock.geometry;
         let segments = self.superblock.first_segment..=head.0;

@@ -102,7 +102,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self
     }
 
-    /// Which devices are members and hold everything.
+    /// Which devices are written: the members, or the first device of a log that was never
+    /// mirrored.
     pub fn devices(&self) -> [bool; MEMBERS_MAX] {
         targets_of(&self.superblock().members)
     }
@@ -112,9 +113,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.mirror.lost[device]
     }
 
-    /// If a device became stale and that is not recorded in the state directory yet: the remaining
-    /// members. The log writes nothing before
-    /// [`Log::confirm_loss_recorded`].
+    /// The remaining members, if a device became stale and the state directory does not record it
+    /// yet. The log writes nothing before [`Log::confirm_loss_recorded`].
     pub fn unrecorded_loss(&self) -> Option<Vec<u64>> {
         self.mirror.is_unrecorded().then(|| self.superblock().members.numbers())
     }
@@ -181,8 +181,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.mirror.is_unrecorded = true;
     }
 
-    /// Whether the member list is recorded everywhere, so that written records are durable. Until
-    /// the loss of a device is recorded, acknowledgements are deferred.
+    /// Whether a record is acknowledged as soon as it is written. False if a device became stale
+    /// and the state directory does not record it yet, or if acknowledgements wait for the
+    /// superblock that records it.
     pub const fn is_membership_recorded(&self) -> bool {
         !self.mirror.is_unrecorded() && !self.mirror.has_deferred()
     }

@@ -1,12 +1,12 @@
 //! Tracks which samples of a volume's disk are valid.
 //!
-//! A sample is valid until the first write or erase of its block. That change waits until
-//! superblocks without the sample are durable. So if a block with a valid sample differs after a
+//! A sample is valid until the first write or erase of its block. That change waits until no
+//! durable copy of the superblock has the sample. So if a block with a valid sample differs after a
 //! crash, another program has changed it, whatever was in flight.
 //!
 //! After a checkpoint of a volume, blocks without valid samples are sampled again in the
-//! background. A sample stays invalid if its block was touched since that checkpoint, or the one
-//! before it, began: the change may still be in flight to the disk.
+//! background. A block is skipped if it was touched since that checkpoint, or the one before it,
+//! began: the change may still be in flight to the disk.
 //!
 //! The price: up to 64 superblock writes between two checkpoints of a volume, each delaying the
 //! write that causes it.
@@ -28,7 +28,7 @@ struct VolumeSamples {
     touched_before: u64,
     /// Valid in a superblock on the device.
     durable: u64,
-    /// Valid in a superblock copy written since both copies were last equal.
+    /// Valid in any copy of the superblock whose write began since both copies were last equal.
     writing: u64,
     /// Number of checkpoints begun.
     epoch: u64,
@@ -106,7 +106,8 @@ impl<W> SampleTracker<W> {
         }
     }
 
-    /// Returns whether the ending checkpoint of a volume is valid, and forgets if it is not.
+    /// Returns whether the checkpoint of a volume that is ending is valid, and clears its mark if
+    /// not.
     pub(super) fn take_checkpoint_validity(&mut self, number: u16) -> bool {
         let before = self.invalid_checkpoints.len();
         self.invalid_checkpoints.retain(|other| *other != number);
@@ -170,7 +171,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return true;
         }
         self.samples.waiters.push(waiter);
-        // Otherwise a superblock without these samples is already in flight.
+        // If the superblock in memory has none of these samples, it is already due or being
+        // written.
         if in_memory != 0 {
             let entry = self.extent.entry_mut(number).expect("the volume was found");
             entry.disk.samples.valid &= !bits;
@@ -179,7 +181,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Retains all records of a volume until [`Log::end_restore`], because its disk may have lost
-    /// data that it had taken. A checkpoint in progress frees no records.
+    /// writes that it had completed. A checkpoint in progress frees no records.
     pub fn retain_records(&mut self, number: u16) {
         if let Some(volume) = self.volumes.get_mut(number) {
             volume.is_restoring = true;
@@ -220,7 +222,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Stores new samples of stale places. `epoch` is from [`Log::stale_places`].
     pub fn store_samples(&mut self, number: u16, epoch: u64, samples: Samples) {
         let Some(tracked) = self.samples.volume_mut(number) else { return };
-        // After two more checkpoints, it is unknown which blocks changed since they were sampled.
+        // After two more checkpoints, it is no longer known which blocks changed since
+        // `stale_places`.
         if tracked.epoch > epoch + 1 {
             return;
         }

@@ -1,21 +1,21 @@
-//! Log space: checkpoints free it, and three fallbacks apply when a checkpoint cannot.
+//! The space in the log: checkpoints free it, with three fallbacks if a checkpoint cannot.
 //!
 //! The log begins at the oldest record that a disk may lack. A disk that hangs or fails, or a
 //! single bad sector, therefore pins the log's beginning for all volumes. When the log is full,
-//! writes go through to their disks, but each still needs a `Forget` record if the log has older
+//! writes become write-throughs, but each still needs a `Forget` record if the log has older
 //! records of its range. Three mechanisms keep one volume from waiting for another volume's disk:
 //!
 //! - **Void**: if the disk of a volume has everything, a superblock voids all of the volume's
-//!   records so far. Its writes through then need no records, and so no space.
-//! - **Forward**: data that the disk does not take is still dirty in the pool. The log records it
-//!   again at its head, so the old records are no longer needed.
+//!   records so far. Its write-throughs then need no records, and so no space.
+//! - **Forward**: data that cannot be destaged is still dirty in the pool. It is recorded again at
+//!   the head of the log, so the old records are no longer needed.
 //! - **Fence**: if there is no space for that, the log records that the disk has everything except
-//!   some ranges. Writes through outside these ranges then need no record.
+//!   some ranges. Write-throughs outside these ranges then need no record.
 //!
 //! The last free segment is reserved for forwarding and fences. Before it is used up, writes of
-//! volumes that need space wait for a checkpoint, which ends in one of the three. If several
-//! checkpoints in a row free nothing because the disk does not flush, the writes continue; but a
-//! record that would take the space reserved for the fence itself is refused.
+//! volumes that need space wait for a checkpoint, which frees space or ends in one of the three. If
+//! several checkpoints in a row free nothing because the disk does not flush, the writes continue;
+//! but a record that would take the space reserved for the fence itself is refused.
 
 use super::extent::RESERVED_SEGMENTS;
 use super::volumes::Fence;
@@ -38,18 +38,20 @@ pub struct Checkpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum RecordOutcome {
-    /// Recorded. The log notifies the waiter once the record is durable.
+    /// Recorded. The log notifies the waiter once the record, or a superblock that replaces it, is
+    /// durable.
     Recorded,
     /// The log has no older records of the range, so no record is needed.
     Unneeded,
-    /// Not recorded. The change is valid only if the disk has it on stable storage.
+    /// Not recorded, because the log has failed, or has little space and no older records of the
+    /// volume or range. The change survives a crash only if the disk has it on stable storage.
     Refused,
     /// The disk has the change, but the log has no space to record it. The request must fail,
     /// because older records of the range would undo the change after a crash.
     NoSpace,
 }
 
-/// A position in the log: the next record, and the segment in which it lies at the earliest.
+/// A position in the log: the number of the next record, and the first segment that may hold it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     pub(super) segment: u64,
@@ -57,7 +59,7 @@ pub struct Mark {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
-    /// Records a change without payload: an erase, or that the disk has a range.
+    /// Records a change without payload: an erase, or a range whose newest content is on the disk.
     pub fn record(&mut self, entry: Entry, mut waiter: Option<W>) -> RecordOutcome {
         assert!(entry.kind != RecordKind::Write, "a write has a payload");
         let range = entry.range;
@@ -127,12 +129,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         Mark { segment: self.extent.head().0, record: self.volumes.next_record() }
     }
 
-    /// Voids the records of a volume before the mark. The caller guarantees that everything known
-    /// of the volume is on its disk's stable storage, or was recorded after the mark and is
-    /// durable.
+    /// Voids the records of a volume before the mark. The caller guarantees that all data of the
+    /// volume is on its disk's stable storage, or was recorded after the mark and is durable.
     ///
-    /// If some records before the mark never became durable, the remaining ones could otherwise
-    /// undo records after it.
+    /// Otherwise, if a record before the mark was lost before it became durable, the older records
+    /// that it superseded could undo newer data after a crash.
     pub fn void_records_before(&mut self, number: u16, mark: Mark) {
         assert!(mark.record <= self.next_record(), "the mark belongs to this log");
         assert!(mark.segment <= self.extent.head().0, "the mark is not ahead of the log");
@@ -153,7 +154,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         has_space || self.admit_write_through(number, waiter) != Admission::Wait
     }
 
-    /// Admits a write through to the disk when the log has no space for it, or makes it wait for a
+    /// Admits a write-through when the log has no space for the write, or makes it wait for a
     /// checkpoint, so that its record does not take the last space.
     pub(super) fn admit_write_through(&mut self, number: u16, waiter: W) -> Admission {
         let Some(volume) = self.volumes.get(number) else { return Admission::Full };
@@ -178,8 +179,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
-    /// Marks a volume as clean: its disk has everything on stable storage, and nothing more is
-    /// recorded.
+    /// Marks a volume as clean: its disk has everything on stable storage, and the caller records
+    /// nothing more.
     pub fn mark_clean(&mut self, number: u16) {
         if let Some(volume) = self.volumes.get_mut(number) {
             volume.needed = None;
@@ -195,8 +196,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             && self.volumes.may_begin_checkpoint()
     }
 
-    /// Whether a failing or slow disk pins the log, so that a checkpoint of the other volumes frees
-    /// little space.
+    /// Whether the next checkpoint is not urgent: no writer waits for one, and a failing or slow
+    /// disk pins the log, so that a checkpoint of the other volumes frees little space.
     pub fn is_blocked(&self) -> bool {
         self.checkpoint_waiters.is_empty() && self.volumes.is_blocked()
     }
@@ -280,8 +281,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// except the ranges in `kept`, which are sorted and disjoint.
     ///
     /// Returns false if there is no space, or if the volume has changed since `since`. Leaves space
-    /// for another, smaller fence, unless `is_last` is set: then the data in `kept` is lost in
-    /// memory and on the disk, so no later fence can be smaller.
+    /// for another fence with at most as many ranges, unless `is_last` is set: then the data in
+    /// `kept` is lost in memory and on the disk, so a smaller fence never follows.
     pub fn fence(&mut self, number: u16, since: u64, kept: &[ByteRange], is_last: bool) -> bool {
         let size_bytes = self.superblock().volume(number).map(|volume| volume.size_bytes);
         let (Some(size_bytes), Some(volume)) = (size_bytes, self.volumes.get(number)) else {
@@ -326,7 +327,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.extent.head()
     }
 
-    /// Whether a position on the device, before an earlier `head`, is still needed.
+    /// Whether a position on the device lies between the present beginning of the log and `head`,
+    /// an earlier result of [`Log::head`].
     pub fn is_needed(&self, position: u64, head: (u64, u64)) -> bool {
         self.extent.is_needed(position, head)
     }

@@ -10,12 +10,12 @@ use forebay_types::ByteRange;
 pub(super) struct Fence {
     /// Sorted and disjoint.
     pub kept: Vec<ByteRange>,
-    /// The record before which all records must be durable for the fence to be effective.
+    /// The fence is effective once all records before this number are durable.
     pub from: u64,
 }
 
 impl Fence {
-    /// Removes a range that a [`RecordKind::Forget`] record just before `from` covers.
+    /// Removes a range, which a [`RecordKind::Forget`] record with the number `from - 1` covers.
     fn narrow(&mut self, forgotten: ByteRange, from: u64) {
         let (start, end) = (forgotten.offset, forgotten.end());
         let rest = self.kept.iter().flat_map(|kept| {
@@ -39,7 +39,7 @@ pub(super) struct Volume {
     pub records_end: u64,
     /// One more than the number of its newest record that is not a [`RecordKind::Forget`].
     pub changes_end: u64,
-    /// Whether recovered records are missing in the pool, so that a flush does not cover them.
+    /// Whether some recovered records are not in the pool yet, so that a flush does not cover them.
     pub is_restoring: bool,
     /// The start of the checkpoint in progress, if any.
     pub checkpoint: Option<Mark>,
@@ -70,7 +70,7 @@ impl Volume {
         self.needed.is_some() && !self.is_restoring && self.checkpoint.is_none()
     }
 
-    /// Drops the need for records before a mark. Later ones stay needed, if there are any.
+    /// Records before the mark are no longer needed. Later ones, if any, stay needed.
     pub(super) fn need_since(&mut self, mark: Mark, first_segment: u64) {
         let needed = mark.segment.max(first_segment);
         self.needed = (self.records_end > mark.record).then_some(needed);
@@ -86,7 +86,7 @@ pub(super) struct Volumes {
 
 impl Volumes {
     /// The volumes of a superblock, none of which has records yet. `next_record` is the number of
-    /// the first record.
+    /// the next record.
     pub(super) fn new(superblock: &Superblock, next_record: u64) -> Self {
         let volumes = superblock.volumes.iter().map(|volume| Volume::new(volume.number));
         Self { volumes: volumes.collect(), next_record }
@@ -173,7 +173,7 @@ impl Volumes {
             .is_some_and(|volume| volume.needed.is_none() && volume.records_end <= void_before)
     }
 
-    /// Whether the fence of a volume is effective and excludes a range. All records before
+    /// Whether the fence of a volume is effective and keeps no part of a range. All records before
     /// `durable_end` are durable.
     pub(super) fn is_fenced_off(&self, number: u16, range: ByteRange, durable_end: u64) -> bool {
         let fence = self.get(number).and_then(|volume| volume.fence.as_ref());

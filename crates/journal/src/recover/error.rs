@@ -13,7 +13,7 @@ pub enum RecoverError {
     Superblock(SuperblockInvalid),
     /// The device holds a log of another kind.
     Kind(LogKind),
-    /// The device is smaller than when the journal was created, in bytes.
+    /// The device is smaller than when the journal was created; sizes in bytes.
     Truncated {
         /// The size at creation.
         expected: u64,

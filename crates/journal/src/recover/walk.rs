@@ -1,4 +1,4 @@
-//! Walks a log from batch to batch, on one or two devices, and judges where it ends.
+//! Walks a log from batch to batch, on one or two devices, and determines where it ends.
 
 use super::{Damage, Found, FoundRecord, ReadAt};
 use crate::image::retain_newest;
@@ -16,7 +16,7 @@ const RECORDS_MIN: usize = 1 << 18;
 type Extents = Vec<(u64, u64)>;
 
 /// Walks the log that `superblock` describes, on one or two devices that are in sync except for
-/// damage. Also returns where the log lies, and the batches that one device lacks and the other
+/// damage. Also returns the extents of the log, and the batches that one device lacks and the other
 /// has.
 pub(crate) fn walk(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
@@ -31,7 +31,7 @@ pub(crate) fn walk(
     records.retain(|found| counts(found.record.volume));
     records.shrink_to_fit();
     if found.superblock.is_clean {
-        // Only the end of the log was of interest.
+        // A clean log has nothing to recover; only its end is needed.
         found.records.clear();
         found.damage.clear();
         lags.clear();
@@ -88,7 +88,7 @@ struct Walk<'a> {
 
 /// What a place in the log holds.
 enum At {
-    /// A batch with this header, sound or with damaged payload.
+    /// A batch with this header, intact or with damaged payload.
     Batch(BatchHeader, Result<(), BatchInvalid>),
     /// No valid batch.
     Nothing,
@@ -157,8 +157,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The number of batches that are known to have existed: those that a later generation found
-    /// at its start, as long as the log still begins before that generation.
+    /// The number of batches that are known to have been durable: all before the first batch of the
+    /// newest generation, if the log begins before that generation's segment; otherwise zero.
     fn known_batches(&self) -> u64 {
         let Superblock { starts, first_segment, .. } = &self.found.superblock;
         let later = starts.last().filter(|start| start.segment > *first_segment);
@@ -197,7 +197,7 @@ impl<'a> Walk<'a> {
         best
     }
 
-    /// The batch at a place that continues the log, from any device that has it undamaged.
+    /// The batch at a place that continues the log, from the first device that has it undamaged.
     fn batch_at(
         &mut self,
         segment: u64,
@@ -218,7 +218,8 @@ impl<'a> Walk<'a> {
                 (None, _) | (_, At::Batch(_, Ok(()))) => true,
                 (Some((_, At::Batch(..))), _) => false,
                 (_, At::Batch(..)) => true,
-                // A readable device without a batch there shows the end of the log.
+                // A readable device without a batch there shows the end of the log, because each
+                // device has every acknowledged batch.
                 (Some((_, first)), At::Nothing) => matches!(first, At::Unreadable),
                 (Some(_), At::Unreadable) => false,
             };
