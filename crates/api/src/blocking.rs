@@ -28,7 +28,7 @@ impl BlockingClient {
     /// See [`Client::status`].
     ///
     /// # Errors
-    /// See [`ClientError`]; so for all requests.
+    /// See [`ClientError`].
     pub fn status(&self) -> Result<Status> {
         self.runtime.block_on(self.client.status())
     }

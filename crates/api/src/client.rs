@@ -1,7 +1,7 @@
 //! The client: one connection per request over the control socket.
 //!
-//! Requests are rare, so the client keeps no connection open between them. It holds only a path,
-//! and so also reaches a restarted server.
+//! Requests are rare, so the client keeps no connection open between them. It stores only the
+//! socket's path, so it also reaches a restarted server.
 
 use crate::{
     AddVolume, DrillReport, ErrorBody, Event, Problem, Progress, Status, VolumeList,
@@ -38,8 +38,8 @@ struct Timeouts {
     query: Duration,
     /// For the answer to a short request. Adding a volume opens a disk, which may have to spin up.
     request: Duration,
-    /// Between two lines of a stream. The server sends one per second; older versions were silent
-    /// as long as the disk.
+    /// Between two lines of a stream. The server sends one per second; older versions sent none
+    /// while the disk did not answer.
     line: Duration,
 }
 

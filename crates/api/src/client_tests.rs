@@ -96,7 +96,7 @@ fn silence<T>(bytes: &str, ask: impl AsyncFn(&Client) -> Result<T>) -> ClientErr
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(bytes.as_bytes()).unwrap();
-        // Ends when the client gives up.
+        // Ends when the client closes the connection.
         let _ = stream.read_to_end(&mut Vec::new());
         drop(directory);
     });

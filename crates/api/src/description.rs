@@ -1,5 +1,5 @@
-//! The OpenAPI description of the control API. Each function here carries the description of one
-//! request, and is never called.
+//! The OpenAPI description of the control API. The attributes of each function here describe one
+//! request; the function is never called.
 #![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{

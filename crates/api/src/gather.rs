@@ -40,7 +40,7 @@ pub struct GatherStatus {
     pub measured_below_bytes: Option<u64>,
     /// The fixed cost of an I/O, in microseconds.
     pub fixed_us: Option<f64>,
-    /// The transfer rate; null also if no size took longer than another.
+    /// The transfer rate; null also if larger I/Os took no longer than smaller ones.
     pub bytes_per_second: Option<u64>,
     /// Why the last measurement was not made; null if it was.
     pub not_measured: Option<String>,

@@ -1,7 +1,7 @@
 //! The status of journals.
 //!
-//! A manager fills in [`JournalFigures`]; [`JournalStatus`] is the form in the API. The conversion
-//! between them alone decides the state.
+//! A manager fills in [`JournalFigures`]; [`JournalStatus`] is the form in the API. Only the
+//! conversion between them decides the state.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -83,7 +83,7 @@ pub struct UnservedWrites {
     pub bytes: u64,
 }
 
-/// A journal as a manager sees it. For the fields see [`JournalStatus`].
+/// The figures of a journal, from which a manager's [`JournalStatus`] is made.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JournalFigures {
     /// See [`JournalStatus::name`].

@@ -201,9 +201,9 @@ pub struct VolumeStatus {
     pub latency: Latencies,
 }
 
-/// The counters of a volume since it was added. A request is one request of a client; a part is the
-/// piece of it in one region of about 1 MiB; a line is 4 KiB. Each is counted once, however often
-/// it was retried. Hits, partial hits and misses of reads add up to the reads.
+/// The counters of a volume since it was added. A part is the piece of a request in one region of
+/// about 1 MiB; a line is 4 KiB. Requests, parts and lines are counted once, however often they are
+/// retried. Hits, partial hits and misses of reads add up to the reads.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
     /// Reads by clients.

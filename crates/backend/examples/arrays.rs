@@ -5,8 +5,8 @@
 //! Each line of FILE is a pattern, `LEVEL DRIVES CHUNK_KIB DEGRADED MS ORDER KIND SIZE_KIB DEPTH
 //! COUNT [KB_PER_S]`: MS is the time of a drive per I/O, ORDER is `sequential` or `random`, KIND
 //! `read` or `write`, and the last field a measured rate, in thousands of bytes per second. A
-//! leading word `measured` and other lines are ignored. Fails if the model is not within 25 % of
-//! the measurement.
+//! leading word `measured` is ignored, and so are lines that are not patterns. Fails if the model
+//! is not within 25 % of the measurement.
 
 use forebay_backend::IoKind;
 use forebay_backend::model::{ArrayModel, ArraySpec, DiskModel, Drive, Level};

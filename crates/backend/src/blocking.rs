@@ -4,9 +4,9 @@ use crate::{AlignedBuffer, Backend, Buffer, Completion, CompletionSink, Io, IoKi
 use forebay_types::{IoResult, SECTOR_BYTES};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Blocking calls to a backend. Writes consist of whole blocks, and buffers have the alignment of
-/// the backend's description; [`crate::AlignedBuffer`] always does. [`Blocking::read`] and
-/// [`Blocking::read_many`] accept any sectors.
+/// Blocking calls to a backend. Writes must consist of whole blocks, and buffers must have the
+/// alignment that the backend's description requires; an [`AlignedBuffer`] has it.
+/// [`Blocking::read`] and [`Blocking::read_many`] also accept parts of blocks, in whole sectors.
 pub struct Blocking<'a> {
     backend: &'a dyn Backend,
 }
@@ -180,7 +180,7 @@ impl Drop for Reading {
     }
 }
 
-/// Waits for a number of I/Os, tagged from 0.
+/// Waits for a number of I/Os, whose tags count from 0.
 pub struct Wait {
     answers: Mutex<Answers>,
     answered: Condvar,
@@ -189,7 +189,7 @@ pub struct Wait {
 struct Answers {
     results: Vec<Option<IoResult>>,
     missing: usize,
-    /// Whether a thread waits, which the last answer then wakes.
+    /// Whether a thread waits, so that the last answer must wake it.
     is_awaited: bool,
 }
 

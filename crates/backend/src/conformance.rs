@@ -70,7 +70,7 @@ impl<'a> Suite<'a> {
     }
 
     fn assert_reads(&self, offset: u64, expected: &[u8], after: &str) {
-        // Filled, so that a read that does nothing is detected.
+        // Filled, so that a read that transfers nothing is detected.
         let mut bytes = AlignedBuffer::new(expected.len());
         bytes.fill(0xA5);
         let result = self.blocking.read(offset, &mut bytes);
@@ -108,7 +108,7 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// One range in more buffers than one system call accepts, of different sizes.
+    /// Transfers one range with more buffers than one system call accepts, of different sizes.
     fn buffers(&self) {
         let mut random = Random::new(3);
         let units: Vec<u64> = (0..1100).map(|_| 1 + random.below(3)).collect();
@@ -168,7 +168,7 @@ impl<'a> Suite<'a> {
         for unmap in [false, true] {
             let mut expected = pattern(7, 1 << 20);
             self.write(0, &expected);
-            // Whole chunks; and with both edges inside a page, if the alignment permits.
+            // An aligned range, and one with both ends inside a page if the alignment permits.
             for (offset, len) in [(256 << 10, 64 << 10), (self.alignment, 300 << 10)] {
                 let result = self.blocking.zero(offset, len, unmap);
                 assert_eq!(result, Ok(()), "{}: zero {offset}+{len}", self.name);
@@ -193,7 +193,7 @@ impl<'a> Suite<'a> {
         self.assert_reads(200 << 10, &again, "a discard and a write");
     }
 
-    /// Overlapping writes, zeroes, discards, flushes and reads in sequence, against a copy.
+    /// Overlapping writes, zeroes, discards, flushes and reads in sequence, compared with a copy.
     fn random_sequence(&self) {
         let mut random = Random::new(10);
         let mut copy = pattern(11, 2 << 20);

@@ -151,7 +151,7 @@ impl Drop for Completion {
 pub struct Io {
     /// The operation.
     pub kind: IoKind,
-    /// First byte of the store.
+    /// Offset of the first byte in the store.
     pub offset: u64,
     /// Length in bytes; for reads and writes the sum of the buffers, for a flush zero.
     pub len: u64,
@@ -188,7 +188,7 @@ impl Io {
     }
 
     /// Splits the I/O into pieces of at most `bytes_max` bytes, a multiple of the sector size. It
-    /// is answered with the last piece, with the first error if any.
+    /// is answered when its last piece is, with the first error if any.
     pub(crate) fn split(self, bytes_max: u64) -> Vec<Self> {
         if self.len <= bytes_max {
             return vec![self];
@@ -247,7 +247,7 @@ pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Vec<Buf
     parts
 }
 
-/// Answers a split I/O with its last piece.
+/// Answers a split I/O when its last piece is answered.
 struct Join {
     missing: AtomicU64,
     outcome: Mutex<(Option<Completion>, IoResult)>,

@@ -1,7 +1,7 @@
 //! Backing stores: files, memory, modelled disks, NBD servers, and fault layers over them.
 //!
-//! A backend takes one [`Io`] at a time through [`Backend::submit`], returns at once, and answers
-//! later through the I/O's completion token. It never blocks its caller, and answers exactly once.
+//! [`Backend::submit`] starts one [`Io`], and never blocks its caller to wait for the store. The
+//! backend answers each I/O exactly once, through its completion token.
 //!
 //! [`open()`] creates a backend from its name; the README of this crate has the grammar of names.
 
@@ -63,8 +63,9 @@ pub struct Description {
     /// Whether [`IoKind::Zero`] is faster than writing zeroes.
     pub can_zero_fast: bool,
     /// The block size, in bytes: a power of two from 512 to 64 KiB. Offsets and lengths of all I/O
-    /// except a flush are multiples of it; so are the address and length of each buffer, up to
-    /// 4096. The driver ensures this (`blocks.rs` of the volume crate).
+    /// except a flush are multiples of it; the address and length of each buffer are multiples of
+    /// it or of 4096, whichever is smaller. The driver ensures this (`blocks.rs` of the volume
+    /// crate).
     pub alignment_bytes: u32,
 }
 
@@ -88,7 +89,8 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// The backend below a layer. It answers the queries below unless the layer does.
+    /// The backend below a layer. The methods after this one call it, unless the layer implements
+    /// them.
     fn below(&self) -> Option<&dyn Backend> {
         None
     }

@@ -4,8 +4,8 @@
 //! One bit per chunk of 64 KiB records whether it was ever written, so that unwritten chunks cost
 //! nothing to read. The submitting thread performs the I/O.
 //!
-//! Invariant: a chunk whose bit is clear reads as zeroes. A chunk is copied under its lock (one
-//! lock for every 64th chunk), so no read returns a torn sector; an I/O over several chunks is not
+//! Invariant: a chunk whose bit is clear reads as zeroes. A chunk is copied under its lock (every
+//! 64th chunk shares one), so no read returns a torn sector; an I/O over several chunks is not
 //! atomic, as on any disk.
 
 use crate::count::{IoCount, IoCounter};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CHUNK_BYTES: u64 = 64 << 10;
 /// The granularity in which memory is returned, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// Locks shared by all chunks: more than concurrently copying threads.
+/// Locks shared by all chunks: more than threads that copy at the same time.
 const LOCK_COUNT: usize = 64;
 
 /// Why a memory disk cannot be created.
@@ -123,7 +123,7 @@ impl MemoryBackend {
     /// A disk of `size_bytes` zeroes.
     ///
     /// # Errors
-    /// When the size is zero, not a multiple of 512, or more than can be mapped.
+    /// If the size is zero, not a multiple of 512, or more than can be mapped.
     pub fn new(size_bytes: u64) -> Result<Self, MemoryError> {
         if size_bytes == 0 || !size_bytes.is_multiple_of(SECTOR_BYTES) {
             return Err(MemoryError::Size { size_bytes });
@@ -191,8 +191,8 @@ impl MemoryBackend {
             // SAFETY: both are `len` valid bytes, and the mapping overlaps no buffer.
             unsafe { buffer.copy_from_nonoverlapping(from, len) }
         } else {
-            // SAFETY: guaranteed by the caller. Avoiding the read saves the kernel a page of
-            // zeroes.
+            // SAFETY: guaranteed by the caller. A read of the mapping would make the kernel map
+            // pages of zeroes.
             unsafe { buffer.write_bytes(0, len) }
         }
     }

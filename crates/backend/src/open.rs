@@ -7,7 +7,7 @@
 //!         | model:hdd?OPTION=VALUE&…               a modelled hard disk  (size= or backing=)
 //!         | model:ssd?OPTION=VALUE&…               a modelled flash disk (size= or backing=)
 //!         | model:fixed?OPTION=VALUE&…             a disk that takes the same time for each I/O
-//!         | model:raid5?OPTION=VALUE&…             an array of them; raid0, 1, 5, 6 and 10
+//!         | model:raid5?OPTION=VALUE&…             an array of disks; raid0, 1, 5, 6 and 10
 //!         | nbd://HOST[:PORT]/EXPORT               an export of an NBD server
 //!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
 //!         | LAYER(OPTION=VALUE,…):BACKEND          a layer over any of these

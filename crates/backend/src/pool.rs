@@ -1,7 +1,7 @@
 //! A thread pool for stores with blocking calls.
 //!
-//! A thread is started when all others are busy, up to a limit. All end with the pool. The queue is
-//! unbounded: the I/O in flight is limited where requests enter.
+//! A thread is started when all others are busy, up to a limit. All threads end with the pool. The
+//! queue is unbounded: the I/O in flight is limited where requests enter.
 
 use crate::{Io, sync::lock};
 use forebay_types::IoError;

@@ -2,8 +2,8 @@
 
 use forebay_types::Size;
 
-/// Why the name of an open store no longer leads to it as it was opened. Writes may still succeed,
-/// but the next process will not find them.
+/// Why the path of an open store no longer leads to the store as it was opened. Writes may still
+/// succeed, but the next process will not find them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Displaced {
     /// The path does not exist.

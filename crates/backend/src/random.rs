@@ -1,7 +1,7 @@
 //! Repeatable random numbers for models, fault layers and tests: a seed determines the sequence.
 
-/// SplitMix64: a generator of 64-bit numbers with 64 bits of state. Good enough for faults; not for
-/// secrets.
+/// SplitMix64: a generator of 64-bit numbers with 64 bits of state. It suffices for fault
+/// injection, but not for secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

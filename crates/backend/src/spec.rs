@@ -147,7 +147,7 @@ pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
 pub(crate) struct Fields<'a> {
     what: &'a str,
     fields: Vec<(&'a str, String)>,
-    /// The prefix of all keys in queries.
+    /// Put before each key that is queried.
     prefix: &'static str,
 }
 

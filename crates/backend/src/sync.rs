@@ -1,7 +1,7 @@
 //! Locks that ignore poisoning.
 //!
 //! A panic in one thread must not stop the others. The data behind the locks of this crate is
-//! consistent between any two statements that can panic, so a poisoned lock is usable.
+//! consistent wherever a statement can panic, so a poisoned lock is usable.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

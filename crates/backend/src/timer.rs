@@ -13,8 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Spin instead of sleeping this long before an event. A sleep overruns by about this much on an
-/// idle machine; spinning longer would take the core from the thread that handles the event.
+/// How long before an event the thread begins to spin instead of sleeping. A sleep overruns by
+/// about this much on an idle machine; spinning longer would take the core from the thread that
+/// handles the event.
 const SPIN_NS: u64 = 5_000;
 
 /// A scheduled action.

@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// An operation counts down in this many steps.
 pub const STEPS: u64 = 4;
 
-/// Its process id, which no Linux process can have.
+/// The process id in its status, which no Linux process can have.
 pub const PID: u32 = i32::MAX as u32;
 
 /// The list of volumes, and a switch that pauses operations.
@@ -77,7 +77,7 @@ impl FakeManager {
         drop(self.changed.wait_while(state, |state| !state.is_stopped));
     }
 
-    /// A panic that poisoned the lock was deliberate, and changed no state.
+    /// Locks the state. Ignores poisoning: the panics of tests are deliberate, and change no state.
     fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,7 +211,7 @@ impl Manager for FakeManager {
         self.flush_volume(name, progress)
     }
 
-    /// Returns rounded values of a hard disk.
+    /// Sets and returns rounded values of a hard disk.
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
         self.check(name)?;
         let mut state = self.lock();

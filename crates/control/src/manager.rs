@@ -9,8 +9,8 @@ pub type ProgressFn<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
 /// The daemon, as the control server sees it.
 ///
-/// The server guarantees that specifications and changes are valid by themselves and not empty, and
-/// that every method is called on a thread that may block.
+/// The server guarantees that each specification or change is valid by itself, that no change is
+/// empty, and that every method is called on a thread that may block.
 ///
 /// The manager accepts concurrent calls from several threads. An error is a [`Problem`] that names
 /// its subject and the remedy. An operation continues when its client has disconnected.
@@ -29,7 +29,8 @@ pub trait Manager: Send + Sync {
     /// opened.
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem>;
 
-    /// Changes settings of a volume while it is served. See [`VolumeSpec::with`] for fixed ones.
+    /// Changes settings of a volume while it is served. [`VolumeSpec::with`] refuses those that are
+    /// fixed.
     ///
     /// # Errors
     /// There is no such volume, or the result is invalid, such as write-back without protection.
@@ -56,7 +57,7 @@ pub trait Manager: Send + Sync {
     /// Measures the size below which writes of the volume are worth gathering. Takes some seconds.
     ///
     /// # Errors
-    /// There is no such volume, its clients never pause, or its disk cannot be measured.
+    /// There is no such volume, it always has requests in flight, or its disk cannot be measured.
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem>;
 
     /// Rehearses a power failure, stores the report, and returns it.

@@ -22,7 +22,8 @@ use tokio::{sync::Semaphore, task::spawn_blocking};
 
 /// Largest request body, in bytes: the longest backing, journal and description, escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
-/// Limit of concurrent long operations. Each occupies a thread while it waits for disks.
+/// Limit of concurrent operations that answer with a stream of events. Each occupies a thread while
+/// it waits for disks.
 pub const LONG_OPERATIONS_MAX: usize = 64;
 
 /// The state shared by all handlers.

@@ -2,14 +2,14 @@
 //!
 //! A socket file outlives the process that bound it. At its start, a daemon replaces the stale
 //! socket file of a killed process. It removes nothing else: no other file, link or directory, and
-//! no socket that a process still has.
+//! no socket that a process still uses.
 //!
 //! The file is checked and removed through one handle, which keeps its inode number from being
 //! reused. A stale socket file stays stale, because each bind creates a new inode. So after the
 //! check only the path can change. Therefore the file is first moved to a private name, and moved
-//! back if it is a different file. Two races remain: a bind by another program between the moment
-//! when the kernel creates its file and the moment when it lists the socket; and, in another
-//! network namespace, the time until that program listens.
+//! back if it is a different file. Two races remain. A file that another program has just bound
+//! looks stale until the kernel lists the socket in `/proc`; if that program is in another network
+//! namespace, until it listens.
 
 use forebay_types::{Fault, Remedy};
 use rustix::{
@@ -39,7 +39,7 @@ const BOUND_SOCKETS: &str = "/proc/self/net/unix";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// Another process has a socket there.
+    /// A socket that another process uses is there.
     #[error("another program listens at {}", path.display())]
     InUse {
         /// The path.
@@ -179,7 +179,7 @@ impl Handle {
         (self.stat.st_dev, self.stat.st_ino) == (stat.st_dev, stat.st_ino)
     }
 
-    /// Checks that this is a stale socket, which no process has.
+    /// Checks that this is a stale socket, which no process uses.
     fn check_stale(&self, path: &Path) -> Result<(), SocketError> {
         let found = match FileType::from_raw_mode(self.stat.st_mode) {
             // A socket that is bound but does not listen yet refuses connections like a stale one.

@@ -72,14 +72,15 @@ impl Fault for ControlError {
 pub struct StateDir {
     path: PathBuf,
     /// The kernel releases the lock when the process ends for any reason, so a lock never outlives
-    /// its daemon. The file has the daemon's process id, and is emptied at an orderly end.
+    /// its daemon. The file contains the daemon's process id, and is emptied at an orderly end.
     lock: File,
     was_killed: bool,
 }
 
 impl Drop for StateDir {
     fn drop(&mut self) {
-        // On failure, the next daemon waits longer than it must for addresses that are in use.
+        // On failure, the next daemon concludes that this one was killed, and waits longer than it
+        // must for addresses that are in use.
         let _ = self.lock.set_len(0);
     }
 }
@@ -130,7 +131,8 @@ impl StateDir {
             Err(TryLockError::Error(source)) => return Err(files(source)),
         }
         let was_killed = lock.metadata().map_err(files)?.len() > 0;
-        // The process id is only for messages; the lock alone counts.
+        // The process id is for messages, and the file's length for `was_killed`. Only the lock
+        // excludes other daemons.
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(files)?;
         Ok(Self { path, lock, was_killed })
     }

@@ -23,8 +23,8 @@ const PROGRESS_MILLISECONDS_MIN: u64 = 100;
 /// The longest interval between lines of progress, which show the client that the server is alive.
 const PROGRESS_MILLISECONDS_MAX: u64 = 1000;
 
-/// Runs `operation` on its own thread and answers with its events. If it fails before any progress,
-/// answers with an HTTP status instead.
+/// Runs `operation` on its own thread and answers with its events. If it fails before any progress
+/// and within the longest interval, answers with an HTTP status instead.
 pub(crate) async fn answer<F>(operation: F) -> Response
 where
     F: FnOnce(ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,

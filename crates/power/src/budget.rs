@@ -1,14 +1,15 @@
-//! The limit of dirty data that a dump can save while the battery lasts.
+//! The amount of dirty data that a dump can save while the battery lasts.
 
 use std::fmt;
 
 /// Dirty bytes that can be dumped to the vault on battery: the vault's speed times the usable
-/// runtime. The usable runtime is the trusted runtime less the margin, but at most half of it: a
-/// plan that needs the last second of a battery fails.
+/// runtime. The usable runtime is the trusted runtime less the margin, but at most half of the
+/// trusted runtime: a dump planned to last until the battery is empty would fail.
 ///
 /// `vault_bytes_per_second` is measured. `runtime_seconds` is reported by the UPS, of which
 /// `trusted_percent` (1 to 100) is trusted, because batteries age before the UPS notices. Without
-/// speed or runtime, or with a margin above the runtime, the result is 0: nothing may be dirty.
+/// speed or runtime, or if the margin is not below the trusted runtime, the result is 0: nothing
+/// may be dirty.
 pub fn budget(
     vault_bytes_per_second: u64,
     runtime_seconds: u32,

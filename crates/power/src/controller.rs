@@ -16,7 +16,8 @@ use crate::budget::dump_ms;
 use crate::ups::Ups;
 use crate::{Critical, Expression, Forecast, Observation, PowerState, Reading, Rules, budget};
 
-/// Start of the controller's clock in milliseconds, so that the times of old readings are positive.
+/// Start of the controller's clock in milliseconds, so that subtracting the age of a reading does
+/// not underflow.
 const START_MS: u64 = 1 << 48;
 
 /// Largest accepted jump of the clock in milliseconds: 34 years.
@@ -32,7 +33,7 @@ pub struct Exposure {
     pub vault_bytes_per_second: Option<u64>,
 }
 
-/// What to do.
+/// What the caller has to do now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// Whether writes may be acknowledged from memory.
@@ -76,12 +77,12 @@ pub struct PowerController {
 struct Remaining {
     /// `u64::MAX` on mains power.
     ms: u64,
-    /// Whether this is based on a recent reading rather than an assumption.
+    /// False if a UPS in an unknown state was not on battery, so that `ms` is an assumption.
     known: bool,
 }
 
 impl PowerController {
-    /// A controller without readings, which allows nothing.
+    /// A controller without readings, which does not allow write-back.
     pub fn new(expression: Expression, rules: Rules) -> Self {
         let upses = vec![Ups::default(); expression.names().len()];
         Self {
@@ -162,9 +163,10 @@ impl PowerController {
         }
     }
 
-    /// The combined state of all UPSes: the worst state among the best `needed` ones, corrected by
-    /// the remaining time. The correction matters for a UPS that is off: beside one on mains power
-    /// it does no harm, but beside one on battery it is no help.
+    /// The combined state of all UPSes: in each group the worst of the best `needed` states,
+    /// corrected by the remaining time. The correction matters for a UPS that is switched off: its
+    /// state counts as better than on battery, although it cannot supply the machine when mains
+    /// fails.
     fn combined_state(&self, remaining: Remaining) -> PowerState {
         let states: Vec<PowerState> = self.states().collect();
         let decisive = self.expression.smallest(|index| (states[index].rank(), index)).1;
@@ -190,8 +192,9 @@ impl PowerController {
 
     /// How long power lasts.
     ///
-    /// A silent UPS is assumed to run on battery since its last reading. If the expression does not
-    /// need all UPSes, and mains has failed at any of them, a silent one is assumed to be empty.
+    /// A silent UPS is assumed to run on battery since its last reading. If mains has failed at any
+    /// UPS, and a group does not need all its UPSes, a silent one that was not on battery is
+    /// assumed to be empty.
     fn remaining(&self) -> Remaining {
         let failing = self.is_mains_failing();
         let states: Vec<PowerState> = self.states().collect();

@@ -1,8 +1,8 @@
 //! Which UPSes the machine needs: `rack-a`, `rack-a and rack-b`, `any 1 of (rack-a, rack-b)`,
 //! `2 of (a, b, c)`.
 //!
-//! Every group has the form "N of these": `and` needs all, `or` needs one. The caller folds values
-//! of its choice from the leaves up.
+//! Every group has the form "N of these": `and` needs all, `or` needs one. [`Expression::fold`]
+//! computes a value of any type from the leaves up.
 //!
 //! Mixing `and` and `or` requires parentheses, because users disagree about precedence. A UPS may
 //! not appear twice in a group: it would count as two but fail as one.
@@ -92,13 +92,13 @@ impl Expression {
     }
 
     /// Folds the expression: `leaf` returns the value of a UPS by its index; `group` combines the
-    /// values of a group, of which the given number is needed (from 1 to all).
+    /// values of a group, and gets the number of them that are needed (from 1 to all).
     pub fn fold<T>(&self, leaf: impl Fn(usize) -> T, group: impl Fn(usize, Vec<T>) -> T) -> T {
         fold(&self.root, &leaf, &group)
     }
 
-    /// Folds with the `needed`-th smallest value of each group. With a severity as the value, the
-    /// result is the severity of the whole.
+    /// Folds with the `needed`-th smallest value of each group. If the value is a severity, the
+    /// result is the severity of the whole expression.
     pub fn smallest<T: Ord>(&self, leaf: impl Fn(usize) -> T) -> T {
         self.fold(leaf, |needed, mut values| {
             values.sort_unstable();
@@ -244,7 +244,7 @@ impl Parser {
             return Err(fail(self.column(), message, "simplify the expression"));
         }
         let mut places = vec![self.column()];
-        let mut nodes = vec![self.thing(depth)?];
+        let mut nodes = vec![self.term(depth)?];
         let mut joined_by = None;
         loop {
             let column = self.column();
@@ -261,7 +261,7 @@ impl Parser {
             }
             joined_by = Some(word);
             places.push(self.column());
-            nodes.push(self.thing(depth)?);
+            nodes.push(self.term(depth)?);
         }
         let needed = if joined_by == Some("or") { 1 } else { nodes.len() };
         self.group(needed, nodes, &places)
@@ -288,7 +288,7 @@ impl Parser {
         }
     }
 
-    fn thing(&mut self, depth: usize) -> Result<Node, ExpressionError> {
+    fn term(&mut self, depth: usize) -> Result<Node, ExpressionError> {
         let any = self.take_word("any");
         let column = self.column();
         match self.peek().cloned() {

@@ -72,7 +72,7 @@ pub enum Unknown {
     Stale(u64),
     /// The driver could not read the UPS.
     ReadFailed(ReadError),
-    /// A required variable is missing. For some of them, NUT can be configured with a `default.`.
+    /// A required variable is missing. NUT can be configured to report a default (`default.NAME`).
     Missing(&'static str),
     /// A variable has an invalid value.
     Invalid(InvalidValue),

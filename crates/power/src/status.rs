@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Maximum number of unknown flags kept, to bound memory and messages.
 const UNKNOWN_FLAGS_MAX: usize = 8;
-/// Maximum length of an unknown flag in bytes.
+/// Maximum length of an unknown flag in bytes: eight characters of up to four bytes.
 const FLAG_BYTES_MAX: usize = 32;
 
 /// A known flag of `ups.status`.

@@ -14,15 +14,15 @@ pub(crate) struct Ups {
     last: Option<(u64, Reading)>,
     /// The last error, if it is newer than the reading.
     error: Option<ReadError>,
-    /// The charge has reached the upper threshold, and the UPS has been safe since.
+    /// Whether the charge has reached the upper threshold, and the UPS has been safe since.
     charged: bool,
-    /// Since when the UPS is safe and charged.
+    /// Since when the UPS has been safe and charged.
     safe_since: Option<u64>,
-    /// The last status indicated a mains failure.
+    /// Whether the last status, if not expired on delivery, indicated a mains failure.
     on_battery: bool,
-    /// When the battery would be empty if it were in use since the last reading.
+    /// When the battery would be empty if it had been in use since the last reading with a runtime.
     empty_at: Option<u64>,
-    /// Since when the state is unknown.
+    /// Since when the state has been unknown.
     unknown_since: Option<u64>,
 }
 
@@ -89,12 +89,13 @@ impl Ups {
         }
     }
 
-    /// The remaining battery time in milliseconds, if the battery is in use since the last reading.
+    /// The remaining battery time in milliseconds, if the battery has been in use since the last
+    /// reading.
     pub(crate) fn left_ms(&self, now: u64) -> Option<u64> {
         self.empty_at.map(|empty| empty.saturating_sub(now))
     }
 
-    /// Whether the last valid reading indicated a mains failure.
+    /// Whether the last reading that had not expired on delivery indicated a mains failure.
     pub(crate) fn is_on_battery(&self) -> bool {
         self.on_battery
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout after which the test fails.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Poll interval of the probe, which measures when the server knows of an event.
+/// Poll interval of the probe, which measures when the server reports an event.
 const PROBE: Duration = Duration::from_millis(20);
 /// Repetitions of each event, of about five seconds each.
 const ROUNDS: u64 = 2;

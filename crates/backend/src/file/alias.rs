@@ -7,9 +7,9 @@
 //! So each open follows sysfs down to the files below the store and up to the loop devices over it,
 //! and refuses the store if one of them is in use.
 //!
-//! A store is first opened and claimed, then followed. Of two processes that open aliases at the
-//! same time, at least one detects the other. Later attaching or mounting of an alias is not
-//! prevented, except that a file below a loop device stays locked.
+//! A store is first opened and claimed, then checked for aliases. Of two processes that open
+//! aliases at the same time, at least one detects the other. Later attaching or mounting of an
+//! alias is not prevented, except that a file below a loop device stays locked.
 
 mod kernel;
 
@@ -56,7 +56,7 @@ impl Attached {
     }
 }
 
-/// Kernel queries beside sysfs.
+/// Access to sysfs, and queries that sysfs does not answer.
 pub(super) trait Kernel {
     /// The path of sysfs.
     fn sysfs(&self) -> &Path;
@@ -67,7 +67,7 @@ pub(super) trait Kernel {
     /// Whether a block device is mounted, or claimed by a process or by another device.
     fn is_claimed(&self, device: Numbers, directory: &Path) -> bool;
 
-    /// Takes a shared lock on the file below a loop device, against writers that open the file
+    /// Takes a shared lock on the file below a loop device, to exclude writers that open the file
     /// itself. `None` if the file cannot be reached.
     ///
     /// # Errors
@@ -79,8 +79,8 @@ pub(super) trait Kernel {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Alias(pub(super) String);
 
-/// Follows an opened device, or file on the device `on`. Returns locks to hold as long as the store
-/// is open.
+/// Checks whether an opened device, or an opened file on the device `on`, is in use under another
+/// name. Returns locks to hold as long as the store is open.
 ///
 /// # Errors
 /// The store is in use under another name.

@@ -36,7 +36,7 @@ pub struct FileBackend {
     pool: Pool,
     presence: Presence,
     description: Description,
-    /// Held to lock the files below the store.
+    /// Locks on the files below the store, held as long as it is open.
     _locks: Vec<OwnedFd>,
 }
 

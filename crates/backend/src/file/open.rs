@@ -3,7 +3,8 @@
 //! The type is checked before the open, because the open of a pipe waits for its other end. The
 //! lock is taken before any I/O: an exclusive open of a block device also excludes mounts, RAID and
 //! LVM; an advisory lock on a file (`flock`) excludes other Forebays and all programs that take it.
-//! Loop devices respect neither, so aliases of the same data are searched too ([`super::alias`]).
+//! Loop devices respect neither, so the open also searches for aliases of the same data
+//! ([`super::alias`]).
 
 use super::alias::{self, Alias, FileId, Node, System};
 use crate::geometry::Sysfs;
@@ -389,14 +390,15 @@ fn direct_alignment(file: &OwnedFd, is_block: bool) -> Option<u32> {
     (magic != TMPFS && magic != RAMFS).then_some(4096)
 }
 
-/// Whether the file system can punch holes: tried past the end, where there is no data.
+/// Whether the file system can punch holes. The trial is past the end, where there is no data.
 fn can_punch(file: &OwnedFd, size_bytes: u64) -> bool {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, mode, size_bytes.next_multiple_of(4096), 4096).is_ok()
 }
 
 /// Whether the file system can zero a range without writing it. A trial would allocate space, so
-/// this is a list of file systems: ext4, XFS, btrfs, F2FS.
+/// this is a list of file systems: ext4 (and ext2 and ext3, which share its number), XFS, btrfs,
+/// F2FS.
 fn has_zero_range(file: &OwnedFd) -> bool {
     const KNOWN: [i128; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010];
     rustix::fs::fstatfs(file).is_ok_and(|fs| KNOWN.contains(&i128::from(fs.f_type)))

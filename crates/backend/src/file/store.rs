@@ -25,7 +25,8 @@ pub(super) struct Store {
     name: String,
     /// The size at open, in bytes; the file must not shrink below it.
     pub(super) size_bytes: u64,
-    /// Each is cleared once the file system turns out not to support the call.
+    /// Whether this call and the next two may be supported. Each is cleared when it turns out not
+    /// to be.
     can_punch: AtomicBool,
     can_zero_range: AtomicBool,
     can_force: AtomicBool,

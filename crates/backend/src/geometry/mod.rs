@@ -1,4 +1,4 @@
-//! Geometry of block devices, read only from sysfs, so that no disk can block it.
+//! Geometry of block devices, read from sysfs alone, so that a hanging disk cannot block it.
 //!
 //! Partitions and loop devices shift the stripes of the device below. An MD array has its own
 //! attributes; for other devices the queue limits apply, as for mkfs. Sysfs does not say where a
@@ -88,9 +88,9 @@ impl Sysfs {
         DiskGeometry { rotational, ..below.unwrap_or(own) }
     }
 
-    /// A device-mapper volume has the geometry of its limits. If each disk below has the same size,
-    /// as with multipath and encryption with a detached header, it maps those disks from their
-    /// first sector on.
+    /// A device-mapper volume has the geometry of its limits. But if each disk below it has its
+    /// size, as with multipath and encryption with a detached header, it maps the disk from the
+    /// first sector on, and has the disk's geometry.
     fn of_mapped(&self, directory: &Path, limits: &Limits, depth: usize) -> DiskGeometry {
         let own = limits.geometry();
         let below: Vec<PathBuf> = match std::fs::read_dir(directory.join("slaves")) {

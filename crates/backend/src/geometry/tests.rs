@@ -23,7 +23,7 @@ impl System {
         self.0.path().join(below)
     }
 
-    /// A device of this number, in `devices/PATH`, with files of these contents.
+    /// Adds a device with this number and these files, in `devices/PATH`.
     fn device(&self, number: &str, path: &str, files: &[(&str, &str)]) -> &Self {
         let directory = self.path("devices").join(path);
         fs::create_dir_all(&directory).unwrap();
@@ -53,7 +53,7 @@ impl System {
         Sysfs { root: self.0.path().into(), device_of_file }.of_device(major, minor)
     }
 
-    /// A disk with these limits: optimal and minimum I/O size, physical block.
+    /// The geometry of a disk with these limits: optimal and minimum I/O size, physical block.
     fn of_limits(optimal: u64, minimum: u64, physical: u64) -> DiskGeometry {
         let system = Self::new();
         let files = [
@@ -66,7 +66,7 @@ impl System {
         system.of(8, 0)
     }
 
-    /// An array of MD.
+    /// The geometry of an MD array.
     fn of_array(level: &str, disks: &str, chunk: &str, layout: &str) -> DiskGeometry {
         let system = Self::new();
         let files = [
@@ -79,7 +79,7 @@ impl System {
         system.of(9, 0)
     }
 
-    /// An array of eight disks in RAID 5 with chunks of 16 KiB, at 9:0.
+    /// A system with an array of eight disks in RAID 5 with chunks of 16 KiB, at 9:0.
     fn with_raid() -> Self {
         let system = Self::new();
         let files = [
@@ -226,7 +226,7 @@ fn a_logical_volume_uses_its_queue_limits_and_may_guess_its_offset() {
     let striped = system.of(252, 1);
     assert_eq!((striped.stripe_bytes, striped.chunk_bytes), (192 * KIB, 64 * KIB));
     assert!(!striped.offset_is_guess);
-    // Inherited, and a divisor of every offset that LVM chooses.
+    // Inherited stripes that divide every offset that LVM chooses.
     system.device("8:32", "sdc", &lv("0", "131072", "65536"));
     system.device("252:2", "dm-2", &lv("0", "131072", "65536"));
     fs::write(system.path("devices/dm-2/size"), "4096").unwrap();

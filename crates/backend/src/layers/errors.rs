@@ -98,7 +98,7 @@ pub struct Errors {
 
 struct Choice {
     random: Random,
-    /// I/Os that still pass.
+    /// Matching I/Os that still pass before the first can fail.
     pass_count: u64,
     failed_count: u64,
 }
@@ -113,7 +113,8 @@ impl Errors {
         Self { rule, is_enabled: AtomicBool::new(true), choice, inner, description }
     }
 
-    /// Switches the faults on or off. While off, I/O does not count.
+    /// Switches the faults on or off. While they are off, I/O does not count towards
+    /// [`ErrorRule::after`].
     pub fn set_enabled(&self, enabled: bool) {
         self.is_enabled.store(enabled, Ordering::Relaxed);
     }

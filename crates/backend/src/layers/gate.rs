@@ -24,7 +24,7 @@ struct State {
     closed: Kinds,
     held: VecDeque<Io>,
     are_extents_closed: bool,
-    /// Extent queries that are held.
+    /// Extent queries that have arrived and have not been passed on.
     extents_held: usize,
 }
 

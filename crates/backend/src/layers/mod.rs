@@ -1,4 +1,5 @@
-//! Fault injection: layers that stack on any backend and pass on the rest unchanged.
+//! Fault injection: layers that stack on any backend. Each affects some of the I/O, and passes on
+//! the rest unchanged.
 //!
 //! They ship with the program, so that an administrator can try the effect of a slow or failing
 //! disk on a volume. [`Gate`] is for tests only.

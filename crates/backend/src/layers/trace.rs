@@ -20,7 +20,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Queue length of the writer thread: a second of a fast volume, in 4 MiB.
+/// Queue length of the writer thread: the requests of a fast volume in a second, in 4 MiB of
+/// memory.
 const LINES_WAITING_MAX: usize = 128 << 10;
 
 /// The trace cannot be written.

@@ -1,8 +1,8 @@
 //! A disk that takes a fixed time per I/O, one I/O at a time.
 //!
-//! No real disk is like that. It isolates the layer above: the time of an array of such disks
-//! depends only on the number of I/Os and their dependencies. It equals Linux's `null_blk` with a
-//! completion time and a queue depth of one.
+//! No real disk behaves like this. It serves to test arrays: the time of an array of such disks
+//! depends only on the number of I/Os and their dependencies. Linux's `null_blk` with a completion
+//! time and a queue depth of one behaves in the same way.
 
 use super::DiskModel;
 use crate::IoKind;

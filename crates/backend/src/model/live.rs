@@ -1,8 +1,9 @@
 //! A modelled disk in real time: data from a store, timing from the model.
 //!
 //! An I/O is submitted to the model and to the store together, and answered when both have
-//! completed, so that the modelled time hides the time of the store. Its effect therefore happens
-//! at its start rather than at its end; for a caller that looks like a fast I/O with a slow answer.
+//! completed, so that the modelled time hides the time of the store. The I/O therefore takes effect
+//! when it starts rather than when it ends; for a caller, that looks like a fast I/O with a slow
+//! answer.
 
 use super::{ArraySpec, DiskModel};
 use crate::count::{IoCount, IoCounter};
@@ -69,7 +70,7 @@ impl ModelBackend {
         Self { driver, inner, count: IoCounter::default(), description, array, timer }
     }
 
-    /// The shape of the array, if it is one.
+    /// The layout of the array, if the disk is one.
     pub const fn array(&self) -> Option<&ArraySpec> {
         self.array.as_ref()
     }

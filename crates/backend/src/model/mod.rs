@@ -30,9 +30,8 @@ use forebay_types::DiskGeometry;
 
 /// The timing of a disk with a queue.
 ///
-/// Times are nanoseconds since an arbitrary epoch and never decrease. The disk catches up with the
-/// given time, so a late call has the same result as a punctual one, if nothing was to be enqueued
-/// in between.
+/// Times are nanoseconds since an arbitrary epoch and never decrease. Calls advance the disk to the
+/// given time, so a disk that is polled late gives the same answers as one polled on time.
 pub trait DiskModel: Send {
     /// Submits an I/O at `now_ns`, with an `id` of the caller's choice.
     fn enqueue(&mut self, now_ns: u64, id: u64, kind: IoKind, offset: u64, len: u64);
@@ -47,7 +46,7 @@ pub trait DiskModel: Send {
     /// Whether seeks cost time.
     fn is_rotational(&self) -> bool;
 
-    /// The shape of the array, if it is one.
+    /// The layout of the array, if the disk is one.
     fn array(&self) -> Option<&ArraySpec> {
         None
     }

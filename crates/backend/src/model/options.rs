@@ -133,7 +133,8 @@ impl<'a> ParsedName<'a> {
 }
 
 impl Kind {
-    /// The used part of `bytes`: an array uses whole stripes, at least one.
+    /// The part of `bytes` that the disk uses: an array uses whole stripes. If there is less than
+    /// one, returns `bytes`, which `make` refuses.
     fn size_within(&self, bytes: u64) -> u64 {
         match self {
             Self::Array(spec, _) if spec.size_within(bytes) > 0 => spec.size_within(bytes),

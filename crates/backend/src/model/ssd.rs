@@ -1,6 +1,7 @@
 //! An SSD: dies that work in parallel, and one shared interface.
 //!
-//! Each I/O occupies one die for its latency, and then the interface for its bytes. There is no
+//! Each I/O occupies one die for its latency, and then the interface for its bytes. The interface
+//! counts these from the arrival of the I/O, so latencies do not reduce the bandwidth. There is no
 //! garbage collection: the disk stays as fast as a new one.
 
 use super::DiskModel;

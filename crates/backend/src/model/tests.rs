@@ -34,7 +34,7 @@ fn run(
         let next_ns = model.next_completion().expect("something is in flight");
         assert!(next_ns >= now_ns, "time never goes back");
         now_ns = next_ns;
-        // The write cache may have moved the head without a waiting command.
+        // The completion may be that of a cached write, which has been answered before.
         let id = loop {
             if let Some(id) = model.pop(now_ns) {
                 break id;

@@ -25,7 +25,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Connects and opens the export, all within `time`.
+    /// Connects, and opens the export. The handshake must end within `time` of the start; see
+    /// [`Socket::connect`] for the time to connect.
     pub(super) fn connect(&self, time: Duration) -> Result<Connected, NbdError> {
         let fail = |source| NbdError::Connect { url: self.name.clone(), source };
         let deadline = Instant::now() + time;

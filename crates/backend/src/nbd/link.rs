@@ -1,8 +1,8 @@
 //! State shared by the two threads of a connection: the requests in flight.
 //!
 //! A request is tracked from [`Link::submit`] until it is answered, across reconnects. Invariants:
-//! - Only the receiving thread completes requests, and the sending thread the one it is sending: no
-//!   buffer is returned while the other thread may access it.
+//! - Only the receiving thread completes requests in flight, except the one being sent, which the
+//!   sending thread completes: no buffer is returned while the other thread may access it.
 //! - A request waits in `to_send`, is being sent, or is known to the parser of the current
 //!   connection. When the connection ends, unanswered requests return to `to_send`, in order of
 //!   submission.
@@ -34,7 +34,8 @@ pub(super) enum Work {
 /// A request in flight.
 pub(super) struct InFlight {
     pub(super) work: Work,
-    /// When it fails if there is still no connection.
+    /// When it fails if there is no connection then. Set while there is no connection, and kept
+    /// after a reconnect.
     deadline: Option<Instant>,
     /// Writes answered before its submission, which a flush covers.
     answered_writes: u64,

@@ -90,7 +90,7 @@ impl NbdBackend {
     fn submit_work(&self, work: Work) {
         let answers = lock(&self.shared.link).submit(work);
         answers.deliver();
-        // The receiver may also wait here, to reconnect.
+        // The receiving thread waits on it too, while it pauses before a reconnect.
         self.shared.wake.notify_all();
     }
 
@@ -112,8 +112,8 @@ fn describe(target: &Target, opened: &Opened) -> Description {
     }
 }
 
-/// Most servers without the rotational flag do not support it, so its absence means unknown. The
-/// default preferred size is that of the protocol, 4 KiB.
+/// The geometry that a server reports. Most servers do not support the rotational flag, so its
+/// absence means unknown. The default preferred size is that of the protocol, 4 KiB.
 fn geometry(opened: &Opened) -> DiskGeometry {
     DiskGeometry {
         optimal_bytes: u64::from(opened.block_preferred),
@@ -215,7 +215,8 @@ impl Drop for NbdBackend {
     fn drop(&mut self) {
         let mut link = lock(&self.shared.link);
         link.is_stopping = true;
-        // With nothing in flight the sender disconnects properly; otherwise end the connection now.
+        // With nothing in flight, the sending thread sends a disconnect request; otherwise end the
+        // connection now.
         if !link.in_flight.is_empty()
             && let Some(connection) = &link.connection
         {

@@ -21,7 +21,7 @@ const USER_TIMEOUT_MS: u32 = 12_000;
 /// Maximum slices per system call (`IOV_MAX`).
 const SLICES_PER_CALL_MAX: usize = 1024;
 
-/// A connected socket. Two threads may read and write it concurrently.
+/// A connected socket. One thread may send while another one receives.
 pub(super) struct Socket(OwnedFd);
 
 impl From<UnixStream> for Socket {
@@ -31,7 +31,8 @@ impl From<UnixStream> for Socket {
 }
 
 impl Socket {
-    /// Connects within `time`.
+    /// Connects. Each address of a host gets up to `time`; name resolution and a Unix socket have
+    /// no limit.
     pub(super) fn connect(address: &NbdAddress, time: Duration) -> io::Result<Self> {
         match address {
             NbdAddress::Tcp { host, port } => {
@@ -48,7 +49,8 @@ impl Socket {
         }
     }
 
-    /// Disables Nagle, and detects a dead host within seconds. Unsupported options are ignored.
+    /// Disables Nagle's algorithm, and detects a dead host within seconds. Unsupported options are
+    /// ignored.
     fn tuned(stream: TcpStream) -> Self {
         let socket = Self(stream.into());
         let _ = sockopt::set_tcp_nodelay(&socket.0, true);

@@ -30,7 +30,7 @@ pub(super) struct Shared {
     /// The export as first opened.
     pub(super) first: Opened,
     pub(super) link: Mutex<Link>,
-    /// Signals a request to send, or the end.
+    /// Signalled when there is a request to send, and at the end.
     pub(super) wake: Condvar,
     error_limiter: LogLimiter,
 }

@@ -68,7 +68,8 @@ impl NbdUrl {
         Ok(Self { address, export })
     }
 
-    /// Identifies the export independently of the URL's spelling.
+    /// Identifies the export. URLs that differ only in percent-encoding, or name the default port,
+    /// have the same identity; other names of the same host do not.
     pub(super) fn identity(&self) -> String {
         match &self.address {
             NbdAddress::Tcp { host, port } => format!("nbd:{host}:{port}/{}", self.export),

@@ -22,7 +22,7 @@ pub struct CommandSource {
     timeout: Duration,
 }
 
-/// A child process, whose process group is killed when it ends.
+/// A child process and its process group. Ending or dropping it kills the group.
 struct Group {
     child: Child,
     status: Option<ExitStatus>,

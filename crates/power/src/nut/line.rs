@@ -20,7 +20,8 @@ pub enum ProtocolError {
     /// A list is too long.
     #[error("a list has more than {} rows", super::LIST_ROWS_MAX)]
     LongList,
-    /// A list ends without a beginning, begins inside another, or ends as another one.
+    /// A list ends without a beginning, begins inside another list, or ends with another list's
+    /// name.
     #[error("unexpected BEGIN LIST or END LIST")]
     ListOrder,
     /// A row that belongs to another list.

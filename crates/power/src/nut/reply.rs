@@ -7,7 +7,7 @@ use std::fmt;
 /// Maximum number of rows in a list. A UPS has tens of variables, rarely two hundred.
 pub const LIST_ROWS_MAX: usize = 2048;
 
-/// An error code from the server. For every code the state is unknown; only the message differs.
+/// An error code from the server. Every code makes the state unknown; only the message differs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode(String);
 

@@ -1,9 +1,9 @@
 //! A real NUT server with a simulated UPS, in a temporary directory.
 //!
-//! `dummy-ups` with `mode = dummy-once` keeps variables that are set at run time, if they are in
-//! its file at the start. Both programs run in the foreground as children of the test. The `upsd`
-//! in the search path is a wrapper that reads the machine's own configuration, so the test runs the
-//! real binary.
+//! `dummy-ups` with `mode = dummy-once` keeps the values that are set at run time, for variables
+//! that its file has at the start. Both programs run in the foreground as children of the test. The
+//! `upsd` in the search path is a wrapper that reads the machine's own configuration, so the test
+//! runs the real binary.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -164,7 +164,7 @@ fn program(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is missing: install nut-server"))
 }
 
-/// The owner of the directory, as whom the programs run.
+/// The owner of the directory. The programs run as this user.
 fn user(directory: &Path) -> String {
     let output = Command::new("stat").args(["-c", "%U"]).arg(directory).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()

@@ -197,7 +197,7 @@ impl Cache {
         }
     }
 
-    /// Drops the blocks of a range that were written up to a change.
+    /// Drops the blocks of a range whose version is at most `version`.
     pub(super) fn release_until(&mut self, range: ByteRange, version: u64) {
         let numbers: Vec<u64> = self
             .entries

@@ -1,10 +1,10 @@
 //! `volatile(keep=0.5,limit=64MiB,seed=S):BACKEND`: unflushed data is lost with the process.
 //!
-//! A disk with a volatile cache that loses power when the process ends, in whatever way. Writes are
-//! answered from process memory. A flush writes all earlier answered data to the backend below and
-//! flushes it; a write with FUA does so for its own range. So `kill -9` is a power cut that loses
-//! everything that a disk may lose, while a file in the page cache of a running kernel loses
-//! nothing.
+//! Models a disk with a volatile cache, whose power fails when the process ends for any reason.
+//! Writes are answered from process memory. A flush writes all earlier answered data to the backend
+//! below and flushes it; a write with FUA does so for its own range. So `kill -9` is a power cut
+//! that loses everything that a disk may lose, while a file in the page cache of a running kernel
+//! loses nothing.
 //!
 //! `keep` is the share of unflushed blocks that survive, chosen independently, so that writes are
 //! torn and reordered. Above `limit`, writers wait until the cache has been written below,

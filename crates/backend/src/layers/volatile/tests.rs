@@ -30,7 +30,7 @@ fn kept_of(count: u64, keep: f64, seed: u64) -> Vec<bool> {
     for sector in 0..count {
         Blocking::new(&layer).write(sector * 512, &[7; 512], false).unwrap();
     }
-    // Kept blocks are written in job order; the discard waits for them.
+    // The thread writes kept blocks before it executes queued jobs, so the discard waits for them.
     Blocking::new(&layer).discard(BYTES - 512, 512).unwrap();
     drop(layer);
     (0..count).map(|sector| read(&*below, sector * 512) == 7).collect()

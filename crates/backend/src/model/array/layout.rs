@@ -5,7 +5,7 @@ use forebay_types::{Blame, ByteRange, Fault, Remedy, Size};
 
 /// The unit of parity and of the stripe cache, in bytes. A chunk consists of whole blocks.
 pub const BLOCK_BYTES: u64 = 4096;
-/// Maximum number of drives: a bit set.
+/// Maximum number of drives: sets of them are the bits of a `u64`.
 pub const DRIVE_COUNT_MAX: u32 = 64;
 /// The largest chunk, in bytes.
 pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
@@ -218,8 +218,8 @@ impl ArraySpec {
         self.chunk_bytes
     }
 
-    /// The data of a full stripe, in bytes: it is written without reading. Without parity, the
-    /// amount that uses every drive.
+    /// The data of a full stripe, in bytes: a write of all of it needs no reads. Without parity,
+    /// the amount that uses every drive.
     pub const fn stripe_bytes(&self) -> u64 {
         self.chunk_bytes * self.data_chunks() as u64
     }

@@ -1,11 +1,12 @@
 //! Arrays of modelled disks: the drive I/Os of an array I/O, and their dependencies.
 //!
 //! [`Array`] is the part without time: array I/Os go in, drive I/Os come out; an array I/O
-//! completes with its drive I/Os. [`ArrayModel`] adds drives and is itself a [`DiskModel`]. It
-//! follows Linux md, whose costs were measured (`scripts/md.sh`): stripes with parity are handled
-//! in blocks of 4 KiB, with an LRU cache of stripes; a full-stripe write reads nothing, any other
-//! uses the method with fewer reads; two writes of one stripe are never in flight together. The
-//! data is in the store behind the model, not in the drives, so no parity is computed.
+//! completes with the last of its drive I/Os. [`ArrayModel`] adds drives and is itself a
+//! [`DiskModel`]. It follows Linux md, whose costs were measured (`scripts/md.sh`): stripes with
+//! parity are handled in blocks of 4 KiB, with an LRU cache of stripes; a full-stripe write reads
+//! nothing, any other uses the method with fewer reads; two writes of one stripe are never in
+//! flight together. The data is in the store behind the model, not in the drives, so no parity is
+//! computed.
 
 mod layout;
 mod stripe;
@@ -42,21 +43,21 @@ pub struct DriveIo {
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Whether it is submitted together with the other I/Os of this moment, like the stripe I/O of
-    /// md. Pieces of plain I/Os are submitted one by one.
+    /// Whether the other I/Os of the same [`Array::run`] are queued before it is dispatched, as md
+    /// does with the I/O of stripes. Pieces of other I/Os are dispatched one by one.
     pub is_batched: bool,
 }
 
 /// The I/Os in flight of an array.
 pub struct Array {
     spec: ArraySpec,
-    /// I/Os in flight, by ascending internal number.
+    /// I/Os in flight, by internal number. The numbers ascend in the order of arrival.
     ios: HashMap<u64, Pending>,
     /// The numbers of I/Os that change data.
     changing: BTreeSet<u64>,
     /// Flushes that wait for earlier I/Os that change data.
     flushes: VecDeque<u64>,
-    /// I/Os being split into stripes, each with its rest.
+    /// I/Os being split into stripes, in the order of arrival.
     arriving: VecDeque<Arriving>,
     stripes: HashMap<u64, Slot>,
     /// Stripes with pending work.
@@ -90,7 +91,7 @@ struct Arriving {
 struct Slot {
     stripe: Stripe,
     is_ready: bool,
-    /// Its key in `unused`.
+    /// Its key in `unused` of the array, if it is there.
     unused: Option<u64>,
 }
 
@@ -107,7 +108,7 @@ enum Target {
 #[derive(Clone, Copy, Default)]
 struct Load {
     in_flight: u64,
-    /// End of its last I/O.
+    /// Offset at which its last I/O ends.
     end: u64,
 }
 
@@ -153,7 +154,7 @@ impl Array {
             IoKind::Write { .. } | IoKind::Zero { .. } if has_parity => {
                 return self.arriving.push_back(Arriving { number, kind, rest: range });
             }
-            // Discarding a part of a stripe would invalidate its parity.
+            // Ignored: discarding a part of a stripe would invalidate its parity.
             IoKind::Discard if has_parity => {}
             _ => {
                 for piece in self.spec.pieces(range) {
@@ -209,7 +210,7 @@ impl Array {
         self.out.pop_front()
     }
 
-    /// Handles an I/O that a drive has completed. [`Array::run`] processes the consequences.
+    /// Handles an I/O that a drive has completed. [`Array::run`] then continues what waited for it.
     pub fn drive_done(&mut self, id: u64) {
         let (drive, target) = self.targets.remove(&id).expect("a drive completed an I/O twice");
         self.loads[drive as usize].in_flight -= 1;

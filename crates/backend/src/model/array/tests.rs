@@ -87,8 +87,8 @@ fn a_write_has_the_cost_of_its_part_of_the_stripe() {
 fn a_partial_block_write_reads_the_block_first() {
     let mut model = model(spec(Level::Raid5, 3, 0));
     assert_eq!(cost(&mut model, &[(WRITE, 512, 1024)]), (2, 2));
-    // The first reads both blocks, as few as its own and the parity; the second finds its block in
-    // flight, and is written with the first.
+    // Both methods need two reads, so the first write reads both data blocks; the second finds its
+    // block being read, and is written with the first.
     let halves = [(WRITE, 32 * KIB, 2048), (WRITE, 40 * KIB, 2048)];
     assert_eq!(cost(&mut model, &halves), (2, 3));
 }
@@ -108,8 +108,8 @@ fn cached_blocks_of_a_stripe_are_not_read_again() {
 
 #[test]
 fn writes_that_wait_for_one_stripe_go_together() {
-    // One block of each of 14 chunks. The first reads its old block and the parity, the others,
-    // which arrive meanwhile, their blocks; then all are written with one parity.
+    // One block of each of 14 chunks. The first write reads its old block and the parity; the
+    // others, which arrive meanwhile, read their old blocks; then all are written with one parity.
     let ios: Vec<_> = (0..14).map(|chunk| (WRITE, chunk * 8 * KIB, 4 * KIB)).collect();
     let mut together = model(spec(Level::Raid5, 15, 0));
     assert_eq!(cost(&mut together, &ios), (14, 15));
@@ -147,7 +147,8 @@ fn a_read_goes_to_the_drives_that_have_it() {
 #[test]
 fn a_degraded_array_writes_without_the_missing_drive() {
     for (level, drives, degraded, offset_kib, len_kib, reads, writes) in [
-        // The missing block itself: the parity of it and all others.
+        // The missing block itself: only the parity is written, computed from the other data
+        // blocks.
         (Level::Raid5, 15, 1, 0, 4, 13, 1),
         // Its neighbour: as without a missing drive.
         (Level::Raid5, 15, 1, 8, 4, 2, 2),
@@ -323,7 +324,7 @@ fn impossible_arrays_are_refused_with_a_remedy() {
     assert!(array.size_bytes(u64::MAX - (8 * KIB - 1)).is_err());
 }
 
-/// Blocks known and in flight of a parity array, derived only from its drive I/Os.
+/// The known blocks of a parity array, and those in flight, derived from its drive I/Os alone.
 #[derive(Default)]
 struct Watch {
     /// Known blocks, by stripe and drive.

@@ -63,7 +63,7 @@ impl Buffer {
     }
 
     /// Serves a read for which [`holds`](Self::holds) is true. Returns the time when the platter
-    /// has delivered it. The stream continues behind it.
+    /// has delivered it. The stream continues after it.
     pub(super) fn serve(
         &mut self,
         platter: &Platter,

@@ -111,7 +111,7 @@ struct Command {
 }
 
 impl Hdd {
-    /// An idle disk at speed.
+    /// An idle disk at full speed.
     pub fn new(spec: HddSpec) -> Self {
         let revolution_ns = 60_000_000_000 / u64::from(spec.revolutions_per_minute.max(1));
         let mut random = Random::new(spec.seed);
@@ -177,7 +177,7 @@ impl Hdd {
         done_ns
     }
 
-    /// When the disk has decoded a command; that overlaps with the previous one.
+    /// When the disk has decoded a command. Decoding overlaps with the previous command.
     fn ready_ns(&self, start_ns: u64, command: &Command) -> u64 {
         start_ns.max(command.arrived_ns + OVERHEAD_NS)
     }

@@ -26,7 +26,7 @@ pub(super) fn controller_of(text: &str) -> PowerController {
     PowerController::new(Expression::parse(text).unwrap(), Rules::default())
 }
 
-/// A controller and the time, fed every second.
+/// A controller and its time. Each step is a second and an observation of each UPS.
 pub(super) struct Bench {
     pub(super) controller: PowerController,
     pub(super) now_ms: u64,

@@ -34,8 +34,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..200)
 }
 
-/// Whether the UPS is safe at `now_ms`: there is a reading, at least the settle time ago and with
-/// enough charge, after which all readings were safe and none was late.
+/// Whether the UPS is safe at `now_ms`: some reading at least the settle time ago reached the upper
+/// charge threshold, and since then each reading was safe and arrived before the previous one
+/// expired.
 fn is_safe(history: &[Observed], now_ms: u64, rules: &Rules) -> bool {
     (0..history.len()).any(|first| {
         let run = &history[first..];

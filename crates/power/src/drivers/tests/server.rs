@@ -41,7 +41,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server that asks `script`, with the number of the connection and the line.
+    /// A server that calls `script` for each line, with the number of the connection.
     pub(super) fn start(script: impl Fn(usize, &str) -> Act + Send + Sync + 'static) -> Self {
         Self::start_with(None, Arc::new(script))
     }
