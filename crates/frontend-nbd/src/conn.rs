@@ -31,27 +31,28 @@ pub(crate) struct Conn {
     /// Bytes not yet parsed: an incomplete header, or input that arrived while paused.
     pub input: Vec<u8>,
     pub partial: Option<Partial>,
-    /// The last request was a write with a long payload. Payloads and the headers between them are
-    /// received directly, one call each, because the next payload is probably long too.
+    /// The last request was a write with a long payload, without TLS. Payloads are then received
+    /// directly, each with the header after it in one call, because the next payload is probably
+    /// long too.
     pub direct: bool,
-    /// The buffers of such a call.
+    /// The buffers of a direct receive.
     pub intake: Option<Box<Intake>>,
-    /// Such a call is in flight: the kernel may write to the payload's memory.
+    /// A direct receive is in flight: the kernel may write to the payload's memory.
     pub filling: bool,
     /// Bytes of a refused write's payload still to be discarded, and the request to refuse.
     pub skip: Option<(u64, Request)>,
-    /// Replies that collect during a turn.
+    /// Replies collected during a turn.
     pub queued: Output,
     /// Replies being sent.
     pub active: Output,
     pub tls: Option<Box<TlsSession>>,
     /// TLS starts when the queued replies have been sent.
     pub tls_next: bool,
-    /// The TLS close notification has been sent.
+    /// The TLS close notification has been queued.
     pub tls_closed: bool,
     pub sending: bool,
     pub receiving: bool,
-    /// Input waits until less is in flight.
+    /// Input waits for a free request slot, for memory, or for handshake replies to be sent.
     pub paused: bool,
     /// The connection is in [`crate::table::Connections::pending`].
     pub is_pending: bool,
@@ -112,7 +113,8 @@ impl Conn {
         self.direct
             && self.skip.is_none()
             && match &self.partial {
-                // For the short rest of a payload, a switch from buffered receiving does not pay.
+                // For the short rest of a payload, the switch from buffered receiving costs more
+                // than it saves.
                 Some(partial) => !self.receiving || partial.left() >= DIRECT_BYTES_MIN,
                 None => self.input.is_empty(),
             }

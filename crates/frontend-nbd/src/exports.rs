@@ -7,7 +7,7 @@ fn export_of(volume: &VolumeInfo) -> ExportInfo {
     let mut export = ExportInfo::new(volume.id, volume.name.clone(), volume.size_bytes);
     export.description.clone_from(&volume.description);
     export.read_only = volume.read_only;
-    // Hits come from memory, but misses profit if the client sorts its requests for such a disk.
+    // Misses are faster if the client sorts its requests for a rotational disk.
     export.rotational = volume.rotational;
     export.block_preferred = export.block_preferred.max(volume.block_bytes);
     export.can_trim = volume.can_trim;
@@ -31,7 +31,7 @@ impl<C: Clients> Exports for ExportList<'_, C> {
                 found.push(export.clone());
             }
         });
-        // The empty name means the default export: the only one, or one whose name is empty.
+        // The empty name selects the only export, if there is exactly one.
         if found.len() == 1 { found.pop() } else { None }
     }
 }

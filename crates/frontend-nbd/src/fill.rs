@@ -17,8 +17,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         let mut total = 0;
         loop {
             let Some(conn) = self.nbd.conns.get(index) else { return };
-            // While a buffered receive is in flight, the caller pauses it, and its end calls this
-            // again.
+            // The caller pauses a buffered receive that is in flight. When that has ended, this is
+            // called again.
             if conn.receiving || conn.filling || !conn.wants_input() || !conn.wants_direct() {
                 return;
             }

@@ -180,7 +180,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         match step {
             Step::NeedMore if consumed == 0 => return Next::Wait,
             Step::NeedMore => {}
-            // Input continues when the reply has been sent, at the end of the turn.
+            // Input continues when the replies have been sent, at the end of the turn.
             Step::Flush => conn.paused = true,
             Step::StartTls => conn.tls_next = true,
             Step::Enter(terms) => self.enter(index, terms),

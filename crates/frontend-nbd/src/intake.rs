@@ -42,7 +42,7 @@ impl Partial {
         self.request.payload_len as usize - self.filled
     }
 
-    /// Copies received bytes, as far as they belong to the payload, and returns how many.
+    /// Copies the received bytes that belong to the payload, and returns how many.
     pub(crate) fn copy(&mut self, bytes: &[u8]) -> usize {
         let copied = bytes.len().min(self.left());
         let mut rest = &bytes[..copied];

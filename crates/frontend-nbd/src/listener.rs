@@ -44,7 +44,8 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
-    /// Sets options of a client's socket. A failure only costs speed.
+    /// Sets options of a client's socket. The connection works without them, so failures are
+    /// ignored.
     pub(crate) fn prepare(&self, client: &OwnedFd) {
         let socket = socket2::SockRef::from(client);
         if self.tcp {

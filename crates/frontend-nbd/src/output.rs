@@ -124,7 +124,8 @@ impl Output {
         &raw const **message
     }
 
-    /// Records that `bytes` of the message have been sent. Returns whether everything has.
+    /// Records that `bytes` of the message have been sent. Returns whether everything has been
+    /// sent.
     pub(crate) fn advance(&mut self, pool: &impl PoolAccess, bytes: usize) -> bool {
         let mut bytes = bytes + self.sent_bytes;
         while self.sent < self.pieces.len() {

@@ -147,7 +147,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// Shuts down a connection, whatever is in flight. A reason, if given, is logged.
+    /// Shuts down a connection, even with operations in flight. A reason, if given, is logged.
     pub(crate) fn disconnect(&mut self, index: u32, reason: &str) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if !conn.broken {
@@ -210,8 +210,8 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 }
 
-/// Sends as much as the socket accepts without blocking, which is usually all. Returns whether it
-/// was.
+/// Sends as much as the socket accepts without blocking, which is usually everything. Returns
+/// whether everything was sent.
 fn send_now(pool: &impl PoolAccess, conn: &mut Conn) -> io::Result<bool> {
     loop {
         let message = conn.active.message();

@@ -32,7 +32,7 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// A server without listeners. The runtime gets it at its start.
+    /// A server without listeners, to be passed to the runtime at its start.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }

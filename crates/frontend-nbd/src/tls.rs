@@ -4,7 +4,7 @@ use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// Plaintext read from the session at once, in bytes.
+/// Plaintext read from the session per call, in bytes.
 const READ_BYTES: usize = 16 << 10;
 
 /// Ciphertext buffer that a session keeps between messages, in bytes.

@@ -45,7 +45,7 @@ pub struct ExtentQuery {
 pub struct Refusal {
     /// The error to answer.
     pub error: IoError,
-    /// The reason, as text for people.
+    /// The reason, as human-readable text.
     pub reason: &'static str,
 }
 
@@ -76,8 +76,9 @@ pub trait RequestSink {
     /// slots, or the payload is huge.
     fn stage(&mut self, client: ClientId, range: ByteRange) -> Option<Staged>;
 
-    /// Prefetches into the processor's cache the metadata and data of the next request of a batch,
-    /// at the offset `next`, and of the one after it, at `second`. A wrong guess only wastes time.
+    /// Prefetches into the processor's cache for the requests of a batch that come next: the
+    /// metadata and the start of the data of the first line at the offset `next`, and the index
+    /// entry of the one after it, at `second`. A wrong guess only wastes time.
     fn look_ahead(&self, client: ClientId, next: Option<u64>, second: Option<u64>);
 }
 
@@ -119,9 +120,9 @@ pub struct TryLater;
 
 /// The clients of all front ends.
 pub trait Clients {
-    /// Counts a new client, and returns the worker that is to serve it. Refuses the client, with a
-    /// log line, if there are too many, or if its descriptor is in the range reserved for control
-    /// and disks.
+    /// Counts a new client, and returns the worker that is to serve it. Refuses the client, and
+    /// logs that at a limited rate, if there are too many clients, or if its descriptor is in the
+    /// range reserved for control and disks.
     fn accept(&mut self, descriptor: Option<BorrowedFd<'_>>) -> Option<usize>;
 
     /// Undoes [`Clients::accept`], on the worker that was to serve the client.
@@ -157,8 +158,8 @@ pub trait WorkerContext: RequestSink + Quota + Clients {
     /// The memory of the pool.
     fn pool(&self) -> &Arc<Self::Pool>;
 
-    /// The time at the start of the turn, for timeouts of clients: the clock stands still while the
-    /// worker is held up.
+    /// The time at the start of the turn, for timeouts of clients. This clock does not advance
+    /// while the worker is stalled.
     fn client_time(&self) -> Instant;
 
     /// The time limits for clients.

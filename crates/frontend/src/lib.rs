@@ -1,4 +1,4 @@
-//! The seam between a worker and its front ends.
+//! The interface between a worker and its front ends.
 //!
 //! A front end implements one client protocol: NBD over sockets, the commands of a kernel driver,
 //! rings in memory shared with a guest, or calls within the process. It parses requests, submits
@@ -16,10 +16,9 @@
 //! answers with an I/O error when dropped. If the client has left meanwhile, the answer reaches no
 //! front end, even if another client has its number.
 //!
-//! **Back-pressure.** Memory for requests is limited at the entrance. A front end reserves memory
-//! before it accepts a request. If none is free, it stops reading from the client until
-//! [`FrontEnd::memory_free`], or until an answer or the tick makes [`Quota::is_full`] false. It has
-//! no queue of its own.
+//! **Back-pressure.** A front end reserves memory before it accepts a request. If none is free, it
+//! stops reading from the client until [`FrontEnd::memory_free`], or until an answer or the tick
+//! makes [`Quota::is_full`] false. It has no queue of its own.
 //!
 //! **Cost.** A completion waits in a list until the current event has been handled, at the cost of
 //! a copy of some 100 bytes per request. In return, front ends and dispatcher never call each

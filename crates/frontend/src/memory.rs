@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ALIGNMENT: usize = 4096;
-/// The size from which blocks are mapped. In the heap, fragmentation would keep freed large blocks
-/// from being returned to the system.
+/// Blocks of at least this size are mapped. In the heap, fragmentation would keep freed large
+/// blocks from being returned to the system.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
 /// Limit of free buffers kept per thread, in bytes.
 static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
@@ -137,7 +137,8 @@ impl AsRef<[u8]> for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
-        // At the end of a thread, its list may be gone; the block is then freed at once.
+        // At the end of a thread, its list may have been destroyed; the block is then freed at
+        // once.
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             if kept.bytes + block.capacity <= KEPT_BYTES_MAX.load(Ordering::Relaxed) {

@@ -1,10 +1,10 @@
 //! The sockets of a worker's reactor: calls that start an operation, and events that report its
-//! end.
+//! results.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 
-/// The end of an operation on a socket.
+/// A result of an operation on a socket.
 #[derive(Debug)]
 pub enum SocketEvent<'a> {
     /// A client has connected. After an error, accepting has stopped until it is requested again.
@@ -53,7 +53,7 @@ pub trait Sockets {
     /// Receives from a connection, until an event has `more` false.
     fn receive(&mut self, conn: u32, fd: RawFd);
 
-    /// Stops receiving soon. Bytes in flight are still reported.
+    /// Stops receiving soon. Events in flight, or one more event, are still reported.
     fn pause(&mut self, conn: u32);
 
     /// Receives once into the memory of a message, as soon as bytes arrive. Must not overlap with
@@ -76,7 +76,7 @@ pub trait Sockets {
 /// The message and the memory that it points to must be valid, and not otherwise in use.
 pub unsafe fn receive_into(fd: RawFd, message: *mut libc::msghdr) -> io::Result<usize> {
     loop {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let received = unsafe { libc::recvmsg(fd, message, libc::MSG_DONTWAIT) };
         if received >= 0 {
             return Ok(received as usize);

@@ -22,8 +22,8 @@ pub struct VolumeInfo {
     pub read_only: bool,
     /// Whether its disk is rotational.
     pub rotational: bool,
-    /// The block size of its disk in bytes. Clients may address single sectors; whole blocks cost
-    /// least.
+    /// The block size of its disk in bytes. Clients may address single sectors, but whole blocks
+    /// are cheapest.
     pub block_bytes: u32,
     /// Whether the disk supports discard.
     pub can_trim: bool,
@@ -36,7 +36,7 @@ pub struct VolumeInfo {
 /// The time limits for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientTimeouts {
-    /// From connecting to the first request.
+    /// From connecting to entering a volume.
     pub handshake: Duration,
     /// Between two pieces of a payload. A whole payload may take this plus a second per 64 KiB.
     pub payload_pause: Duration,

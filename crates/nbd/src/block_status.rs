@@ -30,8 +30,8 @@ pub(crate) fn extent_of(len: u64, bits: u32) -> Extent {
 
 impl Negotiated {
     /// Appends the reply to a block status request. `extents` are consecutive from the request's
-    /// offset; they may end before the request does, or run past it. If `extents` is empty, the
-    /// reply reports the whole request as allocated data, which is always safe.
+    /// offset; they may end before the request does, or run past it. If they do not cover the first
+    /// block, the reply reports the whole request as allocated data, which is always safe.
     ///
     /// # Panics
     /// If no context was selected: [`Negotiated::parse`] rejects such requests.

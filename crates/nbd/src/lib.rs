@@ -5,8 +5,8 @@
 //! which parses requests and encodes replies; [`client`] is the client side. Both treat the peer
 //! as hostile: they check every length before using it, and no length drives an allocation.
 //!
-//! Tests and comments cite protocol requirements by number, for example `N-03`: a letter for the
-//! part of the protocol, and a number within it.
+//! Tests and comments cite protocol requirements by number, for example `N-03`: one or two letters
+//! for the part of the protocol, and a number within it.
 
 mod block_status;
 pub mod client;

@@ -80,8 +80,9 @@ impl Command {
     }
 }
 
-/// One request. If `error` is `None`, the request is valid: the range is aligned and inside the
-/// export, the length is not zero (except for a flush), and the flags fit the command.
+/// One request. If `error` is `None`, the request is valid: the flags fit the command, and the
+/// range is aligned, not empty, and inside the export. Exceptions: the range of a flush is empty,
+/// and a disconnect is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The client's id for the request, echoed in the reply.
@@ -243,8 +244,8 @@ impl Negotiated {
         }
     }
 
-    /// Checks flags first, then permission, then the range, so that the client gets the most
-    /// fundamental error.
+    /// Checks the flags, then permission, whether the command was offered, and the range, so that
+    /// the client gets the most fundamental error.
     fn check(&self, request: &Request, flags: u16) -> Result<(), IoError> {
         if matches!(request.command, Command::Disconnect) {
             return Ok(());
@@ -281,7 +282,8 @@ impl Negotiated {
         })
     }
 
-    /// Rejects commands that the handshake did not offer to this client.
+    /// Rejects commands that the handshake did not offer to this client, and extended writes
+    /// without `PAYLOAD_LEN`.
     fn check_offered(&self, request: &Request, flags: u16) -> Result<(), IoError> {
         let offered = match request.command {
             Command::Trim => self.has(export_flag::SEND_TRIM),

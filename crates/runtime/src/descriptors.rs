@@ -1,10 +1,10 @@
 //! The limit of file descriptors, a part of which is reserved for everything but clients.
 //!
-//! Each client takes a descriptor. A process without free descriptors could not even be stopped,
-//! because accepting a connection at the control socket takes one, as does opening a disk. The
-//! system assigns the lowest free number. So if a client gets a number near the limit, all lower
-//! numbers are in use, and the client is refused. This needs no count of open descriptors, and
-//! remains correct when volumes and journals are added and removed.
+//! Each client takes a descriptor. Without a free descriptor, the process could not accept a
+//! connection at the control socket, not even to be stopped, and could not open a disk. The system
+//! assigns the lowest free number. So if a client gets a number near the limit, all lower numbers
+//! are in use, and the client is refused. This needs no count of open descriptors, and remains
+//! correct when volumes and journals are added and removed.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io;

@@ -85,7 +85,7 @@ impl Gather {
     }
 
     /// Sets the threshold, or leaves it to the measurement. Returns whether it was set before and
-    /// is not any more.
+    /// no longer is.
     pub(crate) fn set(&self, set: Option<u64>) -> bool {
         let old = std::mem::replace(&mut self.0.lock().set, set);
         old.is_some() && set.is_none()
@@ -106,7 +106,7 @@ impl Gather {
         self.0.lock().calibration = Calibration::Waiting;
     }
 
-    /// Ends a measurement; without a result if it is not wanted any more.
+    /// Ends a measurement; without a result if it is no longer wanted.
     pub(crate) fn end_measurement(&self, result: Option<Result<SplitCost, CalibrationFailure>>) {
         let mut state = self.0.lock();
         state.calibration = match result {

@@ -9,7 +9,7 @@ use forebay_types::{LINE_BYTES, VolumeId};
 
 /// The sampling interval in milliseconds: the interval of ticks of shards with dirty lines.
 const SAMPLE_MS: u64 = 50;
-/// Milliseconds after which the sample of a shard is stale: the shard has no dirty lines any more.
+/// Milliseconds after which the sample of a shard is stale: the shard no longer has dirty lines.
 const STALE_MS: u64 = 200;
 
 /// The writeback governor of one volume.
@@ -24,7 +24,7 @@ struct State {
     shards: Vec<Sample>,
 }
 
-/// The volume's writeback in one shard.
+/// A sample of the volume's writeback in one shard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     at_ms: u64,

@@ -9,8 +9,8 @@ use forebay_types::limits::REQUEST_BYTES_MAX;
 const PROCESS_BYTES: u64 = 13 << 20;
 /// Receive buffers and stack of one worker, with either reactor.
 const WORKER_BYTES: u64 = (RECEIVE_BUFFERS_MAX as usize * RECEIVE_BYTES) as u64 + (1 << 19);
-/// Metadata of a line at most, beside its data: if two of three lines are dirty, and none has a
-/// dirty neighbour.
+/// The maximum metadata per line, in addition to its data. The worst case is that two of three
+/// lines are dirty, and none has a dirty neighbour.
 const METADATA_BYTES_PER_LINE: u64 = 64;
 /// More shards than this do not reduce lock contention further; a set of them fits one word.
 const SHARDS_MAX: usize = 64;
@@ -42,8 +42,9 @@ impl MemoryPlan {
         let kept_bytes = payload_bytes;
         let request_bytes = (limit_bytes / 32).max(2 << 20);
         let lane_bytes = REQUEST_BYTES_MAX;
-        // While huge requests are served, hardly any free buffers are kept. The rest of the lane is
-        // taken from the pool, which only matters for a small pool.
+        // While huge requests are served, few free buffers are kept, so the lane uses the memory
+        // for these first. Only the rest of the lane reduces the pool, which matters only if the
+        // pool is small.
         let huge_bytes = lane_bytes.saturating_sub(kept_bytes);
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let around = around + request_bytes + huge_bytes + journals as u64 * journal_bytes(workers);

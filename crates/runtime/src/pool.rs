@@ -302,7 +302,7 @@ impl Pool {
         self.change_header(|header| change(&mut header.volumes))
     }
 
-    /// Marks all lines as void: everything is on the disks. A later process does not adopt them.
+    /// Marks all lines as void: all data is on the disks. A later process does not adopt them.
     pub(crate) fn close(&self) {
         self.change_header(|header| header.is_closed = true);
     }
@@ -355,8 +355,8 @@ impl Pool {
         assert!(shard < self.layout.shards && (slot as usize) < self.layout.shard_slots);
         let line = shard * self.layout.shard_slots + slot as usize;
         let offset = self.sums_offset + line * size_of::<AtomicU32>();
-        // SAFETY: inside the mapping, between tables and data, as asserted; aligned, as the size of
-        // the tables is a multiple of four; accessed only through this function.
+        // SAFETY: inside the mapping, between tables and data, as asserted; aligned, because the
+        // size of the tables is a multiple of four; accessed only through this function.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
@@ -381,14 +381,14 @@ impl Pool {
     /// Collapses the pages of a slab into a huge page. The content is kept.
     ///
     /// # Errors
-    /// The kernel's error: `EINVAL` if it does not support this, others if it fails at the moment,
-    /// as pages are in use or no huge page is free.
+    /// The kernel's error: `EINVAL` if it does not support this, others if it fails this time,
+    /// because pages are in use or no huge page is free.
     pub(crate) fn make_huge(&self, shard: usize, slab: usize) -> std::io::Result<()> {
         assert!(slab < self.shard_slabs());
         let start = self.line(shard, (slab * SLAB_LINES) as Slot);
         // The kernel collapses pages only if at least one is allocated.
-        // SAFETY: reads a byte of the mapping. A concurrent change does not matter, as the value is
-        // not used.
+        // SAFETY: reads a byte of the mapping. A concurrent change does not matter, because the
+        // value is not used.
         unsafe { start.read_volatile() };
         // SAFETY: the slab lies inside the mapping; collapsing pages does not change their content.
         match unsafe { libc::madvise(start.cast(), SLAB_BYTES as usize, libc::MADV_COLLAPSE) } {
@@ -397,7 +397,7 @@ impl Pool {
         }
     }
 
-    /// The line table of a shard. To be called once per shard.
+    /// The line table of a shard. The result owns the table, so only one may exist at a time.
     pub(crate) fn table(self: &Arc<Self>, shard: usize) -> MappedLines {
         assert!(shard < self.layout.shards);
         let offset = self.layout.table_offset(shard);

@@ -1,4 +1,4 @@
-//! The set-up of the unit tests: a configuration, a volume, a journal, a listener.
+//! Helpers for unit tests: a configuration, a volume, a journal, a listener.
 
 #[path = "../tests/common/mod.rs"]
 pub(crate) mod common;

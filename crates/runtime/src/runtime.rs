@@ -1,7 +1,7 @@
 //! The runtime: its start, its stop, and the operations that it offers.
 //!
-//! A [`Runtime`] owns the workers and the state that they share. The management of its volumes is a
-//! component of its own, [`VolumeService`]; most operations here are passed on to it.
+//! A [`Runtime`] owns the workers and the state that they share. A separate component,
+//! [`VolumeService`], manages the volumes; most operations here are passed to it.
 
 mod stop;
 
@@ -150,8 +150,8 @@ impl Runtime {
 
 /// Volumes.
 impl Runtime {
-    /// Adds a volume. It is served when this returns: all data that pool, journal and vault hold of
-    /// it is in the pool or on its disk.
+    /// Adds a volume. It is served when this returns: its data from journal and vault is in the
+    /// pool or on its disk.
     ///
     /// # Errors
     /// When its name or its disk is in use, there are too many volumes, or its data cannot be
@@ -164,8 +164,8 @@ impl Runtime {
     /// are not notified, but read-only and the cache mode apply to them, too.
     ///
     /// # Errors
-    /// When there is no such volume, its disk is read-only and the volume shall not be, or a
-    /// journal or vault cannot record that the volume relies on it.
+    /// When there is no such volume, its disk is read-only and the change makes the volume
+    /// writable, or a journal or vault cannot record that the volume relies on it.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
         self.volumes.change(name, change)
     }
@@ -225,9 +225,9 @@ impl Runtime {
         self.volumes.pool_volumes().has_all_of(name)
     }
 
-    /// To be called when all volumes of a start were added. Drops the clean lines of volumes that
-    /// are not served, as other programs may change their disks. Dirty lines stay. Returns the
-    /// names of the volumes that have some, with the bytes.
+    /// Must be called once all volumes of a start have been added. Drops the clean lines of volumes
+    /// that are not served, because other programs may change their disks. Dirty lines stay.
+    /// Returns the names of the volumes that have some, with the bytes.
     pub fn close_adoption(&self) -> Vec<(String, u64)> {
         self.volumes.close_adoption()
     }
@@ -251,7 +251,7 @@ impl Runtime {
     /// Sets the record of the volumes that rely on a vault. By default nothing is recorded.
     ///
     /// # Panics
-    /// If a vault is open already: its volumes would be missing in the record.
+    /// If a vault is open already: its volumes would be missing from the record.
     pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
         self.volumes.protectors().keep_vault_record(record);
     }
@@ -284,14 +284,14 @@ impl Runtime {
         self.volumes.protectors().vault()
     }
 
-    /// Checks that journals, vault and disks are still where they were opened. To be called about
-    /// once a second; a device counts as displaced after two failed checks in a row. May block as
+    /// Checks that journals, vault and disks are still where they were opened. Call this about once
+    /// a second; a device counts as displaced after two consecutive failed checks. May block as
     /// long as resolving a path can.
     pub fn check_presence(&self) {
         self.volumes.check_presence();
     }
 
-    /// Writes again the records of which volumes rely on which journal and vault, and of failed
+    /// Rewrites the records of which volumes rely on which journal and vault, and of failed
     /// journals, after the records were deleted.
     ///
     /// # Errors
@@ -322,7 +322,8 @@ impl Runtime {
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
-    /// write through. Returns how much is dirty. To be called several times a second.
+    /// write through. Returns the dirty bytes of these volumes. Must be called several times a
+    /// second.
     pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
         self.ups_volumes().set_limit(dirty_bytes_max)
     }
@@ -333,14 +334,14 @@ impl Runtime {
         self.ups_volumes().drain();
     }
 
-    /// Makes a flush due for the disk of each volume that only a UPS protects, as the disk's cache
-    /// may be volatile. [`Runtime::start_power_syncs`] starts the flushes.
+    /// Makes a flush due for the disk of each volume that only a UPS protects, because the disk's
+    /// cache may be volatile. [`Runtime::start_power_syncs`] starts the flushes.
     pub fn request_power_sync(&self) {
         self.ups_volumes().request_sync();
     }
 
     /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
-    /// as that flush need not cover later writes.
+    /// because that flush need not cover later writes.
     pub fn start_power_syncs(&self) {
         self.ups_volumes().start_syncs();
     }

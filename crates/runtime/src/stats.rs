@@ -87,11 +87,11 @@ impl Count {
 /// The classes of latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyClass {
-    /// Reads answered from the pool at once.
+    /// Reads with all lines in the pool, and prefetch requests.
     Hit,
     /// Reads that needed the disk.
     Miss,
-    /// Writes.
+    /// Writes, trims and writes of zeroes.
     Write,
     /// Flushes.
     Flush,
@@ -106,7 +106,7 @@ impl LatencyClass {
 #[derive(Debug)]
 pub(crate) struct Latencies([Histogram<u64>; 4]);
 
-/// The longest latency recorded exactly, in nanoseconds: a minute. Longer ones count as a minute.
+/// The longest latency in the histograms, in nanoseconds: a minute. Longer ones count as a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 impl Default for Latencies {

@@ -15,9 +15,9 @@ pub struct Timeouts {
     /// For a client to fetch a reply that occupies the lane of huge requests while other requests
     /// wait for it.
     pub fetch: Duration,
-    /// Without any completion of a disk, until an operation that waits for it fails.
+    /// How long an operation waits for a disk that completes no I/O.
     pub disk: Duration,
-    /// For clients to fetch their last replies when the server stops or the volume is removed.
+    /// For clients to fetch their last replies when the server stops or their volume is removed.
     pub farewell: Duration,
     /// The age at which a dirty line is destaged in any case. The actual age is between one and two
     /// times this.

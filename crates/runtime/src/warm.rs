@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Slabs prepared ahead of each shard: 16 MiB, more than a shard fills between two passes.
 const SLABS_AHEAD: usize = 8;
 const LINES_PER_SLAB: usize = (SLAB_BYTES / LINE_BYTES) as usize;
-/// Between two passes: while the pool fills, and otherwise.
+/// The pause between two passes: while the pool fills, and otherwise.
 const PAUSE_BUSY: Duration = Duration::from_millis(10);
 const PAUSE_IDLE: Duration = Duration::from_millis(250);
 

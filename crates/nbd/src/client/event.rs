@@ -36,7 +36,8 @@ pub enum Event {
         /// At least one, none of them empty.
         extents: Vec<Extent>,
     },
-    /// The server reported an error for the request; [`Event::Done`] follows.
+    /// An error chunk; [`Event::Done`] follows, possibly after other chunks. A simple reply with an
+    /// error causes [`Event::Done`] only.
     Error {
         /// The request it answers.
         cookie: u64,

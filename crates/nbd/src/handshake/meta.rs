@@ -15,7 +15,7 @@ const BASE_WILDCARD: &[u8] = b"base:";
 
 impl Handshake {
     /// Serves `LIST_META_CONTEXT` and `SET_META_CONTEXT`, except for the final reply, which the
-    /// caller sends. The option's header already cleared the selection (M-04).
+    /// caller sends. [`Self::check_header`] has already cleared the selection (M-04).
     pub(super) fn on_meta_context(
         &mut self,
         option: u32,

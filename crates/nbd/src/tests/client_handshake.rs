@@ -170,7 +170,7 @@ fn bounds_length_and_count_of_replies() {
 #[test]
 fn rejects_invalid_sizes() {
     let ack = reply(option::GO, option_reply::ACK, b"");
-    // The largest size that fits a signed 64-bit integer.
+    // Sizes must fit a signed 64-bit integer.
     for size in [1 << 63, u64::MAX] {
         assert_eq!(failure(run_go(&[export_info(size, 1)])), Failure::Size(size));
     }

@@ -8,7 +8,7 @@ use super::{
 use crate::{Handshake, HandshakeConfig, Parse, Step, Tls};
 use std::path::Path;
 
-/// The seeds of one directory; prints a note if `FOREBAY_NBD_DATA` is unset.
+/// The seeds of one directory; none if `FOREBAY_NBD_DATA` is unset.
 fn seeds(folder: &str) -> Vec<(String, Vec<u8>)> {
     let Some(root) = std::env::var_os("FOREBAY_NBD_DATA") else {
         eprintln!("skipped: FOREBAY_NBD_DATA names no folder of seeds");

@@ -92,7 +92,7 @@ impl FairQuota {
     }
 
     /// Acquires memory if the waiter is first in the queue and enough is free; otherwise queues the
-    /// waiter. More than the whole quota is granted once all of it is free.
+    /// waiter. A request for more than the whole quota is granted once the whole quota is free.
     pub(crate) fn acquire(&self, bytes: u64, waiter: Waiter) -> Acquired {
         let mut state = self.state.lock();
         let at = state.queue.iter().position(|&other| other == waiter);

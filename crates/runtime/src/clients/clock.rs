@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest time between two turns of a worker that counts. An idle worker waits half of it.
+/// At most this much of the time between two turns of a worker counts. An idle worker waits for
+/// half of it.
 const TURN_MAX: Duration = Duration::from_secs(1);
 
-/// A clock that stands still while its worker is held up: by the machine, or because the process
-/// was stopped. Clients are not to blame for that time, and what they sent in it was not received.
+/// A clock that does not advance while its worker is stalled, by an overloaded machine or because
+/// the process was stopped. Clients must not time out for a stall, in which the worker receives
+/// nothing.
 pub(crate) struct ClientClock {
     time: Instant,
     turn: Instant,

@@ -217,8 +217,8 @@ impl<R: Reactor> Quota for Context<'_, R> {
         let Some(client) = clients.get_mut(id) else { return false };
         let in_flight = client.bytes + held;
         if in_flight > 0 && in_flight + bytes > share {
-            // New clients have reduced the share. While this client is over it, it must not block
-            // the queue.
+            // If the client is queued, new clients have reduced its share since. While it exceeds
+            // the share, it must not block the queue.
             client.stop_waiting(shared, waiter);
             return false;
         }

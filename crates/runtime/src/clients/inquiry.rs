@@ -3,8 +3,8 @@
 //! A backend may block while it looks up extents, so workers do not call it. Each volume has a
 //! queue of queries, and a thread while the queue is not empty. A disk that hangs delays only the
 //! queries of its own volume. If the queue is full, a query is answered at once with no extents,
-//! which means "unknown" and is always correct. The price is the start of a thread for each burst
-//! of queries.
+//! which means "unknown" and is always a valid answer. The price is the start of a thread for each
+//! burst of queries.
 
 use crate::locks::Lock;
 use crate::shared::{Inbox, Message, Volume};
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Queued queries of one volume, at most.
+/// The maximum number of queued queries per volume.
 const QUEUED_MAX: usize = 64;
 
 /// A query that is not answered yet. It is answered exactly once, on drop; without extents unless

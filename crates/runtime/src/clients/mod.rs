@@ -33,7 +33,7 @@ use tally::Tallies;
 /// A request in flight.
 pub(crate) struct Submitted {
     pub request: ClientRequest,
-    /// When it had been received.
+    /// The start of the turn in which it was submitted.
     pub arrived: Instant,
 }
 

@@ -4,7 +4,7 @@ use crate::descriptors::Descriptors;
 use forebay_types::limits::CONNECTIONS_MAX;
 use std::time::{Duration, Instant};
 
-/// The interval between two log lines, at least.
+/// The minimum interval between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts refused connections since the last log line.

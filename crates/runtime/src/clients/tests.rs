@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 const MEMORY_BYTES: u64 = 128 * MIB;
-/// The whole lane of huge requests.
+/// A request that takes the whole lane of huge requests.
 const HUGE: ByteRange = ByteRange::new(0, 32 * MIB);
 
 type Answer = (IoResult, Vec<u8>);
@@ -263,7 +263,7 @@ fn a_client_that_waits_for_memory_is_woken() {
     runtime.stop(|_| {}).unwrap();
 }
 
-/// A lost completion is answered with an error, and the request is not counted any more.
+/// A lost completion is answered with an error, and the request is no longer counted.
 #[test]
 fn a_lost_request_is_answered_with_an_error() {
     let (runtime, _service) = start();

@@ -1,8 +1,8 @@
 //! The runtime's locks, and the order in which they are taken.
 //!
-//! A thread that holds a lock may take only locks with a higher rank in [`order`], so no circle of
-//! waiting threads can form. Debug builds check this at each acquisition and panic where it fails;
-//! release builds carry no check and no extra state.
+//! A thread that holds a lock may take only locks with a higher rank in [`order`], so threads
+//! cannot deadlock. Debug builds check this at each acquisition and panic where it fails; release
+//! builds carry no check and no extra state.
 
 mod lazy_condvar;
 
@@ -14,7 +14,7 @@ use std::sync::{
 };
 
 /// Lock ranks, in acquisition order. A lock ranked before [`FOUND`] may be held across a wait; all
-/// others are held for a few instructions only.
+/// others are held only briefly.
 ///
 /// [`FOUND`]: order::FOUND
 pub(crate) mod order {
@@ -30,7 +30,8 @@ pub(crate) mod order {
     pub(crate) const FOUND: usize = 4;
     /// A shard of the cache. A thread never holds two.
     pub(crate) const SHARD: usize = 5;
-    /// A journal. Records are appended in the order of the shard's decisions, so under its lock.
+    /// A journal. Records are appended in the order of the shard's decisions, so this lock is taken
+    /// under the shard's lock.
     pub(crate) const JOURNAL: usize = 6;
     /// Every other lock. No lock is taken while one of these is held.
     pub(crate) const LEAF: usize = 7;

@@ -228,7 +228,7 @@ impl Body<'_> {
     }
 }
 
-/// FNV-1a (Fowler, Noll, Vo): it has to detect torn writes, not forgery.
+/// FNV-1a (Fowler, Noll, Vo). It must detect torn writes, not forgery.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -282,7 +282,7 @@ mod tests {
         let (old_bytes, new_bytes) = (old.encode(), new.encode());
         assert_eq!(Header::newest([&old_bytes, &new_bytes]), Some(new.clone()));
         for cut in 0..new_bytes.len() {
-            // The torn copy overwrites the one before the previous one.
+            // The torn write overwrites the older copy.
             let mut torn = header(3, 6).encode();
             torn[..cut].copy_from_slice(&new_bytes[..cut]);
             let found = Header::newest([&old_bytes, &torn]).unwrap();

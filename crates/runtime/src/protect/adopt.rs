@@ -5,11 +5,11 @@
 //! that is in the pool is not restored from its journal.
 //!
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
-//! whose record was still in the memory of the process. Such lines cannot be distinguished. So
-//! all dirty data is recorded again before the volume is served; only then does a FLUSH that waits
-//! for the journal cover it. While this is in progress, the header of the pool says so. A process
-//! that finds it unfinished flushes the volume to its disk and voids the records instead: an older
-//! record would undo lines that have become clean meanwhile.
+//! whose record was still in the memory of the process. Such lines cannot be distinguished. So all
+//! dirty data is recorded again before the volume is served. Otherwise a FLUSH, which waits only
+//! for the journal, would not cover it. While this is in progress, the header of the pool says so.
+//! A process that finds it unfinished flushes the volume to its disk and voids the records instead:
+//! an older record would undo lines that have become clean meanwhile.
 
 use crate::error::VolumeError;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
@@ -48,7 +48,7 @@ pub(crate) const fn plan_recovery(has_journal: bool, in_pool: Option<Progress>) 
     match (has_journal, in_pool) {
         (false, None) => RecoveryPlan::Fresh,
         (false, Some(_)) => RecoveryPlan::Keep,
-        // The lines that are in the pool already are a part of what the journal holds.
+        // The lines already in the pool are a subset of the data in the journal.
         (true, None | Some(Progress::Restoring)) => RecoveryPlan::Restore,
         (true, Some(Progress::Whole)) => RecoveryPlan::Record,
         (true, Some(Progress::Recording)) => RecoveryPlan::Flush,
@@ -114,7 +114,7 @@ impl PoolVolume {
     }
 }
 
-/// The volumes of which the pool has lines, served or not.
+/// The volumes that the pool has lines of, served or not.
 pub(crate) struct PoolVolumes<'a> {
     shared: &'a Shared,
 }
@@ -195,8 +195,8 @@ impl<'a> PoolVolumes<'a> {
         );
         self.shared.shards.forget_clean(found.id);
         if dirty_bytes == 0 {
-            // The changed identity makes the volume start without the pool, from its journal if
-            // that belongs to this disk.
+            // With another identity, the volume does not match its lines in the pool, and is
+            // recovered from its journal if that belongs to this disk.
             self.shared.pool.change_volumes(|volumes| {
                 let changed = volumes.iter_mut().filter(|volume| volume.id == found.id);
                 changed.for_each(|volume| volume.identity = !volume.identity);
@@ -205,8 +205,8 @@ impl<'a> PoolVolumes<'a> {
         Ok(())
     }
 
-    /// Compares clean lines of a volume in the pool with its disk: an undamaged clean line is what
-    /// the disk held. At most as many lines are read as a journal has samples.
+    /// Compares clean lines of a volume in the pool with its disk: an undamaged clean line has the
+    /// content that the disk had. At most as many lines are read as a journal has samples.
     fn examine(&self, id: VolumeId, disk: &dyn Backend) -> Evidence {
         let shards = self.shared.shards.len();
         let each = SAMPLES_MAX.div_ceil(shards);
@@ -321,8 +321,9 @@ impl<'a> PoolVolumes<'a> {
         self.shared.pool.change_volumes(|volumes| volumes.retain(|volume| volume.id != id));
     }
 
-    /// Drops the clean lines of volumes that are not served, as other programs may change their
-    /// disks. Dirty lines stay. Returns the names of the volumes that have some, with the bytes.
+    /// Drops the clean lines of volumes that are not served, because other programs may change
+    /// their disks. Dirty lines stay. Returns the names of the volumes that have some, with the
+    /// bytes.
     pub(crate) fn drop_unserved(&self) -> Vec<(String, u64)> {
         let mut left = Vec::new();
         for found in self.shared.pool.volumes() {

@@ -1,9 +1,9 @@
 //! Reads samples of a volume's disk, to recognise the disk at the next start.
 //!
 //! The log decides which samples count (`journal/src/log/samples.rs`), and
-//! `forebay_journal::decision` what follows from a comparison. At most 64 blocks are read, all at
-//! once: when a volume is attached, and after its checkpoints, by a short-lived thread, so that
-//! neither a worker nor the journal waits.
+//! `forebay_journal::decision` decides what follows from a comparison. At most 64 blocks are read,
+//! all in parallel: when a volume is attached, and after its checkpoints, by a short-lived thread,
+//! so that neither a worker nor the journal waits.
 
 use forebay_backend::{AlignedBuffer, Backend, Blocking, hardware_name};
 use forebay_format::journal::{BLOCK_BYTES, Samples, VolumeEntry, hardware_sum};
@@ -12,8 +12,8 @@ use forebay_journal::{Damage, Found};
 use forebay_types::ByteRange;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Compares a disk with what a journal recorded of the volume's disk. `identity` is the present
-/// identity of the disk.
+/// Compares a disk with a journal's record of the volume's disk. `identity` is the present identity
+/// of the disk.
 pub fn examine_disk(
     found: &Found,
     volume: &VolumeEntry,
@@ -58,8 +58,8 @@ fn borrowed(blocks: &[(Place, Option<AlignedBuffer>)]) -> Vec<(Place, Option<&[u
     blocks.iter().map(|(place, bytes)| (*place, bytes.as_deref())).collect()
 }
 
-/// Reads blocks of a disk. A block that cannot be read is `None`, and one behind the end of the
-/// disk is left out.
+/// Reads blocks of a disk. A block that cannot be read is `None`, and one past the end of the disk
+/// is left out.
 fn read_blocks(disk: &dyn Backend, places: &[Place]) -> Vec<(Place, Option<AlignedBuffer>)> {
     let size_bytes = disk.description().size_bytes;
     let block = |place: &Place| ByteRange::new(place.offset, BLOCK_BYTES);
@@ -77,7 +77,7 @@ pub(crate) fn sample(disk: &dyn Backend, places: &[Place]) -> Samples {
 }
 
 /// Samples of a disk kept in memory. A sample is valid until its block may have been written. A
-/// dump stores the valid ones, at a time when nothing writes to the disk any more.
+/// dump stores the valid ones, after all writes to the disk have stopped.
 pub(crate) struct KeptSamples {
     places: Vec<Place>,
     samples: Samples,

@@ -11,9 +11,9 @@
 //! time on sealing, 16 lines at once, and a hundredth on verifying. Gaps between a busy client's
 //! batches do not count as idle time. A shard is locked for four lines at a time.
 //!
-//! **Storage.** The checksums lie beside the line tables in the pool's file, four bytes per line;
-//! parity lies in slots of the pool. The computing thread holds the shard's lock, or an operation
-//! that reads the line has it pinned, so no valid sector changes meanwhile.
+//! **Storage.** The checksums follow the line tables in the pool's file, four bytes per line;
+//! parity lies in slots of the pool. The thread that computes them holds the shard's lock, or the
+//! line is pinned by an operation that reads it, so no valid sector changes meanwhile.
 
 use crate::pool::{MappedLines, Pool};
 use crate::shared::Shared;
@@ -246,8 +246,8 @@ pub(crate) fn verify_locked(
     verdict
 }
 
-/// Restores lost sectors of a line from `bytes`, as far as they are still lost. The caller holds
-/// the shard's lock. Returns false if the line is in use.
+/// Restores from `bytes` the given sectors of a line that are still lost. The caller holds the
+/// shard's lock. Returns false if the line is in use.
 pub(crate) fn restore_sectors(
     shared: &Shared,
     number: usize,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(crate) const HALTED: &str =
     "power is failing: acknowledged writes are safe, and no further write is accepted";
 
-/// A volume's state with regard to the UPS.
+/// A volume's state with respect to the UPS.
 #[derive(Debug, Default)]
 pub(crate) struct PowerState {
     has_ups: bool,
@@ -99,7 +99,8 @@ impl<'a> UpsVolumes<'a> {
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
-    /// write through. Returns how much is dirty. To be called several times a second.
+    /// write through. Returns the dirty bytes of these volumes. Must be called several times a
+    /// second.
     pub(crate) fn set_limit(&self, dirty_bytes_max: u64) -> u64 {
         let volumes = self.ups_only_volumes();
         let dirty_bytes = volumes.iter().map(|v| self.shared.shards.dirty_bytes(v.id)).sum();
@@ -128,8 +129,8 @@ impl<'a> UpsVolumes<'a> {
         }
     }
 
-    /// Makes a flush due for the disk of each volume that only a UPS protects, as the disk's cache
-    /// may be volatile. [`UpsVolumes::start_syncs`] starts the flushes.
+    /// Makes a flush due for the disk of each volume that only a UPS protects, because the disk's
+    /// cache may be volatile. [`UpsVolumes::start_syncs`] starts the flushes.
     pub(crate) fn request_sync(&self) {
         for volume in self.ups_only_volumes() {
             volume.power.sync_due.store(true, Ordering::Relaxed);
@@ -137,7 +138,7 @@ impl<'a> UpsVolumes<'a> {
     }
 
     /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
-    /// as that flush need not cover later writes.
+    /// because that flush need not cover later writes.
     pub(crate) fn start_syncs(&self) {
         for volume in self.ups_only_volumes() {
             let used = &volume.power;

@@ -4,8 +4,8 @@
 //! finds none of them. Writing to the open file does not reveal that, so
 //! [`Runtime::check_presence`](crate::Runtime::check_presence) checks the paths, off the data path.
 //!
-//! A journal device that is displaced counts as failed, for good. A displaced vault fails its next
-//! probe, which starts at once, and write-back under a UPS ends until the vault is back. A
+//! A journal device that is displaced counts as failed from then on. A displaced vault fails its
+//! next probe, which starts at once, and write-back under a UPS ends until the vault is back. A
 //! displaced disk is reported in log and status, and still served: refusing its writes would save
 //! nothing.
 
@@ -13,11 +13,12 @@ use crate::locks::Lock;
 use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
 
-/// Failed checks in a row until a device counts as displaced: a device manager may remove a name
-/// for a moment.
+/// Consecutive failed checks after which a device counts as displaced: a device manager may remove
+/// a name briefly.
 const CHECKS_UNTIL_SURE: u8 = 2;
 
-/// The presence of one device: the result of the last check, and how many in a row have failed.
+/// The presence of one device: the result of the last check, and the number of consecutive failed
+/// checks.
 #[derive(Debug, Default)]
 pub(crate) struct Presence(Lock<(Option<Displaced>, u8)>);
 

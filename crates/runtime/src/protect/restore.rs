@@ -98,7 +98,7 @@ pub(crate) struct Restorer<'a> {
     records: bool,
     current: Batch,
     in_flight: VecDeque<(Arc<Batch>, Arc<Latch>)>,
-    /// Batches submitted so far; they go to the workers in turn.
+    /// The number of batches submitted so far. The workers take turns.
     submitted: usize,
     /// Batches to reuse.
     spare: Vec<Batch>,
@@ -208,14 +208,15 @@ impl<'a> Restorer<'a> {
 
 impl Drop for Restorer<'_> {
     fn drop(&mut self) {
-        // After a failure, no write may still arrive once the caller has handled it.
+        // After a failure, wait for the writes in flight: none may arrive after the caller has
+        // handled the failure.
         for (_, latch) in &self.in_flight {
             let _ = latch.wait();
         }
     }
 }
 
-/// Restores what the volume's journal holds of it.
+/// Restores the volume's data from its journal.
 pub(crate) fn restore(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
     let Some(used) = &volume.journal else { return Ok(()) };
     let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
@@ -249,7 +250,8 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     // No client is served yet. The records found in the log stay valid.
     used.journal.restored(used.number)?;
     let mark = used.journal.mark();
-    // Lost sectors that are restored from old records from now on are not recorded again.
+    // Lost sectors are not recorded again, even if they are restored from old records meanwhile, so
+    // these records must stay.
     let was_whole = !shared.shards.has_lost(volume.id);
     let mut places = Vec::new();
     for number in 0..shared.shards.len() {
@@ -285,10 +287,10 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     Ok(())
 }
 
-/// Voids the records that the previous process made of a volume, now that disk and journal have
-/// everything again. If the newest record of a sector was in that process's memory only, while
-/// the disk had its data already, an older record would undo it. If sectors are lost in the
-/// pool, the old records of lost and of dirty sectors stay, as no newer ones may exist.
+/// Voids the records that the previous process made of a volume, now that all of its data is on the
+/// disk or in the journal again. If the newest record of a sector was in that process's memory
+/// only, while the disk had its data already, an older record would undo it. If sectors are lost in
+/// the pool, the old records of lost and of dirty sectors stay, as no newer ones may exist.
 fn void_older(
     shared: &Shared,
     volume: &Volume,
@@ -299,7 +301,7 @@ fn void_older(
     let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
     if !was_whole || shared.shards.has_lost(volume.id) {
         // Unless each write was recorded before it was acknowledged, the journal may hold older
-        // data than what was lost.
+        // data than the lost sectors had.
         volume.journal_is_stale.store(used.durability == Durability::Flush, Ordering::Relaxed);
         return used.journal.void_clean(used.number, volume.id).map_err(failed);
     }

@@ -4,8 +4,8 @@
 //! read and write files. It then waits once for events, and handles them. Front ends use the
 //! operations of [`Sockets`] only. There are two reactors: io_uring (`uring`), where one system
 //! call submits all operations and waits for events, and epoll (`epoll`), for machines that forbid
-//! io_uring. A reply that fits into the socket's buffer is sent without either. The test suite runs
-//! on both.
+//! io_uring. A reply that fits into the socket's buffer is sent without either. Most tests of the
+//! suite run on both.
 
 mod epoll;
 mod uring;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The size of a receive buffer in bytes, and the most that one system call receives.
 pub(crate) const RECEIVE_BYTES: usize = 64 << 10;
 
-/// Receive buffers of one worker, at most; io_uring uses fewer.
+/// The maximum number of receive buffers per worker; io_uring uses fewer.
 pub(crate) const RECEIVE_BUFFERS_MAX: u16 = 8;
 
 /// Identifies a receive buffer that is lent to the worker.
@@ -66,15 +66,15 @@ pub(crate) trait Reactor: Sockets + Sized {
     /// Whether [`Reactor::file`] is supported.
     const FILES: bool;
 
-    /// Creates a reactor that reports [`Event::Woken`] when the eventfd `wake` is not zero. To be
+    /// Creates a reactor that reports [`Event::Woken`] when the eventfd `wake` is not zero. Must be
     /// called on the thread that will use it.
     fn new(wake: RawFd) -> io::Result<Self>;
 
     /// Starts a file operation. Returns false if this reactor supports none.
     fn file(&mut self, tag: u32, op: FileOp) -> bool;
 
-    /// Submits the requested operations, and waits for an event or a timeout. A timeout that an
-    /// earlier call has set may expire first, and apply instead.
+    /// Submits the requested operations, and waits for an event or a timeout. If the timer of an
+    /// earlier call is still armed, that timer applies instead.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
     /// Takes the next event.

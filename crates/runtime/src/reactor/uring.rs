@@ -40,8 +40,8 @@ pub(crate) struct UringReactor {
     timer: Box<Timespec>,
     timer_armed: bool,
     /// Receives that found no buffer, oldest first. Before each wait, as many are repeated as there
-    /// are buffers. To repeat one for each returned buffer would not suffice: a receive that
-    /// reports the end of its stream takes no buffer, so none would be returned for the next one.
+    /// are buffers. Repeating one per returned buffer would not suffice: a receive that reports the
+    /// end of its stream takes no buffer, so none would be returned for the next one.
     starved: VecDeque<(u32, RawFd)>,
     /// The descriptors of listeners by their numbers, to accept again.
     listeners: Vec<RawFd>,

@@ -30,7 +30,7 @@ impl Runtime {
         shared.run_on(0, |tasks| tasks.accept(false))?;
         shared.run_on_all(|tasks| tasks.drain_clients(None))?;
         let idle = match wait_until_idle(shared, None) {
-            // Neither a disk nor a journal is waited for, and all clients were disconnected.
+            // Nothing waits for a disk or a journal, and all clients were disconnected.
             Err(error @ VolumeError::Held(Stall::Nothing { .. })) => {
                 tracing::error!(%error, "abandoning requests, stopping after a flush");
                 shared.run_on_all(|tasks| tasks.abandon_requests()).map(drop)
@@ -64,7 +64,8 @@ impl Runtime {
             std::thread::sleep(POLL);
         }
         self.warmer.stop();
-        // Two processes must not use one pool at once; only a worker whose disk hangs may remain.
+        // Two processes must not use one pool at the same time; only a worker whose disk hangs may
+        // remain.
         shared.run_on_all(|tasks| tasks.stop())?;
         self.crew.wait(PAUSE);
         Ok(())

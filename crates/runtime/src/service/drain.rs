@@ -1,9 +1,9 @@
 //! Flushes, and the wait for disks and clients.
 //!
-//! A disk may be slow, as long as it completes an I/O now and then. If it has I/O in flight and
-//! completes none for [`Timeouts::disk`](crate::Timeouts), the operation fails. The volume is still
-//! served then, with all of its data. Operations on other volumes are not affected, as no lock is
-//! held while waiting.
+//! A disk may be slow as long as it keeps completing I/Os. If it has I/O in flight and completes
+//! none for [`Timeouts::disk`](crate::Timeouts), the operation fails. The volume is still served
+//! then, with all of its data. Operations on other volumes are not affected, as no lock is held
+//! while waiting.
 //!
 //! Clients cannot delay an operation. They have [`Timeouts::farewell`](crate::Timeouts) to fetch
 //! their last replies; then their sockets are shut down, and sockets that the kernel has not
@@ -24,11 +24,12 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 pub(crate) const POLL: Duration = Duration::from_millis(5);
 /// The interval of progress reports.
 const PROGRESS: Duration = Duration::from_millis(100);
-/// Internal flushes in flight per volume, at most, including flushes that are not waited for any
-/// more: those of a disk that hangs would otherwise accumulate. Others wait for their turn.
+/// The maximum number of internal flushes in flight per volume, including flushes whose caller has
+/// given up: those of a disk that hangs would otherwise accumulate. Further flushes wait for their
+/// turn.
 const INTERNAL_FLUSHES_MAX: u64 = 16;
 
-/// Why a flush, a removal or a stop does not complete, if not for the disk.
+/// Why a flush, a removal or a stop does not complete, if the disk is not the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Stall {
     /// The journal does not respond.
@@ -76,7 +77,7 @@ impl<'a> Watchdog<'a> {
     }
 
     /// Fails if the volume has waited too long: for its disk if I/O is in flight, otherwise for the
-    /// journal or a request. The latter has to allow for the clients' farewell, too.
+    /// journal or a request. The latter timeout also covers the clients' farewell.
     pub(super) fn check(&mut self, shared: &Shared) -> Result<(), VolumeError> {
         let answers = add_up_answers(&self.volume.stats);
         if answers != self.answers {
@@ -99,7 +100,7 @@ impl<'a> Watchdog<'a> {
     }
 }
 
-/// Names what a volume waits for.
+/// The error for a volume that has waited too long, by what it waits for.
 fn stall_error(shared: &Shared, volume: &Volume, outstanding: Outstanding) -> VolumeError {
     let (name, seconds) = (volume.name.clone(), shared.timeouts.disk.as_secs());
     if outstanding.oldest_io.is_some() {

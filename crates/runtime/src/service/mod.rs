@@ -1,11 +1,10 @@
 //! The management of the volumes: add, change, flush, drain, remove, calibrate, report.
 //!
-//! Nothing here is on the path of a request. Management operations run on the calling thread, and
-//! change the state that the workers share through tasks of worker 0. One lock serializes them; it
-//! is not held during a wait for a disk, so a disk that hangs delays no operation on another
-//! volume.
+//! Nothing here is on the data path. Management operations run on the calling thread, and change
+//! the state that the workers share through tasks of worker 0. One lock serializes them; it is not
+//! held during a wait for a disk, so a disk that hangs delays no operation on another volume.
 //!
-//! | module | is |
+//! | module | contents |
 //! | --- | --- |
 //! | `add` | the start of a volume: checks, recovery, registration |
 //! | `remove` | its end, and trust in a disk that has failed |

@@ -1,7 +1,7 @@
 //! The devices that protect the volumes of a runtime: its journals and its vault, and the records
 //! of which volumes rely on them.
 //!
-//! A volume that is being added may be served only if its newest data is at hand. This component
+//! A volume that is being added may be served only if its newest data is available. This component
 //! collects what is known about journal, pool and vault; [`forebay_journal::decision`] decides.
 
 use super::VolumeSettings;
@@ -80,7 +80,7 @@ impl Protectors {
     /// Sets the record of the volumes that rely on a vault.
     ///
     /// # Panics
-    /// If a vault is open already: its volumes would be missing in the record.
+    /// If a vault is open already: its volumes would be missing from the record.
     pub(crate) fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
         assert!(self.vault().is_none(), "the record is set before a vault is opened");
         *self.vault_record.lock() = record;
@@ -142,7 +142,7 @@ impl Protectors {
         }
     }
 
-    /// Writes again the records of which volumes rely on which journal and vault, and of failed
+    /// Rewrites the records of which volumes rely on which journal and vault, and of failed
     /// journals.
     pub(crate) fn renew_records(&self) -> Result<(), VolumeError> {
         for volume in self.shared.volumes.all() {

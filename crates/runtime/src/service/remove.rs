@@ -86,8 +86,7 @@ impl VolumeService {
     }
 
     /// Restores a running volume from its journal, because its disk may have lost acknowledged
-    /// data. Drains the volume's clients first: the journal then holds everything that the pool
-    /// holds, so what is restored is the newest data.
+    /// data. Drains the volume's clients first, so that the restored data is the newest.
     fn restore_running(&self, volume: &Arc<Volume>) -> Result<(), VolumeError> {
         let Some(used) = &volume.journal else { return Ok(()) };
         if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {

@@ -1,4 +1,4 @@
-//! Which flushes go to the backend of a volume, and what they are answered after one has failed.
+//! Which flushes go to the backend of a volume, and how flushes are answered after one has failed.
 
 use crate::locks::Lock;
 use forebay_types::{IoError, IoResult};

@@ -140,7 +140,7 @@ impl Shared {
         self.volume(volume).map_or(Stripes::NONE, |volume| volume.stripes)
     }
 
-    /// Has a queued client try again to acquire memory.
+    /// Makes a queued client retry to acquire memory.
     pub(crate) fn wake_waiter(&self, next: Option<Waiter>) {
         if let Some((worker, number, generation)) = next {
             let client = ClientId { number, generation };

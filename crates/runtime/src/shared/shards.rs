@@ -1,7 +1,7 @@
-//! The shards of the cache, each behind its lock, and what concerns all of them.
+//! The shards of the cache, each with its lock, and operations on all of them.
 //!
-//! A thread holds the lock of one shard at a time, so a sum over the shards is no snapshot. A
-//! volume that is being added or removed is in some of them only.
+//! A thread holds the lock of one shard at a time, so a sum over the shards is not a snapshot. A
+//! volume that is being added or removed may be in only some of them.
 
 use super::Volume;
 use crate::locks::{Lock, Locked, order};
@@ -108,7 +108,7 @@ impl Shards {
         self.each().any(|shard| shard.volume(id).lost_sectors() > 0)
     }
 
-    /// Abandons the lost sectors of a volume: reads return what the disk has.
+    /// Abandons the lost sectors of a volume: reads return the content of the disk.
     pub(crate) fn abandon_lost(&self, id: VolumeId) {
         self.each_with(id).for_each(|mut shard| shard.abandon_lost(id));
     }
@@ -118,7 +118,8 @@ impl Shards {
         self.each().map(|shard| shard.unclaimed(id)).sum::<u64>() * LINE_BYTES
     }
 
-    /// Drops all clean lines of a volume, a few per lock of a shard, as workers wait for the lock.
+    /// Drops all clean lines of a volume. Examines a limited number of slots per lock of a shard,
+    /// because workers wait for the lock.
     pub(crate) fn drop_clean(&self, id: VolumeId) {
         for shard in 0..self.len() {
             let mut next = Some(0);
@@ -128,7 +129,7 @@ impl Shards {
         }
     }
 
-    /// Drops all clean data of a volume, also in lines that stay because they are dirty.
+    /// Drops all clean data of a volume, even in lines that stay because they are dirty.
     pub(crate) fn forget_clean(&self, id: VolumeId) {
         self.each().for_each(|mut shard| shard.forget_clean(id));
     }

@@ -48,7 +48,7 @@ pub(crate) struct Volume {
     pub journal_is_stale: AtomicBool,
     /// The journal that records its writes.
     pub journal: Option<JournalUse>,
-    /// Its state with regard to the UPS.
+    /// Its state with respect to the UPS.
     pub power: PowerState,
     /// The vault that takes its dirty data when the battery runs low.
     pub vault: Option<Arc<Vault>>,
@@ -57,7 +57,7 @@ pub(crate) struct Volume {
     pub reads: Reads,
     /// Whether its disk is where it was opened.
     pub presence: Presence,
-    /// Internal flushes in flight, including flushes that are not waited for any more.
+    /// Internal flushes in flight, including flushes whose caller has given up.
     pub internal_flushes: AtomicU64,
     pub extent_queries: ExtentQueries,
     /// One per worker.

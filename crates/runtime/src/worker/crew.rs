@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The interval at which [`Crew::wait`] looks for ended threads.
+/// The interval at which [`Crew::wait`] polls for ended threads.
 const POLL: Duration = Duration::from_millis(5);
 
 /// The threads of all workers.

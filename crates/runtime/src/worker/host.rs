@@ -36,7 +36,7 @@ pub(crate) struct WorkerHost<R> {
     pub ios: Ios,
     /// I/Os that have ended and are not yet reported to the dispatcher.
     pub ended: Vec<Ended>,
-    /// The volume of the last lookup, which is mostly the next one, too.
+    /// The volume of the last lookup. The next lookup is usually of the same volume.
     pub volume: Option<Arc<Volume>>,
     /// The time at the start of the turn.
     pub now: Instant,
@@ -158,8 +158,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
             None if volume.power.has_ups() => Admission::Through,
             None => return Admission::Free,
         };
-        // Only without a working journal. The older records of a full journal have to be voided by
-        // a write that bypasses it.
+        // Only without a working journal: a write that bypasses a full journal must go to the disk
+        // and void the journal's older records.
         if admission == Admission::Through && volume.is_ups_only() {
             let ByteRange { offset, len } = part.range;
             let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
@@ -233,8 +233,8 @@ pub(crate) fn carry_out(pool: &Pool, shard: usize, payload: &[u8], step: MemoryS
             let (offset, len) = (offset as usize, len as usize);
             let content = &payload[payload_offset as usize..][..len];
             assert!(offset + len <= line);
-            // SAFETY: the range is inside the line. The engine fills only lines without pins, as it
-            // relocates pinned ones first, so nothing else reads or writes this one.
+            // SAFETY: the range is inside the line. The engine fills only lines without pins,
+            // because it relocates pinned ones first, so nothing else reads or writes this one.
             unsafe {
                 let to = pool.line(shard, slot).add(offset);
                 std::ptr::copy_nonoverlapping(content.as_ptr(), to, len);

@@ -45,7 +45,7 @@ pub(crate) struct Worker<R: Reactor, F> {
 }
 
 impl<R: Reactor, F: FrontEnd> Worker<R, F> {
-    /// Creates a worker. To be called on the worker's thread.
+    /// Creates a worker. Must be called on the worker's thread.
     pub(crate) fn new(shared: Arc<Shared>, worker: usize, front: F) -> std::io::Result<Self> {
         let inbox = Arc::clone(&shared.inboxes[worker]);
         let reactor = R::new(inbox.eventfd())?;
@@ -214,7 +214,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         }
     }
 
-    /// Starts the I/Os of the turn, and has the front end send its replies.
+    /// Starts the I/Os of the turn, and makes the front end send its replies.
     fn end_turn(&mut self) {
         loop {
             self.report_ended();
@@ -229,8 +229,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             ios.start(shared, reactor);
             let (front, mut context) = self.parts();
             front.end_turn(&mut context);
-            // Replies that were sent at once may have freed memory for input, and no event reports
-            // that.
+            // Replies that were sent immediately may have freed memory for input, and no event
+            // reports that.
             let is_over = !self.front.has_input() && self.host.completions.is_empty();
             if is_over && self.host.ended.is_empty() {
                 break;

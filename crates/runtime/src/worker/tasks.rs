@@ -1,4 +1,4 @@
-//! The operations of a worker for other threads, run as tasks between two turns.
+//! The operations that other threads run on a worker, as tasks between two turns.
 
 use super::{Token, Worker};
 use crate::reactor::Reactor;
@@ -29,7 +29,7 @@ impl Outstanding {
         self.connections > 0 || self.requests > 0
     }
 
-    /// The sum over two workers.
+    /// Combines the values of two workers.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             connections: self.connections + other.connections,
@@ -42,7 +42,7 @@ impl Outstanding {
 /// Called with the result of an internal request.
 pub(crate) type OnDone = Box<dyn FnOnce(IoResult) + Send>;
 
-/// The operations of a worker for other threads.
+/// The operations that other threads run on a worker.
 pub(crate) trait Tasks {
     /// The state that all workers share.
     fn shared(&self) -> &Shared;

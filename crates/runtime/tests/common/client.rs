@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The timeout of everything. It only ends a test whose server hangs, so it is far longer than the
+/// The timeout of all waits. It only ends a test whose server hangs, so it is far longer than the
 /// slowest loaded machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -56,7 +56,7 @@ pub fn connect(socket: &Path) -> UnixStream {
 
 impl Client<UnixStream> {
     /// Enters an export with structured replies and block status. The server ends a handshake after
-    /// 10 s, which a loaded machine may take; then another connection is tried.
+    /// 10 s, which a loaded machine may exceed; then another connection is tried.
     pub fn new(socket: &Path, export: &str) -> Self {
         let begun = Instant::now();
         loop {
@@ -73,7 +73,7 @@ pub fn config(export: &str) -> Config {
     Config { export: export.to_owned(), base_allocation: true, ..Config::default() }
 }
 
-/// Takes the handshake to its next decision.
+/// Advances the handshake to its next step other than [`Step::NeedMore`].
 pub fn advance<S: Read + Write>(
     stream: &mut S,
     handshake: &mut Handshake,
@@ -131,7 +131,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// A client after its handshake; `input` was received behind it.
+    /// A client after its handshake; `input` was received after that.
     pub fn opened(stream: S, opened: Opened, input: Vec<u8>) -> Self {
         Self {
             stream,

@@ -1,6 +1,6 @@
 //! Shared by the tests of a running server: a client, raw protocol bytes, and a seeded random
-//! source. It uses nothing of the server's internals, so that the tests of the built program can
-//! use it, too.
+//! source. This module does not use the server's internals, so that the tests of the built program
+//! can use it, too.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]

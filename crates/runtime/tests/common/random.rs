@@ -1,6 +1,6 @@
 //! Random numbers from a seed, so that a failure can be repeated.
 
-/// A splitmix64 generator: small, and good enough to choose requests with.
+/// A splitmix64 generator: small, and good enough to choose requests.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -35,7 +35,7 @@ const TINY_BYTES: u64 = 16 * MIB;
 const SIZE_BYTES: u64 = 24 * MIB + 3 * 512;
 /// Bytes that each client may always have in flight.
 const SHARE_BYTES: u64 = 256 << 10;
-/// Requests that one run has in flight at once.
+/// Requests that one run has in flight at the same time.
 const IN_FLIGHT: usize = 24;
 
 /// A request in flight.
@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
         Self { server, disk, clients, oracle, random, in_flight: Vec::new(), mode }
     }
 
-    /// A random range of up to some lines, sometimes up to several regions.
+    /// A random range of a few lines, sometimes of several regions.
     fn range(&mut self) -> ByteRange {
         let sectors_max = if self.random.one_in(16) { 3 * 2048 } else { 64 };
         let mut offset = self.random.below(self.oracle.size() / 512);
@@ -102,7 +102,8 @@ impl<'a> Session<'a> {
             18 => Command::Trim,
             _ => Command::Cache,
         };
-        // Overlapping requests have no order if one is a write, so the first is completed before.
+        // Overlapping requests have no order if one is a write, so the earlier one is completed
+        // first.
         while let Some(at) = self.in_flight.iter().position(|sent| {
             let either = command != Command::Read || sent.command != Command::Read;
             either && sent.range.overlaps(range)
@@ -243,7 +244,7 @@ fn random_requests_match_the_oracle_in_order(engine: Engine) {
     oracle.check(0, &read_backend(&*disk, 0, SIZE_BYTES), "the disk after the end");
 }
 
-/// Fails if two writes to one block of a disk with large blocks run at once: each is a
+/// Fails if two writes to one block of a disk with large blocks run concurrently: each is a
 /// read-modify-write, so the later one would undo the earlier one.
 fn two_writes_in_one_block_are_both_kept(engine: Engine) {
     for block_bytes in [4096, 65_536] {

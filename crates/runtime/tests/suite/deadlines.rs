@@ -78,7 +78,7 @@ fn a_stalled_payload_has_a_deadline(engine: Engine) {
     enter(&mut stream, "disk");
     let begin = Instant::now();
     stream.write_all(&request(command::WRITE, 0, 1, 0, 65536)).unwrap();
-    // On a slow machine, the deadline may be over before they are sent.
+    // On a slow machine, the deadline may pass before the bytes are sent.
     let _ = stream.write_all(&[9; 65535]);
     assert!(is_closed(&mut stream));
     let took = begin.elapsed();
@@ -103,7 +103,8 @@ fn a_trickling_payload_has_a_deadline(engine: Engine) {
         longest_pause = longest_pause.max(now - std::mem::replace(&mut last, now));
         is_ended
     });
-    // A second per 64 KiB beside the pause, unless the machine itself has stalled the client.
+    // A second per 64 KiB in addition to the pause, unless the machine itself has stalled the
+    // client.
     if longest_pause < PAYLOAD_PAUSE / 2 {
         assert!(begin.elapsed() >= 2 * PAYLOAD_PAUSE, "too early");
     }
@@ -111,7 +112,8 @@ fn a_trickling_payload_has_a_deadline(engine: Engine) {
 
 fn a_slow_writer_does_not_delay_other_clients(engine: Engine) {
     let config = RuntimeConfig { workers: 1, ..Server::config(engine) };
-    // Longer than the timeouts of the other client: if that waits for the slow one, the test fails.
+    // Longer than the timeouts of the other client: if that client waits for the slow one, the test
+    // fails.
     let timeouts = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
     let server = Server::start_over(config, timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);

@@ -42,7 +42,7 @@ fn a_bad_sector_fails_its_reader_only(engine: Engine) {
         let disk = failing(&memory(16 * MIB), Kinds::READ, Some(ByteRange::new(40960, 512)));
         server.add("disk", disk, mode);
         let mut clients = [server.client("disk"), server.client("disk")];
-        // All requests in one turn, so that the server merges neighbours into one I/O.
+        // All requests in one turn, so that the server coalesces neighbours into one I/O.
         let mut bytes = Vec::new();
         let cookies: Vec<u64> = (0..20)
             .map(|line| clients[0].put(Command::Read, 0, line * 4096, 4096, &mut bytes))
@@ -158,7 +158,7 @@ fn a_write_beside_a_bad_sector_of_a_dirty_neighbour_succeeds(engine: Engine) {
     server.add("disk", Arc::new(worse), Mode::WriteBack);
     let mut client = server.client("disk");
     assert_eq!(client.write(0, &[1; 4 * 4096]), Ok(()));
-    // FUA writes beside the bad sectors.
+    // FUA writes next to the bad sectors.
     assert_eq!(client.write_fua(8192, &[2; 4096]), Ok(()));
     assert_eq!(client.write_fua(4096, &[3; 512]), Ok(()), "a good sector of the same line");
     assert_eq!(client.write_fua(8192 - 512, &[4; 512]), Err(IoError::Io), "the bad sector itself");
@@ -215,7 +215,7 @@ fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engi
 }
 
 fn a_hanging_disk_does_not_disturb_another_volume(engine: Engine) {
-    // One worker, so that the volumes share everything.
+    // One worker, which both volumes share.
     let server = Server::start_with(engine, 64 * MIB, 1);
     let gate = Gate::new(memory(16 * MIB));
     server.add("hangs", Arc::clone(&gate) as _, Mode::WriteBack);

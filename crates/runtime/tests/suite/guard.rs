@@ -79,7 +79,7 @@ fn put(disk: &dyn Backend, offset: u64, bytes: &[u8]) {
     Blocking::new(disk).write(offset, &AlignedBuffer::from(bytes), true).unwrap();
 }
 
-/// Writes a little to a volume `v`, then simulates a power loss. Returns the journal.
+/// Writes one block to a volume `v`, then simulates a power loss. Returns the journal.
 fn write_and_die(disk: &Arc<MemoryBackend>) -> Arc<MemoryBackend> {
     let journal = memory(JOURNAL_BYTES);
     let server = start(Engine::Epoll);
@@ -197,7 +197,8 @@ fn a_restored_backup_is_refused_unless_the_operator_accepts_it() {
     assert!((60..=63).contains(&samples), "{samples}");
     assert_quarantined(&journal, &backup, &format!("of {samples} samples differ"));
     let expected = with_the_write(&*backup);
-    // The acceptance is needed once: from then on this is the recorded disk, also after a crash.
+    // The disk must be accepted only once: from then on it is the recorded disk, even after a
+    // crash.
     let server = start(Engine::Epoll);
     let journal = copy(&*journal);
     let opened = open(&server, Arc::clone(&journal) as _);
@@ -241,7 +242,7 @@ fn a_disk_of_another_size_is_refused() {
     assert_quarantined(&journal, &larger, "another size");
     let expected = with_the_write(&*larger);
     assert!(serve(&journal, accepted, larger).unwrap() == expected);
-    // A read-only disk cannot be accepted either.
+    // A disk that is too small for the records cannot be accepted either.
     let error = serve(&journal, accepted, memory(4096)).unwrap_err();
     assert!(error.contains("another size"), "{error}");
 }
@@ -339,7 +340,7 @@ fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
         block(1),
         "the data was written before the failed flush"
     );
-    // It is lost with the disk's cache, while its line in the pool is clean.
+    // The data is lost with the disk's cache, while its lines in the pool are clean.
     put(&*disk, 0, &before);
     drop(client);
     server.runtime.trust_volume("v", |_| {}).unwrap();

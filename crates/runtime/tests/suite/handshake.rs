@@ -1,5 +1,5 @@
-//! The handshake, with valid and invalid clients. Numbers such as I-04 refer to the list of
-//! requirements of the protocol crate.
+//! The handshake, with valid and invalid clients. Numbers such as I-04 are those of the protocol's
+//! requirements, as in `forebay-nbd`.
 
 use crate::common::client::{Client, config, connect};
 use crate::common::raw::{
@@ -188,8 +188,8 @@ fn a_client_may_disconnect_at_any_byte(engine: Engine) {
     session.extend_from_slice(&request(command::WRITE, 0, 2, 0, 4));
     for len in 0..session.len() {
         let mut stream = connect(&server.socket);
-        // P-14: some leave without reading the answer, so that the server writes to a closed
-        // socket.
+        // P-14: some clients disconnect without reading the answer, so that the server writes to a
+        // closed socket.
         if len % 2 == 0 {
             greeting(&mut stream);
         }
@@ -219,7 +219,7 @@ fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
     let mut stream = connect(&server.socket);
     greeting(&mut stream);
     stream.write_all(&client_flags()).unwrap();
-    // D-02: many answers of 375 KB each are not all built at once, and yet all are sent.
+    // D-02: many answers of 375 KB each are not all built at once, but all are sent.
     let begin = Instant::now();
     stream.write_all(&option(proto::option::LIST, &[]).repeat(LISTS)).unwrap();
     for _ in 0..LISTS {

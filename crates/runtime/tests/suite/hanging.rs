@@ -105,7 +105,7 @@ fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) 
     wait_until("the client is removed", PATIENCE, || {
         server.runtime.status().unwrap().connections == 0
     });
-    // Another client has its connection slot when the answer arrives.
+    // Another client has its number when the answer arrives.
     server.add_memory("other", MIB, Mode::WriteThrough);
     let mut other = server.client("other");
     gate.open();

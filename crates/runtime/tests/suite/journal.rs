@@ -490,8 +490,8 @@ fn a_full_log_waits_for_its_checkpoint(engine: Engine) {
     let server = start(engine);
     let opened = open(&server, Arc::clone(&journal) as _);
     add(&server, Arc::clone(&gate) as _, &opened, Durability::Ack);
-    // No checkpoint ends, so writes find no space; then writes that bypass the log wait for space
-    // for their notes, before the last segment is used.
+    // No checkpoint ends, so the log runs out of space for writes. Writes then bypass it, and wait
+    // for space for their records before the last segment is used.
     gate.close(Kinds::FLUSH);
     let path = server.socket.clone();
     let writer = std::thread::spawn(move || {
@@ -551,7 +551,8 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     add(&server, Arc::clone(&errors) as _, &opened, Durability::Ack);
     let mut client = server.client("v");
     client.write(8 * MIB, &block(7)).unwrap();
-    // How many of the writes the journal holds, and not just the disk, depends on their speeds.
+    // How many of the writes are in the journal, and not only on the disk, depends on the speeds of
+    // both.
     let mut round = 0_u8;
     let status = loop {
         round += 1;
@@ -597,7 +598,7 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
             client.write(at, &vec![round + 1; 64 << 10]).unwrap();
         }
     }
-    // In single blocks, too: each needs a note of its own.
+    // Also in single blocks: each needs its own record.
     for at in (0..32 * MIB).step_by(4096) {
         client.write(at, &[9; 4096]).unwrap();
     }
@@ -629,7 +630,7 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
         taken += 64 << 10;
     }
     assert!(taken >= 5 * MIB, "{taken}");
-    // More of them than the log has space for notes.
+    // More writes than the log has space for records of.
     for round in 0..2_u8 {
         for at in (32 * MIB..64 * MIB).step_by(4096) {
             client.write(at, &[round + 1; 4096]).unwrap();
@@ -691,7 +692,7 @@ fn damage_on_every_device_of_a_journal_flushes_the_volumes_at_once(engine: Engin
     for (&offset, bytes) in &written {
         assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
     }
-    // The log begins behind the damage now: another start finds none.
+    // The log begins past the damage now: another start finds none.
     write_some(&server, 50..60);
     opened.patrol_now();
     let walks = opened.status().patrol.walks;

@@ -1,4 +1,4 @@
-//! The running server, from its sockets to its disks. Every test runs on both engines.
+//! The running server, from its sockets to its disks. Most tests run on both I/O engines.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 

@@ -4,7 +4,7 @@ use forebay_types::SECTOR_BYTES;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// The content of a volume, as far as it is known.
+/// The known content of a volume.
 pub struct Oracle {
     bytes: Vec<u8>,
     /// Whether each sector is known; a trimmed sector is unknown until it is written again.

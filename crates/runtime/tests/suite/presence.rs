@@ -46,7 +46,7 @@ fn make(path: &Path, bytes: u64) -> Arc<dyn Backend> {
     Arc::new(FileBackend::open(path, &OpenOptions::default()).unwrap())
 }
 
-/// Checks as often as it takes until a device counts as displaced.
+/// Checks twice, after which a displaced device counts as displaced.
 fn check_presence(server: &Server) {
     (0..2).for_each(|_| server.runtime.check_presence());
 }

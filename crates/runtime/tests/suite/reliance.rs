@@ -108,7 +108,7 @@ fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last()
     server.stop();
     assert!(record.relying().is_empty());
 
-    // The records in a journal count in any mode, also without this record.
+    // The records in a journal count in any mode, even if this record is missing.
     let (disk, device): (Arc<dyn Backend>, Arc<dyn Backend>) = (disk_then, journal_then);
     let server = begin(&record);
     let journal = open(&server, &device);

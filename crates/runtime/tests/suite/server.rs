@@ -21,7 +21,7 @@ pub struct Server {
     pub nbd: Arc<NbdServer>,
     /// Where clients connect.
     pub socket: PathBuf,
-    /// A place for files, gone with the server.
+    /// A directory for files, removed with the server.
     pub directory: TempDir,
 }
 
@@ -99,7 +99,7 @@ impl Server {
         status.volumes.into_iter().find(|status| status.name == volume).unwrap()
     }
 
-    /// Stops the server, and checks that everything was flushed to the disks.
+    /// Stops the server. Fails if it cannot flush everything to the disks.
     pub fn stop(self) {
         self.runtime.stop(|_| {}).unwrap();
     }

@@ -110,7 +110,7 @@ impl Authority {
     }
 }
 
-/// A server with a TLS socket beside the plain one.
+/// A server with a TLS socket in addition to the plain one.
 fn tls_server(
     engine: Engine,
     policy: Tls,
@@ -128,7 +128,7 @@ fn tls_server(
     (server, socket)
 }
 
-/// The TLS session behind STARTTLS.
+/// The TLS session after STARTTLS.
 fn wrap(stream: UnixStream, config: &Arc<ClientConfig>) -> TlsStream {
     let name = ServerName::try_from("localhost").unwrap();
     StreamOwned::new(ClientConnection::new(Arc::clone(config), name).unwrap(), stream)
@@ -343,7 +343,7 @@ fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
             assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
             let mut bytes = random.bytes(len);
             if random.one_in(2) {
-                // A record that begins well.
+                // A valid beginning of a TLS record.
                 bytes.splice(0..0, [22, 3, 1, 0, 100]);
             }
             let _ = stream.write_all(&bytes);

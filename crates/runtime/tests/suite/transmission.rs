@@ -71,7 +71,7 @@ fn invalid_requests_get_their_errors_and_keep_the_stream_in_sync(engine: Engine)
             assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "the stream is in sync");
         }
     }
-    // A command that does not exist, and one that is no longer sent.
+    // Commands that do not exist.
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
     for (number, cookie) in [(8, 1), (9, 2), (4711, 3), (u16::MAX, 4)] {
@@ -89,7 +89,7 @@ fn invalid_requests_get_their_errors_and_keep_the_stream_in_sync(engine: Engine)
 /// While a request is answered, the lines of the next ones are prefetched before they are
 /// validated.
 fn an_out_of_range_request_may_follow_at_once(engine: Engine) {
-    // Enough memory for several shards, in one of which it would be looked up.
+    // Enough memory for several shards, so that the invalid offsets are mapped to shards.
     let server = Server::start_with(engine, 256 * MIB, 2);
     let disk = Arc::new(MemoryBackend::new(8 * MIB).unwrap());
     let mut volume = settings("disk", disk, Mode::WriteThrough);
@@ -288,8 +288,8 @@ fn payloads_that_wait_for_memory_all_arrive(engine: Engine) {
     });
 }
 
-/// Fails if the first connection that waits for memory blocks all others behind it, when new
-/// clients have reduced its share so that it cannot be granted.
+/// Fails if the first connection in the queue for memory blocks all later ones, when new clients
+/// have reduced its share so that its request cannot be granted.
 fn a_connection_over_its_share_does_not_block_later_ones(engine: Engine) {
     let server = Server::start_with(engine, 16 * MIB, 1);
     let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()));
@@ -362,7 +362,8 @@ fn requests_in_flight_are_answered_at_a_stop(engine: Engine) {
     assert!(gate.wait_held(1, PATIENCE));
     std::thread::scope(|scope| {
         let stopping = scope.spawn(|| server.runtime.stop(|_| {}));
-        // E-03: later requests are refused or not answered, but never carried out.
+        // E-03: a later request is refused or not answered, unless it arrives before the server
+        // refuses requests.
         let late = client.send(Command::Write, 0, 8192, 4096, &[2; 4096]);
         wait_until("no client is accepted any more", PATIENCE, || {
             let mut stream = connect(&server.socket);

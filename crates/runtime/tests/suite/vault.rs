@@ -426,7 +426,7 @@ fn the_required_size_holds_all_dirty_data() {
     let vault = open(&server, memory(needed));
     let gate = Gate::new(memory(64 * MIB));
     add(&server, "v", Arc::clone(&gate) as _, &vault);
-    // Writes to the disk are held back, so all data stays dirty.
+    // The disk completes no write, so all data stays dirty.
     gate.close(Kinds::WRITE);
     let mut client = server.client("v");
     let enough = server.runtime.dirty_bytes_max() / 4 * 3;
@@ -444,7 +444,7 @@ fn wait_until_measured(vault: &Vault) {
     wait_until("the vault is measured", PATIENCE, || vault.measured_bytes_per_second().is_some());
 }
 
-/// A probe detects a failing vault before a dump has to.
+/// A probe detects a failing vault before a dump is needed.
 #[test]
 fn a_vault_that_fails_or_hangs_is_not_relied_on_until_it_recovers() {
     let server = start(Engine::Auto);

@@ -1,4 +1,4 @@
-//! A pool passed from one runtime to the next, beside a journal that lacks some records.
+//! A pool passed from one runtime to the next, together with a journal that lacks some records.
 
 use super::*;
 use crate::rig::common::client::PATIENCE;

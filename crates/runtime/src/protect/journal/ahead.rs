@@ -85,7 +85,7 @@ impl<'a> ReadAhead<'a> {
         Ok(self.current.as_ref().map_or(&[], |(_, bytes)| bytes))
     }
 
-    /// Starts to read a piece; `None` behind the end of the device.
+    /// Starts to read a piece; `None` past the end of the device.
     fn begin(&mut self, number: u64) -> Option<Reading> {
         let position = number * PIECE_BYTES;
         let len = self.size_bytes.checked_sub(position)?.min(PIECE_BYTES) as usize;

@@ -182,8 +182,8 @@ impl Journal {
             pool: volume.pool,
             vault: volume.vault,
             disk,
-            // The clean mark covers what the journal recorded. It says nothing of data in a pool or
-            // vault.
+            // The clean mark covers what the journal recorded. It says nothing about data in a pool
+            // or vault.
             has_clean_mark: journal == JournalState::Clean
                 && volume.pool == PoolState::New
                 && matches!(volume.vault, VaultState::None | VaultState::Empty),

@@ -1,4 +1,4 @@
-//! Begins checkpoints, and has the workers destage the volumes that take part.
+//! Begins checkpoints, and makes the workers destage the volumes that take part.
 
 use super::{Journal, State, TICK, stuck};
 use crate::shared::Message;
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 /// The longest time between two checkpoints. It keeps recovery short.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
-/// The pause between two checkpoints for lack of space, while a failing disk frees none.
+/// The minimum interval between two checkpoints for lack of space, while a failing or slow disk
+/// keeps the space in use.
 const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Journal {

@@ -2,7 +2,7 @@
 //!
 //! Opening reads both, decides which of them are members ([`forebay_journal::recover_mirrored`]),
 //! and carries out the steps that make the other one a member again. Afterwards each write goes to
-//! all members at once, and the log gets the result of each.
+//! all members in parallel, and the log gets the result of each.
 
 use super::ahead::ReadAhead;
 use super::{JournalError, JournalSettings, recovery};
@@ -40,14 +40,14 @@ pub(crate) struct Devices {
     names: [String; 2],
     /// Bytes of the smaller device.
     size_bytes: u64,
-    /// Why one device is no member since the start.
+    /// Why one device has not been a member since the start.
     missing: Option<String>,
     is_mirrored: bool,
-    /// The devices that hold what the log held when it was opened.
+    /// The devices that hold the log as it was when it was opened.
     readable: [bool; 2],
 }
 
-/// An open log, and what it holds.
+/// An open log, and the records found in it.
 pub(super) type Opened<W> = (Log<AlignedBuffer, W>, Found);
 
 /// A device being walked. Sequential reads are served from read-ahead.
@@ -137,12 +137,12 @@ impl Devices {
         Some((self.name_of(at), block_bytes(at)))
     }
 
-    /// Why one device is no member since the start, if so.
+    /// Why one device has not been a member since the start, if so.
     pub(super) fn missing(&self) -> Option<&str> {
         self.missing.as_deref()
     }
 
-    /// Writes to all members at once.
+    /// Writes to all members in parallel.
     pub(super) fn write(&self, write: &LogWrite<AlignedBuffer>) -> [IoResult; 2] {
         let mut copies = Vec::new();
         let targets: Vec<usize> = (0..2).filter(|&device| write.goes_to(device)).collect();
@@ -183,7 +183,7 @@ impl Devices {
         self.backends[device].as_deref()
     }
 
-    /// Reads whole blocks from one device. Fails if the device was no member at the start.
+    /// Reads whole blocks from one device. Fails if the device was not a member at the start.
     pub(crate) fn read_on(
         &self,
         device: usize,
@@ -442,7 +442,8 @@ fn random(name: &str, bytes: &mut [u8]) -> Result<(), JournalError> {
         .map_err(|_| JournalError::Io { name: name.to_owned(), error: IoError::NoMemory })
 }
 
-/// Reads a log sequentially, each piece from the first device on which the read succeeds.
+/// Reads a log sequentially from the first readable device. A read that fails there is tried on
+/// each readable device.
 pub(crate) struct Reader<'a> {
     devices: &'a Devices,
     ahead: Option<ReadAhead<'a>>,

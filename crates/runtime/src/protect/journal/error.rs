@@ -42,7 +42,7 @@ pub enum JournalError {
         #[source]
         error: RecoverError,
     },
-    /// Records of acknowledged writes cannot be read any more.
+    /// Records of acknowledged writes can no longer be read.
     #[error("journal {name} is damaged: {damage}; acknowledged writes are lost")]
     Damaged {
         /// The device.
@@ -124,7 +124,7 @@ pub enum JournalError {
         volume: String,
         /// The disk.
         disk: String,
-        /// Bytes that the journal holds of it.
+        /// Bytes of the volume in the journal.
         bytes: u64,
         /// The comparison of the disk with the journal.
         evidence: Evidence,
@@ -139,7 +139,7 @@ pub enum JournalError {
         name: String,
         /// The volume.
         volume: String,
-        /// Bytes that the journal holds of it.
+        /// Bytes of the volume in the journal.
         bytes: u64,
     },
     /// The device fails.

@@ -27,7 +27,7 @@ impl Journal {
         }
     }
 
-    /// Has the thread mark a device as failed.
+    /// Makes the thread mark a device as failed.
     fn fail_device(&self, device: usize) {
         let mut state = self.lock();
         state.gone[device] = true;
@@ -74,8 +74,8 @@ impl Journal {
         (self.on_failure)(id, error, &names).is_ok()
     }
 
-    /// Records that a device is no member any more, and retries until that has succeeded: the
-    /// journal continues on the other device only then.
+    /// Records that a device is no longer a member, and retries until that has succeeded. Only then
+    /// does the journal continue on the other device.
     pub(super) fn record_loss(&self, members: &[u64]) {
         let (id, reason) = {
             let state = self.lock();

@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 
 use devices::Devices;
 
-/// Batches beside one for each worker: one being filled, and one being written.
+/// Batches in addition to one for each worker: one being filled, and one being written.
 const BUFFERS_SPARE: usize = 2;
 /// The longest sleep of the journal's thread.
 const TICK: Duration = Duration::from_millis(100);
@@ -232,8 +232,8 @@ impl Journal {
             names = volume_names(&state.log, &numbers);
             for number in numbers {
                 state.log.mark_clean(number);
-                // Volumes that are not served keep the journal from being clean. The records of
-                // the others are removed, as they would undo later changes to their disks.
+                // Volumes that are not served keep the journal from being clean. The records of the
+                // others are removed, because they would undo later changes to their disks.
                 let removed = state.log.remove_volume(number);
                 debug_assert!(removed.is_ok(), "it was settled just now");
             }
@@ -245,14 +245,14 @@ impl Journal {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        // Only after the log is closed: until then a start would restore from it.
+        // Released only after the log is closed: until then, a start would restore from it.
         self.release(&names);
         if clean && self.is_abandoned() {
             self.record_settled();
         }
     }
 
-    /// Restores sectors of a volume that were lost in memory, as far as the log holds them.
+    /// Restores the sectors of a volume that were lost in memory and that the log holds.
     pub(crate) fn regain(self: &Arc<Self>, number: u16, volume: VolumeId) {
         regain::start(self, number, volume);
     }
@@ -260,7 +260,7 @@ impl Journal {
     /// Voids the records of a volume that is not served yet, except those of dirty or lost sectors.
     ///
     /// # Errors
-    /// When the journal fails, or its log has no space to record that.
+    /// When the journal fails, or its log has no space to record the change.
     pub(crate) fn void_clean(self: &Arc<Self>, number: u16, volume: VolumeId) -> IoResult {
         stuck::Checkpoint { journal: self, number, volume }.void_clean()
     }

@@ -1,14 +1,14 @@
-//! The patrol over a journal: reads back the live part of the log, so that a device that loses it
-//! is noticed while everything it holds is in memory as well.
+//! The patrol over a journal: reads back the live part of the log, so that damage is detected while
+//! the pool and the disks still have all of its data.
 //!
 //! A thread reads at 16 MiB/s at most, and pauses while the log is being written, from the start of
 //! the log to where its end was when the walk began. Damage on one device of two is repaired from
-//! the other by the journal's thread, between two writes. Data that no device can return any more
-//! is in the pool or on the disk: a checkpoint begins at once that destages all of it, after which
-//! the log begins behind the damage.
+//! the other by the journal's thread, between two writes. Data that no device can return is still
+//! in the pool or on the disk: a checkpoint begins at once and destages all of it. After that, the
+//! log begins past the damage.
 //!
-//! Blocks that are reclaimed or rewritten during the walk look damaged, so only blocks count that
-//! were written before the walk began and are still live after it.
+//! Blocks that are reclaimed or rewritten during the walk look damaged. So damage counts only in
+//! blocks that were written before the walk began and are still live after it.
 
 use super::Journal;
 use super::devices::{Device, Devices};
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 /// Bytes between two pauses, and the length of a pause: 16 MiB/s at most.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_PAUSE: Duration = Duration::from_millis(62);
-/// Additional pauses per piece, at most, while the log is being written.
+/// The maximum number of pauses per piece while the log is being written.
 const BUSY_PAUSES_MAX: u32 = 16;
-/// From one walk to the next.
+/// The time from the end of a walk to the start of the next one.
 const WALK_INTERVAL: Duration = Duration::from_secs(60);
 /// How often the thread checks whether it is to end.
 const TICK: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub struct JournalPatrol {
     pub walks: u64,
     /// Bytes of the log that were read and verified.
     pub read_bytes: u64,
-    /// Places that could not be read as they were written, on any device.
+    /// Places that were damaged or unreadable on any device.
     pub damaged: u64,
     /// Damaged places that were repaired from the other device.
     pub healed: u64,
@@ -59,7 +59,7 @@ pub(super) struct Patrol {
 }
 
 impl Patrol {
-    /// Starts the thread of a journal's patrol. The journal works without one.
+    /// Starts the thread of a journal's patrol. If that fails, the journal works without a patrol.
     pub(super) fn start(journal: &Arc<Journal>) {
         let weak = Arc::downgrade(journal);
         let thread = std::thread::Builder::new().name("patrol".into()).spawn(move || run(&weak));
@@ -76,7 +76,7 @@ impl Patrol {
         }
     }
 
-    /// Has the next walk begin at once.
+    /// Makes the next walk begin at once.
     pub(super) fn wake(&self) {
         self.walks_now.store(true, Ordering::Relaxed);
     }
@@ -205,7 +205,7 @@ fn walk(journal: &Journal) {
     patrol.walks.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Queues repairs, and has the journal emptied if a place is damaged on every device.
+/// Queues repairs. If a place is damaged on every device, requests a checkpoint.
 fn report(journal: &Journal, repairs: Vec<(CopyRange, (u64, u64))>, damaged: Option<u64>) {
     let Journal { name, patrol, devices, .. } = journal;
     for (copy, _) in &repairs {

@@ -1,4 +1,5 @@
-//! The calls of workers that record their writes. They hold the lock of their shard.
+//! The calls with which workers record their writes. [`Journal::record`] is called under the lock
+//! of the shard, the others without it.
 
 use super::{Journal, State};
 use crate::locks::Locked;
@@ -73,8 +74,8 @@ impl Journal {
         let noted = match note.kind {
             NoteKind::Write { wait, .. } => {
                 match state.log.append(entry(kind), pieces, wait.then_some(part)) {
-                    // A write that does not wait was acknowledged already; only a FLUSH promises
-                    // that it is recorded.
+                    // A write that does not wait has been acknowledged already. Only a FLUSH
+                    // guarantees that it is recorded.
                     false if wait => RecordOutcome::Refused,
                     _ => RecordOutcome::Recorded,
                 }

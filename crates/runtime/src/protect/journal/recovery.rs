@@ -1,4 +1,4 @@
-//! Decides which records of a journal count when it is opened, and reads them again later.
+//! Decides which records of a journal are void when it is opened, and reads records again later.
 
 use super::{Journal, JournalError};
 use forebay_journal::{Found, FoundRecord};
@@ -39,9 +39,10 @@ impl VoidRecords {
     }
 }
 
-/// Walks over a log that is being written, until damage in it counts.
+/// The maximum number of walks over a log that is being written. Damage counts only if every walk
+/// finds some.
 const WALKS_MAX: u32 = 5;
-/// Between two walks or polls.
+/// The pause between two walks or polls.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Journal {

@@ -1,9 +1,9 @@
 //! Restores from the journal sectors that were lost in memory.
 //!
-//! Sectors damaged beyond repair are dirty, so their records are live, and none of them is
-//! reclaimed while the sectors are lost: a flush of the volume fails until then. A thread reads the
-//! log as at a start and puts the recorded bytes into the sectors' slots, unless they were written
-//! again meanwhile.
+//! Sectors damaged beyond repair are dirty, so their records are live. While the sectors are lost,
+//! flushes of the volume fail, so these records are not reclaimed. A thread reads the log as at a
+//! start and puts the recorded bytes into the sectors' slots, unless they were written again
+//! meanwhile.
 
 use super::Journal;
 use super::stuck::{StuckLine, stuck_lines};
@@ -58,7 +58,7 @@ struct Content {
     bytes: Vec<u8>,
 }
 
-/// Starts to restore what was lost of a volume, unless a search is running. The next failed
+/// Starts to restore the lost sectors of a volume, unless a search is running. The next failed
 /// checkpoint of the volume tries again ([`retry`]).
 pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
     if journal.regain.is_running.swap(true, Ordering::AcqRel) {
@@ -93,7 +93,7 @@ pub(super) fn retry(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
     }
 }
 
-/// Restores what the log holds. Returns whether nothing is left that could be restored.
+/// Restores the lost sectors that the log holds. Returns false if another attempt may restore more.
 fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoError> {
     let Some(shared) = journal.shared.upgrade() else { return Ok(true) };
     let served = shared.volume(volume);
@@ -114,14 +114,14 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
         let mut shard = shared.shard(line.shard);
         let is_same = shard.has_volume(volume)
             && shard.volume(volume).counters().lost_lines == losses[line.shard];
-        // Sectors lost since then may be newer than what was read.
+        // Sectors lost since then may be newer than the records that were read.
         is_done &= is_same && {
             let Content { key, sectors, bytes } = content;
             restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors)
         };
     }
     journal.regain.record_search(number, losses.iter().sum());
-    // Sectors may have been lost meanwhile; their notification found this thread running.
+    // Sectors lost meanwhile did not start a search, because this one was running.
     Ok(is_done && losses_of(&shared, volume).is_none_or(|now| now == losses))
 }
 
@@ -155,7 +155,7 @@ fn content_of(
     (content.sectors != 0).then_some(content)
 }
 
-/// The payload of a record, from whichever device returns it intact.
+/// The payload of a record, from the first device that returns it intact.
 fn payload_of(journal: &Journal, found: &FoundRecord) -> Option<Vec<u8>> {
     let Record { volume, range, checksum, .. } = found.record;
     let start = found.position / BLOCK_BYTES * BLOCK_BYTES;

@@ -28,7 +28,7 @@ pub trait JournalRecord: Send + Sync {
     /// When that cannot be made durable; the record stays.
     fn release(&self, journal: JournalId, volume: &str) -> io::Result<()>;
 
-    /// Records that a failed journal is not needed any more: the disks of all its volumes have
+    /// Records that a failed journal is no longer needed: the disks of all its volumes have
     /// everything.
     ///
     /// # Errors
@@ -37,8 +37,8 @@ pub trait JournalRecord: Send + Sync {
         Ok(())
     }
 
-    /// Voids what journals other than `named` hold of a volume that is about to be served without
-    /// them.
+    /// Voids the records of a volume in journals other than `named`, because the volume is about to
+    /// be served without them.
     ///
     /// # Errors
     /// When that cannot be made durable.
@@ -87,7 +87,7 @@ impl Journal {
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
-    /// Records that this failed journal is not needed any more: the disks have everything.
+    /// Records that this failed journal is no longer needed: the disks have everything.
     pub(super) fn record_settled(&self) {
         if let Err(error) = self.record.settled(self.id()) {
             tracing::error!(

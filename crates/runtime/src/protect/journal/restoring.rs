@@ -5,7 +5,7 @@ use forebay_journal::{Extent, Image, Mark, Source};
 use forebay_types::{ByteRange, REGION_BYTES, Stripes};
 
 impl Journal {
-    /// Volumes that the journal holds writes of and that are not served, with the bytes of each.
+    /// Volumes that are not served and that the journal holds writes of, with the bytes of each.
     pub fn unserved(&self) -> Vec<(String, u64)> {
         let found = self.found.lock();
         let served: Vec<u16> = self.lock().volumes.iter().map(|(number, _)| *number).collect();
@@ -18,7 +18,7 @@ impl Journal {
         held.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// The data to restore of a volume, in disjoint pieces of at most 1 MiB: the range in the
+    /// The data to restore for a volume, in disjoint pieces of at most 1 MiB: the range in the
     /// volume, and the position of its bytes on the device; `None` for zeroes. Sorted by position,
     /// so that the log is read sequentially.
     pub(crate) fn pieces_to_restore(&self, number: u16) -> Vec<(ByteRange, Option<u64>)> {

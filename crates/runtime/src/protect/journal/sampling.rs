@@ -8,7 +8,7 @@ use forebay_types::IoResult;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the owner of a disk waits, when it closes the disk, for a thread that samples it.
+/// How long closing a disk waits for a thread that samples it.
 const SAMPLING_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Journal {

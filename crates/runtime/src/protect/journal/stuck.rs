@@ -1,10 +1,10 @@
 //! Data of a checkpoint that a disk does not take.
 //!
-//! A bad sector, or memory damaged beyond repair, leaves lines dirty for good, and the records that
-//! hold them would keep every later record from being reclaimed. So when a checkpoint has failed,
-//! the disk is flushed; it then has everything that is not still dirty. The rest is recorded once
-//! more at the end of the log (copied forward), and the checkpoint counts. Where the log has no
-//! space for that, a fence records which of the older records are still live
+//! A bad sector, or memory damaged beyond repair, leaves lines dirty permanently, and the records
+//! that hold them would keep every later record from being reclaimed. So when a checkpoint has
+//! failed, the disk is flushed; it then has everything that is not still dirty. The rest is
+//! recorded once more at the end of the log (copied forward), and the checkpoint succeeds. Where
+//! the log has no space for that, a fence records which of the older records are still live
 //! (`journal/src/log/space.rs`).
 
 use super::{Journal, regain};
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Between two checks for free space in the log.
+/// The pause between two checks for free space in the log.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Attempts of a start to record a fence: about five seconds.
 const FENCE_TRIES_MAX: u32 = 250;
@@ -77,8 +77,9 @@ fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
     })
 }
 
-/// Keeps in the journal what a volume's disk did not take at a checkpoint that failed with `error`.
-/// A thread of its own does it, as it waits for the disk and for space in the log.
+/// Keeps in the journal the data that a volume's disk did not take, after a checkpoint that failed
+/// with `error`. Runs on a thread of its own, because it waits for the disk and for space in the
+/// log.
 pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error: IoError) {
     let owned = Arc::clone(journal);
     let work = move || {
@@ -90,7 +91,7 @@ pub(super) fn keep(journal: &Arc<Journal>, number: u16, volume: VolumeId, error:
     }
 }
 
-/// The dirty lines of a volume, in the order of their places; `None` if the volume is not served.
+/// The dirty lines of a volume, in ascending order; `None` if the volume is not served.
 pub(super) fn stuck_lines(shared: &Shared, volume: VolumeId) -> Option<Vec<StuckLine>> {
     let mut stuck = Vec::new();
     for number in 0..shared.shards.len() {
@@ -114,8 +115,8 @@ pub(super) struct Checkpoint<'a> {
 }
 
 impl Checkpoint<'_> {
-    /// Copies the stuck sectors forward, or fences the records that hold them. `None` where the
-    /// checkpoint has failed for good.
+    /// Copies the stuck sectors forward, or fences the records that hold them. `None` if the
+    /// checkpoint has failed.
     fn keep(&self) -> Option<IoResult> {
         let Self { journal, number, volume } = *self;
         let since = journal.lock().log.next_record();
@@ -126,8 +127,8 @@ impl Checkpoint<'_> {
         // From here on the disk has everything else.
         self.sync_disk().ok()?;
         if stuck.is_empty() {
-            // The disk has taken everything meanwhile. A full log must not wait here for records of
-            // its own.
+            // The disk has taken everything meanwhile. Do not wait for pending records: a full log
+            // may be unable to write them before this checkpoint ends.
             return Some(Ok(()));
         }
         let bytes: u64 = stuck.iter().flat_map(|line| line.ranges()).map(|range| range.len).sum();
@@ -136,7 +137,7 @@ impl Checkpoint<'_> {
         if is_whole && journal.lock().log.can_forward(bytes, pieces) {
             match self.copy_forward(&stuck) {
                 Some(true) => return Some(Ok(())),
-                // Some of it has reached the disk meanwhile, maybe only its cache.
+                // Some of the data has been destaged meanwhile, possibly only to the disk's cache.
                 Some(false) => return Some(self.sync_disk()),
                 None => {}
             }
@@ -149,7 +150,7 @@ impl Checkpoint<'_> {
 
     /// Voids the records of the volume except those of dirty or lost sectors: the disk has the
     /// rest. For a volume that is not served yet and has lost sectors, whose older records stay.
-    /// Fails when the journal does, or has no space to record it.
+    /// Fails if the journal fails, or has no space to record the change.
     pub(super) fn void_clean(&self) -> IoResult {
         for _ in 0..FENCE_TRIES_MAX {
             let since = self.journal.lock().log.next_record();
@@ -168,7 +169,7 @@ impl Checkpoint<'_> {
         stuck_lines(&*self.journal.shared.upgrade()?, self.volume)
     }
 
-    /// Records that of everything before `since`, only the stuck sectors are still live.
+    /// Records that, of all records before `since`, only those of the stuck sectors are still live.
     fn fence(&self, since: u64, stuck: &[StuckLine]) -> bool {
         let live = joined(stuck.iter().flat_map(|line| line.ranges()));
         let is_last = stuck.iter().all(|line| line.dirty == 0);
@@ -203,8 +204,8 @@ impl Checkpoint<'_> {
         result.recv().unwrap_or(Err(IoError::Shutdown))
     }
 
-    /// Records once more what is still dirty of these lines, and waits until that is durable.
-    /// Returns whether all of it still was; `None` if it could not be recorded.
+    /// Records once more the stuck sectors that are still dirty, and waits until the records are
+    /// durable. Returns whether all of them are still dirty; `None` if it could not be recorded.
     fn copy_forward(&self, stuck: &[StuckLine]) -> Option<bool> {
         let shared = self.journal.shared.upgrade()?;
         let mut is_all = true;
@@ -218,8 +219,8 @@ impl Checkpoint<'_> {
         let Self { journal, number, volume } = *self;
         let mut copy = AlignedBuffer::new(LINE_BYTES as usize);
         'again: loop {
-            // The shard's lock before the journal's, as in every write: the record holds what the
-            // line holds at that moment.
+            // The shard's lock before the journal's, as in every write: the record has the line's
+            // content at that moment.
             let mut shard = shared.shard(line.shard);
             let dirty = copy_dirty(shared, &mut shard, line, &mut copy)?;
             let mut state = journal.lock();
@@ -264,7 +265,7 @@ fn copy_dirty(
     }
     let found = shard.slots().line(line.key);
     if found.lost() != 0 {
-        // It is not on the disk either, also where nothing else of the line is dirty any more.
+        // A lost sector is not on the disk either, even if nothing else of the line is dirty.
         return None;
     }
     let dirty = found.destageable();

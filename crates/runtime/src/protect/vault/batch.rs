@@ -4,8 +4,8 @@ use forebay_backend::AlignedBuffer;
 use forebay_format::journal::{BATCH_BYTES_MAX, HEADER_BYTES, RECORD_BYTES, Record, RecordKind};
 use forebay_types::ByteRange;
 
-/// The size of a batch with its header and records. A power of two fills segments of any size
-/// without much waste.
+/// The size of a batch with its header and records. As a power of two, it fills segments of any
+/// size with little waste.
 const BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(BYTES_MAX as u64 <= BATCH_BYTES_MAX);
 /// At worst one record per sector.
@@ -55,7 +55,7 @@ impl Batch {
         self.payload_bytes += bytes.len();
     }
 
-    /// Computes the checksums of all records. To be called without a shard's lock.
+    /// Computes the checksums of all records. Must be called without a shard's lock.
     pub(super) fn compute_checksums(&mut self) {
         for record in &mut self.records {
             let at = HEADER_BYTES + record.payload_offset as usize;

@@ -20,7 +20,7 @@ pub(super) struct DirtyLines {
     shared: Arc<Shared>,
     /// The lines, sorted by shard and key.
     keys: Vec<LineKey>,
-    /// The index in `keys` behind the last line of each shard.
+    /// The index in `keys` after the last line of each shard.
     ends: Vec<usize>,
     /// The numbers of the volumes in the vault, indexed by their ids.
     numbers: Vec<u16>,

@@ -20,8 +20,9 @@ impl Vault {
     /// Dumps all dirty data of some attached volumes: writes it, makes it durable, seals it,
     /// flushes the disks of the volumes, and reads the dump back until the deadline. The report
     /// says whether the dump was verified and which disks were not flushed. Writes to the volumes
-    /// are halted, here at the latest, and stay so: see the module's contracts. If there is already
-    /// a complete dump of these volumes, its report is returned. The caller logs the outcome.
+    /// are halted before this call or by it, and stay halted: see the module's contracts. If there
+    /// is already a complete dump of these volumes, its report is returned. The caller logs the
+    /// outcome.
     ///
     /// # Errors
     /// Some data could not be saved. It stays dirty in the pool, so the dump can be repeated, or
@@ -81,7 +82,7 @@ impl Vault {
         // Lines destaged before they were copied are not in the dump, so the disks are flushed.
         let disks = self.flush_disks(volumes);
         let sealed = written.and_then(|()| {
-            // Writes were halted before the dump, so the valid samples do not change any more.
+            // Writes were halted before the dump, so the valid samples no longer change.
             saver.seal(self.fingerprints(&ids))
         });
         report.sealed_ms = begun.elapsed().as_millis() as u64;
@@ -169,12 +170,12 @@ impl Vault {
         DiskFlushes::start(ids.iter().filter_map(|&id| self.shared.volume(id)))
     }
 
-    /// Empties the vault: the dumped data is on the disks, or still in the pool and served on. No
-    /// write may be acknowledged until this has succeeded.
+    /// Empties the vault: the dumped data is on the disks, or still in the pool, which remains in
+    /// use. No write may be acknowledged until this has succeeded.
     ///
     /// # Errors
-    /// When neither the vault nor the record that its dump is void can be written. To be called
-    /// again.
+    /// When neither the vault nor the record that its dump is void can be written. The caller must
+    /// call this again.
     pub fn empty(&self) -> Result<(), VaultError> {
         let mut work = self.work();
         if self.state().phase != VaultPhase::Dumped {

@@ -84,7 +84,7 @@ pub enum VaultError {
         volume: String,
         /// The disk.
         disk: String,
-        /// Bytes that the dump holds of it.
+        /// Bytes of the volume in the dump.
         bytes: u64,
         /// The comparison of the disk with the dump.
         evidence: Evidence,
@@ -148,7 +148,7 @@ pub enum VaultError {
         name: String,
         /// The volume.
         volume: String,
-        /// Bytes that the dump holds of it.
+        /// Bytes of the volume in the dump.
         bytes: u64,
     },
     /// A volume relies on a vault other than the open one.

@@ -1,4 +1,5 @@
-//! Measures the speed of the vault once a day and after each drill, with the I/O of a dump.
+//! Measures the speed of the vault with the I/O of a dump: at the start, after a load, once a day,
+//! after each drill, and when a failing device has recovered.
 
 use super::batch::Batch;
 use super::probe::MEASURE_TIMEOUT;
@@ -117,7 +118,7 @@ impl Vault {
         Ok(())
     }
 
-    /// Has the thread measure at once.
+    /// Makes the thread measure at once.
     pub(super) fn measure_soon(&self) {
         self.state().measure_at = Instant::now();
         self.wakeup.notify_all();
@@ -142,7 +143,7 @@ impl Vault {
                 continue;
             }
             if state.phase != VaultPhase::Ready {
-                // `measure_at` is set when the vault is emptied.
+                // A load that empties the vault sets `measure_at`.
                 state.measure_at = Instant::now() + RETRY_INTERVAL;
                 continue;
             }

@@ -32,7 +32,7 @@ impl Vault {
     }
 
     /// Records that a volume about to be served in `mode` relies on the vault: in write-back under
-    /// a UPS, its newest data may come to be in this vault alone.
+    /// a UPS, its newest data may later be in this vault alone.
     pub(crate) fn rely(&self, id: VolumeId, mode: Mode) -> Result<(), VaultError> {
         let state = self.state();
         let volume = state.volumes.iter().find(|volume| volume.id == id && volume.relies);

@@ -8,7 +8,8 @@
 //!
 //! Contracts:
 //! - from the beginning of a dump until [`Vault::empty`] has succeeded, no write is acknowledged.
-//!   Loading a sealed dump would undo it. [`Vault::dump`] halts the volumes if the caller has not;
+//!   Loading the dump would undo such a write. [`Vault::dump`] halts the volumes if the caller has
+//!   not;
 //! - a vault that holds data accepts no dump, measurement or drill: [`Vault::is_ready`] is false,
 //!   and there is no measured speed;
 //! - measurements and drills write to the vault's space but not to its superblock, so the vault
@@ -54,7 +55,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The overhead of a dump, at most: one part in 32 for records and unused ends of segments, and
+/// The maximum overhead of a dump: one part in 32 for records and unused ends of segments, and
 /// three segments for batches that have to be relocated.
 const OVERHEAD_PART: u64 = 32;
 const SPARE_BYTES_MIN: u64 = 16 << 20;
@@ -95,7 +96,7 @@ pub struct VolumeVault {
 /// A volume that takes part in dumps.
 struct Attached {
     id: VolumeId,
-    /// A UPS is part of its protection, so the vault may come to hold its newest data.
+    /// A UPS is part of its protection, so the vault may later hold its newest data.
     relies: bool,
     /// It has a journal, and relies on the vault only after that has failed.
     has_journal: bool,
@@ -107,7 +108,7 @@ struct Attached {
 struct State {
     phase: VaultPhase,
     volumes: Vec<Attached>,
-    /// The dump of an earlier process, as far as it is not on the disks yet.
+    /// The part of an earlier process's dump that is not on the disks yet.
     found: Option<Found>,
     measured: Option<Measured>,
     measure_at: Instant,
@@ -144,7 +145,7 @@ pub struct Vault {
     shared: Arc<Shared>,
     state: Lock<State>,
     work: Lock<Work, { order::VAULT_WORK }>,
-    /// Cancels measurements, drills and probes, as a dump needs the device.
+    /// Cancels measurements, drills and probes, because a dump needs the device.
     cancelled: AtomicBool,
     /// Wakes the vault's thread.
     wakeup: LazyCondvar,
@@ -196,7 +197,7 @@ impl Vault {
         let known = found.as_ref().map_or(0, |found| found.superblock.members.own);
         let number = if known == 0 { fresh_number(&name)? } else { known };
         if let Some(found) = &mut found {
-            // Volumes that were released, by a load or by hand, are not held any more.
+            // Volumes that were released, by a load or by the operator, are no longer held.
             found.superblock.volumes.retain(VolumeEntry::has_valid_records);
         }
         let (sequence, id) = match &found {

@@ -107,7 +107,7 @@ impl<'a> Pipe<'a> {
 impl Drop for Pipe<'_> {
     fn drop(&mut self) {
         if !self.drain() {
-            // A stalled device may still access them.
+            // A stalled device may still access the buffers.
             std::mem::forget(std::mem::take(&mut self.batches));
         }
     }

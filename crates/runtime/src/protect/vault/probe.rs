@@ -1,9 +1,10 @@
 //! Probes the vault's device, to know that a dump would succeed before the power fails.
 //!
 //! Once a minute, while the vault is empty, a probe reads the superblocks and some of the free
-//! space; every tenth probe also writes a small dump and reads it back. If the device fails or does
-//! not respond, write-back under a UPS ends. The device is then probed every few seconds, and is
-//! relied on again after a probe and a measurement have succeeded.
+//! space; every tenth probe, and each probe after a failed one, also writes a small dump and reads
+//! it back. If the device fails or does not respond, write-back under a UPS ends. The device is
+//! then probed every few seconds, and is relied on again after a probe and a measurement have
+//! succeeded.
 
 use super::measure::Pattern;
 use super::save::Saver;
@@ -14,9 +15,9 @@ use forebay_journal::Dump;
 use forebay_types::{Fault, IoError};
 use std::time::{Duration, Instant};
 
-/// From one probe to the next.
+/// The time from one probe to the next.
 const PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// From a failed probe to the next.
+/// The time from a failed probe to the next.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Every tenth probe also writes.
 const WRITE_EVERY: u64 = 10;
@@ -59,13 +60,13 @@ impl Probe {
 }
 
 impl Vault {
-    /// Has the thread probe the device at once.
+    /// Makes the thread probe the device at once.
     pub fn probe_now(&self) {
         self.state().probe.at = Instant::now();
         self.wakeup.notify_all();
     }
 
-    /// Has the device probed at once if it is displaced.
+    /// Requests a probe at once if the device is displaced.
     pub(crate) fn check_presence(&self) {
         let is_known = self.state().probe.trouble.is_some();
         if !is_known && self.is_in_place().is_err() {
@@ -106,7 +107,7 @@ impl Vault {
         let before = state.probe.trouble.take().or(was_late);
         let name = &self.name;
         match result {
-            // Cancelled by a dump, a drill, or the battery.
+            // Cancelled or prevented by a dump, a drill, or the battery.
             Err(VaultError::CalledOff(_) | VaultError::Occupied(_)) => {
                 state.probe.trouble = before;
                 state.probe.at = Instant::now() + RETRY_INTERVAL;

@@ -1,9 +1,9 @@
 //! The record, outside of a vault, of the volumes that rely on it.
 //!
-//! A volume is recorded before the first write is acknowledged that only a dump would save: on
-//! battery there is no time for it. The record stays until the disk has everything, or another
-//! vault is configured. A start without the recorded vault then knows that the disk may lack
-//! acknowledged writes.
+//! A volume is recorded before the first acknowledgement of a write that only a dump would save,
+//! because there is no time for it on battery. The record stays until the disk has everything, or
+//! another vault is configured. A start without the recorded vault then knows that the disk may
+//! lack acknowledged writes.
 
 use std::io;
 
@@ -12,9 +12,9 @@ pub trait VaultRecord: Send + Sync {
     /// Looks up a vault other than the open one that may hold the newest data of a volume.
     fn elsewhere(&self, volume: &str, open: Option<u64>) -> Option<Missing>;
 
-    /// Records that the newest data of a volume may be in this vault: at once or, if the volume has
-    /// a journal, once that has failed. Removes the record that an older dump in this vault is
-    /// superseded.
+    /// Records that the newest data of a volume may be in this vault: from now on or, if the volume
+    /// has a journal, once the journal has failed. Removes the record that an older dump in this
+    /// vault is superseded.
     ///
     /// # Errors
     /// When the record cannot be made durable.
@@ -26,14 +26,14 @@ pub trait VaultRecord: Send + Sync {
     /// When that cannot be made durable; the record stays.
     fn release(&self, vault: u64, volume: &str) -> io::Result<()>;
 
-    /// Voids what vaults other than the open one hold of a volume that is about to be served
-    /// without them.
+    /// Voids the data of a volume in vaults other than the open one, because the volume is about to
+    /// be served without it.
     ///
     /// # Errors
     /// When that cannot be made durable.
     fn supersede(&self, volume: &str, open: Option<u64>) -> io::Result<()>;
 
-    /// Whether what this vault holds of a volume is void.
+    /// Whether the data of a volume in this vault is void.
     ///
     /// # Errors
     /// When the record cannot be read.

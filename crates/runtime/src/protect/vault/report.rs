@@ -9,7 +9,7 @@ use std::time::SystemTime;
 pub enum VaultPhase {
     /// Empty, and accepts a dump.
     Ready,
-    /// Holds the dump of an earlier process, as far as it is not on the disks yet.
+    /// Holds data of an earlier process's dump that is not on the disks yet.
     Holding,
     /// A dump is being written.
     Dumping,

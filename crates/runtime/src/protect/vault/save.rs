@@ -9,7 +9,7 @@ use forebay_types::IoError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Relocations until a dump fails.
+/// The maximum number of relocations in a dump.
 const FAILURES_MAX: u32 = 4;
 
 /// The data of a dump, as a sequence of items.
@@ -25,7 +25,7 @@ pub(super) trait Source {
 /// Why a dump was not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The device failed, also at other places.
+    /// The device failed, even after relocations, or has stalled.
     Io(IoError),
     /// The vault is full.
     Full,

@@ -1,17 +1,17 @@
 //! Calibration: measures the write-split cost of a volume's disk, off the data path.
 //!
-//! One thread, which lives while measurements are queued, reads one range of one disk at a time, as
-//! two disks may be files on a third. The reads go directly to the backend. They do not appear in
-//! the pool, in the volume's counters, or in the health of the disk: an error only ends the
-//! measurement. [`forebay_policy::Probing`] chooses the reads.
+//! One thread, which exists while measurements are queued, reads one range of one disk at a time,
+//! because two volumes may be files on one disk. The reads go directly to the backend. They do not
+//! appear in the pool, in the volume's counters, or in the health of the disk: an error only ends
+//! the measurement. [`forebay_policy::Probing`] chooses the reads.
 //!
 //! Clients have priority. Before each read, the thread checks that the volume is idle; if it is
 //! not, the measurement is continued later. So a request waits for at most one of these reads.
 //!
 //! A second thread performs the reads of one measurement, so that a disk that hangs blocks nothing
 //! else. Closing the disk waits for that thread. After a timeout, the thread is abandoned, and the
-//! disk stays open until the read completes, as the disk may still write to its buffer. Until then
-//! the disk is not measured again.
+//! disk stays open until the read completes, because the disk may still write to its buffer. Until
+//! then the disk is not measured again.
 
 mod reader;
 
@@ -184,7 +184,7 @@ impl Calibrator {
                 queue = self.wait(queue, soonest - now);
                 continue;
             }
-            // Due jobs first, requested ones of them before others.
+            // Due jobs come first, and requested ones first among them.
             queue.waiting.sort_by_key(|job| (job.due > now, !job.is_requested(now), job.due));
             let job = queue.waiting.remove(0);
             queue.current = Some(job.volume.clone());
@@ -355,7 +355,8 @@ impl Calibrator {
         }
     }
 
-    /// Waits until the disk of a volume that is being removed is not read any more, or a timeout.
+    /// Waits until the disk of a volume that is being removed is no longer read, or until a
+    /// timeout.
     pub(crate) fn wait_until_free(&self, volume: &Arc<Volume>) {
         self.wait_for_reads(Some(volume));
     }

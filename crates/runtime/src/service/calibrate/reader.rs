@@ -30,7 +30,7 @@ impl Reader {
         let (requests, ranges) = mpsc::channel::<ByteRange>();
         let (sender, results) = mpsc::channel();
         let work = move || {
-            // Larger than the blocks of the heap, so it is unmapped when it is dropped.
+            // Large enough to be mapped, so it is unmapped at the latest when the thread ends.
             let mut memory = Memory::new(READ_BYTES_MAX as usize);
             // Page faults must not count as part of a read.
             memory.bytes_mut().fill(1);

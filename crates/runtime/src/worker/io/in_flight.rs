@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Vectors of one system call, at most.
+/// The maximum number of vectors in one system call.
 const IOVECS_MAX: usize = 1024;
 
 /// An I/O of a shard that is part of a coalesced one.
