@@ -5,9 +5,22 @@ use super::*;
 use crate::{BlockingClient, ErrorKind};
 use std::{
     io::{Read, Write},
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     thread,
 };
+
+/// Reads the head of a request, and returns false if the client gives up before its end. An answer
+/// that arrives before its request would violate the protocol.
+fn read_head(stream: &mut UnixStream) -> bool {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut byte).unwrap() == 0 {
+            return false;
+        }
+        head.push(byte[0]);
+    }
+    true
+}
 
 /// The client's result if the server answers with these bytes and closes the connection.
 fn answer<T>(bytes: &str, ask: impl FnOnce(&BlockingClient) -> T) -> T {
@@ -17,12 +30,7 @@ fn answer<T>(bytes: &str, ask: impl FnOnce(&BlockingClient) -> T) -> T {
     let bytes = bytes.to_owned();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            assert_eq!(stream.read(&mut byte).unwrap(), 1);
-            request.push(byte[0]);
-        }
+        assert!(read_head(&mut stream));
         stream.write_all(bytes.as_bytes()).unwrap();
     });
     let result = ask(&BlockingClient::new(&socket).unwrap());
@@ -95,8 +103,11 @@ fn silence<T>(bytes: &str, ask: impl AsyncFn(&Client) -> Result<T>) -> ClientErr
     let bytes = bytes.to_owned();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(bytes.as_bytes()).unwrap();
-        // Ends when the client closes the connection.
+        if read_head(&mut stream) {
+            // The client may have given up by now.
+            let _ = stream.write_all(bytes.as_bytes());
+        }
+        // Ends when the client gives up.
         let _ = stream.read_to_end(&mut Vec::new());
         drop(directory);
     });

@@ -4,6 +4,7 @@
 //! data that only the first runtime's memory held is gone.
 
 use crate::common::client::PATIENCE;
+use crate::common::wait_until;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
@@ -551,22 +552,17 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     add(&server, Arc::clone(&errors) as _, &opened, Durability::Ack);
     let mut client = server.client("v");
     client.write(8 * MIB, &block(7)).unwrap();
-    // How many of the writes are in the journal, and not only on the disk, depends on the speeds of
-    // both.
+    // Overwrites of few lines stay below the dirty limit, so all of them go to the journal.
     let mut round = 0_u8;
-    let status = loop {
-        round += 1;
-        for at in (16 * MIB..64 * MIB).step_by(64 << 10) {
+    wait_until("the journal wraps and forwards the block", PATIENCE, || {
+        round = round.wrapping_add(1);
+        for at in (16 * MIB..18 * MIB).step_by(64 << 10) {
             client.write(at, &vec![round; 64 << 10]).unwrap();
         }
         let status = opened.status();
         let has_wrapped = status.usage.payload_bytes > status.usage.capacity_bytes;
-        if has_wrapped && status.kept.forward_bytes > 0 || round == 100 {
-            break status;
-        }
-    };
-    assert!(status.usage.payload_bytes > status.usage.capacity_bytes, "{status:?}");
-    assert!(status.kept.forward_bytes > 0, "{status:?}");
+        has_wrapped && status.kept.forward_bytes > 0
+    });
     // Power fails: the data that the disk does not take is still in the journal.
     let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     drop(client);
@@ -577,7 +573,7 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     add(&second, disk_then, &opened, Durability::Ack);
     let mut client = second.client("v");
     assert_eq!(client.read(8 * MIB, 4096).unwrap(), block(7));
-    assert!(client.read(16 * MIB, 48 * MIB / 4).unwrap() == vec![round; 12 * MIB as usize]);
+    assert!(client.read(16 * MIB, 2 * MIB).unwrap() == vec![round; 2 * MIB as usize]);
     drop(client);
     second.stop();
 }
