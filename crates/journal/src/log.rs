@@ -386,10 +386,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if let Some(error) = self.failed {
             return Err(error);
         }
+        let is_recorded = self.is_membership_recorded();
         let waiters = match (self.batches.newest_waiters(), &mut self.writing) {
             (Some(waiters), _) => waiters,
             (None, Writing::Batch { waiters, .. }) => waiters,
-            (None, _) if self.mirror.has_deferred() => {
+            (None, _) if !is_recorded => {
                 self.mirror.defer([waiter]);
                 return Ok(false);
             }
@@ -503,16 +504,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Notifies the waiters for a superblock, all copies of which are durable.
     fn complete_superblock(&mut self, notifications: &mut Vec<(W, Notification)>) {
         // DURABLE: the batch is on the remaining device, and its superblock lists no other member.
-        let deferred = self.mirror.take_deferred();
+        let deferred = self.mirror.superblock_durable();
         notifications.extend(deferred.map(|waiter| (waiter, Notification::Durable)));
         // The superblock may have freed space, so retry without waiting for another checkpoint.
         retry(self.checkpoint_waiters.drain(..), notifications);
-        if self.is_membership_recorded() {
-            retry(self.samples.complete_superblock(self.extent.superblock()), notifications);
-            // DURABLE: all older records of the range are void.
-            let waiters = self.superblock_waiters.drain(..);
-            notifications.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
-        }
+        retry(self.samples.complete_superblock(self.extent.superblock()), notifications);
+        // DURABLE: all older records of the range are void.
+        let waiters = self.superblock_waiters.drain(..);
+        notifications.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
     }
 
     fn fail(

@@ -99,6 +99,8 @@ struct Machine {
     replaced: usize,
     /// For each sector, the length of the history at its last change acknowledged without a record.
     alone_acknowledged: Vec<usize>,
+    /// Waiters of writes through the cache, which are not acknowledged yet.
+    through: Vec<u64>,
     losses: usize,
     /// The damaged device, if any. The other device stays intact until this one is repaired.
     damaged: Option<usize>,
@@ -155,6 +157,7 @@ impl Machine {
             forwards: 0,
             replaced: 0,
             alone_acknowledged: vec![0; SECTORS as usize],
+            through: Vec::new(),
             losses: 0,
             damaged: None,
             alone: 0,
@@ -170,7 +173,8 @@ impl Machine {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..50 => self.record(),
+            0..46 => self.record(),
+            46..50 => self.barrier(),
             50..70 => self.start_write(),
             70..90 => self.end_write(),
             90..95 => self.checkpoint(),
@@ -210,7 +214,9 @@ impl Machine {
                 Admission::Failed => panic!("no write has failed"),
             }
             let payload: Vec<u8> = (0..range.len / 8).flat_map(|_| value.to_le_bytes()).collect();
-            assert!(self.log.append(entry, payload.chunks(700), Some(waiter)));
+            // Without a waiter, only a barrier acknowledges the record.
+            let waiter = (self.random.below(2) == 0).then_some(waiter);
+            assert!(self.log.append(entry, payload.chunks(700), waiter));
             if std::mem::take(&mut self.has_permit) {
                 self.log.withdraw();
             }
@@ -220,6 +226,7 @@ impl Machine {
                 apply(&mut self.disk, &(entry, value));
             }
             match outcome {
+                RecordOutcome::Recorded if kind == RecordKind::Forget => self.through.push(waiter),
                 RecordOutcome::Recorded => {}
                 RecordOutcome::NoSpace => return,
                 RecordOutcome::Unneeded => self.acknowledge_alone(range, waiter as usize),
@@ -230,6 +237,16 @@ impl Machine {
             }
         }
         self.history.push((entry, value));
+    }
+
+    /// Requests that everything recorded is durable. A barrier does not cover requests that are
+    /// not acknowledged, such as writes through the cache that wait for the superblock.
+    fn barrier(&mut self) {
+        let upto = self.history.len();
+        if self.through.is_empty() && self.log.barrier(upto as u64).expect("the log has not failed")
+        {
+            self.acknowledged = self.acknowledged.max(upto);
+        }
     }
 
     /// Records that a change is on the disk's stable storage, with no older record in the log.
@@ -271,6 +288,7 @@ impl Machine {
         }
         self.losses += usize::from(before != self.log.devices());
         for (waiter, notification) in notifications {
+            self.through.retain(|&other| other != waiter);
             match notification {
                 Notification::Durable => self.acknowledged = self.acknowledged.max(waiter as usize),
                 Notification::Retry => {}
@@ -297,6 +315,7 @@ impl Machine {
         self.disk = self.state_after(self.history.len());
         self.acknowledged = self.history.len();
         self.checkpoint = None;
+        self.through.clear();
         self.has_permit = false;
         self.devices = [Device::claimed(), Device::claimed()];
         let numbers = self.draw();
@@ -397,6 +416,7 @@ impl Machine {
         self.crashes += 1;
         self.has_permit = false;
         self.checkpoint = None;
+        self.through.clear();
         if let Some(write) = self.writing.take() {
             for at in (0..2).filter(|&at| write.goes_to(at)) {
                 let keep = self.random.below(101);

@@ -137,6 +137,36 @@ fn barrier_waits_for_all_earlier_records() {
     assert_eq!(lab.log.barrier(5), Ok(true));
 }
 
+/// Otherwise, after a power failure, only the stale device may return, which lacks the record.
+#[test]
+fn a_barrier_after_the_loss_of_a_device_waits_until_the_loss_is_recorded() {
+    let geometry = Geometry::for_size(SIZE).unwrap();
+    let mut log = Log::format(JOURNAL, SIZE, geometry, buffers(3)).mirrored([1, 2]);
+    let volume = log.add_volume("disk", 1 << 30, [4; 32]).unwrap();
+    let mut told: Vec<(u32, Notification)> = Vec::new();
+    while let Some(write) = log.poll_write() {
+        log.complete(write, Ok(()), &mut told);
+    }
+    // No one waits for this record: its write was acknowledged from memory.
+    assert_eq!(log.admit(volume, 512, 1), Admission::Granted);
+    assert!(log.append(entry(volume, 0, 1), [&[1; 512][..]].into_iter(), None));
+    let write = log.poll_write().unwrap();
+    log.complete_on(write, [Ok(()), Err(IoError::Io)], &mut told);
+    assert_eq!(log.barrier(1), Ok(false), "nothing records that device 1 is stale");
+    assert_eq!(log.unrecorded_loss(), Some(vec![1]));
+    assert!(log.poll_write().is_none());
+    log.confirm_loss_recorded();
+    assert_eq!(log.barrier(2), Ok(false), "the superblock does not record it");
+    assert_eq!(told, []);
+    while let Some(write) = log.poll_write() {
+        assert!(!write.goes_to(1));
+        log.complete(write, Ok(()), &mut told);
+    }
+    assert_eq!(told, [(1, Notification::Durable), (2, Notification::Durable)]);
+    assert_eq!(log.barrier(3), Ok(true));
+    log.self_check();
+}
+
 #[test]
 fn failed_write_fails_all_waiters_and_stops_the_log() {
     let mut lab = Lab::new();

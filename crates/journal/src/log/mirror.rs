@@ -8,34 +8,50 @@ use super::{Log, LogBytes, LogWrite, Notification, Writing};
 use forebay_format::journal::{MEMBERS_MAX, Members, Superblock};
 use forebay_types::{IoError, IoResult};
 
+/// Where it is recorded which devices are members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Membership {
+    /// In the state directory and in the superblock.
+    Recorded,
+    /// A device became stale, and nothing records that yet.
+    Unrecorded,
+    /// Only the state directory records that a device became stale.
+    InStateDirectory,
+}
+
 /// The state of a log's devices.
 #[derive(Debug)]
 pub(super) struct Mirror<W> {
     /// Why each stale device failed.
     lost: [Option<IoError>; MEMBERS_MAX],
-    /// Whether a device became stale and the state directory does not record it yet.
-    is_unrecorded: bool,
+    membership: Membership,
     /// Waiters for batches that only one device has, until the loss of the other is recorded.
     deferred: Vec<W>,
 }
 
 impl<W> Default for Mirror<W> {
     fn default() -> Self {
-        Self { lost: [None; MEMBERS_MAX], is_unrecorded: false, deferred: Vec::new() }
+        let lost = [None; MEMBERS_MAX];
+        Self { lost, membership: Membership::Recorded, deferred: Vec::new() }
     }
 }
 
 impl<W> Mirror<W> {
-    pub(super) const fn is_unrecorded(&self) -> bool {
-        self.is_unrecorded
+    pub(super) fn is_unrecorded(&self) -> bool {
+        self.membership == Membership::Unrecorded
     }
 
-    pub(super) const fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
-    }
-
+    /// Keeps waiters until the loss of a device is recorded.
     pub(super) fn defer(&mut self, waiters: impl IntoIterator<Item = W>) {
+        assert!(self.membership != Membership::Recorded, "nothing would notify them");
         self.deferred.extend(waiters);
+    }
+
+    /// The superblock, with the current members, is durable. Returns the waiters to notify.
+    pub(super) fn superblock_durable(&mut self) -> impl Iterator<Item = W> {
+        assert!(!self.is_unrecorded(), "the state directory records a loss first");
+        self.membership = Membership::Recorded;
+        self.take_deferred()
     }
 
     pub(super) fn take_deferred(&mut self) -> impl Iterator<Item = W> {
@@ -121,7 +137,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Confirms that the state directory durably records the loss of a device.
     pub fn confirm_loss_recorded(&mut self) {
-        self.mirror.is_unrecorded = false;
+        if self.mirror.is_unrecorded() {
+            self.mirror.membership = Membership::InStateDirectory;
+        }
     }
 
     /// As [`Log::complete`], with a result for each device. Results of devices that were not
@@ -178,13 +196,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         members.own = members.current.into_iter().find(|&number| number != 0).unwrap_or_default();
         assert!(members.own != 0, "no other member is left");
         self.mirror.lost[device] = Some(error);
-        self.mirror.is_unrecorded = true;
+        self.mirror.membership = Membership::Unrecorded;
     }
 
-    /// Whether a record is acknowledged as soon as it is written. False if a device became stale
-    /// and the state directory does not record it yet, or if acknowledgements wait for the
-    /// superblock that records it.
-    pub const fn is_membership_recorded(&self) -> bool {
-        !self.mirror.is_unrecorded() && !self.mirror.has_deferred()
+    /// Whether the state directory and the superblock list the same members, so that written
+    /// records are durable. While the loss of a device is not recorded yet, acknowledgements are
+    /// deferred.
+    pub fn is_membership_recorded(&self) -> bool {
+        self.mirror.membership == Membership::Recorded
     }
 }
