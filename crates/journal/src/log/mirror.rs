@@ -41,6 +41,10 @@ impl<W> Mirror<W> {
         self.membership == Membership::Unrecorded
     }
 
+    pub(super) const fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
     /// Keeps waiters until the loss of a device is recorded.
     pub(super) fn defer(&mut self, waiters: impl IntoIterator<Item = W>) {
         assert!(self.membership != Membership::Recorded, "nothing would notify them");
@@ -65,7 +69,7 @@ impl<W> Mirror<W> {
             assert!(lost.is_none() || current[device] == 0, "stale device {device} is a member");
         }
         let has_loss = self.lost.iter().any(Option::is_some);
-        assert!(has_loss || !self.is_unrecorded, "a loss to record has a device");
+        assert!(has_loss || !self.is_unrecorded(), "a loss to record has a device");
         assert!(has_loss || self.deferred.is_empty(), "waiters are deferred only after a loss");
     }
 }
