@@ -377,13 +377,15 @@ impl Machine {
             self.disk[sector as usize] = state[sector as usize];
         }
         let len = (stuck.end - stuck.start) * 512;
-        if self.random.below(2) == 0 || !self.log.can_forward(len, stuck.end - stuck.start) {
+        if self.random.below(2) == 0
+            || !self.log.can_forward(self.volume, len, stuck.end - stuck.start)
+        {
             let kept = ByteRange::new(stuck.start * 512, len);
             self.fences += usize::from(self.log.fence(self.volume, since, &[kept], false));
             return self.log.end_checkpoint(self.volume, Err(IoError::Io));
         }
         for sector in stuck {
-            if self.log.admit_forward() != Admission::Granted {
+            if self.log.admit_forward(self.volume, 512) != Admission::Granted {
                 return self.log.end_checkpoint(self.volume, Err(IoError::Io));
             }
             let range = ByteRange::new(sector * 512, 512);

@@ -137,6 +137,33 @@ fn barrier_waits_for_all_earlier_records() {
     assert_eq!(lab.log.barrier(5), Ok(true));
 }
 
+/// Otherwise the log would stay full until the disk takes the block.
+#[test]
+fn a_block_that_the_disk_refuses_is_forwarded_from_a_log_with_only_the_reserve_left() {
+    let mut lab = Lab::new();
+    let bad = entry(lab.volume, 0, 8);
+    lab.write(0, &[7; 4096], 1);
+    let payload = vec![1; 1 << 20];
+    while lab.log.admit(lab.volume, 1 << 20, 2) == Admission::Granted {
+        let entry = entry(lab.volume, 2048, 2048);
+        assert!(lab.log.append(entry, [&payload[..]].into_iter(), None));
+        lab.pump();
+    }
+    // Records of writes through the cache use up what is left but for the reserve.
+    lab.log.skip_to_next_segment();
+    lab.log.begin_checkpoint().unwrap();
+    assert!(lab.log.can_forward(lab.volume, 4096, 1));
+    assert_eq!(lab.log.admit_forward(lab.volume, 4096), Admission::Granted);
+    assert!(lab.log.append(bad, [&[7; 4096][..]].into_iter(), None));
+    lab.pump();
+    lab.log.end_checkpoint(lab.volume, Ok(()));
+    lab.pump();
+    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 3), Admission::Granted);
+    let found = lab.recover();
+    let records: Vec<ByteRange> = found.records.iter().map(|found| found.record.range).collect();
+    assert_eq!(records, [bad.range]);
+}
+
 /// Otherwise, after a power failure, only the stale device may return, which lacks the record.
 #[test]
 fn a_barrier_after_the_loss_of_a_device_waits_until_the_loss_is_recorded() {

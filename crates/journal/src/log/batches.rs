@@ -106,6 +106,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Batches<B, W> {
         self.spare.len() > self.permits
     }
 
+    /// Whether admitted writes are not appended yet.
+    pub(super) const fn has_permits(&self) -> bool {
+        self.permits > 0
+    }
+
     /// Takes a permit. Returns false if no buffer is free.
     pub(super) const fn take_permit(&mut self) -> bool {
         let granted = self.has_buffer();

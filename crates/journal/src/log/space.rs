@@ -97,12 +97,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Whether there is space for a record of a volume, and for a fence after it.
     fn has_space_for_record(&self, number: u16) -> bool {
+        batch_bytes(0, 1) <= self.free_bytes_beside_fence(number)
+    }
+
+    /// Space for further batches in bytes, without that of a volume's next fence.
+    fn free_bytes_beside_fence(&self, number: u16) -> u64 {
         let fence = match self.volumes.get(number).and_then(|volume| volume.fence.as_ref()) {
             // The next fence keeps no more ranges than this one.
             Some(fence) => self.batches.fence_bytes(fence.kept.len()),
             None => self.superblock().geometry.segment_bytes / 2,
         };
-        batch_bytes(0, 1) + fence + self.batches.len_bytes() <= self.extent.free_bytes()
+        self.extent.free_bytes().saturating_sub(fence + self.batches.len_bytes())
     }
 
     /// Numbers a record that was just added to a batch.
@@ -257,22 +262,32 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
-    /// Whether the log has space to forward `bytes` in this number of pieces.
-    pub fn can_forward(&self, bytes: u64, pieces: u64) -> bool {
+    /// Whether the log has space to forward `bytes` of a volume in this number of pieces: in the
+    /// free segments that are not reserved, or beside a fence in the reserved one. Otherwise a log
+    /// whose unreserved segments are used up would never be free again.
+    pub fn can_forward(&self, number: u16, bytes: u64, pieces: u64) -> bool {
         let segments = self.extent.free_segments().saturating_sub(RESERVED_SEGMENTS);
+        let unreserved = segments * self.superblock().geometry.segment_bytes;
         // Batches are padded, and up to half a segment is lost where the next batch does not fit.
-        2 * (bytes + pieces * RECORD_BYTES as u64)
-            <= segments * self.superblock().geometry.segment_bytes
+        2 * (bytes + pieces * RECORD_BYTES as u64) <= unreserved
+            || bytes + pieces * batch_bytes(0, 1) <= self.free_bytes_beside_fence(number)
     }
 
-    /// As [`Log::admit`], for data that the log forwards. On [`Admission::Wait`] the caller retries
-    /// when a write of the log completes; the log sends no notification.
-    pub fn admit_forward(&mut self) -> Admission {
+    /// As [`Log::admit`], for `len` bytes of a volume that the log forwards. On
+    /// [`Admission::Wait`] the caller retries when a write of the log completes; the log sends no
+    /// notification.
+    pub fn admit_forward(&mut self, number: u16, len: u64) -> Admission {
         if self.failed.is_some() {
             return Admission::Failed;
         }
         if self.extent.free_segments() <= RESERVED_SEGMENTS {
-            return Admission::Full;
+            if batch_bytes(len, 1) > self.free_bytes_beside_fence(number) {
+                return Admission::Full;
+            }
+            // An earlier write with a permit may yet need this space.
+            if self.batches.has_permits() {
+                return Admission::Wait;
+            }
         }
         if self.batches.take_permit() { Admission::Granted } else { Admission::Wait }
     }

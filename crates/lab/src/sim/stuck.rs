@@ -174,7 +174,8 @@ impl World {
                 let lines = stuck.lines.iter();
                 let sectors: u64 = lines.map(|line| u64::from(line.2.count_ones())).sum();
                 let is_whole = stuck.lines.iter().all(|line| line.3 == 0);
-                let has_room = journal.log.can_forward(sectors * SECTOR_BYTES, sectors);
+                let has_room =
+                    journal.log.can_forward(stuck.number, sectors * SECTOR_BYTES, sectors);
                 if is_whole && has_room {
                     stuck.stage = Stage::Record { next: 0 };
                     journal.stuck.push(stuck);
@@ -213,7 +214,7 @@ impl World {
             stuck.is_all &= dirty & before == before;
             for range in runs_of(key, dirty) {
                 let journal = self.journal.as_mut().expect("a checkpoint is in progress");
-                match journal.log.admit_forward() {
+                match journal.log.admit_forward(stuck.number, range.len) {
                     Admission::Granted => {}
                     Admission::Wait => {
                         stuck.stage = Stage::Record { next: at };

@@ -134,7 +134,7 @@ impl Checkpoint<'_> {
         let bytes: u64 = stuck.iter().flat_map(|line| line.ranges()).map(|range| range.len).sum();
         let pieces = stuck.iter().flat_map(|line| line.ranges()).count() as u64;
         let is_whole = stuck.iter().all(|line| line.lost == 0);
-        if is_whole && journal.lock().log.can_forward(bytes, pieces) {
+        if is_whole && journal.lock().log.can_forward(number, bytes, pieces) {
             match self.copy_forward(&stuck) {
                 Some(true) => return Some(Ok(())),
                 // Some of the data has been destaged meanwhile, possibly only to the disk's cache.
@@ -228,7 +228,7 @@ impl Checkpoint<'_> {
                 return None;
             }
             for range in runs_of(line.key, dirty) {
-                match state.log.admit_forward() {
+                match state.log.admit_forward(number, range.len) {
                     Admission::Granted => {}
                     Admission::Wait => {
                         drop(shard);
