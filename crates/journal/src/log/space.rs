@@ -84,7 +84,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 return RecordOutcome::Refused;
             }
         }
-        if !self.has_space_for_record(entry.volume) {
+        if batch_bytes(0, 1) > self.free_bytes_beside_fence(entry.volume) {
             return RecordOutcome::NoSpace;
         }
         if is_forget && !has_no_records {
@@ -93,11 +93,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.batches.append_record(&entry, waiter);
         self.count_record(&entry);
         RecordOutcome::Recorded
-    }
-
-    /// Whether there is space for a record of a volume, and for a fence after it.
-    fn has_space_for_record(&self, number: u16) -> bool {
-        batch_bytes(0, 1) <= self.free_bytes_beside_fence(number)
     }
 
     /// Space for further batches in bytes, without that of a volume's next fence.

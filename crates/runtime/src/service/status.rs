@@ -5,11 +5,13 @@ use crate::error::VolumeError;
 use crate::gather::GatherStatus;
 use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
+use crate::shared::Volume;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};
 use forebay_policy::GovernorStatus;
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Memory use, in bytes.
@@ -125,25 +127,7 @@ impl VolumeService {
             return Err(VolumeError::Stopping);
         }
         let volumes = self.shared.volumes.all();
-        let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
-        let mut view = ShardView { usage: Vec::new(), volumes: Vec::new() };
-        for number in 0..self.shared.shards.len() {
-            view.usage.push(self.shared.shard(number).usage());
-            for ids in ids.chunks(VOLUMES_PER_LOCK) {
-                let shard = self.shared.shard(number);
-                for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
-                    let volume = shard.volume(id);
-                    view.volumes.push(VolumeView {
-                        id,
-                        mode: volume.mode(),
-                        resident_lines: shard.slots().resident_lines(id),
-                        dirty_lines: volume.dirty_lines() as u64,
-                        lost_sectors: volume.lost_sectors(),
-                        counters: *volume.counters(),
-                    });
-                }
-            }
-        }
+        let view = self.view_shards(&volumes);
         let memory = self.memory_status(limit_bytes, &view.usage);
         let volumes = volumes.iter().map(|volume| {
             let (requests, latencies) = add_up(&volume.stats);
@@ -187,6 +171,30 @@ impl VolumeService {
             memory,
             volumes: volumes.collect(),
         })
+    }
+
+    /// Visits the shards one after the other, for a moment each.
+    fn view_shards(&self, volumes: &[Arc<Volume>]) -> ShardView {
+        let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
+        let mut view = ShardView { usage: Vec::new(), volumes: Vec::new() };
+        for number in 0..self.shared.shards.len() {
+            view.usage.push(self.shared.shard(number).usage());
+            for ids in ids.chunks(VOLUMES_PER_LOCK) {
+                let shard = self.shared.shard(number);
+                for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
+                    let volume = shard.volume(id);
+                    view.volumes.push(VolumeView {
+                        id,
+                        mode: volume.mode(),
+                        resident_lines: shard.slots().resident_lines(id),
+                        dirty_lines: volume.dirty_lines() as u64,
+                        lost_sectors: volume.lost_sectors(),
+                        counters: *volume.counters(),
+                    });
+                }
+            }
+        }
+        view
     }
 
     fn memory_status(&self, limit_bytes: u64, shards: &[ShardUsage]) -> MemoryStatus {
