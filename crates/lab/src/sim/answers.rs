@@ -6,7 +6,6 @@
 use super::device::FaultKind;
 use super::disk::sectors_of;
 use super::driver::KEEPER;
-use super::journal::Journal;
 use super::order::crash_image;
 use super::power;
 use super::queue::Event;
@@ -51,19 +50,6 @@ impl World {
         self.requests.iter().any(|it| it.client == KEEPER && it.request.volume == volume)
     }
 
-    /// The ranges that a request changes. A trim changes only whole blocks of each region.
-    fn changed_by(&self, request: Request) -> Vec<ByteRange> {
-        let RequestKind::Trim { .. } = request.kind else { return vec![request.range] };
-        let block_sectors = self.plan.volumes[usize::from(request.volume.0)].block_sectors;
-        let block_bytes = block_sectors * SECTOR_BYTES;
-        let whole = |piece: ByteRange| {
-            let start = piece.offset.next_multiple_of(block_bytes);
-            let end = piece.end() / block_bytes * block_bytes;
-            ByteRange::new(start, end.saturating_sub(start))
-        };
-        self.stripes_of(request.volume).split(request.range).map(whole).collect()
-    }
-
     /// Records the submission of a request in the oracle. Returns its token and the version of its
     /// content.
     pub(crate) fn register(&mut self, client: u16, request: Request) -> (u32, u32) {
@@ -71,7 +57,7 @@ impl World {
         self.report.operations += 1;
         let (moment, oldest) = (self.moment, self.oldest_read());
         let volume = request.volume.0;
-        let changed = self.changed_by(request);
+        let changed = self.plan.changed_by(request);
         let sectors = changed.into_iter().flat_map(sectors_of);
         let oracle = &mut self.volumes[usize::from(volume)].oracle;
         let version = oracle.submit(request.kind, sectors, moment, oldest);
@@ -88,7 +74,7 @@ impl World {
     /// Records a change of an ordered volume in its history.
     fn record_history(&mut self, request: Request, version: u32) {
         let (volume, moment) = (request.volume.0, self.moment);
-        let changed = self.changed_by(request);
+        let changed = self.plan.changed_by(request);
         let Some((_, history)) = &mut self.volumes[usize::from(volume)].order else { return };
         for sector in changed.into_iter().flat_map(sectors_of) {
             let (stamp, fua) = match request.kind {
@@ -103,7 +89,7 @@ impl World {
 
     fn record_history_answer(&mut self, pending: &PendingRequest) {
         let moment = self.moment;
-        let changed = self.changed_by(pending.request);
+        let changed = self.plan.changed_by(pending.request);
         let volume = &mut self.volumes[usize::from(pending.request.volume.0)];
         let Some((_, history)) = &mut volume.order else { return };
         match pending.request.kind {
@@ -208,20 +194,19 @@ impl World {
 
     /// Handles the answer to a write or erase: its guarantee applies from now on.
     fn end_change(&mut self, pending: &PendingRequest, result: IoResult) {
-        let changed = self.changed_by(pending.request);
+        let changed = self.plan.changed_by(pending.request);
         for range in changed.iter().filter(|range| result.is_ok() && range.len > 0) {
             self.end_loss(pending.request.volume, *range, pending.submitted);
         }
         let volume = &mut self.volumes[usize::from(pending.request.volume.0)];
         let through = volume.mode != Mode::WriteBack && volume.write_back_until < pending.submitted;
-        let journaled = self.journal.as_ref().filter(|_| volume.journal);
-        let ack = journaled.is_some_and(Journal::keeps_each_write);
+        let ack = volume.journal && self.journal.keeps_each_write();
         let promise = match pending.request.kind {
-            _ if self.plan.volumes[usize::from(pending.request.volume.0)].ups => {
+            _ if self.plan.volume(pending.request.volume).ups => {
                 power::promise(&self.power, &self.plan, pending, volume)
             }
             RequestKind::Write { fua: false } if through && !ack => Promise::OnDisk,
-            kind => Promise::of(kind, journaled.is_some(), ack),
+            kind => Promise::of(kind, volume.journal, ack),
         };
         let promise = result.is_ok().then_some(promise);
         let sectors = changed.into_iter().flat_map(sectors_of);
@@ -231,7 +216,7 @@ impl World {
     /// Ends a request that will not be answered.
     pub(crate) fn abandon(&mut self, pending: &PendingRequest) {
         let Request { volume, kind, .. } = pending.request;
-        let changed = self.changed_by(pending.request);
+        let changed = self.plan.changed_by(pending.request);
         let sectors = changed.into_iter().flat_map(sectors_of).filter(|_| is_change(kind));
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
         oracle.end(sectors, pending.submitted, self.moment, None);
@@ -265,7 +250,7 @@ impl World {
             RequestKind::Write { .. } => fault == FaultKind::Write && at.overlaps(around),
             // Zeroes are flushed while the UPS is not safe.
             RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
-                let flushes = fua || self.has_ups(volume);
+                let flushes = fua || self.plan.volume(volume).ups;
                 fault == FaultKind::Erase && at.overlaps(range)
                     || flushes && fault == FaultKind::Flush
             }

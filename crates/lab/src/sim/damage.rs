@@ -336,7 +336,7 @@ impl World {
     /// if only memory protected them or no journal has them any more.
     pub(crate) fn accept_loss(&mut self, contents: &[Vec<u64>]) {
         for (at, content) in contents.iter().enumerate() {
-            let has_ups = self.has_ups(VolumeId(at as u16));
+            let has_ups = self.plan.volume(VolumeId(at as u16)).ups;
             let VolumeState { lost, unrecoverable, oracle, .. } = &mut self.volumes[at];
             let accepted = lost.keys().filter(|sector| has_ups || unrecoverable.contains(sector));
             accepted.for_each(|&sector| oracle.restart(sector, content[sector as usize]));

@@ -3,7 +3,6 @@
 use super::SimOptions;
 use super::clients::{Client, Payloads};
 use super::disk::sectors_of;
-use super::journal::Journal;
 use super::kept::{KILL_EVENTS_MAX, KILL_SECTORS_MAX};
 use super::plan::{self, Plan};
 use super::queue::Event;
@@ -128,7 +127,7 @@ impl Simulation {
             }
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
-                let has_ups = !self.world.ups_volumes().is_empty();
+                let has_ups = !self.world.plan.ups_volumes().is_empty();
                 if has_ups && !self.world.fails_unbridged() {
                     self.lose_mains();
                 } else {
@@ -175,7 +174,7 @@ impl Simulation {
     }
 
     fn is_draining(&self) -> bool {
-        self.world.journal.as_ref().is_some_and(|journal| !journal.undrained.is_empty())
+        !self.world.journal.undrained.is_empty()
     }
 
     pub(crate) fn is_ok(&self) -> bool {
@@ -217,7 +216,7 @@ impl Simulation {
         }
         if self.world.report.events.is_multiple_of(EVENTS_PER_CHECK) {
             self.world.shards.iter().for_each(|shard| shard.shard.self_check());
-            self.world.journal.iter().for_each(Journal::self_check);
+            self.world.journal.self_check();
             self.world.check_seals();
             self.world.check_write_order();
             self.world.check_bypassed();
@@ -274,8 +273,8 @@ impl Simulation {
     /// Requests checkpoints, and the writeback that follows the failure of a journal.
     fn maintain_journal(&mut self) {
         let mut volumes = self.world.begin_checkpoint();
-        let failed = self.world.journal.as_ref().filter(|journal| journal.has_failed());
-        if let Some(journal) = failed {
+        let journal = &self.world.journal;
+        if journal.has_failed() {
             let is_free = |volume: &&u16| !self.world.has_keeper_request(VolumeId(**volume));
             volumes.extend(journal.undrained.iter().filter(is_free));
         }
@@ -306,14 +305,14 @@ impl Simulation {
         self.world.power.halted = !is_late;
         self.run_some_events();
         for shard in 0..self.world.shards.len() {
-            for volume in self.world.ups_volumes() {
+            for volume in self.world.plan.ups_volumes() {
                 self.world.dump_lines(shard, volume);
                 self.run_some_events();
             }
         }
         self.world.power.halted = true;
         if !self.world.strikes_always(Sabotage::SkipPowerFlush) {
-            for volume in self.world.ups_volumes() {
+            for volume in self.world.plan.ups_volumes() {
                 self.world.volumes[usize::from(volume.0)].disk.flush();
             }
         }
@@ -425,7 +424,7 @@ impl Simulation {
         }
         let found = world.crash_journal();
         let image = |at: usize| match &found {
-            _ if world.has_ups(VolumeId(at as u16)) => world.vault_image(at),
+            _ if world.plan.volume(VolumeId(at as u16)).ups => world.vault_image(at),
             Some(found) => world.journal_image(found, at),
             None => Vec::new(),
         };
@@ -472,7 +471,7 @@ impl Simulation {
                 self.world.drain_to_disk(&found);
                 found.drained();
                 assert!(self.world.resume_journal(&found), "an empty log can be resumed");
-                let of_vault = |volume: usize| self.world.has_ups(VolumeId(volume as u16));
+                let of_vault = |volume: usize| self.world.plan.volume(VolumeId(volume as u16)).ups;
                 let drained = (0..to_restore.len()).filter(|&volume| !of_vault(volume));
                 drained.collect::<Vec<_>>().into_iter().for_each(|at| to_restore[at].clear());
             }
@@ -485,7 +484,7 @@ impl Simulation {
             return;
         }
         if resumed {
-            self.world.journal.as_mut().expect("it was resumed").restored();
+            self.world.journal.restored();
         }
         if self.is_ok() {
             self.start_clients();
@@ -495,7 +494,7 @@ impl Simulation {
     /// Destages the content of the vault, then empties it. Returns false if the process crashed
     /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
-        for volume in self.world.ups_volumes() {
+        for volume in self.world.plan.ups_volumes() {
             if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_ok() {
                 continue;
             }
@@ -671,7 +670,7 @@ impl Simulation {
             || self.world.staging.len() > 0
             || self.world.flushes.len() > 0
             || !self.world.device.is_idle()
-            || self.world.journal.as_ref().is_some_and(|journal| !journal.is_idle())
+            || !self.world.journal.is_idle()
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
     }
 

@@ -8,6 +8,7 @@
 
 use super::device::{Fault, FaultKind};
 use super::disk::sectors_of;
+use super::plan::{Plan, VolumePlan};
 use super::queue::Event;
 use super::stuck::Stuck;
 use super::world::World;
@@ -96,6 +97,8 @@ impl ReadAt for Device {
 /// A journal, shared by the volumes that have one.
 pub(crate) struct Journal {
     plan: JournalPlan,
+    /// The sizes of the volumes that it keeps, in bytes.
+    sizes: Vec<Option<u64>>,
     pub(super) log: LabLog,
     devices: [Device; 2],
     /// The device that is read after a start.
@@ -124,11 +127,14 @@ fn identity(volume: usize) -> [u8; 32] {
 
 impl Journal {
     /// A new journal, durable on its devices.
-    pub(crate) fn new(plan: JournalPlan, sizes: &[Option<u64>]) -> Self {
+    pub(crate) fn new(machine: &Plan) -> Self {
+        let plan = machine.journal;
+        let size = |volume: &VolumePlan| volume.journal.then_some(volume.bytes());
         let blank =
             |is_there: bool| Device(vec![0; plan.size_bytes() as usize * usize::from(is_there)]);
         let mut journal = Self {
             plan,
+            sizes: machine.volumes.iter().map(size).collect(),
             log: plan.format(0, [1, 2]),
             devices: [blank(true), blank(plan.mirrored)],
             reads: 0,
@@ -143,13 +149,13 @@ impl Journal {
             undrained: Vec::new(),
             failed_at: 0,
         };
-        journal.attach(sizes, true);
+        journal.attach(true);
         journal
     }
 
-    fn attach(&mut self, sizes: &[Option<u64>], writes: bool) {
+    fn attach(&mut self, writes: bool) {
         let log = &mut self.log;
-        let numbers = sizes.iter().enumerate().map(|(volume, size)| {
+        let numbers = self.sizes.iter().enumerate().map(|(volume, size)| {
             size.map(|size| {
                 let number = log.add_volume("volume", size, identity(volume));
                 number.expect("there are few volumes")
@@ -200,23 +206,12 @@ impl Journal {
 }
 
 impl World {
-    pub(crate) fn make_journal(&mut self) {
-        let Some(plan) = self.plan.journal else { return };
-        let sizes = self.journal_sizes();
-        self.journal = Some(Journal::new(plan, &sizes));
-    }
-
-    fn journal_sizes(&self) -> Vec<Option<u64>> {
-        let volumes = self.plan.volumes.iter();
-        volumes.map(|volume| volume.journal.then_some(volume.sectors * SECTOR_BYTES)).collect()
-    }
-
     pub(crate) fn has_journal(&self, volume: VolumeId) -> bool {
-        self.journal.as_ref().is_some_and(|journal| journal.number(volume).is_some())
+        self.journal.number(volume).is_some()
     }
 
     pub(crate) fn admit_to_journal(&mut self, part: &Part, fua: bool) -> Admission {
-        let Some(journal) = &mut self.journal else { return Admission::Free };
+        let journal = &mut self.journal;
         let Some(number) = journal.number(part.volume) else { return Admission::Free };
         admit(&mut journal.log, number, part, journal.plan.ack || fua)
     }
@@ -229,7 +224,7 @@ impl World {
         }
         let text = format!("journal: note {kind:?} {range}");
         self.log_event(volume.0, range, || text);
-        let journal = self.journal.as_mut().expect("the volume has one");
+        let journal = &mut self.journal;
         let number = journal.number(volume).expect("the volume has a number");
         let noted = record(&mut journal.log, number, &note, payload, &self.shards[shard]);
         self.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
@@ -245,7 +240,7 @@ impl World {
     /// Starts the next write of the journal.
     pub(crate) fn pump_journal(&mut self) {
         let skips_record = self.strikes_always(Sabotage::SkipMemberRecord);
-        let Some(journal) = &mut self.journal else { return };
+        let journal = &mut self.journal;
         if journal.writing.is_some() {
             return;
         }
@@ -272,7 +267,7 @@ impl World {
 
     /// Makes the journal's write in flight succeed.
     pub(crate) fn spare_journal(&mut self) {
-        if let Some((_, results)) = self.journal.as_mut().and_then(|it| it.writing.as_mut()) {
+        if let Some((_, results)) = &mut self.journal.writing {
             *results = [Ok(()); 2];
         }
     }
@@ -283,7 +278,7 @@ impl World {
         let lose_superblock = self.strikes_always(Sabotage::LoseSuperblock);
         let marks = !self.strikes_always(Sabotage::SkipMark);
         let dice = &mut self.dice;
-        let journal = self.journal.as_mut().expect("a write is in flight");
+        let journal = &mut self.journal;
         let (write, results) = journal.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
@@ -318,17 +313,17 @@ impl World {
 
     /// Begins a checkpoint if one is due; returns the volumes to destage.
     pub(crate) fn begin_checkpoint(&mut self) -> Vec<u16> {
-        let Some(journal) = &mut self.journal else { return Vec::new() };
+        let journal = &mut self.journal;
         let wanted = journal.log.wants_checkpoint() || self.dice.chance(journal.plan.checkpoint);
         let Some(checkpoint) = wanted.then(|| journal.log.begin_checkpoint()).flatten() else {
             return Vec::new();
         };
         if self.strikes_always(Sabotage::CheckpointEarly) {
-            let journal = self.journal.as_mut().expect("as above");
+            let journal = &mut self.journal;
             checkpoint.volumes.iter().for_each(|&number| journal.log.checkpointed(number, Ok(())));
             return Vec::new();
         }
-        let journal = self.journal.as_mut().expect("as above");
+        let journal = &mut self.journal;
         self.report.checkpoints += 1;
         let numbers = journal.numbers.iter().enumerate();
         let volumes = numbers
@@ -341,7 +336,7 @@ impl World {
 
     /// Handles the end of a checkpoint's destage.
     pub(crate) fn destaged(&mut self, volume: VolumeId, submitted: u32, result: IoResult) {
-        let Some(journal) = &mut self.journal else { return };
+        let journal = &mut self.journal;
         if journal.log.failed().is_some() {
             // A destage that began before the failure does not cover everything that the journal
             // held.
@@ -361,7 +356,7 @@ impl World {
     }
 
     pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
-        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
+        let journal = &mut self.journal;
         journal.checkpoints.retain(|&other| other != number);
         journal.log.checkpointed(number, result);
         let mut notifications = Vec::new();
@@ -378,11 +373,10 @@ impl World {
 
     /// Replaces a failed journal after everything that only the journal held has been destaged.
     pub(crate) fn replace_journal(&mut self) {
-        let sizes = self.journal_sizes();
-        let Some(journal) = &mut self.journal else { return };
+        let journal = &mut self.journal;
         let failed = journal.log.failed().is_some();
         if failed && journal.undrained.is_empty() && journal.plan.replaced {
-            journal.reset(&sizes);
+            journal.reset();
             self.mark_lost_unrecoverable();
         }
     }
@@ -396,9 +390,8 @@ impl World {
 
     /// The log as a crash leaves it; `None` if the failure mark forbids its use.
     pub(crate) fn crash_journal(&mut self) -> Option<Found> {
-        let sizes = self.journal_sizes();
         let dice = &mut self.dice;
-        let journal = self.journal.as_mut()?;
+        let journal = &mut self.journal;
         if let Some((write, _)) = journal.writing.take() {
             for device in 0..2 {
                 let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
@@ -409,7 +402,7 @@ impl World {
         journal.stuck.clear();
         journal.undrained.clear();
         if journal.is_marked {
-            journal.reset(&sizes);
+            journal.reset();
             self.mark_lost_unrecoverable();
             return None;
         }
@@ -430,7 +423,7 @@ impl World {
     /// Opens the devices of a mirrored journal, one of which may be missing.
     fn start_mirrored(&mut self) -> Found {
         let dice = &mut self.dice;
-        let journal = self.journal.as_mut().expect("it is mirrored");
+        let journal = &mut self.journal;
         let size_bytes = journal.plan.size_bytes();
         let mut missing = dice.chance(journal.plan.missing).then(|| dice.below(2) as usize);
         let numbers_used = [journal.numbers_used + 1, journal.numbers_used + 2];
@@ -473,17 +466,16 @@ impl World {
     /// Resumes the log. Returns false if it must be drained to the disks first.
     pub(crate) fn resume_journal(&mut self, found: &Found) -> bool {
         let loses = self.strikes_always(Sabotage::LoseGeneration);
-        let sizes = self.journal_sizes();
-        let journal = self.journal.as_mut().expect("a log was found");
+        let journal = &mut self.journal;
         let Ok(log) = Log::resume(found, journal.plan.buffers()) else { return false };
         journal.log = log;
-        journal.attach(&sizes, !loses);
+        journal.attach(!loses);
         true
     }
 
     /// The data that the disk of a volume may lack, according to the journal.
     pub(crate) fn journal_image(&self, found: &Found, volume: usize) -> Vec<(Extent, Vec<u64>)> {
-        let journal = self.journal.as_ref().expect("a log was found");
+        let journal = &self.journal;
         let Some(number) = journal.numbers[volume] else { return Vec::new() };
         let image = Image::of_volume(&found.records, number);
         let stamps = |extent: &Extent| {
@@ -518,7 +510,7 @@ impl World {
 
 impl Journal {
     /// Starts a new journal on new devices.
-    fn reset(&mut self, sizes: &[Option<u64>]) {
+    fn reset(&mut self) {
         self.journals_made = self.journals_made.wrapping_add(1);
         self.numbers_used += 2;
         let numbers = [self.numbers_used - 1, self.numbers_used];
@@ -527,7 +519,7 @@ impl Journal {
         self.reads = 0;
         self.is_marked = false;
         self.writing = None;
-        self.attach(sizes, true);
+        self.attach(true);
     }
 
     pub(crate) fn self_check(&self) {

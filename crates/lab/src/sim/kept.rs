@@ -7,7 +7,6 @@
 use super::damage::Lost;
 use super::disk::sectors_of;
 use super::driver::Simulation;
-use super::journal::Journal;
 use super::queue::Event;
 use super::world::{VolumeState, World};
 use crate::harness::oracle::{POISON, describe_stamp};
@@ -163,7 +162,7 @@ impl World {
     /// with a journal that cannot be resumed. Data that was acknowledged before its record was
     /// durable may be older there.
     fn rescue_lost(&mut self, found: &Found) {
-        let keeps_each = self.journal.as_ref().is_some_and(Journal::keeps_each_write);
+        let keeps_each = self.journal.keeps_each_write();
         for at in 0..self.volumes.len() {
             if self.volumes[at].lost.is_empty() || !self.volumes[at].journal {
                 continue;
@@ -234,8 +233,7 @@ impl Simulation {
         if !self.is_ok() {
             return;
         }
-        let journal = self.world.journal.as_ref();
-        if journal.is_some_and(|journal| !journal.keeps_each_write()) {
+        if !self.world.journal.keeps_each_write() {
             // The newest record of lost data may have been in the memory of the process.
             self.world.mark_lost_unrecoverable();
         }
@@ -250,13 +248,11 @@ impl Simulation {
             found.drained();
             assert!(self.world.resume_journal(&found), "an empty log can be resumed");
         }
-        if self.world.journal.is_some() {
-            self.world.journal.as_mut().expect("the journal was resumed").restored();
-            let next = self.world.now_us + self.world.plan.tick_us;
-            self.world.queue.push(next, Event::Tick);
-            if !self.record_dirty_again(!was_reset) || self.world.report.held_up > 0 {
-                return;
-            }
+        self.world.journal.restored();
+        let next = self.world.now_us + self.world.plan.tick_us;
+        self.world.queue.push(next, Event::Tick);
+        if !self.record_dirty_again(!was_reset) || self.world.report.held_up > 0 {
+            return;
         }
         if self.is_ok() {
             self.start_clients();
@@ -268,7 +264,7 @@ impl Simulation {
     /// one: then the pool has the only copy of what the failed journal held, and its loss would be
     /// a second fault.
     fn record_dirty_again(&mut self, may_die: bool) -> bool {
-        let mark = self.world.journal.as_ref().expect("the journal was resumed").log.mark();
+        let mark = self.world.journal.log.mark();
         // Data that is restored from old records from now on is not in any new record.
         let volumes = self.world.volumes.iter();
         let whole: Vec<bool> = volumes.map(|volume| volume.lost.is_empty()).collect();
@@ -282,7 +278,7 @@ impl Simulation {
             }
             // With a UPS, power is not lost before the dump.
             if may_die
-                && self.world.ups_volumes().is_empty()
+                && self.world.plan.ups_volumes().is_empty()
                 && self.dies_in_recovery(self.world.plan.crash_in_recovery)
             {
                 return false;
@@ -299,13 +295,12 @@ impl Simulation {
         if self.world.strikes_always(Sabotage::KeepOldRecords) {
             return;
         }
-        let numbers = self.world.journal.as_ref().expect("the journal was resumed").numbers.clone();
+        let numbers = self.world.journal.numbers.clone();
         for ((at, number), whole) in numbers.into_iter().enumerate().zip(whole) {
             let Some(number) = number else { continue };
             let World { volumes, journal, .. } = &mut self.world;
             if *whole && volumes[at].lost.is_empty() {
                 volumes[at].disk.flush();
-                let journal = journal.as_mut().expect("as above");
                 journal.log.void_records_before(number, mark);
             } else if !self.void_clean(VolumeId(at as u16), number) {
                 self.world.report.held_up = 1;
@@ -314,11 +309,9 @@ impl Simulation {
         }
         self.world.pump_journal();
         let is_pending = |world: &World| {
-            let log = world.journal.as_ref().map(|journal| &journal.log);
-            log.is_some_and(|log| {
-                let has_more = log.first_pending_record() < log.next_record();
-                log.failed().is_none() && (has_more || !log.superblock_is_durable())
-            })
+            let log = &world.journal.log;
+            let has_more = log.first_pending_record() < log.next_record();
+            log.failed().is_none() && (has_more || !log.superblock_is_durable())
         };
         while self.is_ok() && is_pending(&self.world) {
             self.step();

@@ -126,7 +126,7 @@ impl World {
     /// Records a successful flush of a client.
     pub(crate) fn end_flush_request(&mut self, pending: &PendingRequest) {
         let is_kept = self.plan.power.fails_unbridged
-            && self.has_ups(pending.request.volume)
+            && self.plan.volume(pending.request.volume).ups
             && !self.power.was_closed(pending.submitted);
         let oracle = &mut self.volumes[usize::from(pending.request.volume.0)].oracle;
         match is_kept {
@@ -139,22 +139,13 @@ impl World {
     /// disk has everything that was acknowledged before.
     pub(crate) fn drain_ended(&mut self, pending: &PendingRequest, result: IoResult) {
         let volume = pending.request.volume;
-        if !self.has_ups(volume) || !self.power.was_closed(pending.submitted) {
+        if !self.plan.volume(volume).ups || !self.power.was_closed(pending.submitted) {
             return;
         }
         match result {
             Ok(()) => self.volumes[usize::from(volume.0)].oracle.flush(pending.submitted),
             Err(_) => self.power.sync_due = true,
         }
-    }
-
-    pub(crate) fn has_ups(&self, volume: VolumeId) -> bool {
-        self.plan.volumes[usize::from(volume.0)].ups
-    }
-
-    pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
-        let volumes = (0..self.plan.volumes.len()).map(|at| VolumeId(at as u16));
-        volumes.filter(|&volume| self.has_ups(volume)).collect()
     }
 
     pub(crate) fn admit_by_power(&self, part: &Part) -> Admission {
@@ -170,13 +161,13 @@ impl World {
         kind: RequestKind,
         result: IoResult,
     ) -> IoResult {
-        let refused = self.power.halted && is_change(kind) && self.has_ups(volume);
+        let refused = self.power.halted && is_change(kind) && self.plan.volume(volume).ups;
         if refused { result.and(Err(IoError::Shutdown)) } else { result }
     }
 
     /// Advances the UPS by a tick. Returns the requests that follow for its volumes.
     pub(crate) fn tick_power(&mut self) -> Vec<(VolumeId, RequestKind)> {
-        let volumes = self.ups_volumes();
+        let volumes = self.plan.ups_volumes();
         if volumes.is_empty() || self.power.halted {
             return Vec::new();
         }

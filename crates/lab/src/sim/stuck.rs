@@ -48,7 +48,7 @@ impl World {
     /// Starts the retention after a failed checkpoint of a volume.
     pub(super) fn begin_retention(&mut self, volume: VolumeId, number: u16) {
         let lines = self.stuck_lines(volume);
-        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
+        let journal = &mut self.journal;
         let since = journal.log.next_record();
         let (is_all, stage) = (true, Stage::Flush { asked: false });
         journal.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
@@ -71,14 +71,14 @@ impl World {
         let lines = self.stuck_lines(volume);
         let is_last = lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
         self.volumes[usize::from(volume.0)].disk.flush();
-        let log = &mut self.journal.as_mut().expect("the volume has one").log;
+        let log = &mut self.journal.log;
         let since = log.next_record();
         log.failed().is_some() || log.fence(number, since, &retained_ranges(&lines), is_last)
     }
 
     /// Advances all retentions. Returns the volumes whose disks must flush.
     pub(crate) fn advance_retentions(&mut self) -> Vec<(VolumeId, RequestKind)> {
-        let Some(journal) = &mut self.journal else { return Vec::new() };
+        let journal = &mut self.journal;
         let mut flushes = Vec::new();
         for mut stuck in std::mem::take(&mut journal.stuck) {
             match &mut stuck.stage {
@@ -94,7 +94,7 @@ impl World {
                 }
                 Stage::Wait { end } => {
                     let end = *end;
-                    let log = &self.journal.as_ref().expect("as above").log;
+                    let log = &self.journal.log;
                     if log.first_pending_record() >= end && log.is_membership_recorded() {
                         if stuck.is_all {
                             self.end_checkpoint(stuck.number, Ok(()));
@@ -104,7 +104,7 @@ impl World {
                     }
                 }
             }
-            let journal = self.journal.as_mut().expect("as above");
+            let journal = &mut self.journal;
             // A journal that failed meanwhile has dropped all retentions.
             if journal.log.failed().is_none() {
                 journal.stuck.push(stuck);
@@ -115,15 +115,15 @@ impl World {
 
     /// Restores data that is lost in the pool from the journal, when everything is recorded.
     pub(crate) fn restore_lost(&mut self) {
-        let idle = |journal: &&Journal| {
+        let is_idle = |journal: &Journal| {
             let is_recorded = journal.log.first_pending_record() == journal.log.next_record();
             journal.log.failed().is_none() && journal.log.is_membership_recorded() && is_recorded
         };
         let any = self.volumes.iter().any(|volume| volume.journal && !volume.lost.is_empty());
-        if !any || self.journal.as_ref().filter(idle).is_none() || !self.dice.chance(200_000) {
+        if !any || !is_idle(&self.journal) || !self.dice.chance(200_000) {
             return;
         }
-        let Some(found) = self.journal.as_mut().expect("as above").read_log() else { return };
+        let Some(found) = self.journal.read_log() else { return };
         for at in 0..self.volumes.len() {
             for (extent, stamps) in self.journal_image(&found, at) {
                 if extent.source == Source::Discard || self.volumes[at].lost.is_empty() {
@@ -160,7 +160,7 @@ impl World {
 
     /// Handles the end of a disk's flush.
     pub(crate) fn stuck_flushed(&mut self, volume: VolumeId, result: IoResult) {
-        let Some(journal) = &mut self.journal else { return };
+        let journal = &mut self.journal;
         let Some(at) = journal.stuck.iter().position(|stuck| stuck.volume == volume) else {
             return;
         };
@@ -190,7 +190,7 @@ impl World {
     fn fence(&mut self, stuck: &Stuck) {
         let all = self.strikes_always(Sabotage::FenceAll);
         let kept = if all { Vec::new() } else { retained_ranges(&stuck.lines) };
-        let journal = self.journal.as_mut().expect("a checkpoint is in progress");
+        let journal = &mut self.journal;
         let is_last = stuck.lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
         let is_fenced = journal.log.fence(stuck.number, stuck.since, &kept, is_last);
         self.report.fences += u64::from(is_fenced);
@@ -212,7 +212,7 @@ impl World {
             }
             stuck.is_all &= dirty & before == before;
             for range in runs_of(key, dirty) {
-                let journal = self.journal.as_mut().expect("a checkpoint is in progress");
+                let journal = &mut self.journal;
                 match journal.log.admit_forward() {
                     Admission::Granted => {}
                     Admission::Wait => {
@@ -238,7 +238,7 @@ impl World {
                 self.report.forward_sectors += 1;
             }
         }
-        let journal = self.journal.as_ref().expect("a checkpoint is in progress");
+        let journal = &self.journal;
         stuck.stage = Stage::Wait { end: journal.log.next_record() };
         self.pump_journal();
         true

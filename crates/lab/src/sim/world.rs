@@ -93,7 +93,7 @@ pub(crate) struct World {
     pub seals: Vec<Seals>,
     pub volumes: Vec<VolumeState>,
     pub device: Device,
-    pub journal: Option<Journal>,
+    pub journal: Journal,
     pub power: Power,
     pub requests: Slab<PendingRequest>,
     pub held: Slab<HeldReply>,
@@ -144,7 +144,7 @@ impl World {
             seals: Vec::new(),
             volumes: Vec::new(),
             device: Device::default(),
-            journal: None,
+            journal: Journal::new(&plan),
             power: Power::new(plan.volumes.len()),
             requests: Slab::default(),
             held: Slab::default(),
@@ -172,7 +172,6 @@ impl World {
             plan,
         };
         world.make_volumes();
-        world.make_journal();
         world.start_process();
         world
     }
@@ -238,7 +237,7 @@ impl World {
             gather_below: Some(plan.gather_below()),
             protection: match self.has_journal(id) {
                 true => Protection::Journal,
-                false if self.has_ups(id) => Protection::Power,
+                false if self.plan.volume(id).ups => Protection::Power,
                 false => Protection::None,
             },
             is_ordered: plan.ordered,
@@ -307,7 +306,7 @@ impl World {
     }
 
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
-        self.plan.volumes[usize::from(volume.0)].stripes
+        self.plan.volume(volume).stripes
     }
 
     pub(crate) fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
@@ -337,7 +336,7 @@ impl Host for World {
     }
 
     fn block_bytes(&mut self, volume: VolumeId) -> u64 {
-        self.plan.volumes[usize::from(volume.0)].block_sectors * SECTOR_BYTES
+        self.plan.volume(volume).block_bytes()
     }
 
     fn now_ms(&self) -> u64 {
@@ -400,19 +399,18 @@ impl Host for World {
     fn protection(&mut self, volume: VolumeId) -> Protection {
         match self.has_journal(volume) {
             true => Protection::Journal,
-            false if self.has_ups(volume) && self.power.gate.is_open() => Protection::Power,
+            false if self.plan.volume(volume).ups && self.power.gate.is_open() => Protection::Power,
             false => Protection::None,
         }
     }
 
     fn touch(&mut self, part: &Part) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
-        let Some(number) = journal.number(part.volume) else { return true };
-        journal.log.admit_erase(number, part.id)
+        let Some(number) = self.journal.number(part.volume) else { return true };
+        self.journal.log.admit_erase(number, part.id)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        match self.has_ups(part.volume) {
+        match self.plan.volume(part.volume).ups {
             true => self.admit_by_power(part),
             false => self.admit_to_journal(part, fua),
         }
@@ -428,7 +426,7 @@ impl Host for World {
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
-        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
+        self.journal.log.withdraw();
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
@@ -439,7 +437,7 @@ impl Host for World {
         if self.strikes_always(Sabotage::IgnoreBarrier) {
             return Ok(true);
         }
-        self.journal.as_mut().expect("the volume has one").log.barrier(part)
+        self.journal.log.barrier(part)
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
