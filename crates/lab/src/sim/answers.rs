@@ -8,7 +8,7 @@ use super::disk::sectors_of;
 use super::driver::KEEPER;
 use super::order::crash_image;
 use super::power;
-use super::queue::Event;
+use super::run::Event;
 use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::memory::Memory;
@@ -43,7 +43,7 @@ impl World {
         let is_read = |pending: &&PendingRequest| pending.request.kind == RequestKind::Read;
         let pending = self.requests.iter().filter(is_read).map(|pending| pending.submitted);
         let held = self.held.iter().map(|held| held.pending.submitted);
-        pending.chain(held).min().unwrap_or(self.moment)
+        pending.chain(held).min().unwrap_or(self.run.moment())
     }
 
     pub(super) fn has_keeper_request(&self, volume: VolumeId) -> bool {
@@ -53,11 +53,11 @@ impl World {
     /// Records the submission of a request in the oracle. Returns its token and the version of its
     /// content.
     pub(crate) fn register(&mut self, client: u16, request: Request) -> (u32, u32) {
-        self.moment += 1;
-        self.report.operations += 1;
-        let (moment, oldest) = (self.moment, self.oldest_read());
+        self.run.next_moment();
+        self.run.report.operations += 1;
+        let (moment, oldest) = (self.run.moment(), self.oldest_read());
         let volume = request.volume.0;
-        let changed = self.plan.changed_by(request);
+        let changed = self.run.plan.changed_by(request);
         let sectors = changed.into_iter().flat_map(sectors_of);
         let oracle = &mut self.volumes[usize::from(volume)].oracle;
         let version = oracle.submit(request.kind, sectors, moment, oldest);
@@ -65,7 +65,7 @@ impl World {
         let pending = PendingRequest { client, request, submitted: moment, version };
         let token = self.requests.insert(pending);
         let range = request.range;
-        self.log_event(volume, range, || {
+        self.run.log_event(volume, range, || {
             format!("{moment}: client {client}: {:?} {range} version {version}", request.kind)
         });
         (token, version)
@@ -73,8 +73,8 @@ impl World {
 
     /// Records a change of an ordered volume in its history.
     fn record_history(&mut self, request: Request, version: u32) {
-        let (volume, moment) = (request.volume.0, self.moment);
-        let changed = self.plan.changed_by(request);
+        let (volume, moment) = (request.volume.0, self.run.moment());
+        let changed = self.run.plan.changed_by(request);
         let Some((_, history)) = &mut self.volumes[usize::from(volume)].order else { return };
         for sector in changed.into_iter().flat_map(sectors_of) {
             let (stamp, fua) = match request.kind {
@@ -88,8 +88,8 @@ impl World {
     }
 
     fn record_history_answer(&mut self, pending: &PendingRequest) {
-        let moment = self.moment;
-        let changed = self.plan.changed_by(pending.request);
+        let moment = self.run.moment();
+        let changed = self.run.plan.changed_by(pending.request);
         let volume = &mut self.volumes[usize::from(pending.request.volume.0)];
         let Some((_, history)) = &mut volume.order else { return };
         match pending.request.kind {
@@ -110,9 +110,9 @@ impl World {
             let survive = self.check_dice.pick(&[0, 300_000, 1_000_000]);
             let (stable, content) = (volume.disk.stable(), volume.disk.content());
             let disk = crash_image(stable, content, survive, &mut self.check_dice);
-            self.report.order_checks += 1;
+            self.run.report.order_checks += 1;
             if let Some((sector, message)) = history.first_violation(&disk) {
-                self.violate(Some((at as u16, sector)), message);
+                self.run.violate(Some((at as u16, sector)), message);
             }
         }
     }
@@ -129,37 +129,37 @@ impl World {
                     && shard.slots().resident_lines(id) > 0
             };
             if self.volumes[at].is_emptied && self.shards.iter().any(is_left) {
-                self.violate(None, format!("volume {at} is bypassed and keeps clean lines"));
+                self.run.violate(None, format!("volume {at} is bypassed and keeps clean lines"));
             }
         }
     }
 
     pub(crate) fn take_reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
         let Some(pending) = self.requests.remove(token) else {
-            self.violate(None, "a request was answered twice".into());
+            self.run.violate(None, "a request was answered twice".into());
             return;
         };
-        self.moment += 1;
+        self.run.next_moment();
         self.events_since_answer = 0;
-        self.answered_us = self.now_us;
+        self.answered_us = self.run.now_us();
         let (volume, range) = (pending.request.volume.0, pending.request.range);
         let result = self.unless_halted(pending.request.volume, pending.request.kind, reply.result);
-        let (moment, reply) = (self.moment, Reply { result, ..reply });
-        self.log_event(volume, range, || {
+        let (moment, reply) = (self.run.moment(), Reply { result, ..reply });
+        self.run.log_event(volume, range, || {
             let (kind, version) = (pending.request.kind, pending.version);
             format!("{moment}: {kind:?} {range} version {version} answered: {result:?}")
         });
         if result == Err(IoError::Shutdown) && self.power.halted {
-            self.report.halted += 1;
+            self.run.report.halted += 1;
         } else if result.is_err() {
-            self.report.errors += 1;
+            self.run.report.errors += 1;
             self.check_error(&pending, &reply);
         }
         if result.is_ok() {
             self.record_history_answer(&pending);
         }
-        let think = self.dice.range(0, self.plan.think_us_max);
-        self.queue.push(self.now_us + think, Event::Client(pending.client));
+        let think = self.run.dice.range(0, self.run.plan.think_us_max);
+        self.run.schedule(think, Event::Client(pending.client));
         let is_restore = matches!(
             pending.request.kind,
             RequestKind::Restore
@@ -194,7 +194,7 @@ impl World {
 
     /// Handles the answer to a write or erase: its guarantee applies from now on.
     fn end_change(&mut self, pending: &PendingRequest, result: IoResult) {
-        let changed = self.plan.changed_by(pending.request);
+        let changed = self.run.plan.changed_by(pending.request);
         for range in changed.iter().filter(|range| result.is_ok() && range.len > 0) {
             self.end_loss(pending.request.volume, *range, pending.submitted);
         }
@@ -202,24 +202,24 @@ impl World {
         let through = volume.mode != Mode::WriteBack && volume.write_back_until < pending.submitted;
         let ack = volume.journal && self.journal.keeps_each_write();
         let promise = match pending.request.kind {
-            _ if self.plan.volume(pending.request.volume).ups => {
-                power::promise(&self.power, &self.plan, pending, volume)
+            _ if self.run.plan.volume(pending.request.volume).ups => {
+                power::promise(&self.power, &self.run.plan, pending, volume)
             }
             RequestKind::Write { fua: false } if through && !ack => Promise::OnDisk,
             kind => Promise::of(kind, volume.journal, ack),
         };
         let promise = result.is_ok().then_some(promise);
         let sectors = changed.into_iter().flat_map(sectors_of);
-        volume.oracle.end(sectors, pending.submitted, self.moment, promise);
+        volume.oracle.end(sectors, pending.submitted, self.run.moment(), promise);
     }
 
     /// Ends a request that will not be answered.
     pub(crate) fn abandon(&mut self, pending: &PendingRequest) {
         let Request { volume, kind, .. } = pending.request;
-        let changed = self.plan.changed_by(pending.request);
+        let changed = self.run.plan.changed_by(pending.request);
         let sectors = changed.into_iter().flat_map(sectors_of).filter(|_| is_change(kind));
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
-        oracle.end(sectors, pending.submitted, self.moment, None);
+        oracle.end(sectors, pending.submitted, self.run.moment(), None);
     }
 
     fn check_error(&mut self, pending: &PendingRequest, reply: &Reply<'_, Memory>) {
@@ -250,7 +250,7 @@ impl World {
             RequestKind::Write { .. } => fault == FaultKind::Write && at.overlaps(around),
             // Zeroes are flushed while the UPS is not safe.
             RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
-                let flushes = fua || self.plan.volume(volume).ups;
+                let flushes = fua || self.run.plan.volume(volume).ups;
                 fault == FaultKind::Erase && at.overlaps(range)
                     || flushes && fault == FaultKind::Flush
             }
@@ -281,14 +281,14 @@ impl World {
         let place = Some((volume.0, range.offset / SECTOR_BYTES));
         if !met {
             let message = format!("{kind:?} {range} failed without a fault: {:?}", reply.result);
-            self.violate(place, message);
+            self.run.violate(place, message);
         }
         if !reply.segments.is_empty() {
-            self.violate(place, format!("{kind:?} {range} failed, but its answer has bytes"));
+            self.run.violate(place, format!("{kind:?} {range} failed, but its answer has bytes"));
         }
         if self.device.faults.len() > 4096 {
             let oldest = self.requests.iter().map(|pending| pending.submitted).min();
-            let oldest = oldest.unwrap_or(self.moment);
+            let oldest = oldest.unwrap_or(self.run.moment());
             self.device.faults.retain(|fault| fault.moment >= oldest);
         }
     }
@@ -300,21 +300,21 @@ impl World {
             segments: reply.segments.to_vec(),
             memory: reply.memory,
             stamps: Vec::new(),
-            released: self.strikes(Sabotage::ReleaseEarly),
+            released: self.run.strikes(Sabotage::ReleaseEarly),
         };
         held.stamps = self.stamps_of(&held);
         self.check_bytes(&held);
         let in_pool = held.segments.iter().any(|s| matches!(s.segment.place, Place::Slot { .. }));
-        if in_pool && self.strikes(Sabotage::LeakPin) {
+        if in_pool && self.run.strikes(Sabotage::LeakPin) {
             return;
         }
-        if in_pool && self.dice.chance(self.plan.slow_reply) {
-            let time = self.now_us + self.dice.range(0, self.plan.slow_reply_us_max);
+        if in_pool && self.run.dice.chance(self.run.plan.slow_reply) {
+            let delay_us = self.run.dice.range(0, self.run.plan.slow_reply_us_max);
             if held.released {
                 self.release_pins(&held);
             }
             let at = self.held.insert(held);
-            self.queue.push(time, Event::Release(at));
+            self.run.schedule(delay_us, Event::Release(at));
         } else {
             self.release_pins(&held);
         }
@@ -325,7 +325,8 @@ impl World {
         if self.stamps_of(&held) != held.stamps {
             let Request { volume, range, .. } = held.pending.request;
             let place = Some((volume.0, range.offset / SECTOR_BYTES));
-            self.violate(place, format!("the bytes of an answer changed under its pins: {range}"));
+            self.run
+                .violate(place, format!("the bytes of an answer changed under its pins: {range}"));
         }
         if !held.released {
             self.release_pins(&held);
@@ -346,7 +347,7 @@ impl World {
         if stamps.len() as u64 * SECTOR_BYTES != range.len {
             let place = Some((volume.0, range.offset / SECTOR_BYTES));
             let message = format!("the answer to a read of {range} has {} sectors", stamps.len());
-            self.violate(place, message);
+            self.run.violate(place, message);
             return;
         }
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
@@ -357,7 +358,7 @@ impl World {
         if let Some((sector, text)) = wrong {
             let message =
                 format!("a read submitted at {submitted}: sector {sector} of {volume} {text}");
-            self.violate(Some((volume.0, sector)), message);
+            self.run.violate(Some((volume.0, sector)), message);
         }
     }
 }

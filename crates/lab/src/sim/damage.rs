@@ -132,7 +132,7 @@ impl World {
     /// Damages a valid sector of a line, with the configured probability.
     fn inject_damage(&mut self, shard: usize, slot: Slot, valid: u8) -> Damage {
         if self.is_recovering
-            || self.device.healed
+            || self.run.healed
             || valid == 0
             || !self.damage_dice.chance(self.damage.rate)
         {
@@ -151,7 +151,7 @@ impl World {
         }
         let (one, at) = (&mut self.shards[shard], sector as u32 * SECTOR_BYTES as u32);
         one.set_stamp(slot, at, one.stamp(slot, at) ^ u64::from_le_bytes(change));
-        self.report.damaged_lines += 1;
+        self.run.report.damaged_lines += 1;
         if heavy { Damage::Heavy } else { Damage::Light }
     }
 
@@ -180,7 +180,7 @@ impl World {
         if !right {
             let place = Some((sealed.key.volume().0, sealed.key.offset() / SECTOR_BYTES));
             let parity = if has_parity { "with parity" } else { "without parity" };
-            self.violate(
+            self.run.violate(
                 place,
                 format!("a line {parity} with damage {damage:?} has the verdict {verdict:?}"),
             );
@@ -227,7 +227,7 @@ impl World {
             if is_changed || is_copied {
                 let place = Some((seal.key.volume().0, seal.key.offset() / SECTOR_BYTES));
                 let message = "a sealed line is changed in part without verification";
-                self.violate(place, message.into());
+                self.run.violate(place, message.into());
             }
         }
     }
@@ -279,19 +279,19 @@ impl World {
             sectors.for_each(|at| history.damage(first + at));
         }
         // Later than all submissions so far.
-        self.moment += 1;
-        let moment = self.moment;
+        self.run.next_moment();
+        let moment = self.run.moment();
         let range = ByteRange::new(sealed.key.offset(), LINE_BYTES);
-        self.log_event(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
+        self.run.log_event(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
         for sector in (0..8).filter(|at| lost & 1 << at != 0) {
             self.volumes[usize::from(volume.0)].lost.insert(first + sector, moment);
         }
-        self.report.lost_sectors += u64::from(lost.count_ones());
+        self.run.report.lost_sectors += u64::from(lost.count_ones());
     }
 
     /// Sectors have been rewritten: their losses end, except those after `submitted`.
     pub(crate) fn end_loss(&mut self, volume: VolumeId, range: ByteRange, submitted: u32) {
-        let moment = self.moment;
+        let moment = self.run.moment();
         let state = &mut self.volumes[usize::from(volume.0)];
         if state.lost.is_empty() {
             return;
@@ -323,7 +323,7 @@ impl World {
     /// Verifies all seals while nothing has been damaged.
     pub(crate) fn check_seals(&mut self) {
         for shard in 0..self.shards.len() {
-            for slot in 0..self.plan.lines_per_shard as Slot {
+            for slot in 0..self.run.plan.lines_per_shard as Slot {
                 if let Some(sealed) = self.shards[shard].shard.seal_of(slot) {
                     let sealed = Seal { parity: None, ..sealed };
                     self.verify_line(shard, &sealed, Damage::None);
@@ -336,7 +336,7 @@ impl World {
     /// if only memory protected them or no journal has them any more.
     pub(crate) fn accept_loss(&mut self, contents: &[Vec<u64>]) {
         for (at, content) in contents.iter().enumerate() {
-            let has_ups = self.plan.volume(VolumeId(at as u16)).ups;
+            let has_ups = self.run.plan.volume(VolumeId(at as u16)).ups;
             let VolumeState { lost, unrecoverable, oracle, .. } = &mut self.volumes[at];
             let accepted = lost.keys().filter(|sector| has_ups || unrecoverable.contains(sector));
             accepted.for_each(|&sector| oracle.restart(sector, content[sector as usize]));
@@ -347,7 +347,7 @@ impl World {
     /// Reads the lost sectors from the table of an adopted pool. There may be no others than
     /// `before`. A missing one has been rewritten by a request that was not answered.
     pub(crate) fn reload_lost(&mut self, before: Vec<Lost>) {
-        self.moment += 1;
+        self.run.next_moment();
         for (at, before) in before.into_iter().enumerate() {
             let mut lost = Lost::new();
             for line in 0..self.volumes[at].sectors.div_ceil(8) {
@@ -355,12 +355,12 @@ impl World {
                 let lines = self.shards.iter().map(|one| one.shard.slots().line(key));
                 let mask = lines.fold(0, |all, line| all | line.lost());
                 for sector in (0..8).filter(|sector| mask >> sector & 1 != 0) {
-                    lost.insert(line * 8 + sector, self.moment);
+                    lost.insert(line * 8 + sector, self.run.moment());
                 }
             }
             if let Some(sector) = lost.keys().find(|sector| !before.contains_key(sector)) {
                 let place = Some((at as u16, *sector));
-                self.violate(place, "a sector is lost that was not lost before".into());
+                self.run.violate(place, "a sector is lost that was not lost before".into());
             }
             self.volumes[at].lost = lost;
         }
@@ -384,7 +384,7 @@ impl World {
             if left > 0 || self.is_lost(id, None) {
                 let first = self.volumes[volume].lost.keys().next().copied().unwrap_or(0);
                 let place = Some((volume as u16, first));
-                self.violate(place, format!("{left} sectors are lost although rewritten"));
+                self.run.violate(place, format!("{left} sectors are lost although rewritten"));
             }
         }
     }

@@ -5,7 +5,7 @@
 //! not change while it is in flight.
 
 use super::disk::sectors_of;
-use super::queue::Event;
+use super::run::Event;
 use super::transfer::Transfer;
 use super::world::World;
 use crate::harness::io::Io;
@@ -53,8 +53,6 @@ pub(crate) struct Device {
     /// Faults of operations that have other I/Os in flight; they count again when the last of these
     /// ends.
     latched: Vec<(usize, IoId, Fault)>,
-    /// Nothing fails any more.
-    pub healed: bool,
 }
 
 pub(crate) const fn fault_kind(verb: IoVerb) -> FaultKind {
@@ -133,7 +131,7 @@ impl World {
         let size = self.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
         if !io.is_valid(size) {
             let action = &io.action;
-            self.violate(None, format!("an I/O exceeds its volume or memory: {action:?}"));
+            self.run.violate(None, format!("an I/O exceeds its volume or memory: {action:?}"));
             return;
         }
         if io.is_write() {
@@ -147,13 +145,13 @@ impl World {
                 && let Some((sector, found)) = io.first_foreign(sectors_of(range).start, oracle)
             {
                 let message = "no client wrote what goes to the disk:";
-                self.violate(Some((volume, sector)), format!("{message} {found}"));
+                self.run.violate(Some((volume, sector)), format!("{message} {found}"));
             }
         }
-        self.log_event(volume, range, || {
+        self.run.log_event(volume, range, || {
             format!("shard {}: {:?} {range} {}", io.shard, io.action.verb, places_of(&io))
         });
-        self.report.ios += 1;
+        self.run.report.ios += 1;
         self.device.started.push(io);
     }
 
@@ -166,7 +164,7 @@ impl World {
         }
         let mut started = std::mem::take(&mut self.device.started);
         let mut runs: Vec<usize> = Vec::new();
-        if self.plan.merge {
+        if self.run.plan.merge {
             merge(&mut started, |run| runs.push(run.len()));
         } else {
             runs.resize(started.len(), 1);
@@ -178,38 +176,38 @@ impl World {
     }
 
     pub(crate) fn draw_latency(&mut self) -> u64 {
-        let plan = &self.plan.device;
-        if !self.device.healed && self.dice.chance(plan.stall) {
-            return self.dice.range(1_000_000, 100_000_000);
+        let plan = &self.run.plan.device;
+        if !self.run.healed && self.run.dice.chance(plan.stall) {
+            return self.run.dice.range(1_000_000, 100_000_000);
         }
-        self.dice.range(plan.latency_us_min, plan.latency_us_max)
+        self.run.dice.range(plan.latency_us_min, plan.latency_us_max)
     }
 
     pub(crate) fn fill_memory(&mut self, io: &Io) {
-        let misplaced = io.has_base() && self.strikes(Sabotage::WrongBase);
+        let misplaced = io.has_base() && self.run.strikes(Sabotage::WrongBase);
         if !io.fill_memory(&mut self.shards, misplaced) {
-            self.violate(None, format!("a read exceeds its memory: {:?}", io.action));
+            self.run.violate(None, format!("a read exceeds its memory: {:?}", io.action));
         }
     }
 
     pub(crate) fn start_flush(&mut self, volume: VolumeId, job: JobId) {
-        let early = self.dice.chance(500_000);
-        let failed = !self.device.healed && self.dice.chance(self.plan.device.flush_error);
+        let early = self.run.dice.chance(500_000);
+        let failed = !self.run.healed && self.run.dice.chance(self.run.plan.device.flush_error);
         let result = if failed { Err(IoError::Io) } else { Ok(()) };
-        let lost = self.strikes(Sabotage::FlushEarly);
+        let lost = self.run.strikes(Sabotage::FlushEarly);
         let flush = FlushJob { worker: self.worker, volume: volume.0, job, early, result };
         if early && !lost {
             self.execute_flush(&flush);
         }
         let early = early || lost;
         let at = self.flushes.insert(FlushJob { early, ..flush });
-        let time_us = self.now_us + self.draw_latency();
-        self.queue.push(time_us, Event::Flushed(at));
+        let latency_us = self.draw_latency();
+        self.run.schedule(latency_us, Event::Flushed(at));
     }
 
     fn execute_flush(&mut self, flush: &FlushJob) {
         // A failed flush may have done its work or not.
-        if flush.result.is_ok() || self.dice.chance(500_000) {
+        if flush.result.is_ok() || self.run.dice.chance(500_000) {
             self.volumes[usize::from(flush.volume)].disk.flush();
         }
     }
@@ -221,10 +219,11 @@ impl World {
         }
         let range = WHOLE;
         if flush.result.is_err() {
-            let (moment, volume, kind) = (self.moment, flush.volume, FaultKind::Flush);
+            let (moment, volume, kind) = (self.run.moment(), flush.volume, FaultKind::Flush);
             self.device.faults.push(Fault { moment, volume, kind, range });
         }
-        self.log_event(flush.volume, range, || format!("the disk has flushed: {:?}", flush.result));
+        self.run
+            .log_event(flush.volume, range, || format!("the disk has flushed: {:?}", flush.result));
         (flush.worker, flush.job, flush.result)
     }
 

@@ -5,7 +5,7 @@ use super::clients::{Client, Payloads};
 use super::disk::sectors_of;
 use super::kept::{KILL_EVENTS_MAX, KILL_SECTORS_MAX};
 use super::plan::{self, Plan};
-use super::queue::Event;
+use super::run::{Event, Run};
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{Piece, pieces};
@@ -91,75 +91,73 @@ impl Simulation {
     }
 
     pub(crate) fn make_dispatchers(&mut self) {
-        let workers = self.world.plan.workers;
+        let workers = self.world.run.plan.workers;
         self.dispatchers = (0..workers).map(Dispatcher::new).collect();
     }
 
     pub(crate) fn start_clients(&mut self) {
         self.recovery_deaths = 0;
         self.world.is_recovering = false;
-        let now = self.world.now_us;
         for client in 0..self.clients.len() {
-            self.world.queue.push(now, Event::Client(client as u16));
+            self.world.run.schedule(0, Event::Client(client as u16));
         }
-        self.world.queue.push(now + self.world.plan.tick_us, Event::Tick);
+        self.world.run.schedule_tick();
     }
 
     /// Executes the run. A broken guarantee is recorded in the world.
     pub(crate) fn run(&mut self) {
-        while self.world.report.operations < self.operations && self.is_ok() {
+        while self.world.run.report.operations < self.operations && self.is_ok() {
             self.step();
             if self.is_killed() {
                 self.restart_on_pool();
-                if self.world.report.held_up > 0 {
+                if self.world.run.report.held_up > 0 {
                     return;
                 }
                 continue;
             }
             // Clients without answers submit nothing more. Healing the faults shows whether a fault
             // is the reason.
-            if self.world.now_us > self.world.answered_us + SILENCE_US_MAX {
+            if self.world.run.now_us() > self.world.answered_us + SILENCE_US_MAX {
                 break;
             }
             // No guarantee covers two faults at once, of the journal and of the process.
             if self.is_draining() {
                 continue;
             }
-            if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
+            if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.run.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
-                let has_ups = !self.world.plan.ups_volumes().is_empty();
+                let has_ups = !self.world.run.plan.ups_volumes().is_empty();
                 if has_ups && !self.world.fails_unbridged() {
                     self.lose_mains();
                 } else {
                     self.crash(if power || has_ups { Crash::Power } else { Crash::Process });
                 }
             }
-            if self.kills.last().is_some_and(|&at| at <= self.world.report.operations) {
+            if self.kills.last().is_some_and(|&at| at <= self.world.run.report.operations) {
                 self.kills.pop();
-                let steps = self.world.dice.below(KILL_SECTORS_MAX);
+                let steps = self.world.run.dice.below(KILL_SECTORS_MAX);
                 self.world.kill_in = Some(steps);
                 self.kill_delay_events = 0;
             }
         }
         // After such a silence, the clients have operations left.
-        self.operations = self.world.report.operations;
+        self.operations = self.world.run.report.operations;
         self.world.kill_in = None;
-        self.world.device.healed = true;
+        self.world.run.healed = true;
         self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
-        let soon = self.world.now_us + 10_000;
-        self.world.queue.cap_times(soon);
+        self.world.run.cap_delays(10_000);
         // A full journal may lack the space for a record until checkpoints free some.
         for _ in 0..HEALINGS_MAX {
             self.rewrite_lost();
             self.converge("requests are not answered after the last fault");
-            let soon = self.world.now_us + 4 * self.world.plan.tick_us;
-            while self.is_ok() && self.world.any_is_lost() && self.world.now_us < soon {
+            let soon = self.world.run.now_us() + 4 * self.world.run.plan.tick_us;
+            while self.is_ok() && self.world.any_is_lost() && self.world.run.now_us() < soon {
                 self.step();
             }
         }
         self.world.check_none_lost();
         self.verify();
-        self.world.report.virtual_us = self.world.now_us;
+        self.world.run.report.virtual_us = self.world.run.now_us();
     }
 
     /// Whether the process has been killed, within a call or between two events.
@@ -178,14 +176,11 @@ impl Simulation {
     }
 
     pub(crate) fn is_ok(&self) -> bool {
-        self.world.violation.is_none()
+        self.world.run.is_ok()
     }
 
     pub(super) fn step(&mut self) {
-        let (time_us, event) = self.world.queue.pop().expect("the clock never stops");
-        self.world.now_us = time_us.max(self.world.now_us);
-        self.world.report.events += 1;
-        match event {
+        match self.world.run.next_event() {
             Event::Client(client) => self.client(client),
             Event::Payload(at) => {
                 let staging = self.world.staging.remove(at).expect("a payload completes once");
@@ -214,7 +209,7 @@ impl Simulation {
             }
             Event::Tick => self.tick(),
         }
-        if self.world.report.events.is_multiple_of(EVENTS_PER_CHECK) {
+        if self.world.run.report.events.is_multiple_of(EVENTS_PER_CHECK) {
             self.world.shards.iter().for_each(|shard| shard.shard.self_check());
             self.world.journal.self_check();
             self.world.check_seals();
@@ -230,12 +225,12 @@ impl Simulation {
             let waiting = self.world.requests.iter().next().map(|pending| pending.request);
             let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
             let message = "I/Os complete, but no request is answered";
-            self.world.violate(place, format!("{message}; one in flight is {waiting:?}"));
+            self.world.run.violate(place, format!("{message}; one in flight is {waiting:?}"));
         }
     }
 
     fn any_worker(&mut self) -> u8 {
-        self.world.dice.below(self.dispatchers.len() as u64) as u8
+        self.world.run.dice.below(self.dispatchers.len() as u64) as u8
     }
 
     fn on_worker(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
@@ -248,8 +243,8 @@ impl Simulation {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
                 // The driver's read state and pace are advice: any values must work.
-                let reading = self.world.dice.chance(500_000);
-                let pace = plan::draw_pace(&mut self.world.dice);
+                let reading = self.world.run.dice.chance(500_000);
+                let pace = plan::draw_pace(&mut self.world.run.dice);
                 for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
                     let shard = &mut self.world.shards[shard].shard;
                     if shard.has_volume(volume) {
@@ -266,8 +261,7 @@ impl Simulation {
         self.world.restore_lost();
         self.maintain_journal();
         self.maintain_power();
-        let next = self.world.now_us + self.world.plan.tick_us;
-        self.world.queue.push(next, Event::Tick);
+        self.world.run.schedule_tick();
     }
 
     /// Requests checkpoints, and the writeback that follows the failure of a journal.
@@ -301,18 +295,18 @@ impl Simulation {
         self.world.kill_in = None;
         self.world.power.failing = true;
         self.world.spare_journal();
-        let is_late = self.world.strikes_always(Sabotage::HaltLate);
+        let is_late = self.world.run.strikes_always(Sabotage::HaltLate);
         self.world.power.halted = !is_late;
         self.run_some_events();
         for shard in 0..self.world.shards.len() {
-            for volume in self.world.plan.ups_volumes() {
+            for volume in self.world.run.plan.ups_volumes() {
                 self.world.dump_lines(shard, volume);
                 self.run_some_events();
             }
         }
         self.world.power.halted = true;
-        if !self.world.strikes_always(Sabotage::SkipPowerFlush) {
-            for volume in self.world.plan.ups_volumes() {
+        if !self.world.run.strikes_always(Sabotage::SkipPowerFlush) {
+            for volume in self.world.run.plan.ups_volumes() {
                 self.world.volumes[usize::from(volume.0)].disk.flush();
             }
         }
@@ -323,7 +317,7 @@ impl Simulation {
     }
 
     fn run_some_events(&mut self) {
-        for _ in 0..self.world.dice.range(0, self.world.plan.power.events_between_max) {
+        for _ in 0..self.world.run.dice.range(0, self.world.run.plan.power.events_between_max) {
             if self.is_ok() {
                 self.step();
             }
@@ -331,11 +325,11 @@ impl Simulation {
     }
 
     fn client(&mut self, client: u16) {
-        if client >= KEEPER || self.world.report.operations >= self.operations {
+        if client >= KEEPER || self.world.run.report.operations >= self.operations {
             return;
         }
         self.administer();
-        let World { plan, dice, .. } = &mut self.world;
+        let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];
         let request = state.draw(plan, dice);
         let worker = state.worker;
@@ -362,8 +356,8 @@ impl Simulation {
 
     /// Changes settings occasionally, like an administrator.
     fn administer(&mut self) {
-        let World { plan, dice, volumes, .. } = &mut self.world;
-        let volume = dice.below(volumes.len() as u64) as u16;
+        let Run { plan, dice, .. } = &mut self.world.run;
+        let volume = dice.below(plan.volumes.len() as u64) as u16;
         if dice.chance(plan.mode_change) {
             let mode = dice.pick(&Mode::ALL);
             self.set_mode(volume, mode);
@@ -377,14 +371,14 @@ impl Simulation {
     }
 
     fn set_mode(&mut self, volume: u16, mode: Mode) {
-        let moment = self.world.moment;
+        let moment = self.world.run.moment();
         let state = &mut self.world.volumes[usize::from(volume)];
         if state.mode == Mode::WriteBack {
             state.write_back_until = moment;
         }
         state.mode = mode;
         // Otherwise a bypassed volume with lines in the pool would be rare.
-        state.is_emptied = mode == Mode::Bypass && self.world.plan.drop_clean != 0;
+        state.is_emptied = mode == Mode::Bypass && self.world.run.plan.drop_clean != 0;
         let is_emptied = state.is_emptied;
         for shard in &mut self.world.shards {
             shard.shard.volume_mut(VolumeId(volume)).set_mode(mode);
@@ -392,22 +386,22 @@ impl Simulation {
                 shard.shard.drop_clean(VolumeId(volume), 0, Slot::MAX);
             }
         }
-        self.world.report.mode_changes += 1;
-        self.world.log_event(volume, WHOLE, || format!("mode {mode}"));
+        self.world.run.report.mode_changes += 1;
+        self.world.run.log_event(volume, WHOLE, || format!("mode {mode}"));
     }
 
     /// The process crashes, possibly with the power, and the next one starts on the same disks.
     fn crash(&mut self, crash: Crash) {
         let world = &mut self.world;
         for volume in 0..world.volumes.len() as u16 {
-            world.log_event(volume, WHOLE, || format!("crash: {crash:?}"));
+            world.run.log_event(volume, WHOLE, || format!("crash: {crash:?}"));
         }
         world.check_write_order();
-        world.report.crashes += 1;
+        world.run.report.crashes += 1;
         world.kill_in = None;
         world.collect_counters();
         world.abort_ios();
-        world.queue.clear();
+        world.run.clear_events();
         world.requests.drain().for_each(drop);
         world.held.drain().for_each(drop);
         world.staging.drain().for_each(drop);
@@ -416,7 +410,7 @@ impl Simulation {
             state.is_emptied = false;
             match crash {
                 Crash::Power | Crash::Saved => {
-                    state.disk.lose_power(world.plan.device.survive, &mut world.dice);
+                    state.disk.lose_power(world.run.plan.device.survive, &mut world.run.dice);
                 }
                 // Until the next crash, the disk has written its cache.
                 Crash::Process => state.disk.flush(),
@@ -424,7 +418,7 @@ impl Simulation {
         }
         let found = world.crash_journal();
         let image = |at: usize| match &found {
-            _ if world.plan.volume(VolumeId(at as u16)).ups => world.vault_image(at),
+            _ if world.run.plan.volume(VolumeId(at as u16)).ups => world.vault_image(at),
             Some(found) => world.journal_image(found, at),
             None => Vec::new(),
         };
@@ -471,14 +465,14 @@ impl Simulation {
                 self.world.drain_to_disk(&found);
                 found.drained();
                 assert!(self.world.resume_journal(&found), "an empty log can be resumed");
-                let of_vault = |volume: usize| self.world.plan.volume(VolumeId(volume as u16)).ups;
+                let of_vault =
+                    |volume: usize| self.world.run.plan.volume(VolumeId(volume as u16)).ups;
                 let drained = (0..to_restore.len()).filter(|&volume| !of_vault(volume));
                 drained.collect::<Vec<_>>().into_iter().for_each(|at| to_restore[at].clear());
             }
         }
         if to_restore.iter().any(|extents| !extents.is_empty()) || resumed {
-            let next = self.world.now_us + self.world.plan.tick_us;
-            self.world.queue.push(next, Event::Tick);
+            self.world.run.schedule_tick();
         }
         if !self.restore(&to_restore) || !self.empty_vaults() {
             return;
@@ -494,14 +488,14 @@ impl Simulation {
     /// Destages the content of the vault, then empties it. Returns false if the process crashed
     /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
-        for volume in self.world.plan.ups_volumes() {
+        for volume in self.world.run.plan.ups_volumes() {
             if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_ok() {
                 continue;
             }
-            if self.world.strikes_always(Sabotage::EmptyVaultEarly) {
+            if self.world.run.strikes_always(Sabotage::EmptyVaultEarly) {
                 self.world.empty_vault(volume);
             }
-            let chance = self.world.plan.power.death_at_emptying;
+            let chance = self.world.run.plan.power.death_at_emptying;
             if self.dies_in_recovery(chance) {
                 return false;
             }
@@ -517,13 +511,13 @@ impl Simulation {
     /// The process may crash during recovery. Returns true if it did; then the next one has
     /// recovered.
     pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
-        let dies = self.world.dice.chance(chance);
+        let dies = self.world.run.dice.chance(chance);
         // No guarantee covers two faults at once, of the journal and of the process.
         if !dies || self.is_draining() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
             return false;
         }
         self.recovery_deaths += 1;
-        let power = self.world.dice.chance(500_000);
+        let power = self.world.run.dice.chance(500_000);
         self.crash(if power { Crash::Power } else { Crash::Process });
         true
     }
@@ -533,14 +527,14 @@ impl Simulation {
     fn restore(&mut self, to_restore: &[Vec<(Extent, Vec<u64>)>]) -> bool {
         for (volume, extents) in to_restore.iter().enumerate() {
             for (extent, stamps) in extents {
-                self.world.report.restored_extents += 1;
+                self.world.run.report.restored_extents += 1;
                 let stripes = self.world.stripes_of(VolumeId(volume as u16));
                 for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
                     self.restore_piece(volume as u16, kind, range, &stamps);
                     if !self.is_ok() {
                         return true;
                     }
-                    if self.dies_in_recovery(self.world.plan.crash_in_recovery) {
+                    if self.dies_in_recovery(self.world.run.plan.crash_in_recovery) {
                         return false;
                     }
                 }
@@ -550,8 +544,8 @@ impl Simulation {
     }
 
     fn run_for(&mut self, us: u64) {
-        let until = self.world.now_us + us;
-        while self.is_ok() && self.world.now_us < until {
+        let until = self.world.run.now_us() + us;
+        while self.is_ok() && self.world.run.now_us() < until {
             self.step();
         }
     }
@@ -563,27 +557,27 @@ impl Simulation {
         range: ByteRange,
         stamps: &[u64],
     ) {
-        if kind != RequestKind::Destage && self.world.strikes(Sabotage::SkipRestore) {
+        if kind != RequestKind::Destage && self.world.run.strikes(Sabotage::SkipRestore) {
             return;
         }
         let bytes = payload_of(stamps.iter().copied());
         for count in 0.. {
-            let healed = self.world.device.healed;
-            self.world.device.healed |= count > RESTORES_MAX;
+            let healed = self.world.run.healed;
+            self.world.run.healed |= count > RESTORES_MAX;
             if count == 100 * RESTORES_MAX {
                 let place = Some((volume, range.offset / SECTOR_BYTES));
-                self.world.violate(place, format!("{kind:?} {range} never succeeds"));
+                self.world.run.violate(place, format!("{kind:?} {range} never succeeds"));
             }
             // A journal that is full of records of lost data cannot record that the disk has the
             // rest. The start fails and keeps everything, and the operator has to rescue the data.
             let is_full = self.world.restored == Some(Err(IoError::NoSpace));
             if is_full && count > 2 * RESTORES_MAX && self.world.any_is_lost() {
-                self.world.report.held_up = 1;
+                self.world.run.report.held_up = 1;
                 return;
             }
             if is_full {
                 // The next attempt starts after a checkpoint has had its time.
-                self.run_for(self.world.plan.tick_us);
+                self.run_for(self.world.run.plan.tick_us);
             }
             let request = Request { volume: VolumeId(volume), kind, range };
             self.world.restored = None;
@@ -599,23 +593,23 @@ impl Simulation {
             let dispatcher = &mut self.dispatchers[usize::from(worker)];
             dispatcher.submit(&mut self.world, token, request, payload);
             self.world.send_ios();
-            let last_event = self.world.report.events + RESTORE_EVENTS_MAX;
+            let last_event = self.world.run.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
             while self.is_ok() && self.world.restored.is_none() {
                 // A full journal waits for a disk that refuses dirty data.
-                if self.world.report.events == last_event {
-                    self.world.device.healed = true;
+                if self.world.run.report.events == last_event {
+                    self.world.run.healed = true;
                     self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
                     // A stall that began before may continue.
-                    too_late_us = self.world.now_us + SILENCE_US_MAX;
+                    too_late_us = self.world.run.now_us() + SILENCE_US_MAX;
                 }
-                if self.world.now_us > too_late_us {
+                if self.world.run.now_us() > too_late_us {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
-                    self.world.violate(place, format!("{kind:?} {range} never completes"));
+                    self.world.run.violate(place, format!("{kind:?} {range} never completes"));
                 }
                 self.step();
             }
-            self.world.device.healed = healed;
+            self.world.run.healed = healed;
             if !self.is_ok() || self.world.restored == Some(Ok(())) {
                 return;
             }
@@ -639,7 +633,7 @@ impl Simulation {
             let contents = (0..).zip(content.iter().copied());
             if let Some((sector, text)) = oracle.first_mismatch(contents, &mut is_right) {
                 let message = format!("{when}, sector {sector} of volume {at} {text}");
-                self.world.violate(Some((at as u16, sector)), message);
+                self.world.run.violate(Some((at as u16, sector)), message);
                 return;
             }
         }
@@ -647,14 +641,14 @@ impl Simulation {
 
     /// Processes events until nothing is in flight.
     fn converge(&mut self, message: &str) {
-        let until = self.world.now_us + CONVERGE_US_MAX;
+        let until = self.world.run.now_us() + CONVERGE_US_MAX;
         while self.is_ok() && self.is_busy() {
-            if self.world.now_us > until {
+            if self.world.run.now_us() > until {
                 let waiting = self.world.requests.iter().next();
                 let waiting = waiting.map(|pending| pending.request);
                 let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
                 let count = self.world.requests.len();
-                self.world.violate(
+                self.world.run.violate(
                     place,
                     format!("{message}: {count} in flight, the first is {waiting:?}"),
                 );
@@ -691,7 +685,7 @@ impl Simulation {
     /// The final checks: all reads are right, a flush brings everything to the disks, and no
     /// resources are left in use.
     fn verify(&mut self) {
-        let errors = self.world.report.errors;
+        let errors = self.world.run.report.errors;
         for volume in 0..self.world.volumes.len() as u16 {
             let size = self.world.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
             for offset in (0..size).step_by(VERIFY_BYTES as usize) {
@@ -707,10 +701,10 @@ impl Simulation {
         if !self.is_ok() {
             return;
         }
-        if self.world.report.errors > errors {
-            self.world.violate(None, "a request failed after all faults were healed".into());
+        if self.world.run.report.errors > errors {
+            self.world.run.violate(None, "a request failed after all faults were healed".into());
         }
-        let moment = self.world.moment + 1;
+        let moment = self.world.run.moment() + 1;
         self.check_disks("after the last flush", |oracle, sector, found| {
             oracle.check_read(sector, found, moment)
         });
@@ -719,7 +713,7 @@ impl Simulation {
             let mut both = disk.content().iter().zip(disk.stable());
             if let Some(sector) = both.position(|(now, stable)| now != stable) {
                 let place = Some((at, sector as u64));
-                self.world.violate(place, "after a flush, the disk has unstable data".into());
+                self.world.run.violate(place, "after a flush, the disk has unstable data".into());
             }
         }
         self.world.collect_counters();
@@ -729,7 +723,7 @@ impl Simulation {
     fn check_leaks(&mut self) {
         for at in 0..self.world.shards.len() {
             if let Some(left) = self.world.shards[at].leaks() {
-                return self.world.violate(None, format!("shard {at}: {left}"));
+                return self.world.run.violate(None, format!("shard {at}: {left}"));
             }
             let shard = &mut self.world.shards[at].shard;
             for volume in 0..self.world.volumes.len() as u16 {
@@ -737,34 +731,9 @@ impl Simulation {
             }
             if shard.usage().resident_lines != 0 {
                 let message = format!("shard {at} holds lines of removed volumes");
-                self.world.violate(None, message);
+                self.world.run.violate(None, message);
                 return;
             }
         }
-    }
-
-    /// The last events of a place, or of all.
-    pub(crate) fn last_events(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
-        let concerns = |note: &&super::world::LoggedEvent| match place {
-            None => true,
-            Some((volume, sector)) => {
-                let line = sector / 8 * 8..sector / 8 * 8 + 8;
-                let sectors = sectors_of(note.range);
-                note.volume == volume
-                    && (note.range.len == 0 || sectors.start < line.end && line.start < sectors.end)
-            }
-        };
-        let notes = self.world.event_log.iter().flatten().filter(concerns);
-        let mut lines: Vec<String> = notes
-            .rev()
-            .take(count)
-            .map(|note| format!("{:>10} us  volume {}  {}", note.time_us, note.volume, note.text))
-            .collect();
-        lines.reverse();
-        lines
-    }
-
-    pub(crate) fn describe_plan(&self) -> String {
-        self.world.plan.describe(self.world.sabotage)
     }
 }

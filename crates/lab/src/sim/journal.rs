@@ -9,7 +9,7 @@
 use super::device::{Fault, FaultKind};
 use super::disk::sectors_of;
 use super::plan::{Plan, VolumePlan};
-use super::queue::Event;
+use super::run::Event;
 use super::stuck::Stuck;
 use super::world::World;
 use crate::harness::Sabotage;
@@ -219,19 +219,19 @@ impl World {
     /// Records a note, as the runtime does under the shard's lock.
     pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
         let Note { part, volume, range, ref kind } = note;
-        if Sabotage::skipping_note(kind).is_some_and(|bug| self.strikes_always(bug)) {
+        if Sabotage::skipping_note(kind).is_some_and(|bug| self.run.strikes_always(bug)) {
             return answer_to_record(part, RecordOutcome::Unneeded);
         }
         let text = format!("journal: note {kind:?} {range}");
-        self.log_event(volume.0, range, || text);
+        self.run.log_event(volume.0, range, || text);
         let journal = &mut self.journal;
         let number = journal.number(volume).expect("the volume has a number");
         let noted = record(&mut journal.log, number, &note, payload, &self.shards[shard]);
-        self.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
-        self.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
+        self.run.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
+        self.run.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
         if noted == RecordOutcome::NoSpace {
-            self.report.journal_unsaid += 1;
-            let (kind, moment) = (FaultKind::NoRoom, self.moment);
+            self.run.report.journal_unsaid += 1;
+            let (kind, moment) = (FaultKind::NoRoom, self.run.moment());
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
         }
         answer_to_record(part, noted)
@@ -239,7 +239,7 @@ impl World {
 
     /// Starts the next write of the journal.
     pub(crate) fn pump_journal(&mut self) {
-        let skips_record = self.strikes_always(Sabotage::SkipMemberRecord);
+        let skips_record = self.run.strikes_always(Sabotage::SkipMemberRecord);
         let journal = &mut self.journal;
         if journal.writing.is_some() {
             return;
@@ -252,17 +252,17 @@ impl World {
         }
         let Some(write) = journal.log.poll_write() else { return };
         let plan = journal.plan;
-        let spared = self.device.healed || self.power.failing;
-        let fails = !spared && self.dice.chance(plan.error);
+        let spared = self.run.healed || self.power.failing;
+        let fails = !spared && self.run.dice.chance(plan.error);
         let mut results = [if fails { Err(IoError::Io) } else { Ok(()) }; 2];
-        let is_one = !self.device.healed && journal.log.devices() == [true; 2];
-        if is_one && self.dice.chance(plan.device_error) {
-            results[self.dice.below(2) as usize] = Err(IoError::Io);
+        let is_one = !self.run.healed && journal.log.devices() == [true; 2];
+        if is_one && self.run.dice.chance(plan.device_error) {
+            results[self.run.dice.below(2) as usize] = Err(IoError::Io);
         }
         journal.writing = Some((write, results));
-        self.report.journal_writes += 1;
-        let time_us = self.now_us + self.dice.range(0, plan.latency_us_max);
-        self.queue.push(time_us, Event::Journal);
+        self.run.report.journal_writes += 1;
+        let latency_us = self.run.dice.range(0, plan.latency_us_max);
+        self.run.schedule(latency_us, Event::Journal);
     }
 
     /// Makes the journal's write in flight succeed.
@@ -273,11 +273,11 @@ impl World {
     }
 
     pub(crate) fn end_journal_write(&mut self) {
-        let lose_batch = self.strikes(Sabotage::LoseBatch);
-        let tear_batch = self.strikes(Sabotage::TearBatch);
-        let lose_superblock = self.strikes_always(Sabotage::LoseSuperblock);
-        let marks = !self.strikes_always(Sabotage::SkipMark);
-        let dice = &mut self.dice;
+        let lose_batch = self.run.strikes(Sabotage::LoseBatch);
+        let tear_batch = self.run.strikes(Sabotage::TearBatch);
+        let lose_superblock = self.run.strikes_always(Sabotage::LoseSuperblock);
+        let marks = !self.run.strikes_always(Sabotage::SkipMark);
+        let dice = &mut self.run.dice;
         let journal = &mut self.journal;
         let (write, results) = journal.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
@@ -295,17 +295,17 @@ impl World {
         let before = journal.log.devices();
         let mut notifications = Vec::new();
         journal.log.complete_on(write, results, &mut notifications);
-        self.report.journal_losses += u64::from(before != journal.log.devices());
+        self.run.report.journal_losses += u64::from(before != journal.log.devices());
         if journal.log.failed().is_some() {
             // The mark is durable before any part continues without the journal.
             journal.is_marked = marks;
-            journal.failed_at = self.moment;
+            journal.failed_at = self.run.moment();
             journal.checkpoints.clear();
             journal.stuck.clear();
             let numbers = journal.numbers.iter().enumerate();
             let journaled = numbers.filter(|(_, number)| number.is_some());
             journal.undrained = journaled.map(|(volume, _)| volume as u16).collect();
-            self.report.journal_failures += 1;
+            self.run.report.journal_failures += 1;
         }
         self.deliver(notifications);
         self.pump_journal();
@@ -314,17 +314,18 @@ impl World {
     /// Begins a checkpoint if one is due; returns the volumes to destage.
     pub(crate) fn begin_checkpoint(&mut self) -> Vec<u16> {
         let journal = &mut self.journal;
-        let wanted = journal.log.wants_checkpoint() || self.dice.chance(journal.plan.checkpoint);
+        let wanted =
+            journal.log.wants_checkpoint() || self.run.dice.chance(journal.plan.checkpoint);
         let Some(checkpoint) = wanted.then(|| journal.log.begin_checkpoint()).flatten() else {
             return Vec::new();
         };
-        if self.strikes_always(Sabotage::CheckpointEarly) {
+        if self.run.strikes_always(Sabotage::CheckpointEarly) {
             let journal = &mut self.journal;
             checkpoint.volumes.iter().for_each(|&number| journal.log.checkpointed(number, Ok(())));
             return Vec::new();
         }
         let journal = &mut self.journal;
-        self.report.checkpoints += 1;
+        self.run.report.checkpoints += 1;
         let numbers = journal.numbers.iter().enumerate();
         let volumes = numbers
             .filter(|(_, number)| number.is_some_and(|n| checkpoint.volumes.contains(&n)))
@@ -367,7 +368,7 @@ impl World {
 
     fn deliver(&mut self, notifications: Vec<(PartId, Notification)>) {
         for answer in notifications.into_iter().map(answer_to_notification) {
-            self.queue.push(self.now_us, Event::Answer(worker_of(answer.part), answer));
+            self.run.schedule(0, Event::Answer(worker_of(answer.part), answer));
         }
     }
 
@@ -390,7 +391,7 @@ impl World {
 
     /// The log as a crash leaves it; `None` if the failure mark forbids its use.
     pub(crate) fn crash_journal(&mut self) -> Option<Found> {
-        let dice = &mut self.dice;
+        let dice = &mut self.run.dice;
         let journal = &mut self.journal;
         if let Some((write, _)) = journal.writing.take() {
             for device in 0..2 {
@@ -414,7 +415,7 @@ impl World {
         };
         if !found.damage.is_empty() {
             let message = format!("a torn write is reported as damage: {:?}", found.damage);
-            self.violate(None, message);
+            self.run.violate(None, message);
             return None;
         }
         Some(found)
@@ -422,7 +423,7 @@ impl World {
 
     /// Opens the devices of a mirrored journal, one of which may be missing.
     fn start_mirrored(&mut self) -> Found {
-        let dice = &mut self.dice;
+        let dice = &mut self.run.dice;
         let journal = &mut self.journal;
         let size_bytes = journal.plan.size_bytes();
         let mut missing = dice.chance(journal.plan.missing).then(|| dice.below(2) as usize);
@@ -456,8 +457,8 @@ impl World {
                 }
             }
         }
-        self.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
-        self.report.journal_rewritten += u64::from(recovered.joins().is_some());
+        self.run.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
+        self.run.report.journal_rewritten += u64::from(recovered.joins().is_some());
         recovered.joined(numbers_used);
         journal.reads = usize::from(!recovered.in_sync()[0]);
         recovered.found
@@ -465,7 +466,7 @@ impl World {
 
     /// Resumes the log. Returns false if it must be drained to the disks first.
     pub(crate) fn resume_journal(&mut self, found: &Found) -> bool {
-        let loses = self.strikes_always(Sabotage::LoseGeneration);
+        let loses = self.run.strikes_always(Sabotage::LoseGeneration);
         let journal = &mut self.journal;
         let Ok(log) = Log::resume(found, journal.plan.buffers()) else { return false };
         journal.log = log;

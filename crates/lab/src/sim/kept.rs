@@ -7,7 +7,6 @@
 use super::damage::Lost;
 use super::disk::sectors_of;
 use super::driver::Simulation;
-use super::queue::Event;
 use super::world::{VolumeState, World};
 use crate::harness::oracle::{POISON, describe_stamp};
 use crate::harness::shard::PooledShard;
@@ -62,7 +61,7 @@ impl World {
         self.kill_in = None;
         *len = done;
         self.apply_step(shard, step, payload);
-        if self.dice.chance(500_000) {
+        if self.run.dice.chance(500_000) {
             self.shards[shard].set_stamp(slot, offset + done, POISON);
         }
         self.kill();
@@ -73,7 +72,7 @@ impl World {
     fn recover_shards(&mut self, killed_pool: PoolSnapshot) {
         self.shards.clear();
         for (mut table, pool) in killed_pool {
-            if self.volumes.len() > 1 && self.strikes_always(Sabotage::MixUpVolumes) {
+            if self.volumes.len() > 1 && self.run.strikes_always(Sabotage::MixUpVolumes) {
                 // The first two volumes exchange their numbers.
                 for line in &mut table {
                     if let Some(volume) = line.volume().filter(|volume| volume.0 < 2) {
@@ -81,12 +80,12 @@ impl World {
                     }
                 }
             }
-            let policy = self.plan.policy.build(table.len());
-            let (shard, found) = PooledShard::recover((table, pool), policy, self.plan.config);
+            let policy = self.run.plan.policy.build(table.len());
+            let (shard, found) = PooledShard::recover((table, pool), policy, self.run.plan.config);
             shard.shard.self_check();
-            self.report.kept_lines += found.lines;
-            self.report.moving_lines += found.moving_lines;
-            self.report.torn_sectors += found.torn_sectors;
+            self.run.report.kept_lines += found.lines;
+            self.run.report.moving_lines += found.moving_lines;
+            self.run.report.torn_sectors += found.torn_sectors;
             self.shards.push(shard);
         }
         self.add_volumes();
@@ -108,7 +107,7 @@ impl World {
     /// Checks the content that the next process would read.
     fn check_adopted(&mut self, lost: Vec<Lost>) {
         self.reload_lost(lost);
-        self.moment += 1;
+        self.run.next_moment();
         for volume in 0..self.volumes.len() as u16 {
             let mut dirty =
                 vec![0u8; self.volumes[usize::from(volume)].sectors.div_ceil(8) as usize];
@@ -135,14 +134,14 @@ impl World {
                         describe_stamp(found),
                         describe_stamp(on_disk)
                     );
-                    return self.violate(place, message);
+                    return self.run.violate(place, message);
                 }
-                if !state.oracle.check_read(sector, found, self.moment) {
+                if !state.oracle.check_read(sector, found, self.run.moment()) {
                     let message = format!(
                         "after a kill that left the pool, sector {sector} of volume {volume} {}",
                         state.oracle.explain(sector, found)
                     );
-                    return self.violate(place, message);
+                    return self.run.violate(place, message);
                 }
             }
         }
@@ -211,17 +210,17 @@ impl Simulation {
         let world = &mut self.world;
         let killed_pool = world.killed_pool.take().expect("the process was killed");
         for volume in 0..world.volumes.len() as u16 {
-            world.log_event(volume, WHOLE, || "killed; the pool is kept".into());
+            world.run.log_event(volume, WHOLE, || "killed; the pool is kept".into());
             // The clean lines of an aborted operation stay in the adopted pool.
             world.volumes[usize::from(volume)].is_emptied = false;
         }
-        world.report.kills += 1;
+        world.run.report.kills += 1;
         world.collect_counters();
         world.abort_ios();
-        world.queue.clear();
+        world.run.clear_events();
         world.held.drain().for_each(drop);
         world.staging.drain().for_each(drop);
-        world.moment += 1;
+        world.run.next_moment();
         let lost = world.volumes.iter().map(|volume| volume.lost.clone()).collect();
         for pending in world.requests.drain().collect::<Vec<_>>() {
             world.abandon(&pending);
@@ -249,9 +248,8 @@ impl Simulation {
             assert!(self.world.resume_journal(&found), "an empty log can be resumed");
         }
         self.world.journal.restored();
-        let next = self.world.now_us + self.world.plan.tick_us;
-        self.world.queue.push(next, Event::Tick);
-        if !self.record_dirty_again(!was_reset) || self.world.report.held_up > 0 {
+        self.world.run.schedule_tick();
+        if !self.record_dirty_again(!was_reset) || self.world.run.report.held_up > 0 {
             return;
         }
         if self.is_ok() {
@@ -269,17 +267,17 @@ impl Simulation {
         let volumes = self.world.volumes.iter();
         let whole: Vec<bool> = volumes.map(|volume| volume.lost.is_empty()).collect();
         for (volume, range, stamps) in self.world.dirty_of_journal() {
-            if self.world.strikes_always(Sabotage::SkipRecord) {
+            if self.world.run.strikes_always(Sabotage::SkipRecord) {
                 continue;
             }
             self.restore_piece(volume, RequestKind::Record, range, &stamps);
-            if !self.is_ok() || self.world.report.held_up > 0 {
+            if !self.is_ok() || self.world.run.report.held_up > 0 {
                 return true;
             }
             // With a UPS, power is not lost before the dump.
             if may_die
-                && self.world.plan.ups_volumes().is_empty()
-                && self.dies_in_recovery(self.world.plan.crash_in_recovery)
+                && self.world.run.plan.ups_volumes().is_empty()
+                && self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
             {
                 return false;
             }
@@ -292,7 +290,7 @@ impl Simulation {
     /// a newer record may have been in its memory. If data is lost in the pool, records of lost and
     /// dirty data are kept.
     fn void_older_records(&mut self, mark: Mark, whole: &[bool]) {
-        if self.world.strikes_always(Sabotage::KeepOldRecords) {
+        if self.world.run.strikes_always(Sabotage::KeepOldRecords) {
             return;
         }
         let numbers = self.world.journal.numbers.clone();
@@ -303,7 +301,7 @@ impl Simulation {
                 volumes[at].disk.flush();
                 journal.log.void_records_before(number, mark);
             } else if !self.void_clean(VolumeId(at as u16), number) {
-                self.world.report.held_up = 1;
+                self.world.run.report.held_up = 1;
                 return;
             }
         }

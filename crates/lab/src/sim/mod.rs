@@ -20,8 +20,8 @@ mod kept;
 mod order;
 mod plan;
 mod power;
-mod queue;
 mod report;
+mod run;
 mod stuck;
 mod transfer;
 mod world;
@@ -42,15 +42,13 @@ const FAILURE_EVENTS: usize = 50;
 /// Fails if a guarantee is broken, or the engine panics.
 pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
     let mut simulation = Simulation::new(&options);
-    if catch_unwind(AssertUnwindSafe(|| simulation.run())).is_ok()
-        && simulation.world.violation.is_none()
-    {
-        return Ok(simulation.world.report);
+    if catch_unwind(AssertUnwindSafe(|| simulation.run())).is_ok() && simulation.is_ok() {
+        return Ok(simulation.world.run.report);
     }
     let mut simulation = Simulation::new(&options);
-    simulation.world.event_log = Some(Vec::new());
+    simulation.world.run.keep_log();
     let ended = catch_unwind(AssertUnwindSafe(|| simulation.run()));
-    let (message, place) = match (simulation.world.violation.take(), ended) {
+    let (message, place) = match (simulation.world.run.take_violation(), ended) {
         (Some(violation), _) => (violation.message, violation.place),
         (None, Err(panic)) => (panic_text(&*panic), None),
         (None, Ok(())) => ("the failure did not repeat with the same seed".into(), None),
@@ -59,8 +57,8 @@ pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
         seed: options.seed,
         operations: options.operations,
         message,
-        machine: simulation.describe_plan(),
-        events: simulation.last_events(place, FAILURE_EVENTS),
+        machine: simulation.world.run.describe_plan(),
+        events: simulation.world.run.last_events(place, FAILURE_EVENTS),
     })
 }
 

@@ -115,18 +115,18 @@ impl World {
     /// Resets the UPS for a new process; the vault is kept.
     pub(crate) fn restart_power(&mut self) {
         let vault = std::mem::take(&mut self.power.vault);
-        self.power = Power { vault, closed: Some(self.moment), ..Power::new(0) };
+        self.power = Power { vault, closed: Some(self.run.moment()), ..Power::new(0) };
     }
 
     /// Whether a power failure now would not be bridged.
     pub(crate) fn fails_unbridged(&self) -> bool {
-        self.plan.power.fails_unbridged && !self.power.is_open
+        self.run.plan.power.fails_unbridged && !self.power.is_open
     }
 
     /// Records a successful flush of a client.
     pub(crate) fn end_flush_request(&mut self, pending: &PendingRequest) {
-        let is_kept = self.plan.power.fails_unbridged
-            && self.plan.volume(pending.request.volume).ups
+        let is_kept = self.run.plan.power.fails_unbridged
+            && self.run.plan.volume(pending.request.volume).ups
             && !self.power.was_closed(pending.submitted);
         let oracle = &mut self.volumes[usize::from(pending.request.volume.0)].oracle;
         match is_kept {
@@ -139,7 +139,7 @@ impl World {
     /// disk has everything that was acknowledged before.
     pub(crate) fn drain_ended(&mut self, pending: &PendingRequest, result: IoResult) {
         let volume = pending.request.volume;
-        if !self.plan.volume(volume).ups || !self.power.was_closed(pending.submitted) {
+        if !self.run.plan.volume(volume).ups || !self.power.was_closed(pending.submitted) {
             return;
         }
         match result {
@@ -161,22 +161,22 @@ impl World {
         kind: RequestKind,
         result: IoResult,
     ) -> IoResult {
-        let refused = self.power.halted && is_change(kind) && self.plan.volume(volume).ups;
+        let refused = self.power.halted && is_change(kind) && self.run.plan.volume(volume).ups;
         if refused { result.and(Err(IoError::Shutdown)) } else { result }
     }
 
     /// Advances the UPS by a tick. Returns the requests that follow for its volumes.
     pub(crate) fn tick_power(&mut self) -> Vec<(VolumeId, RequestKind)> {
-        let volumes = self.plan.ups_volumes();
+        let volumes = self.run.plan.ups_volumes();
         if volumes.is_empty() || self.power.halted {
             return Vec::new();
         }
-        let plan = self.plan.power;
-        if self.dice.chance(plan.toggle) {
+        let plan = self.run.plan.power;
+        if self.run.dice.chance(plan.toggle) {
             self.power.is_open ^= true;
             let is_open = self.power.is_open;
             (self.power.closed, self.power.sync_due) =
-                if is_open { (None, false) } else { (Some(self.moment), true) };
+                if is_open { (None, false) } else { (Some(self.run.moment()), true) };
         }
         let dirty = |&volume: &VolumeId| -> usize {
             self.shards.iter().map(|shard| shard.shard.volume(volume).dirty_lines()).sum()
@@ -190,15 +190,15 @@ impl World {
             false if dirty_lines > 0 => RequestKind::Checkpoint,
             // A flush that began earlier need not cover later writes.
             false if is_busy || !std::mem::take(&mut self.power.sync_due) => return Vec::new(),
-            false if self.strikes_always(Sabotage::SkipClosingSync) => {
-                let moment = self.moment;
+            false if self.run.strikes_always(Sabotage::SkipClosingSync) => {
+                let moment = self.run.moment();
                 volumes.iter().for_each(|volume| {
                     self.volumes[usize::from(volume.0)].oracle.flush(moment);
                 });
                 return Vec::new();
             }
             false => RequestKind::Sync,
-            true if self.dice.chance(plan.sync) => RequestKind::Sync,
+            true if self.run.dice.chance(plan.sync) => RequestKind::Sync,
             true => return Vec::new(),
         };
         volumes.into_iter().map(|volume| (volume, kind)).collect()
@@ -208,7 +208,7 @@ impl World {
     pub(crate) fn dump_lines(&mut self, shard: usize, volume: VolumeId) {
         let keys: Vec<LineKey> = self.shards[shard].shard.volume(volume).dirty_keys().collect();
         for key in keys {
-            if self.strikes(Sabotage::SkipVaultLine) {
+            if self.run.strikes(Sabotage::SkipVaultLine) {
                 continue;
             }
             let one = &self.shards[shard];

@@ -120,7 +120,7 @@ impl World {
             journal.log.failed().is_none() && journal.log.is_membership_recorded() && is_recorded
         };
         let any = self.volumes.iter().any(|volume| volume.journal && !volume.lost.is_empty());
-        if !any || !is_idle(&self.journal) || !self.dice.chance(200_000) {
+        if !any || !is_idle(&self.journal) || !self.run.dice.chance(200_000) {
             return;
         }
         let Some(found) = self.journal.read_log() else { return };
@@ -152,10 +152,10 @@ impl World {
         let Some(slot) = one.shard.idle_slot_of(key) else { return };
         one.set_stamp(slot, (range.offset - key.offset()) as u32, stamp);
         one.shard.regained(key, bit);
-        self.log_event(volume, range, || "restored from the journal".into());
-        self.report.regained_sectors += 1;
-        self.moment += 1;
-        self.end_loss(id, range, self.moment);
+        self.run.log_event(volume, range, || "restored from the journal".into());
+        self.run.report.regained_sectors += 1;
+        self.run.next_moment();
+        self.end_loss(id, range, self.run.moment());
     }
 
     /// Handles the end of a disk's flush.
@@ -188,18 +188,18 @@ impl World {
 
     /// Fences, because some data is lost or the journal has no space to record the data again.
     fn fence(&mut self, stuck: &Stuck) {
-        let all = self.strikes_always(Sabotage::FenceAll);
+        let all = self.run.strikes_always(Sabotage::FenceAll);
         let kept = if all { Vec::new() } else { retained_ranges(&stuck.lines) };
         let journal = &mut self.journal;
         let is_last = stuck.lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
         let is_fenced = journal.log.fence(stuck.number, stuck.since, &kept, is_last);
-        self.report.fences += u64::from(is_fenced);
+        self.run.report.fences += u64::from(is_fenced);
         self.end_checkpoint(stuck.number, Err(IoError::Io));
     }
 
     /// Records lines that are still dirty. Returns whether the retention continues.
     fn record_stuck(&mut self, stuck: &mut Stuck) -> bool {
-        let skips = self.strikes_always(Sabotage::SkipForward);
+        let skips = self.run.strikes_always(Sabotage::SkipForward);
         let Stage::Record { next } = stuck.stage else { unreachable!("the stage is Record") };
         for (at, &(shard, key, before, _)) in stuck.lines.iter().enumerate().skip(next) {
             let one = &self.shards[shard];
@@ -235,7 +235,7 @@ impl World {
                 let entry = Entry { kind: RecordKind::Write, volume: stuck.number, range };
                 let taken = journal.log.append(entry, [&bytes[..]].into_iter(), None);
                 assert!(taken, "the record was admitted");
-                self.report.forward_sectors += 1;
+                self.run.report.forward_sectors += 1;
             }
         }
         let journal = &self.journal;

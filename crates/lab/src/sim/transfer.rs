@@ -10,7 +10,7 @@
 //! bytes are atomic, and nothing larger is.
 
 use super::disk::sectors_of;
-use super::queue::Event;
+use super::run::Event;
 use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::io::Io;
@@ -105,7 +105,7 @@ impl Transfer {
 
 impl World {
     fn block_bytes_of(&self, volume: usize) -> u64 {
-        self.plan.volumes[volume].block_sectors * SECTOR_BYTES
+        self.run.plan.volumes[volume].block_sectors * SECTOR_BYTES
     }
 
     /// Starts a transfer of coalesced I/Os.
@@ -114,7 +114,8 @@ impl World {
             if self.device.ios().any(|other| io.conflicts_with(other)) {
                 let range = io.action.range;
                 let place = Some((io.action.volume.0, range.offset / SECTOR_BYTES));
-                self.violate(place, format!("two I/Os in flight change the same sectors: {range}"));
+                self.run
+                    .violate(place, format!("two I/Os in flight change the same sectors: {range}"));
                 return;
             }
         }
@@ -126,7 +127,7 @@ impl World {
         // Some memory is unsuitable for direct I/O.
         let fits = block_bytes == SECTOR_BYTES
             || matches!(verb, IoVerb::Zero { .. } | IoVerb::Discard)
-            || self.dice.chance(900_000);
+            || self.run.dice.chance(900_000);
         let plan = match &claim {
             Some(claim) => BlockPlan::of_change(claim, verb, block_bytes, fits),
             None => BlockPlan::of_read(span_of(&ios), block_bytes, fits),
@@ -142,7 +143,7 @@ impl World {
             when: When::Late,
             result: Ok(()),
         };
-        let shares = self.strikes_always(Sabotage::ShareBlocks);
+        let shares = self.run.strikes_always(Sabotage::ShareBlocks);
         transfer.claim = transfer.claim.filter(|_| !shares);
         let at = self.device.transfers.insert(transfer);
         let transfer = self.device.transfers.get_mut(at);
@@ -164,13 +165,13 @@ impl World {
         let (verb, range) = transfer.current_step();
         let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let volume = transfer.volume();
-        let block_sectors = self.plan.volumes[volume].block_sectors;
+        let block_sectors = self.run.plan.volumes[volume].block_sectors;
         let sectors = sectors_of(range);
         if !(sectors.start | sectors.end).is_multiple_of(block_sectors) {
             let place = Some((volume as u16, sectors.start));
-            self.violate(place, format!("{verb:?} of partial blocks: {range}"));
+            self.run.violate(place, format!("{verb:?} of partial blocks: {range}"));
         }
-        let when = match self.dice.below(4) {
+        let when = match self.run.dice.below(4) {
             0 | 1 => When::Early,
             2 if block_sectors > 1 => When::Split,
             _ => When::Late,
@@ -181,22 +182,22 @@ impl World {
         if !refused && when != When::Late {
             self.execute_step(at, when == When::Split, true);
         }
-        let time_us = self.now_us + self.draw_latency();
-        self.queue.push(time_us, Event::Complete(at));
+        let latency_us = self.draw_latency();
+        self.run.schedule(latency_us, Event::Complete(at));
     }
 
     fn draw_result(&mut self, volume: usize, verb: IoVerb, range: ByteRange) -> IoResult {
-        if self.device.healed {
+        if self.run.healed {
             return Ok(());
         }
-        let plan = &self.plan.device;
+        let plan = &self.run.plan.device;
         let disk = &self.volumes[volume].disk;
         let (ppm, is_bad) = match verb {
             IoVerb::Read => (plan.read_error, disk.is_bad(range, false)),
             IoVerb::Write { .. } => (plan.write_error, disk.is_bad(range, true)),
             IoVerb::Discard | IoVerb::Zero { .. } => (plan.erase_error, false),
         };
-        if is_bad || self.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
+        if is_bad || self.run.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
     }
 
     /// Executes the current step, or one half of it, on the disk.
@@ -214,10 +215,10 @@ impl World {
         let transfer = if verb == IoVerb::Read {
             self.execute_read(transfer, range, share)
         } else {
-            if !Sabotage::losing(verb).is_some_and(|bug| self.strikes(bug)) {
+            if !Sabotage::losing(verb).is_some_and(|bug| self.run.strikes(bug)) {
                 // A failed change may have been done in part.
                 let is_well = transfer.result.is_ok();
-                let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
+                let done = if is_well { 1_000_000 } else { self.run.dice.pick(&PARTIAL) };
                 self.execute_change(&transfer, share, done);
             }
             transfer
@@ -235,7 +236,7 @@ impl World {
     ) -> Transfer {
         let volume = transfer.volume();
         let mut from = share.start;
-        if self.strikes(Sabotage::SwapReads) {
+        if self.run.strikes(Sabotage::SwapReads) {
             let other = self.device.ios().find(|other| {
                 other.action.verb == IoVerb::Read
                     && usize::from(other.action.volume.0) == volume
@@ -275,8 +276,8 @@ impl World {
         let (verb, range) = transfer.current_step();
         let volume = transfer.volume();
         let is_write = matches!(verb, IoVerb::Write { .. });
-        let shift = u64::from(is_write && self.strikes(Sabotage::MisdirectWrite));
-        let torn = is_write && self.strikes(Sabotage::TearWrite);
+        let shift = u64::from(is_write && self.run.strikes(Sabotage::MisdirectWrite));
+        let torn = is_write && self.run.strikes(Sabotage::TearWrite);
         let sectors = sectors_of(range);
         let half = sectors.start + (sectors.end - sectors.start).div_ceil(2);
         let content = if is_write { transfer.content(range) } else { Vec::new() };
@@ -284,11 +285,11 @@ impl World {
         let mut from = share.start;
         while from < share.end {
             let to = ((from / unit + 1) * unit).min(share.end);
-            let is_done = done >= 1_000_000 || self.dice.chance(done);
+            let is_done = done >= 1_000_000 || self.run.dice.chance(done);
             for sector in (from..to).filter(|&sector| is_done && !(torn && sector >= half)) {
                 let content = match verb {
                     IoVerb::Zero { .. } => ZERO,
-                    IoVerb::Discard => match self.dice.below(4) {
+                    IoVerb::Discard => match self.run.dice.below(4) {
                         0 => stamp(volume as u16, sector, 0),
                         1 => continue,
                         _ => ZERO,
@@ -300,7 +301,7 @@ impl World {
                     world.disk.write(sector + shift, content);
                 }
             }
-            self.volumes[volume].disk.write_behind(from..to, &mut self.dice);
+            self.volumes[volume].disk.write_behind(from..to, &mut self.run.dice);
             from = to;
         }
     }
@@ -316,7 +317,7 @@ impl World {
         if !refused && when != When::Early {
             self.execute_step(at, when == When::Split, false);
         }
-        let is_stable = verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
+        let is_stable = verb == IoVerb::Write { fua: true } && !self.run.strikes(Sabotage::LoseFua);
         if is_stable && result.is_ok() {
             self.volumes[volume].disk.stabilize(sectors_of(range));
         }
@@ -354,16 +355,16 @@ impl World {
                 IoVerb::Write { .. } if io.current_stamps(&self.shards) != io.stamps => {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
                     let message = format!("the memory of a write in flight changed: {range}");
-                    self.violate(place, message);
+                    self.run.violate(place, message);
                 }
                 _ => {}
             }
             let mut result = transfer.result;
-            self.device.record(io, result, self.moment);
-            self.log_event(volume, range, || {
+            self.device.record(io, result, self.run.moment());
+            self.run.log_event(volume, range, || {
                 format!("{:?} {range} ends: {result:?}", io.action.verb)
             });
-            if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
+            if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.run.strikes(bug)) {
                 result = Ok(());
             }
             ended.push((io.shard, io.action.id, result));
@@ -382,7 +383,7 @@ impl World {
             };
             let refused = transfer.ios.iter().any(|io| io.result.is_err());
             if verb != IoVerb::Read && transfer.when != When::Early && !refused {
-                let done = self.dice.pick(&CUT);
+                let done = self.run.dice.pick(&CUT);
                 self.execute_change(&transfer, sectors_of(range), done);
             }
         }

@@ -4,6 +4,7 @@
 //! and everything in flight. It is the [`Host`] of the dispatchers, which the driver keeps beside
 //! it. `device.rs` has the I/Os, `answers.rs` the checks of answers.
 
+use super::SimOptions;
 use super::answers::{HeldReply, PendingRequest};
 use super::clients::Staging;
 use super::damage::{DamagePlan, Lost, Seals};
@@ -14,10 +15,9 @@ use super::kept::PoolSnapshot;
 use super::order::History;
 use super::plan::Plan;
 use super::power::Power;
-use super::queue::{Event, Queue};
-use super::{SimOptions, SimReport};
+use super::run::{Event, Run};
 use crate::harness::Sabotage;
-use crate::harness::dice::{Dice, Ppm};
+use crate::harness::dice::Dice;
 use crate::harness::io::Io;
 use crate::harness::memory::Memory;
 use crate::harness::oracle::Oracle;
@@ -28,35 +28,13 @@ use forebay_engine::{
     Answer, Elevator, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Protection,
     Shard,
 };
-use forebay_types::{
-    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
-};
+use forebay_types::{IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, BlockOwners, Host, JobId, Order, Reply, Streams};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The probability that a planted bug takes effect at an opportunity.
-const STRIKES: Ppm = 100_000;
-
 /// The token of a request whose answer is not used.
 const NOBODY: u32 = u32::MAX;
-
-#[derive(Clone, Debug)]
-pub(crate) struct Violation {
-    pub message: String,
-    /// Volume and sector, if it concerns one.
-    pub place: Option<(u16, u64)>,
-}
-
-/// An event, logged for the report of a failure.
-#[derive(Debug)]
-pub(crate) struct LoggedEvent {
-    pub time_us: u64,
-    pub volume: u16,
-    /// Empty if the event concerns the whole volume.
-    pub range: ByteRange,
-    pub text: String,
-}
 
 /// One volume and its disk.
 pub(crate) struct VolumeState {
@@ -80,14 +58,9 @@ pub(crate) struct VolumeState {
 }
 
 pub(crate) struct World {
-    pub plan: Plan,
-    pub dice: Dice,
-    pub now_us: u64,
-    /// The oracle's time: advances with each submission and each answer.
-    pub moment: u32,
+    pub run: Run,
     /// The turn: I/Os started in the same turn are coalesced.
     pub turn: u64,
-    pub queue: Queue,
     pub shards: Vec<PooledShard>,
     /// The seals of each shard's lines.
     pub seals: Vec<Seals>,
@@ -107,11 +80,6 @@ pub(crate) struct World {
     pub code: Code,
     /// A generator for checks, which must not affect the run.
     pub check_dice: Dice,
-    pub sabotage: Option<Sabotage>,
-    sabotage_dice: Dice,
-    pub violation: Option<Violation>,
-    pub event_log: Option<Vec<LoggedEvent>>,
-    pub report: SimReport,
     pub flushes: Slab<FlushJob>,
     /// I/Os ended since the last answer.
     pub events_since_answer: u64,
@@ -135,11 +103,7 @@ impl World {
         let seed = options.seed;
         let mut damage_dice = Dice::new(seed.rotate_left(32) ^ 0xecc);
         let mut world = Self {
-            dice,
-            now_us: 0,
-            moment: 1,
             turn: 1,
-            queue: Queue::default(),
             shards: Vec::new(),
             seals: Vec::new(),
             volumes: Vec::new(),
@@ -154,11 +118,6 @@ impl World {
             damage_dice,
             code: Code::detect(),
             check_dice: Dice::new(seed.rotate_left(16) ^ 0x0def),
-            sabotage: options.sabotage,
-            sabotage_dice: Dice::new(!seed),
-            violation: None,
-            event_log: None,
-            report: SimReport { seed, ..SimReport::default() },
             flushes: Slab::default(),
             events_since_answer: 0,
             is_recovering: false,
@@ -169,7 +128,7 @@ impl World {
             killed_pool: None,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
-            plan,
+            run: Run::new(plan, dice, options),
         };
         world.make_volumes();
         world.start_process();
@@ -177,12 +136,12 @@ impl World {
     }
 
     fn make_volumes(&mut self) {
-        for (at, plan) in self.plan.volumes.iter().enumerate() {
-            let behind = self.plan.device.write_behind;
+        for (at, plan) in self.run.plan.volumes.iter().enumerate() {
+            let behind = self.run.plan.device.write_behind;
             let mut disk = Disk::new(at as u16, plan.sectors, plan.block_sectors, behind);
-            for _ in 0..self.plan.device.bad_sectors {
-                let sector = self.dice.below(plan.sectors);
-                let kind = self.dice.below(3);
+            for _ in 0..self.run.plan.device.bad_sectors {
+                let sector = self.run.dice.below(plan.sectors);
+                let kind = self.run.dice.below(3);
                 disk.damage(sector, kind != 0, kind != 1);
             }
             self.volumes.push(VolumeState {
@@ -204,18 +163,18 @@ impl World {
 
     /// Creates empty shards over the current disks.
     pub(crate) fn start_process(&mut self) {
-        let lines = self.plan.lines_per_shard;
+        let lines = self.run.plan.lines_per_shard;
         self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
-        let (policy, config) = (self.plan.policy, self.plan.config);
+        let (policy, config) = (self.run.plan.policy, self.run.plan.config);
         let shard = |_| PooledShard::new(lines, policy.build(lines), config);
-        self.shards = (0..self.plan.shards).map(shard).collect();
+        self.shards = (0..self.run.plan.shards).map(shard).collect();
         self.add_volumes();
         self.make_streams();
     }
 
     /// Adds the volumes to new shards. Ordered volumes begin without epochs.
     pub(crate) fn add_volumes(&mut self) {
-        for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
+        for (volume, plan) in self.volumes.iter_mut().zip(&self.run.plan.volumes) {
             volume.order = plan.ordered.then(Default::default);
         }
         self.seals = self.shards.iter().map(|_| Seals::default()).collect();
@@ -229,15 +188,16 @@ impl World {
     }
 
     fn setup(&self, at: usize) -> VolumeSetup {
-        let (id, plan, state) = (VolumeId(at as u16), &self.plan.volumes[at], &self.volumes[at]);
+        let (id, plan, state) =
+            (VolumeId(at as u16), &self.run.plan.volumes[at], &self.volumes[at]);
         VolumeSetup {
             mode: state.mode,
             // One stripe, if the disk has stripes.
-            elevator: Some(Elevator::new(self.plan.shards, plan.stripes.width())),
+            elevator: Some(Elevator::new(self.run.plan.shards, plan.stripes.width())),
             gather_below: Some(plan.gather_below()),
             protection: match self.has_journal(id) {
                 true => Protection::Journal,
-                false if self.plan.volume(id).ups => Protection::Power,
+                false if self.run.plan.volume(id).ups => Protection::Power,
                 false => Protection::None,
             },
             is_ordered: plan.ordered,
@@ -256,9 +216,9 @@ impl World {
     pub(crate) const fn plant(&mut self, _: usize) {}
 
     pub(crate) fn make_streams(&mut self) {
-        let lines = self.plan.lines_per_shard;
-        let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
-        for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
+        let lines = self.run.plan.lines_per_shard;
+        let pool_bytes = (lines * self.run.plan.shards) as u64 * LINE_BYTES;
+        for (volume, plan) in self.volumes.iter_mut().zip(&self.run.plan.volumes) {
             let streams = || Streams::new(plan.sectors * SECTOR_BYTES, pool_bytes);
             volume.streams = plan.streams.then(streams);
         }
@@ -269,44 +229,14 @@ impl World {
         for shard in &self.shards {
             for volume in 0..self.volumes.len() {
                 let volume = shard.shard.volume(VolumeId(volume as u16));
-                self.report.counters.add(volume.counters());
+                self.run.report.counters.add(volume.counters());
             }
-            self.report.evicted_lines += shard.shard.usage().evicted_lines;
+            self.run.report.evicted_lines += shard.shard.usage().evicted_lines;
         }
-    }
-
-    /// Records a broken guarantee; the first one counts.
-    pub(crate) fn violate(&mut self, place: Option<(u16, u64)>, message: String) {
-        if self.violation.is_none() {
-            self.violation = Some(Violation { message, place });
-        }
-    }
-
-    /// Logs an event, if events are logged.
-    pub(crate) fn log_event(
-        &mut self,
-        volume: u16,
-        range: ByteRange,
-        text: impl FnOnce() -> String,
-    ) {
-        if let Some(notes) = &mut self.event_log {
-            let (time_us, text) = (self.now_us, text());
-            notes.push(LoggedEvent { time_us, volume, range, text });
-        }
-    }
-
-    /// Whether the planted bug takes effect at this opportunity.
-    pub(crate) fn strikes(&mut self, bug: Sabotage) -> bool {
-        self.sabotage == Some(bug) && self.sabotage_dice.chance(STRIKES)
-    }
-
-    /// The same, with effect at every opportunity.
-    pub(crate) fn strikes_always(&self, bug: Sabotage) -> bool {
-        self.sabotage == Some(bug)
     }
 
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
-        self.plan.volume(volume).stripes
+        self.run.plan.volume(volume).stripes
     }
 
     pub(crate) fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
@@ -316,7 +246,7 @@ impl World {
         if let MemoryStep::Verify { seal, kept } = step {
             return self.verify_before_change(shard, &seal, kept);
         }
-        if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
+        if !Sabotage::skipping_step(&step).is_some_and(|bug| self.run.strikes(bug)) {
             self.shards[shard].apply_step(step, payload);
         }
     }
@@ -336,15 +266,15 @@ impl Host for World {
     }
 
     fn block_bytes(&mut self, volume: VolumeId) -> u64 {
-        self.plan.volume(volume).block_bytes()
+        self.run.plan.volume(volume).block_bytes()
     }
 
     fn now_ms(&self) -> u64 {
-        self.now_us / 1000
+        self.run.now_us() / 1000
     }
 
     fn turn(&self) -> u64 {
-        if self.plan.merge { self.turn } else { 0 }
+        if self.run.plan.merge { self.turn } else { 0 }
     }
 
     fn call<R>(
@@ -399,7 +329,9 @@ impl Host for World {
     fn protection(&mut self, volume: VolumeId) -> Protection {
         match self.has_journal(volume) {
             true => Protection::Journal,
-            false if self.plan.volume(volume).ups && self.power.gate.is_open() => Protection::Power,
+            false if self.run.plan.volume(volume).ups && self.power.gate.is_open() => {
+                Protection::Power
+            }
             false => Protection::None,
         }
     }
@@ -410,7 +342,7 @@ impl Host for World {
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        match self.plan.volume(part.volume).ups {
+        match self.run.plan.volume(part.volume).ups {
             true => self.admit_by_power(part),
             false => self.admit_to_journal(part, fua),
         }
@@ -434,7 +366,7 @@ impl Host for World {
         if volume.unrecoverable.iter().any(|sector| volume.lost.contains_key(sector)) {
             return Err(IoError::Io);
         }
-        if self.strikes_always(Sabotage::IgnoreBarrier) {
+        if self.run.strikes_always(Sabotage::IgnoreBarrier) {
             return Ok(true);
         }
         self.journal.log.barrier(part)
@@ -451,13 +383,13 @@ impl Host for World {
             return;
         }
         let retry = matches!(answer.outcome, Outcome::Retry(_));
-        if retry && self.strikes(Sabotage::DropRetry) {
+        if retry && self.run.strikes(Sabotage::DropRetry) {
             return;
         }
-        let time = self.now_us + self.dice.range(0, self.plan.forward_us_max);
-        self.queue.push(time, Event::Answer(worker, answer));
-        if self.strikes(Sabotage::AnswerTwice) {
-            self.queue.push(time, Event::Answer(worker, answer));
+        let delay_us = self.run.dice.range(0, self.run.plan.forward_us_max);
+        self.run.schedule(delay_us, Event::Answer(worker, answer));
+        if self.run.strikes(Sabotage::AnswerTwice) {
+            self.run.schedule(delay_us, Event::Answer(worker, answer));
         }
     }
 
