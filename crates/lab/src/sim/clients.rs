@@ -1,6 +1,6 @@
 //! The clients: their requests and payloads.
 
-use super::disk::sectors_of;
+use super::device::disk::sectors_of;
 use super::driver::VERIFIER;
 use super::plan::Plan;
 use super::run::Event;
@@ -133,9 +133,7 @@ impl Staging {
         };
         let staging = Self { worker: world.worker, client, request, slots };
         staging.fill(world, |_| GARBAGE);
-        let delay_us = world.run.dice.range(0, world.run.plan.staged_payload_us_max);
-        let at = world.staging.insert(staging);
-        world.run.schedule(delay_us, Event::Payload(at));
+        world.requests.begin_payload(&mut world.run, staging);
         true
     }
 

@@ -2,8 +2,7 @@
 
 use super::SimOptions;
 use super::clients::{Client, Payloads};
-use super::disk::sectors_of;
-use super::kept::{KILL_EVENTS_MAX, KILL_SECTORS_MAX};
+use super::device::disk::sectors_of;
 use super::plan::{self, Plan};
 use super::run::{Event, Run};
 use super::world::World;
@@ -20,9 +19,6 @@ use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 /// The time limit for the answer to a request after all faults are healed, in microseconds. A
 /// failed destage is retried within ten seconds.
 const CONVERGE_US_MAX: u64 = 60_000_000;
-/// The limit of I/Os and answers without an answer to a request. It is far above the need of the
-/// largest request; beyond it, requests only wake each other.
-const EVENTS_WITHOUT_ANSWER_MAX: u64 = 100_000;
 /// The time without an answer after which the faults are healed early, in microseconds: a few of
 /// the longest stalls.
 const SILENCE_US_MAX: u64 = 400_000_000;
@@ -44,6 +40,9 @@ const RESTORE_EVENTS_MAX: u64 = 30_000;
 /// too.
 const VERIFY_BYTES: u64 = 32 << 10;
 
+/// What a volume's disk may lack after a crash, with the content.
+type Restorable = Vec<(Extent, Vec<u64>)>;
+
 pub(crate) struct Simulation {
     pub world: World,
     dispatchers: Vec<Dispatcher<World>>,
@@ -52,8 +51,6 @@ pub(crate) struct Simulation {
     operations: u64,
     crashes: Vec<(u64, bool)>,
     kills: Vec<u64>,
-    /// Events since a kill was scheduled.
-    kill_delay_events: u64,
     recovery_deaths: u32,
 }
 
@@ -78,7 +75,6 @@ impl Simulation {
             operations: options.operations,
             crashes,
             kills,
-            kill_delay_events: 0,
             recovery_deaths: 0,
         };
         simulation.start_process();
@@ -97,7 +93,7 @@ impl Simulation {
 
     pub(crate) fn start_clients(&mut self) {
         self.recovery_deaths = 0;
-        self.world.is_recovering = false;
+        self.world.integrity.end_recovery();
         for client in 0..self.clients.len() {
             self.world.run.schedule(0, Event::Client(client as u16));
         }
@@ -117,7 +113,7 @@ impl Simulation {
             }
             // Clients without answers submit nothing more. Healing the faults shows whether a fault
             // is the reason.
-            if self.world.run.now_us() > self.world.answered_us + SILENCE_US_MAX {
+            if self.world.requests.silence_us(&self.world.run) > SILENCE_US_MAX {
                 break;
             }
             // No guarantee covers two faults at once, of the journal and of the process.
@@ -127,7 +123,7 @@ impl Simulation {
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.run.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
                 let has_ups = !self.world.run.plan.ups_volumes().is_empty();
-                if has_ups && !self.world.fails_unbridged() {
+                if has_ups && !self.world.power.fails_unbridged(&self.world.run) {
                     self.lose_mains();
                 } else {
                     self.crash(if power || has_ups { Crash::Power } else { Crash::Process });
@@ -135,44 +131,40 @@ impl Simulation {
             }
             if self.kills.last().is_some_and(|&at| at <= self.world.run.report.operations) {
                 self.kills.pop();
-                let steps = self.world.run.dice.below(KILL_SECTORS_MAX);
-                self.world.kill_in = Some(steps);
-                self.kill_delay_events = 0;
+                self.world.kill.schedule(&mut self.world.run);
             }
         }
         // After such a silence, the clients have operations left.
         self.operations = self.world.run.report.operations;
-        self.world.kill_in = None;
+        self.world.kill.cancel();
         self.world.run.healed = true;
-        self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
+        self.world.device.heal();
         self.world.run.cap_delays(10_000);
         // A full journal may lack the space for a record until checkpoints free some.
         for _ in 0..HEALINGS_MAX {
             self.rewrite_lost();
             self.converge("requests are not answered after the last fault");
             let soon = self.world.run.now_us() + 4 * self.world.run.plan.tick_us;
-            while self.is_ok() && self.world.any_is_lost() && self.world.run.now_us() < soon {
+            while self.is_ok() && self.world.expected.losses.any() && self.world.run.now_us() < soon
+            {
                 self.step();
             }
         }
-        self.world.check_none_lost();
+        self.world.expected.check_none_lost(&mut self.world.run, &self.world.shards);
         self.verify();
         self.world.run.report.virtual_us = self.world.run.now_us();
     }
 
     /// Whether the process has been killed, within a call or between two events.
     fn is_killed(&mut self) -> bool {
-        if self.world.kill_in.is_some() && !self.is_draining() {
-            self.kill_delay_events += 1;
-            if self.kill_delay_events > KILL_EVENTS_MAX {
-                self.world.kill();
-            }
+        if !self.is_draining() && self.world.kill.is_due_after_event() {
+            self.world.kill.kill(&self.world.shards);
         }
-        self.world.is_dead()
+        self.world.kill.is_dead()
     }
 
     fn is_draining(&self) -> bool {
-        !self.world.journal.undrained.is_empty()
+        !self.world.journal.undrained().is_empty()
     }
 
     pub(crate) fn is_ok(&self) -> bool {
@@ -183,14 +175,14 @@ impl Simulation {
         match self.world.run.next_event() {
             Event::Client(client) => self.client(client),
             Event::Payload(at) => {
-                let staging = self.world.staging.remove(at).expect("a payload completes once");
+                let staging = self.world.requests.end_payload(at);
                 self.world.worker = staging.worker;
                 let dispatcher = &mut self.dispatchers[usize::from(staging.worker)];
                 staging.end(&mut self.world, dispatcher);
                 self.world.send_ios();
             }
             Event::Complete(io) => {
-                self.check_progress();
+                self.world.requests.check_progress(&mut self.world.run);
                 for (shard, id, result) in self.world.end_step(io) {
                     let worker = self.any_worker();
                     self.on_worker(worker, |dispatcher, world| {
@@ -199,33 +191,22 @@ impl Simulation {
                 }
             }
             Event::Flushed(flush) => {
-                let (worker, job, result) = self.world.end_flush(flush);
+                let World { run, device, expected, .. } = &mut self.world;
+                let (worker, job, result) = device.end_flush(run, &mut expected.faults, flush);
                 self.on_worker(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
             }
-            Event::Journal => self.world.end_journal_write(),
-            Event::Release(held) => self.world.end_reply(held),
+            Event::Journal => self.world.journal.end_write(&mut self.world.run),
+            Event::Release(held) => {
+                let World { run, shards, requests, .. } = &mut self.world;
+                requests.end_reply(run, shards, held);
+            }
             Event::Answer(worker, answer) => {
                 self.on_worker(worker, |dispatcher, world| dispatcher.answer(world, answer));
             }
             Event::Tick => self.tick(),
         }
         if self.world.run.report.events.is_multiple_of(EVENTS_PER_CHECK) {
-            self.world.shards.iter().for_each(|shard| shard.shard.self_check());
-            self.world.journal.self_check();
-            self.world.check_seals();
-            self.world.check_write_order();
-            self.world.check_bypassed();
-        }
-    }
-
-    /// Detects that I/Os keep completing without ever answering a request.
-    fn check_progress(&mut self) {
-        self.world.events_since_answer += 1;
-        if self.world.events_since_answer == EVENTS_WITHOUT_ANSWER_MAX {
-            let waiting = self.world.requests.iter().next().map(|pending| pending.request);
-            let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-            let message = "I/Os complete, but no request is answered";
-            self.world.run.violate(place, format!("{message}; one in flight is {waiting:?}"));
+            self.world.self_check();
         }
     }
 
@@ -245,7 +226,7 @@ impl Simulation {
                 // The driver's read state and pace are advice: any values must work.
                 let reading = self.world.run.dice.chance(500_000);
                 let pace = plan::draw_pace(&mut self.world.run.dice);
-                for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
+                for volume in self.world.run.plan.volume_ids() {
                     let shard = &mut self.world.shards[shard].shard;
                     if shard.has_volume(volume) {
                         let volume = shard.volume_mut(volume);
@@ -257,7 +238,8 @@ impl Simulation {
                 self.on_worker(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
-        self.world.patrol();
+        let World { run, shards, integrity, expected, .. } = &mut self.world;
+        integrity.patrol(run, shards, expected);
         self.world.restore_lost();
         self.maintain_journal();
         self.maintain_power();
@@ -266,25 +248,27 @@ impl Simulation {
 
     /// Requests checkpoints, and the writeback that follows the failure of a journal.
     fn maintain_journal(&mut self) {
-        let mut volumes = self.world.begin_checkpoint();
-        let journal = &self.world.journal;
+        let World { run, requests, journal, .. } = &mut self.world;
+        let mut volumes = journal.begin_checkpoint(run);
         if journal.has_failed() {
-            let is_free = |volume: &&u16| !self.world.has_keeper_request(VolumeId(**volume));
-            volumes.extend(journal.undrained.iter().filter(is_free));
+            let undrained = journal.undrained().iter();
+            volumes.extend(undrained.filter(|volume| !requests.has_keeper_request(**volume)));
         }
         for volume in volumes {
-            self.submit_anywhere(KEEPER, VolumeId(volume), RequestKind::Checkpoint, WHOLE);
+            self.submit_anywhere(KEEPER, volume, RequestKind::Checkpoint, WHOLE);
         }
-        for (volume, kind) in self.world.advance_retentions() {
+        let World { run, shards, journal, .. } = &mut self.world;
+        for (volume, kind) in journal.advance_retentions(run, shards) {
             self.submit_anywhere(KEEPER, volume, kind, WHOLE);
         }
-        self.world.replace_journal();
+        self.world.journal.replace_failed(&self.world.run, &mut self.world.expected);
     }
 
     /// Requests what follows from the state of the UPS.
     fn maintain_power(&mut self) {
-        for (volume, kind) in self.world.tick_power() {
-            if !self.world.has_keeper_request(volume) {
+        let World { run, shards, power, requests, expected, .. } = &mut self.world;
+        for (volume, kind) in power.tick(run, shards, requests, expected) {
+            if !self.world.requests.has_keeper_request(volume) {
                 self.submit_anywhere(KEEPER, volume, kind, WHOLE);
             }
         }
@@ -292,22 +276,23 @@ impl Simulation {
 
     /// Mains fail, the battery runs low, dirty data is dumped, and then power is lost.
     fn lose_mains(&mut self) {
-        self.world.kill_in = None;
-        self.world.power.failing = true;
-        self.world.spare_journal();
-        let is_late = self.world.run.strikes_always(Sabotage::HaltLate);
-        self.world.power.halted = !is_late;
+        self.world.kill.cancel();
+        self.world.journal.spare();
+        if !self.world.run.strikes_always(Sabotage::HaltLate) {
+            self.world.power.halt();
+        }
         self.run_some_events();
         for shard in 0..self.world.shards.len() {
             for volume in self.world.run.plan.ups_volumes() {
-                self.world.dump_lines(shard, volume);
+                let World { run, shards, power, .. } = &mut self.world;
+                power.dump_lines(run, &shards[shard], volume);
                 self.run_some_events();
             }
         }
-        self.world.power.halted = true;
+        self.world.power.halt();
         if !self.world.run.strikes_always(Sabotage::SkipPowerFlush) {
             for volume in self.world.run.plan.ups_volumes() {
-                self.world.volumes[usize::from(volume.0)].disk.flush();
+                self.world.device.disk_mut(volume).flush();
             }
         }
         self.run_some_events();
@@ -371,15 +356,12 @@ impl Simulation {
     }
 
     fn set_mode(&mut self, volume: u16, mode: Mode) {
-        let moment = self.world.run.moment();
+        let run = &self.world.run;
         let state = &mut self.world.volumes[usize::from(volume)];
-        if state.mode == Mode::WriteBack {
-            state.write_back_until = moment;
-        }
-        state.mode = mode;
         // Otherwise a bypassed volume with lines in the pool would be rare.
-        state.is_emptied = mode == Mode::Bypass && self.world.run.plan.drop_clean != 0;
-        let is_emptied = state.is_emptied;
+        let empties = run.plan.drop_clean != 0;
+        state.set_mode(mode, run.moment(), empties);
+        let is_emptied = state.is_emptied();
         for shard in &mut self.world.shards {
             shard.shard.volume_mut(VolumeId(volume)).set_mode(mode);
             if is_emptied {
@@ -393,87 +375,69 @@ impl Simulation {
     /// The process crashes, possibly with the power, and the next one starts on the same disks.
     fn crash(&mut self, crash: Crash) {
         let world = &mut self.world;
-        for volume in 0..world.volumes.len() as u16 {
-            world.run.log_event(volume, WHOLE, || format!("crash: {crash:?}"));
+        let volumes = world.run.plan.volume_ids();
+        for volume in &volumes {
+            world.run.log_event(volume.0, WHOLE, || format!("crash: {crash:?}"));
         }
-        world.check_write_order();
+        world.expected.check_write_order(&mut world.run, &world.device);
         world.run.report.crashes += 1;
-        world.kill_in = None;
-        world.collect_counters();
-        world.abort_ios();
-        world.run.clear_events();
-        world.requests.drain().for_each(drop);
-        world.held.drain().for_each(drop);
-        world.staging.drain().for_each(drop);
-        for volume in 0..world.volumes.len() {
-            let state = &mut world.volumes[volume];
-            state.is_emptied = false;
+        drop(world.end_process());
+        let World { run, device, expected, .. } = world;
+        for &volume in &volumes {
+            let disk = device.disk_mut(volume);
             match crash {
                 Crash::Power | Crash::Saved => {
-                    state.disk.lose_power(world.run.plan.device.survive, &mut world.run.dice);
+                    disk.lose_power(run.plan.device.survive, &mut run.dice);
                 }
                 // Until the next crash, the disk has written its cache.
-                Crash::Process => state.disk.flush(),
+                Crash::Process => disk.flush(),
             }
         }
-        let found = world.crash_journal();
-        let image = |at: usize| match &found {
-            _ if world.run.plan.volume(VolumeId(at as u16)).ups => world.vault_image(at),
-            Some(found) => world.journal_image(found, at),
+        let found = world.journal.crash(run, expected);
+        let image = |volume: VolumeId| match &found {
+            _ if run.plan.volume(volume).ups => world.power.vault_image(volume),
+            Some(found) => world.journal.image(found, volume),
             None => Vec::new(),
         };
-        let to_restore: Vec<_> = (0..world.volumes.len()).map(image).collect();
-        let contents: Vec<Vec<u64>> = world
-            .volumes
-            .iter()
-            .zip(&to_restore)
-            .map(|(volume, to_restore)| {
-                let mut content = volume.disk.content().to_vec();
-                for (extent, stamps) in to_restore {
-                    if extent.source != Source::Discard {
-                        let sectors = sectors_of(extent.range);
-                        content[sectors.start as usize..sectors.end as usize]
-                            .copy_from_slice(stamps);
-                    }
+        let to_restore: Vec<Restorable> = volumes.into_iter().map(image).collect();
+        let mut contents = device.contents();
+        for (content, to_restore) in contents.iter_mut().zip(&to_restore) {
+            for (extent, stamps) in to_restore {
+                if extent.source != Source::Discard {
+                    let sectors = sectors_of(extent.range);
+                    content[sectors.start as usize..sectors.end as usize].copy_from_slice(stamps);
                 }
-                content
-            })
-            .collect();
-        self.world.accept_loss(&contents);
-        self.check_contents("after a crash", &contents, |oracle, sector, found| {
-            oracle.check_crash(sector, found, crash)
-        });
-        for (state, content) in self.world.volumes.iter_mut().zip(&contents) {
-            for (sector, &found) in content.iter().enumerate() {
-                state.oracle.restart(sector as u64, found);
             }
         }
+        expected.accept_losses(&run.plan, &contents);
+        expected.check_contents(run, "after a crash", &contents, |oracle, sector, found| {
+            oracle.check_crash(sector, found, crash)
+        });
+        expected.restart(&contents);
         self.restart(found, to_restore);
     }
 
     /// Starts a new process on the remains of the old one.
-    fn restart(&mut self, found: Option<Found>, to_restore: Vec<Vec<(Extent, Vec<u64>)>>) {
-        self.world.restart_power();
-        self.world.is_recovering = true;
-        self.world.start_process();
-        self.make_dispatchers();
-        let mut to_restore = to_restore;
+    fn restart(&mut self, found: Option<Found>, mut to_restore: Vec<Restorable>) {
+        let world = &mut self.world;
+        world.power.restart(world.run.moment());
+        world.integrity.begin_recovery();
+        world.start_process();
         let mut resumed = false;
         if let Some(mut found) = found {
-            resumed = self.world.resume_journal(&found);
+            resumed = world.journal.resume(&world.run, &found);
             if !resumed {
-                self.world.drain_to_disk(&found);
+                world.journal.drain_to(&found, &mut world.device);
                 found.drained();
-                assert!(self.world.resume_journal(&found), "an empty log can be resumed");
-                let of_vault =
-                    |volume: usize| self.world.run.plan.volume(VolumeId(volume as u16)).ups;
-                let drained = (0..to_restore.len()).filter(|&volume| !of_vault(volume));
-                drained.collect::<Vec<_>>().into_iter().for_each(|at| to_restore[at].clear());
+                assert!(world.journal.resume(&world.run, &found), "an empty log can be resumed");
+                let volumes = to_restore.iter_mut().zip(&world.run.plan.volumes);
+                volumes.filter(|(_, plan)| !plan.ups).for_each(|(drained, _)| drained.clear());
             }
         }
         if to_restore.iter().any(|extents| !extents.is_empty()) || resumed {
-            self.world.run.schedule_tick();
+            world.run.schedule_tick();
         }
+        self.make_dispatchers();
         if !self.restore(&to_restore) || !self.empty_vaults() {
             return;
         }
@@ -489,21 +453,21 @@ impl Simulation {
     /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
         for volume in self.world.run.plan.ups_volumes() {
-            if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_ok() {
+            if self.world.power.vault_image(volume).is_empty() || !self.is_ok() {
                 continue;
             }
             if self.world.run.strikes_always(Sabotage::EmptyVaultEarly) {
-                self.world.empty_vault(volume);
+                self.world.power.empty_vault(volume);
             }
             let chance = self.world.run.plan.power.death_at_emptying;
             if self.dies_in_recovery(chance) {
                 return false;
             }
-            self.restore_piece(volume.0, RequestKind::Destage, WHOLE, &[]);
+            self.restore_piece(volume, RequestKind::Destage, WHOLE, &[]);
             if self.is_ok() && self.dies_in_recovery(chance) {
                 return false;
             }
-            self.world.empty_vault(volume);
+            self.world.power.empty_vault(volume);
         }
         true
     }
@@ -524,13 +488,13 @@ impl Simulation {
 
     /// Restores the journal's or the vault's content to the pool. Returns false if the process
     /// crashed meanwhile; then the next one has recovered.
-    fn restore(&mut self, to_restore: &[Vec<(Extent, Vec<u64>)>]) -> bool {
-        for (volume, extents) in to_restore.iter().enumerate() {
+    fn restore(&mut self, to_restore: &[Restorable]) -> bool {
+        for (volume, extents) in self.world.run.plan.volume_ids().into_iter().zip(to_restore) {
             for (extent, stamps) in extents {
                 self.world.run.report.restored_extents += 1;
-                let stripes = self.world.stripes_of(VolumeId(volume as u16));
+                let stripes = self.world.stripes_of(volume);
                 for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
-                    self.restore_piece(volume as u16, kind, range, &stamps);
+                    self.restore_piece(volume, kind, range, &stamps);
                     if !self.is_ok() {
                         return true;
                     }
@@ -552,7 +516,7 @@ impl Simulation {
 
     pub(crate) fn restore_piece(
         &mut self,
-        volume: u16,
+        volume: VolumeId,
         kind: RequestKind,
         range: ByteRange,
         stamps: &[u64],
@@ -565,13 +529,13 @@ impl Simulation {
             let healed = self.world.run.healed;
             self.world.run.healed |= count > RESTORES_MAX;
             if count == 100 * RESTORES_MAX {
-                let place = Some((volume, range.offset / SECTOR_BYTES));
+                let place = Some((volume.0, range.offset / SECTOR_BYTES));
                 self.world.run.violate(place, format!("{kind:?} {range} never succeeds"));
             }
             // A journal that is full of records of lost data cannot record that the disk has the
             // rest. The start fails and keeps everything, and the operator has to rescue the data.
-            let is_full = self.world.restored == Some(Err(IoError::NoSpace));
-            if is_full && count > 2 * RESTORES_MAX && self.world.any_is_lost() {
+            let is_full = self.world.requests.restored() == Some(Err(IoError::NoSpace));
+            if is_full && count > 2 * RESTORES_MAX && self.world.expected.losses.any() {
                 self.world.run.report.held_up = 1;
                 return;
             }
@@ -579,8 +543,8 @@ impl Simulation {
                 // The next attempt starts after a checkpoint has had its time.
                 self.run_for(self.world.run.plan.tick_us);
             }
-            let request = Request { volume: VolumeId(volume), kind, range };
-            self.world.restored = None;
+            let request = Request { volume, kind, range };
+            self.world.requests.begin_restore();
             let worker = self.any_worker();
             self.world.worker = worker;
             let (token, _) = self.world.register(KEEPER, request);
@@ -595,45 +559,22 @@ impl Simulation {
             self.world.send_ios();
             let last_event = self.world.run.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
-            while self.is_ok() && self.world.restored.is_none() {
+            while self.is_ok() && self.world.requests.restored().is_none() {
                 // A full journal waits for a disk that refuses dirty data.
                 if self.world.run.report.events == last_event {
                     self.world.run.healed = true;
-                    self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
+                    self.world.device.heal();
                     // A stall that began before may continue.
                     too_late_us = self.world.run.now_us() + SILENCE_US_MAX;
                 }
                 if self.world.run.now_us() > too_late_us {
-                    let place = Some((volume, range.offset / SECTOR_BYTES));
+                    let place = Some((volume.0, range.offset / SECTOR_BYTES));
                     self.world.run.violate(place, format!("{kind:?} {range} never completes"));
                 }
                 self.step();
             }
             self.world.run.healed = healed;
-            if !self.is_ok() || self.world.restored == Some(Ok(())) {
-                return;
-            }
-        }
-    }
-
-    fn check_disks(&mut self, when: &str, is_right: impl FnMut(&mut Oracle, u64, u64) -> bool) {
-        let volumes = self.world.volumes.iter();
-        let contents: Vec<Vec<u64>> = volumes.map(|v| v.disk.content().to_vec()).collect();
-        self.check_contents(when, &contents, is_right);
-    }
-
-    fn check_contents(
-        &mut self,
-        when: &str,
-        contents: &[Vec<u64>],
-        mut is_right: impl FnMut(&mut Oracle, u64, u64) -> bool,
-    ) {
-        for (at, content) in contents.iter().enumerate() {
-            let oracle = &mut self.world.volumes[at].oracle;
-            let contents = (0..).zip(content.iter().copied());
-            if let Some((sector, text)) = oracle.first_mismatch(contents, &mut is_right) {
-                let message = format!("{when}, sector {sector} of volume {at} {text}");
-                self.world.run.violate(Some((at as u16, sector)), message);
+            if !self.is_ok() || self.world.requests.restored() == Some(Ok(())) {
                 return;
             }
         }
@@ -644,10 +585,9 @@ impl Simulation {
         let until = self.world.run.now_us() + CONVERGE_US_MAX;
         while self.is_ok() && self.is_busy() {
             if self.world.run.now_us() > until {
-                let waiting = self.world.requests.iter().next();
-                let waiting = waiting.map(|pending| pending.request);
+                let waiting = self.world.requests.any_waiting();
                 let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-                let count = self.world.requests.len();
+                let count = self.world.requests.waiting();
                 self.world.run.violate(
                     place,
                     format!("{message}: {count} in flight, the first is {waiting:?}"),
@@ -659,10 +599,7 @@ impl Simulation {
     }
 
     fn is_busy(&self) -> bool {
-        self.world.requests.len() > 0
-            || self.world.held.len() > 0
-            || self.world.staging.len() > 0
-            || self.world.flushes.len() > 0
+        !self.world.requests.is_idle()
             || !self.world.device.is_idle()
             || !self.world.journal.is_idle()
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
@@ -670,14 +607,11 @@ impl Simulation {
 
     /// Rewrites lost data, which must heal it.
     fn rewrite_lost(&mut self) {
-        for volume in 0..self.world.volumes.len() as u16 {
-            for range in self.world.lost_lines(VolumeId(volume)) {
-                self.submit_anywhere(
-                    VERIFIER,
-                    VolumeId(volume),
-                    RequestKind::Write { fua: false },
-                    range,
-                );
+        for volume in self.world.run.plan.volume_ids() {
+            let size = self.world.run.plan.volume(volume).bytes();
+            for range in self.world.expected.losses.lines(volume, size) {
+                let kind = RequestKind::Write { fua: false };
+                self.submit_anywhere(VERIFIER, volume, kind, range);
             }
         }
     }
@@ -686,16 +620,16 @@ impl Simulation {
     /// resources are left in use.
     fn verify(&mut self) {
         let errors = self.world.run.report.errors;
-        for volume in 0..self.world.volumes.len() as u16 {
-            let size = self.world.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
+        for volume in self.world.run.plan.volume_ids() {
+            let size = self.world.run.plan.volume(volume).bytes();
             for offset in (0..size).step_by(VERIFY_BYTES as usize) {
                 let range = ByteRange::new(offset, VERIFY_BYTES.min(size - offset));
-                self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Read, range);
+                self.submit_anywhere(VERIFIER, volume, RequestKind::Read, range);
                 self.converge("a read of the final check is not answered");
             }
-            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Flush, WHOLE);
+            self.submit_anywhere(VERIFIER, volume, RequestKind::Flush, WHOLE);
             self.converge("a flush of the final check is not answered");
-            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Destage, WHOLE);
+            self.submit_anywhere(VERIFIER, volume, RequestKind::Destage, WHOLE);
             self.converge("the final destage is not answered");
         }
         if !self.is_ok() {
@@ -704,16 +638,17 @@ impl Simulation {
         if self.world.run.report.errors > errors {
             self.world.run.violate(None, "a request failed after all faults were healed".into());
         }
-        let moment = self.world.run.moment() + 1;
-        self.check_disks("after the last flush", |oracle, sector, found| {
-            oracle.check_read(sector, found, moment)
-        });
-        for at in 0..self.world.volumes.len() as u16 {
-            let disk = &self.world.volumes[usize::from(at)].disk;
+        let World { run, device, expected, .. } = &mut self.world;
+        let moment = run.moment() + 1;
+        let is_right =
+            |oracle: &mut Oracle, sector, found| oracle.check_read(sector, found, moment);
+        expected.check_contents(run, "after the last flush", &device.contents(), is_right);
+        for volume in run.plan.volume_ids() {
+            let disk = device.disk(volume);
             let mut both = disk.content().iter().zip(disk.stable());
             if let Some(sector) = both.position(|(now, stable)| now != stable) {
-                let place = Some((at, sector as u64));
-                self.world.run.violate(place, "after a flush, the disk has unstable data".into());
+                let place = Some((volume.0, sector as u64));
+                run.violate(place, "after a flush, the disk has unstable data".into());
             }
         }
         self.world.collect_counters();
@@ -726,8 +661,8 @@ impl Simulation {
                 return self.world.run.violate(None, format!("shard {at}: {left}"));
             }
             let shard = &mut self.world.shards[at].shard;
-            for volume in 0..self.world.volumes.len() as u16 {
-                shard.remove_volume(VolumeId(volume));
+            for volume in self.world.run.plan.volume_ids() {
+                shard.remove_volume(volume);
             }
             if shard.usage().resident_lines != 0 {
                 let message = format!("shard {at} holds lines of removed volumes");

@@ -9,21 +9,23 @@
 //!
 //! The limit: a sector is represented by a stamp of eight bytes, not by its 512 bytes.
 
-mod answers;
 mod clients;
-mod damage;
 mod device;
-mod disk;
 mod driver;
+mod expected;
+mod faults;
+mod integrity;
 mod journal;
 mod kept;
+mod kill;
+mod losses;
 mod order;
 mod plan;
 mod power;
 mod report;
+mod requests;
 mod run;
-mod stuck;
-mod transfer;
+mod volume;
 mod world;
 
 pub use crate::harness::Sabotage;

@@ -6,25 +6,30 @@
 //! the dirty data. A mirrored journal has two devices that tear, fail and are missing
 //! independently.
 
-use super::device::{Fault, FaultKind};
-use super::disk::sectors_of;
+mod stuck;
+
+use super::device::Device;
+use super::device::disk::sectors_of;
+use super::expected::Expected;
+use super::faults::{FaultKind, Faults};
 use super::plan::{Plan, VolumePlan};
-use super::run::Event;
-use super::stuck::Stuck;
-use super::world::World;
+use super::requests::PendingRequest;
+use super::run::{Event, Run};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{LabLog, admit, answer_to_notification, answer_to_record, record};
 use crate::harness::memory::read_stamp;
 use crate::harness::oracle::ZERO;
+use crate::harness::shard::PooledShard;
 use forebay_engine::{Answer, Note, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{
-    Extent, Found, Image, Log, LogWrite, MirrorDevice, Notification, ReadAt, RecordOutcome,
+    Extent, Found, Image, Log, LogWrite, Mark, MirrorDevice, Notification, ReadAt, RecordOutcome,
     RecoverError, Source, Step, recover, recover_mirrored,
 };
 use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
+use stuck::Stuck;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalPlan {
@@ -84,9 +89,9 @@ impl JournalPlan {
     }
 }
 
-struct Device(Vec<u8>);
+struct Medium(Vec<u8>);
 
-impl ReadAt for Device {
+impl ReadAt for Medium {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
         let at = position as usize;
         buffer.copy_from_slice(self.0.get(at..at + buffer.len()).ok_or(IoError::Io)?);
@@ -99,8 +104,8 @@ pub(crate) struct Journal {
     plan: JournalPlan,
     /// The sizes of the volumes that it keeps, in bytes.
     sizes: Vec<Option<u64>>,
-    pub(super) log: LabLog,
-    devices: [Device; 2],
+    log: LabLog,
+    devices: [Medium; 2],
     /// The device that is read after a start.
     reads: usize,
     /// The recorded members of a mirrored journal; they survive the process.
@@ -108,17 +113,19 @@ pub(crate) struct Journal {
     numbers_used: u64,
     writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
-    pub numbers: Vec<Option<u16>>,
+    numbers: Vec<Option<u16>>,
     /// The failure mark: the records must not be used. It survives the process.
     is_marked: bool,
     journals_made: u8,
     /// Volumes with a checkpoint in progress, by their numbers in the journal.
     checkpoints: Vec<u16>,
     /// Data that failed checkpoints left dirty, until the journal has retained it.
-    pub(super) stuck: Vec<Stuck>,
+    stuck: Vec<Stuck>,
     /// Volumes whose dirty data has not been destaged since the journal failed.
-    pub undrained: Vec<u16>,
+    undrained: Vec<VolumeId>,
     failed_at: u32,
+    /// Power is failing: a failure of the journal would be a second fault.
+    is_spared: bool,
 }
 
 fn identity(volume: usize) -> [u8; 32] {
@@ -131,7 +138,7 @@ impl Journal {
         let plan = machine.journal;
         let size = |volume: &VolumePlan| volume.journal.then_some(volume.bytes());
         let blank =
-            |is_there: bool| Device(vec![0; plan.size_bytes() as usize * usize::from(is_there)]);
+            |is_there: bool| Medium(vec![0; plan.size_bytes() as usize * usize::from(is_there)]);
         let mut journal = Self {
             plan,
             sizes: machine.volumes.iter().map(size).collect(),
@@ -148,6 +155,7 @@ impl Journal {
             stuck: Vec::new(),
             undrained: Vec::new(),
             failed_at: 0,
+            is_spared: false,
         };
         journal.attach(true);
         journal
@@ -188,8 +196,18 @@ impl Journal {
         }
     }
 
-    pub(super) fn number(&self, volume: VolumeId) -> Option<u16> {
+    fn number(&self, volume: VolumeId) -> Option<u16> {
         self.numbers[usize::from(volume.0)]
+    }
+
+    pub(crate) fn has(&self, volume: VolumeId) -> bool {
+        self.number(volume).is_some()
+    }
+
+    /// The volumes that it keeps, with their numbers.
+    fn volumes(&self) -> impl Iterator<Item = (VolumeId, u16)> {
+        let numbers = self.numbers.iter().enumerate();
+        numbers.filter_map(|(at, number)| number.map(|number| (VolumeId(at as u16), number)))
     }
 
     /// Whether each write of a volume waits for its record.
@@ -203,88 +221,100 @@ impl Journal {
             && self.stuck.is_empty()
             && self.undrained.is_empty()
     }
-}
 
-impl World {
-    pub(crate) fn has_journal(&self, volume: VolumeId) -> bool {
-        self.journal.number(volume).is_some()
+    pub(crate) fn admit(&mut self, part: &Part, fua: bool) -> Admission {
+        let Some(number) = self.number(part.volume) else { return Admission::Free };
+        admit(&mut self.log, number, part, self.plan.ack || fua)
     }
 
-    pub(crate) fn admit_to_journal(&mut self, part: &Part, fua: bool) -> Admission {
-        let journal = &mut self.journal;
-        let Some(number) = journal.number(part.volume) else { return Admission::Free };
-        admit(&mut journal.log, number, part, journal.plan.ack || fua)
+    /// Whether an erase may begin.
+    pub(crate) fn admit_erase(&mut self, part: &Part) -> bool {
+        let Some(number) = self.number(part.volume) else { return true };
+        self.log.admit_erase(number, part.id)
+    }
+
+    /// Takes back a permit.
+    pub(crate) fn withdraw(&mut self) {
+        self.log.withdraw();
+    }
+
+    /// Whether everything recorded so far is durable; otherwise the part is answered later.
+    pub(crate) fn barrier(&mut self, part: PartId) -> Result<bool, IoError> {
+        self.log.barrier(part)
     }
 
     /// Records a note, as the runtime does under the shard's lock.
-    pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
-        let Note { part, volume, range, ref kind } = note;
-        if Sabotage::skipping_note(kind).is_some_and(|bug| self.run.strikes_always(bug)) {
+    pub(crate) fn take_note(
+        &mut self,
+        run: &mut Run,
+        faults: &mut Faults,
+        one: &PooledShard,
+        note: &Note,
+        payload: &[u8],
+    ) -> Option<Answer> {
+        let Note { part, volume, range, ref kind } = *note;
+        if Sabotage::skipping_note(kind).is_some_and(|bug| run.strikes_always(bug)) {
             return answer_to_record(part, RecordOutcome::Unneeded);
         }
-        let text = format!("journal: note {kind:?} {range}");
-        self.run.log_event(volume.0, range, || text);
-        let journal = &mut self.journal;
-        let number = journal.number(volume).expect("the volume has a number");
-        let noted = record(&mut journal.log, number, &note, payload, &self.shards[shard]);
-        self.run.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
-        self.run.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
+        run.log_event(volume.0, range, || format!("journal: note {kind:?} {range}"));
+        let number = self.number(volume).expect("the volume has a number");
+        let noted = record(&mut self.log, number, note, payload, one);
+        run.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
+        run.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
         if noted == RecordOutcome::NoSpace {
-            self.run.report.journal_unsaid += 1;
-            let (kind, moment) = (FaultKind::NoRoom, self.run.moment());
-            self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
+            run.report.journal_unsaid += 1;
+            faults.add(run.moment(), volume, FaultKind::NoRoom, range);
         }
         answer_to_record(part, noted)
     }
 
     /// Starts the next write of the journal.
-    pub(crate) fn pump_journal(&mut self) {
-        let skips_record = self.run.strikes_always(Sabotage::SkipMemberRecord);
-        let journal = &mut self.journal;
-        if journal.writing.is_some() {
+    pub(crate) fn pump(&mut self, run: &mut Run) {
+        let skips_record = run.strikes_always(Sabotage::SkipMemberRecord);
+        if self.writing.is_some() {
             return;
         }
-        if let Some(members) = journal.log.unrecorded_loss() {
+        if let Some(members) = self.log.unrecorded_loss() {
             if !skips_record {
-                journal.recorded_members = members;
+                self.recorded_members = members;
             }
-            journal.log.loss_recorded();
+            self.log.loss_recorded();
         }
-        let Some(write) = journal.log.poll_write() else { return };
-        let plan = journal.plan;
-        let spared = self.run.healed || self.power.failing;
-        let fails = !spared && self.run.dice.chance(plan.error);
+        let Some(write) = self.log.poll_write() else { return };
+        let plan = self.plan;
+        let spared = run.healed || self.is_spared;
+        let fails = !spared && run.dice.chance(plan.error);
         let mut results = [if fails { Err(IoError::Io) } else { Ok(()) }; 2];
-        let is_one = !self.run.healed && journal.log.devices() == [true; 2];
-        if is_one && self.run.dice.chance(plan.device_error) {
-            results[self.run.dice.below(2) as usize] = Err(IoError::Io);
+        let is_one = !run.healed && self.log.devices() == [true; 2];
+        if is_one && run.dice.chance(plan.device_error) {
+            results[run.dice.below(2) as usize] = Err(IoError::Io);
         }
-        journal.writing = Some((write, results));
-        self.run.report.journal_writes += 1;
-        let latency_us = self.run.dice.range(0, plan.latency_us_max);
-        self.run.schedule(latency_us, Event::Journal);
+        self.writing = Some((write, results));
+        run.report.journal_writes += 1;
+        let latency_us = run.dice.range(0, plan.latency_us_max);
+        run.schedule(latency_us, Event::Journal);
     }
 
-    /// Makes the journal's write in flight succeed.
-    pub(crate) fn spare_journal(&mut self) {
-        if let Some((_, results)) = &mut self.journal.writing {
+    /// Power is failing: the write in flight succeeds, and the journal does not fail until then.
+    pub(crate) fn spare(&mut self) {
+        self.is_spared = true;
+        if let Some((_, results)) = &mut self.writing {
             *results = [Ok(()); 2];
         }
     }
 
-    pub(crate) fn end_journal_write(&mut self) {
-        let lose_batch = self.run.strikes(Sabotage::LoseBatch);
-        let tear_batch = self.run.strikes(Sabotage::TearBatch);
-        let lose_superblock = self.run.strikes_always(Sabotage::LoseSuperblock);
-        let marks = !self.run.strikes_always(Sabotage::SkipMark);
-        let dice = &mut self.run.dice;
-        let journal = &mut self.journal;
-        let (write, results) = journal.writing.take().expect("a write is in flight");
+    pub(crate) fn end_write(&mut self, run: &mut Run) {
+        let lose_batch = run.strikes(Sabotage::LoseBatch);
+        let tear_batch = run.strikes(Sabotage::TearBatch);
+        let lose_superblock = run.strikes_always(Sabotage::LoseSuperblock);
+        let marks = !run.strikes_always(Sabotage::SkipMark);
+        let dice = &mut run.dice;
+        let (write, results) = self.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
         for (device, result) in results.into_iter().enumerate() {
             let keep = if result.is_ok() { 1_000_000 } else { dice.pick(&[0, 500_000, 1_000_000]) };
-            journal.put(&write, device, &mut |sector| {
+            self.put(&write, device, &mut |sector| {
                 let lost = match is_batch {
                     true => lose_batch || tear_batch && sector >= half,
                     false => lose_superblock,
@@ -292,147 +322,128 @@ impl World {
                 !lost && dice.chance(keep)
             });
         }
-        let before = journal.log.devices();
+        let before = self.log.devices();
         let mut notifications = Vec::new();
-        journal.log.complete_on(write, results, &mut notifications);
-        self.run.report.journal_losses += u64::from(before != journal.log.devices());
-        if journal.log.failed().is_some() {
+        self.log.complete_on(write, results, &mut notifications);
+        run.report.journal_losses += u64::from(before != self.log.devices());
+        if self.log.failed().is_some() {
             // The mark is durable before any part continues without the journal.
-            journal.is_marked = marks;
-            journal.failed_at = self.run.moment();
-            journal.checkpoints.clear();
-            journal.stuck.clear();
-            let numbers = journal.numbers.iter().enumerate();
-            let journaled = numbers.filter(|(_, number)| number.is_some());
-            journal.undrained = journaled.map(|(volume, _)| volume as u16).collect();
-            self.run.report.journal_failures += 1;
+            self.is_marked = marks;
+            self.failed_at = run.moment();
+            self.checkpoints.clear();
+            self.stuck.clear();
+            self.undrained = self.volumes().map(|(volume, _)| volume).collect();
+            run.report.journal_failures += 1;
         }
-        self.deliver(notifications);
-        self.pump_journal();
+        deliver(run, notifications);
+        self.pump(run);
     }
 
     /// Begins a checkpoint if one is due; returns the volumes to destage.
-    pub(crate) fn begin_checkpoint(&mut self) -> Vec<u16> {
-        let journal = &mut self.journal;
-        let wanted =
-            journal.log.wants_checkpoint() || self.run.dice.chance(journal.plan.checkpoint);
-        let Some(checkpoint) = wanted.then(|| journal.log.begin_checkpoint()).flatten() else {
+    pub(crate) fn begin_checkpoint(&mut self, run: &mut Run) -> Vec<VolumeId> {
+        let wanted = self.log.wants_checkpoint() || run.dice.chance(self.plan.checkpoint);
+        let Some(checkpoint) = wanted.then(|| self.log.begin_checkpoint()).flatten() else {
             return Vec::new();
         };
-        if self.run.strikes_always(Sabotage::CheckpointEarly) {
-            let journal = &mut self.journal;
-            checkpoint.volumes.iter().for_each(|&number| journal.log.checkpointed(number, Ok(())));
+        if run.strikes_always(Sabotage::CheckpointEarly) {
+            checkpoint.volumes.iter().for_each(|&number| self.log.checkpointed(number, Ok(())));
             return Vec::new();
         }
-        let journal = &mut self.journal;
-        self.run.report.checkpoints += 1;
-        let numbers = journal.numbers.iter().enumerate();
-        let volumes = numbers
-            .filter(|(_, number)| number.is_some_and(|n| checkpoint.volumes.contains(&n)))
-            .map(|(volume, _)| volume as u16)
-            .collect();
-        journal.checkpoints.extend(checkpoint.volumes);
+        run.report.checkpoints += 1;
+        let volumes = self.volumes().filter(|(_, number)| checkpoint.volumes.contains(number));
+        let volumes = volumes.map(|(volume, _)| volume).collect();
+        self.checkpoints.extend(checkpoint.volumes);
         volumes
     }
 
     /// Handles the end of a checkpoint's destage.
-    pub(crate) fn destaged(&mut self, volume: VolumeId, submitted: u32, result: IoResult) {
-        let journal = &mut self.journal;
-        if journal.log.failed().is_some() {
+    pub(crate) fn destaged(
+        &mut self,
+        run: &mut Run,
+        shards: &[PooledShard],
+        pending: &PendingRequest,
+        result: IoResult,
+    ) {
+        let (volume, submitted) = (pending.request.volume, pending.submitted);
+        if self.log.failed().is_some() {
             // A destage that began before the failure does not cover everything that the journal
             // held.
-            if result.is_ok() && submitted > journal.failed_at {
-                journal.undrained.retain(|&undrained| undrained != volume.0);
+            if result.is_ok() && submitted > self.failed_at {
+                self.undrained.retain(|&undrained| undrained != volume);
             }
             return;
         }
-        let Some(number) = journal.number(volume) else { return };
-        if !journal.checkpoints.contains(&number) {
+        let Some(number) = self.number(volume) else { return };
+        if !self.checkpoints.contains(&number) {
             return;
         }
         match result {
-            Ok(()) => self.end_checkpoint(number, Ok(())),
-            Err(_) => self.begin_retention(volume, number),
+            Ok(()) => self.end_checkpoint(run, number, Ok(())),
+            Err(_) => self.begin_retention(shards, volume, number),
         }
     }
 
-    pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
-        let journal = &mut self.journal;
-        journal.checkpoints.retain(|&other| other != number);
-        journal.log.checkpointed(number, result);
+    fn end_checkpoint(&mut self, run: &mut Run, number: u16, result: IoResult) {
+        self.checkpoints.retain(|&other| other != number);
+        self.log.checkpointed(number, result);
         let mut notifications = Vec::new();
-        journal.log.poll_notifications(&mut notifications);
-        self.deliver(notifications);
-        self.pump_journal();
-    }
-
-    fn deliver(&mut self, notifications: Vec<(PartId, Notification)>) {
-        for answer in notifications.into_iter().map(answer_to_notification) {
-            self.run.schedule(0, Event::Answer(worker_of(answer.part), answer));
-        }
+        self.log.poll_notifications(&mut notifications);
+        deliver(run, notifications);
+        self.pump(run);
     }
 
     /// Replaces a failed journal after everything that only the journal held has been destaged.
-    pub(crate) fn replace_journal(&mut self) {
-        let journal = &mut self.journal;
-        let failed = journal.log.failed().is_some();
-        if failed && journal.undrained.is_empty() && journal.plan.replaced {
-            journal.reset();
-            self.mark_lost_unrecoverable();
-        }
-    }
-
-    /// Marks lost data as unrecoverable: only the journal that was replaced had it.
-    pub(crate) fn mark_lost_unrecoverable(&mut self) {
-        for volume in self.volumes.iter_mut().filter(|volume| volume.journal) {
-            volume.unrecoverable.extend(volume.lost.keys());
+    pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) {
+        let failed = self.log.failed().is_some();
+        if failed && self.undrained.is_empty() && self.plan.replaced {
+            self.reset();
+            expected.mark_unrecoverable(&run.plan);
         }
     }
 
     /// The log as a crash leaves it; `None` if the failure mark forbids its use.
-    pub(crate) fn crash_journal(&mut self) -> Option<Found> {
-        let dice = &mut self.run.dice;
-        let journal = &mut self.journal;
-        if let Some((write, _)) = journal.writing.take() {
+    pub(crate) fn crash(&mut self, run: &mut Run, expected: &mut Expected) -> Option<Found> {
+        self.is_spared = false;
+        let dice = &mut run.dice;
+        if let Some((write, _)) = self.writing.take() {
             for device in 0..2 {
                 let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
-                journal.put(&write, device, &mut |_| dice.chance(keep));
+                self.put(&write, device, &mut |_| dice.chance(keep));
             }
         }
-        journal.checkpoints.clear();
-        journal.stuck.clear();
-        journal.undrained.clear();
-        if journal.is_marked {
-            journal.reset();
-            self.mark_lost_unrecoverable();
+        self.checkpoints.clear();
+        self.stuck.clear();
+        self.undrained.clear();
+        if self.is_marked {
+            self.reset();
+            expected.mark_unrecoverable(&run.plan);
             return None;
         }
-        let found = if journal.plan.mirrored {
-            self.start_mirrored()
+        let found = if self.plan.mirrored {
+            self.start_mirrored(run)
         } else {
-            let size = journal.plan.size_bytes();
-            recover(&mut journal.devices[0], size).expect("the superblock is valid")
+            let size = self.plan.size_bytes();
+            recover(&mut self.devices[0], size).expect("the superblock is valid")
         };
         if !found.damage.is_empty() {
             let message = format!("a torn write is reported as damage: {:?}", found.damage);
-            self.run.violate(None, message);
+            run.violate(None, message);
             return None;
         }
         Some(found)
     }
 
     /// Opens the devices of a mirrored journal, one of which may be missing.
-    fn start_mirrored(&mut self) -> Found {
-        let dice = &mut self.run.dice;
-        let journal = &mut self.journal;
-        let size_bytes = journal.plan.size_bytes();
-        let mut missing = dice.chance(journal.plan.missing).then(|| dice.below(2) as usize);
-        let numbers_used = [journal.numbers_used + 1, journal.numbers_used + 2];
-        journal.numbers_used += 2;
-        let recorded_members = journal.recorded_members.clone();
+    fn start_mirrored(&mut self, run: &mut Run) -> Found {
+        let dice = &mut run.dice;
+        let size_bytes = self.plan.size_bytes();
+        let mut missing = dice.chance(self.plan.missing).then(|| dice.below(2) as usize);
+        let numbers_used = [self.numbers_used + 1, self.numbers_used + 2];
+        self.numbers_used += 2;
+        let recorded_members = self.recorded_members.clone();
         let is_on_record = |_, number| recorded_members.contains(&number);
         let mut recovered = loop {
-            let [a, b] = &mut journal.devices;
+            let [a, b] = &mut self.devices;
             let half = |device, at| {
                 (missing != Some(at)).then_some(MirrorDevice { device: device as _, size_bytes })
             };
@@ -445,46 +456,44 @@ impl World {
         };
         for step in recovered.steps() {
             match step {
-                Step::Record(members) => journal.recorded_members = members,
+                Step::Record(members) => self.recorded_members = members,
                 Step::Write { to, position, bytes } => {
                     let at = position as usize;
-                    journal.devices[to].0[at..at + bytes.len()].copy_from_slice(&bytes);
+                    self.devices[to].0[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
                 Step::Copy(copy) => {
                     let range = copy.position as usize..(copy.position + copy.len) as usize;
-                    let bytes = journal.devices[copy.from].0[range.clone()].to_vec();
-                    journal.devices[copy.to].0[range].copy_from_slice(&bytes);
+                    let bytes = self.devices[copy.from].0[range.clone()].to_vec();
+                    self.devices[copy.to].0[range].copy_from_slice(&bytes);
                 }
             }
         }
-        self.run.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
-        self.run.report.journal_rewritten += u64::from(recovered.joins().is_some());
+        run.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
+        run.report.journal_rewritten += u64::from(recovered.joins().is_some());
         recovered.joined(numbers_used);
-        journal.reads = usize::from(!recovered.in_sync()[0]);
+        self.reads = usize::from(!recovered.in_sync()[0]);
         recovered.found
     }
 
     /// Resumes the log. Returns false if it must be drained to the disks first.
-    pub(crate) fn resume_journal(&mut self, found: &Found) -> bool {
-        let loses = self.run.strikes_always(Sabotage::LoseGeneration);
-        let journal = &mut self.journal;
-        let Ok(log) = Log::resume(found, journal.plan.buffers()) else { return false };
-        journal.log = log;
-        journal.attach(!loses);
+    pub(crate) fn resume(&mut self, run: &Run, found: &Found) -> bool {
+        let loses = run.strikes_always(Sabotage::LoseGeneration);
+        let Ok(log) = Log::resume(found, self.plan.buffers()) else { return false };
+        self.log = log;
+        self.attach(!loses);
         true
     }
 
     /// The data that the disk of a volume may lack, according to the journal.
-    pub(crate) fn journal_image(&self, found: &Found, volume: usize) -> Vec<(Extent, Vec<u64>)> {
-        let journal = &self.journal;
-        let Some(number) = journal.numbers[volume] else { return Vec::new() };
+    pub(crate) fn image(&self, found: &Found, volume: VolumeId) -> Vec<(Extent, Vec<u64>)> {
+        let Some(number) = self.number(volume) else { return Vec::new() };
         let image = Image::of_volume(&found.records, number);
         let stamps = |extent: &Extent| {
             let count = extent.range.len / SECTOR_BYTES;
             let of = |sector: u64| match extent.source {
                 Source::Write { record, offset } => {
                     let at = found.records[record].position + offset + sector * SECTOR_BYTES;
-                    read_stamp(&journal.devices[journal.reads].0, at)
+                    read_stamp(&self.devices[self.reads].0, at)
                 }
                 Source::Zero { .. } | Source::Discard => ZERO,
             };
@@ -494,22 +503,21 @@ impl World {
     }
 
     /// Writes the journal's data to the disks directly.
-    pub(crate) fn drain_to_disk(&mut self, found: &Found) {
-        for volume in 0..self.volumes.len() {
-            for (extent, stamps) in self.journal_image(found, volume) {
+    pub(crate) fn drain_to(&self, found: &Found, device: &mut Device) {
+        for volume in (0..self.numbers.len()).map(|at| VolumeId(at as u16)) {
+            let disk = device.disk_mut(volume);
+            for (extent, stamps) in self.image(found, volume) {
                 if extent.source == Source::Discard {
                     continue;
                 }
                 for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
-                    self.volumes[volume].disk.write(sector, stamp);
+                    disk.write(sector, stamp);
                 }
             }
-            self.volumes[volume].disk.flush();
+            disk.flush();
         }
     }
-}
 
-impl Journal {
     /// Starts a new journal on new devices.
     fn reset(&mut self) {
         self.journals_made = self.journals_made.wrapping_add(1);
@@ -541,5 +549,40 @@ impl Journal {
 
     pub(crate) const fn has_failed(&self) -> bool {
         self.log.failed().is_some()
+    }
+
+    /// The volumes whose dirty data has not been destaged since the journal failed.
+    pub(crate) fn undrained(&self) -> &[VolumeId] {
+        &self.undrained
+    }
+
+    /// Whether everything is recorded durably.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_recorded = self.log.first_pending_record() == self.log.next_record();
+        !self.has_failed() && self.log.is_membership_recorded() && is_recorded
+    }
+
+    /// The end of the records so far.
+    pub(crate) fn mark(&self) -> Mark {
+        self.log.mark()
+    }
+
+    /// Voids the records of a volume before the mark; its disk has the data.
+    pub(crate) fn void_records_before(&mut self, volume: VolumeId, mark: Mark) {
+        let number = self.number(volume).expect("the journal keeps the volume");
+        self.log.void_records_before(number, mark);
+    }
+
+    /// Whether records, or the superblock that voids some, are not durable yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        let has_more = self.log.first_pending_record() < self.log.next_record();
+        !self.has_failed() && (has_more || !self.log.superblock_is_durable())
+    }
+}
+
+/// Schedules the answers that notifications of the log mean.
+fn deliver(run: &mut Run, notifications: Vec<(PartId, Notification)>) {
+    for answer in notifications.into_iter().map(answer_to_notification) {
+        run.schedule(0, Event::Answer(worker_of(answer.part), answer));
     }
 }
