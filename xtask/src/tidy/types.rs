@@ -14,8 +14,8 @@ const COMPONENT_METHODS_MIN: usize = 20;
 
 /// Types over a limit: crate, type, methods, fields open to the crate. The figures only fall: a
 /// change that lowers one lowers it here too.
-const KNOWN: [(&str, &str, usize, usize); 3] =
-    [("lab", "World", 139, 0), ("runtime", "Runtime", 80, 7), ("runtime", "Worker", 26, 5)];
+const KNOWN: [(&str, &str, usize, usize); 2] =
+    [("runtime", "Runtime", 80, 7), ("runtime", "Worker", 26, 5)];
 
 /// The definition of a type in one crate.
 #[derive(Default)]
