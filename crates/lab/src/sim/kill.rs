@@ -78,3 +78,34 @@ impl Kill {
         self.pool.take().expect("the process was killed")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECTOR: u32 = SECTOR_BYTES as u32;
+
+    const fn fill(offset: u32, len: u32) -> MemoryStep {
+        MemoryStep::Fill { slot: 3, offset, payload_offset: 0, len }
+    }
+
+    #[test]
+    fn a_kill_cuts_the_step_that_copies_its_last_sector() {
+        let mut kill = Kill { sectors_left: Some(5), ..Kill::default() };
+        assert_eq!(kill.cut(fill(0, 3 * SECTOR)), None);
+        let cut = kill.cut(fill(2 * SECTOR, 4 * SECTOR));
+        assert_eq!(cut, Some((fill(2 * SECTOR, 2 * SECTOR), 3, 4 * SECTOR)));
+        assert_eq!(kill.cut(fill(0, 8 * SECTOR)), None);
+    }
+
+    #[test]
+    fn a_kill_without_memory_steps_occurs_after_some_events() {
+        let mut kill = Kill { sectors_left: Some(5), ..Kill::default() };
+        assert!((0..EVENTS_MAX).all(|_| !kill.is_due_after_event()));
+        assert!(kill.is_due_after_event());
+        kill.kill(&[]);
+        assert!(kill.is_dead() && !kill.is_due_after_event());
+        assert!(kill.take_pool().is_empty());
+        assert!(!kill.is_dead());
+    }
+}

@@ -114,3 +114,48 @@ impl Losses {
 fn sectors_in(range: Option<ByteRange>) -> Range<u64> {
     range.map_or(0..u64::MAX, |range| range.offset / SECTOR_BYTES..range.end() / SECTOR_BYTES)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: VolumeId = VolumeId(1);
+
+    fn sectors(first: u64, count: u64) -> ByteRange {
+        ByteRange::new(first * SECTOR_BYTES, count * SECTOR_BYTES)
+    }
+
+    #[test]
+    fn a_rewrite_ends_only_the_losses_before_it() {
+        let mut losses = Losses::new(2);
+        losses.add(VOLUME, 8, 10);
+        losses.add(VOLUME, 9, 20);
+        losses.add(VOLUME, 17, 10);
+        assert_eq!(losses.end(VOLUME, sectors(0, 16), 15), [8]);
+        assert!(!losses.any_in(VOLUME, Some(sectors(0, 9))));
+        assert!(losses.any_in(VOLUME, Some(sectors(9, 1))));
+        assert_eq!(losses.lines(VOLUME, 18 * SECTOR_BYTES), [sectors(8, 8), sectors(16, 2)]);
+        assert!(!losses.any_in(VolumeId(0), None));
+    }
+
+    #[test]
+    fn only_losses_from_before_a_new_journal_are_unrecoverable() {
+        let mut losses = Losses::new(2);
+        losses.add(VOLUME, 8, 10);
+        losses.mark_unrecoverable(VOLUME);
+        losses.add(VOLUME, 9, 20);
+        assert!(losses.is_unrecoverable(VOLUME, 8) && !losses.is_unrecoverable(VOLUME, 9));
+        assert!(losses.any_unrecoverable(VOLUME));
+        assert_eq!(losses.end(VOLUME, sectors(8, 1), 30), [8]);
+        assert!(losses.any() && !losses.any_unrecoverable(VOLUME));
+    }
+
+    #[test]
+    fn a_table_may_not_record_new_losses() {
+        let mut losses = Losses::new(2);
+        losses.add(VOLUME, 8, 10);
+        losses.add(VOLUME, 9, 10);
+        assert_eq!(losses.replace(VOLUME, Lost::from([(9, 30)])), None);
+        assert_eq!(losses.replace(VOLUME, Lost::from([(8, 40), (9, 40)])), Some(8));
+    }
+}

@@ -3,9 +3,9 @@
 //! The log is the shipped one, in its shipped format, on a device that tears the write in flight
 //! when power fails. When the journal fails, the machine behaves like the runtime: it writes a
 //! failure mark, which survives everything, so that the records are never used again, and destages
-//! the dirty data. A mirrored journal has two devices that tear, fail and are missing
-//! independently.
+//! the dirty data.
 
+mod media;
 mod stuck;
 
 use super::device::Device;
@@ -18,17 +18,16 @@ use super::run::{Event, Run};
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{LabLog, admit, answer_to_notification, answer_to_record, record};
-use crate::harness::memory::read_stamp;
 use crate::harness::oracle::ZERO;
 use crate::harness::shard::PooledShard;
 use forebay_engine::{Answer, Note, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{
-    Extent, Found, Image, Log, LogWrite, Mark, MirrorDevice, Notification, ReadAt, RecordOutcome,
-    RecoverError, Source, Step, recover, recover_mirrored,
+    Extent, Found, Image, Log, LogWrite, Mark, Notification, RecordOutcome, Source,
 };
 use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
+use media::Media;
 use stuck::Stuck;
 
 #[derive(Clone, Copy, Debug)]
@@ -89,28 +88,13 @@ impl JournalPlan {
     }
 }
 
-struct Medium(Vec<u8>);
-
-impl ReadAt for Medium {
-    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
-        let at = position as usize;
-        buffer.copy_from_slice(self.0.get(at..at + buffer.len()).ok_or(IoError::Io)?);
-        Ok(())
-    }
-}
-
 /// A journal, shared by the volumes that have one.
 pub(crate) struct Journal {
     plan: JournalPlan,
     /// The sizes of the volumes that it keeps, in bytes.
     sizes: Vec<Option<u64>>,
     log: LabLog,
-    devices: [Medium; 2],
-    /// The device that is read after a start.
-    reads: usize,
-    /// The recorded members of a mirrored journal; they survive the process.
-    recorded_members: Vec<u64>,
-    numbers_used: u64,
+    media: Media,
     writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
     numbers: Vec<Option<u16>>,
@@ -137,16 +121,12 @@ impl Journal {
     pub(crate) fn new(machine: &Plan) -> Self {
         let plan = machine.journal;
         let size = |volume: &VolumePlan| volume.journal.then_some(volume.bytes());
-        let blank =
-            |is_there: bool| Medium(vec![0; plan.size_bytes() as usize * usize::from(is_there)]);
+        let mut media = Media::new(plan.size_bytes(), plan.mirrored);
         let mut journal = Self {
             plan,
             sizes: machine.volumes.iter().map(size).collect(),
-            log: plan.format(0, [1, 2]),
-            devices: [blank(true), blank(plan.mirrored)],
-            reads: 0,
-            recorded_members: Vec::new(),
-            numbers_used: 2,
+            log: plan.format(0, media.new_numbers()),
+            media,
             writing: None,
             numbers: Vec::new(),
             is_marked: false,
@@ -172,28 +152,11 @@ impl Journal {
         self.numbers = numbers.collect();
         let mut notifications = Vec::new();
         while let Some(write) = self.log.poll_write() {
-            (0..2).for_each(|device| self.put(&write, device, &mut |_| writes));
+            (0..2).for_each(|device| self.media.put(&write, device, &mut |_| writes));
             self.log.complete(write, Ok(()), &mut notifications);
         }
-        self.recorded_members = self.log.superblock().members.numbers();
+        self.media.record_members(self.log.superblock().members.numbers());
         assert!(notifications.is_empty());
-    }
-
-    fn put(
-        &mut self,
-        write: &LogWrite<Vec<u8>>,
-        device: usize,
-        survives: &mut impl FnMut(usize) -> bool,
-    ) {
-        if !write.goes_to(device) {
-            return;
-        }
-        for (index, sector) in write.bytes_for(device).chunks(SECTOR_BYTES as usize).enumerate() {
-            if survives(index) {
-                let at = write.position as usize + index * SECTOR_BYTES as usize;
-                self.devices[device].0[at..at + sector.len()].copy_from_slice(sector);
-            }
-        }
     }
 
     fn number(&self, volume: VolumeId) -> Option<u16> {
@@ -276,7 +239,7 @@ impl Journal {
         }
         if let Some(members) = self.log.unrecorded_loss() {
             if !skips_record {
-                self.recorded_members = members;
+                self.media.record_members(members);
             }
             self.log.loss_recorded();
         }
@@ -314,7 +277,7 @@ impl Journal {
         let half = write.len / SECTOR_BYTES as usize / 2;
         for (device, result) in results.into_iter().enumerate() {
             let keep = if result.is_ok() { 1_000_000 } else { dice.pick(&[0, 500_000, 1_000_000]) };
-            self.put(&write, device, &mut |sector| {
+            self.media.put(&write, device, &mut |sector| {
                 let lost = match is_batch {
                     true => lose_batch || tear_batch && sector >= half,
                     false => lose_superblock,
@@ -408,7 +371,7 @@ impl Journal {
         if let Some((write, _)) = self.writing.take() {
             for device in 0..2 {
                 let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
-                self.put(&write, device, &mut |_| dice.chance(keep));
+                self.media.put(&write, device, &mut |_| dice.chance(keep));
             }
         }
         self.checkpoints.clear();
@@ -419,60 +382,13 @@ impl Journal {
             expected.mark_unrecoverable(&run.plan);
             return None;
         }
-        let found = if self.plan.mirrored {
-            self.start_mirrored(run)
-        } else {
-            let size = self.plan.size_bytes();
-            recover(&mut self.devices[0], size).expect("the superblock is valid")
-        };
+        let found = self.media.start(run, self.plan.missing);
         if !found.damage.is_empty() {
             let message = format!("a torn write is reported as damage: {:?}", found.damage);
             run.violate(None, message);
             return None;
         }
         Some(found)
-    }
-
-    /// Opens the devices of a mirrored journal, one of which may be missing.
-    fn start_mirrored(&mut self, run: &mut Run) -> Found {
-        let dice = &mut run.dice;
-        let size_bytes = self.plan.size_bytes();
-        let mut missing = dice.chance(self.plan.missing).then(|| dice.below(2) as usize);
-        let numbers_used = [self.numbers_used + 1, self.numbers_used + 2];
-        self.numbers_used += 2;
-        let recorded_members = self.recorded_members.clone();
-        let is_on_record = |_, number| recorded_members.contains(&number);
-        let mut recovered = loop {
-            let [a, b] = &mut self.devices;
-            let half = |device, at| {
-                (missing != Some(at)).then_some(MirrorDevice { device: device as _, size_bytes })
-            };
-            let halves = [half(a, 0), half(b, 1)];
-            match recover_mirrored(halves, numbers_used, &is_on_record, false) {
-                Ok(recovered) => break recovered.expect("there is a journal"),
-                Err(RecoverError::MayBeStale { .. }) if missing.is_some() => missing = None,
-                Err(error) => panic!("{error}"),
-            }
-        };
-        for step in recovered.steps() {
-            match step {
-                Step::Record(members) => self.recorded_members = members,
-                Step::Write { to, position, bytes } => {
-                    let at = position as usize;
-                    self.devices[to].0[at..at + bytes.len()].copy_from_slice(&bytes);
-                }
-                Step::Copy(copy) => {
-                    let range = copy.position as usize..(copy.position + copy.len) as usize;
-                    let bytes = self.devices[copy.from].0[range.clone()].to_vec();
-                    self.devices[copy.to].0[range].copy_from_slice(&bytes);
-                }
-            }
-        }
-        run.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
-        run.report.journal_rewritten += u64::from(recovered.joins().is_some());
-        recovered.joined(numbers_used);
-        self.reads = usize::from(!recovered.in_sync()[0]);
-        recovered.found
     }
 
     /// Resumes the log. Returns false if it must be drained to the disks first.
@@ -493,7 +409,7 @@ impl Journal {
             let of = |sector: u64| match extent.source {
                 Source::Write { record, offset } => {
                     let at = found.records[record].position + offset + sector * SECTOR_BYTES;
-                    read_stamp(&self.devices[self.reads].0, at)
+                    self.media.stamp(at)
                 }
                 Source::Zero { .. } | Source::Discard => ZERO,
             };
@@ -521,11 +437,8 @@ impl Journal {
     /// Starts a new journal on new devices.
     fn reset(&mut self) {
         self.journals_made = self.journals_made.wrapping_add(1);
-        self.numbers_used += 2;
-        let numbers = [self.numbers_used - 1, self.numbers_used];
-        self.log = self.plan.format(self.journals_made, numbers);
-        self.devices.iter_mut().for_each(|device| device.0.fill(0));
-        self.reads = 0;
+        self.log = self.plan.format(self.journals_made, self.media.new_numbers());
+        self.media.erase();
         self.is_marked = false;
         self.writing = None;
         self.attach(true);
@@ -537,9 +450,7 @@ impl Journal {
 
     /// Reads the current content of the log, if it is readable without damage.
     pub(crate) fn read_log(&mut self) -> Option<Found> {
-        self.reads = self.log.devices().iter().position(|&counts| counts)?;
-        let size = self.plan.size_bytes();
-        recover(&mut self.devices[self.reads], size).ok().filter(|found| found.damage.is_empty())
+        self.media.read(self.log.devices())
     }
 
     /// Records that everything found has been restored.
