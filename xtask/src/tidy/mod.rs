@@ -122,7 +122,7 @@ fn check_package(
         }
     }
     let sources: Vec<_> = sources.iter().map(|(file, source)| (file.as_path(), source)).collect();
-    types::check(name, &sources, findings);
+    types::check(&sources, findings);
     Ok(())
 }
 

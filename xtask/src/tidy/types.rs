@@ -12,10 +12,6 @@ const METHODS_MAX: usize = 60;
 /// A type with this many methods is a component that must own its state, not a plain record.
 const COMPONENT_METHODS_MIN: usize = 20;
 
-/// Types over a limit: crate, type, methods, fields open to the crate. The figures only fall: a
-/// change that lowers one lowers it here too.
-const KNOWN: [(&str, &str, usize, usize); 1] = [("lab", "World", 139, 0)];
-
 /// The definition of a type in one crate.
 #[derive(Default)]
 struct Size {
@@ -25,17 +21,8 @@ struct Size {
     place: (PathBuf, usize),
 }
 
-/// Checks the types of the package `name`, all of whose files are given.
-pub fn check(name: &str, sources: &[(&Path, &Source)], findings: &mut Vec<Finding>) {
-    check_against(name, &KNOWN, sources, findings);
-}
-
-fn check_against(
-    name: &str,
-    known: &[(&str, &str, usize, usize)],
-    sources: &[(&Path, &Source)],
-    findings: &mut Vec<Finding>,
-) {
+/// Checks the types of a package, all of whose files are given.
+pub fn check(sources: &[(&Path, &Source)], findings: &mut Vec<Finding>) {
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
     for (file, source) in sources {
         for (of, methods) in source.impls() {
@@ -48,31 +35,17 @@ fn check_against(
         }
     }
     for (of, size) in &sizes {
-        let known = known.iter().find(|(krate, known, ..)| *krate == name && known == of);
-        let (methods, fields) = known.map_or((METHODS_MAX, 0), |(_, _, methods, fields)| {
-            ((*methods).max(METHODS_MAX), *fields)
-        });
         let is_component = size.methods >= COMPONENT_METHODS_MIN;
         let mut find = |message| {
             let (file, line) = size.place.clone();
             findings.push(Finding { file, line, message });
         };
-        if size.methods > methods {
-            find(format!("{of} has {} methods, more than {methods}: split it", size.methods));
+        if size.methods > METHODS_MAX {
+            find(format!("{of} has {} methods, more than {METHODS_MAX}: split it", size.methods));
         }
-        if is_component && size.open_fields > fields {
+        if is_component && size.open_fields > 0 {
             find(format!(
-                "{of} has {} methods and {} fields open to the crate, more than {fields}: make the \
-                 fields private",
-                size.methods, size.open_fields
-            ));
-        }
-        let fell = known.is_some_and(|(_, _, methods, fields)| {
-            size.methods < *methods || (is_component && size.open_fields < *fields)
-        });
-        if fell {
-            find(format!(
-                "{of} has {} methods and {} open fields now: lower its entry in the table of types",
+                "{of} has {} methods and {} fields open to the crate: make the fields private",
                 size.methods, size.open_fields
             ));
         }
@@ -83,10 +56,10 @@ fn check_against(
 mod tests {
     use super::*;
 
-    fn found(known: &[(&str, &str, usize, usize)], text: &str) -> Vec<String> {
+    fn found(text: &str) -> Vec<String> {
         let source = Source::new(text);
         let mut findings = Vec::new();
-        check_against("engine", known, &[(Path::new("a.rs"), &source)], &mut findings);
+        check(&[(Path::new("a.rs"), &source)], &mut findings);
         findings.iter().map(Finding::to_string).collect()
     }
 
@@ -96,25 +69,16 @@ mod tests {
 
     #[test]
     fn a_type_with_too_many_methods_is_found() {
-        assert_eq!(found(&[], &shard("a: u8", METHODS_MAX)), Vec::<String>::new());
-        let many = found(&[], &shard("a: u8", METHODS_MAX + 1));
+        assert_eq!(found(&shard("a: u8", METHODS_MAX)), Vec::<String>::new());
+        let many = found(&shard("a: u8", METHODS_MAX + 1));
         assert_eq!(many, ["a.rs:1: Shard has 61 methods, more than 60: split it"]);
     }
 
     #[test]
     fn a_component_with_open_fields_is_found_and_a_record_is_not() {
         let open = "pub(crate) a: u8, pub b: u8, c: u8";
-        assert_eq!(found(&[], &shard(open, COMPONENT_METHODS_MIN - 1)), Vec::<String>::new());
-        let component = found(&[], &shard(open, COMPONENT_METHODS_MIN));
+        assert_eq!(found(&shard(open, COMPONENT_METHODS_MIN - 1)), Vec::<String>::new());
+        let component = found(&shard(open, COMPONENT_METHODS_MIN));
         assert!(component[0].contains("20 methods and 1 fields open"), "{component:?}");
-    }
-
-    #[test]
-    fn a_known_type_may_only_shrink() {
-        let known = [("engine", "Shard", 70, 1)];
-        assert_eq!(found(&known, &shard("pub(crate) a: u8", 70)), Vec::<String>::new());
-        assert!(found(&known, &shard("pub(crate) a: u8", 71))[0].contains("more than 70"));
-        assert!(found(&known, &shard("pub(crate) a: u8", 69))[0].contains("lower its entry"));
-        assert!(found(&known, &shard("a: u8", 70))[0].contains("lower its entry"));
     }
 }

@@ -1,9 +1,9 @@
 //! The clients: their requests and payloads.
 
-use super::disk::sectors_of;
+use super::device::disk::sectors_of;
 use super::driver::VERIFIER;
 use super::plan::Plan;
-use super::queue::Event;
+use super::run::Event;
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::memory::{Memory, write_stamp};
@@ -133,22 +133,20 @@ impl Staging {
         };
         let staging = Self { worker: world.worker, client, request, slots };
         staging.fill(world, |_| GARBAGE);
-        let time = world.now_us + world.dice.range(0, world.plan.staged_payload_us_max);
-        let at = world.staging.insert(staging);
-        world.queue.push(time, Event::Payload(at));
+        world.requests.begin_payload(&mut world.run, staging);
         true
     }
 
     /// The payload is complete and is written, or its client has disconnected and is replaced.
     pub(crate) fn end(self, world: &mut World, dispatcher: &mut Dispatcher<World>) {
         let Self { client, request, .. } = self;
-        if world.dice.chance(ABANDONED) {
+        if world.run.dice.chance(ABANDONED) {
             dispatcher.unstage(world, request.volume, request.range, &self.slots);
-            world.queue.push(world.now_us, Event::Client(client));
+            world.run.schedule(0, Event::Client(client));
             return;
         }
         let (token, version) = world.register(client, request);
-        if !world.strikes(Sabotage::ShortPayload) {
+        if !world.run.strikes(Sabotage::ShortPayload) {
             self.fill(world, |sector| stamp(request.volume.0, sector, version));
         }
         dispatcher.submit(world, token, request, Payload::Staged(self.slots));
@@ -185,7 +183,7 @@ impl Payloads {
         // The verifier always completes its payloads.
         if is_write
             && client != VERIFIER
-            && world.dice.chance(world.plan.staged_payload)
+            && world.run.dice.chance(world.run.plan.staged_payload)
             && Staging::begin(world, dispatcher, client, request)
         {
             return;
@@ -205,7 +203,7 @@ impl Payloads {
             write_stamp(&mut self.0, at * SECTOR_BYTES, content);
         }
         let bytes = &self.0[..len];
-        if world.dice.chance(world.plan.owned_payload) {
+        if world.run.dice.chance(world.run.plan.owned_payload) {
             let memory = Memory::payload(bytes);
             dispatcher.submit(world, token, request, Payload::Owned(memory));
         } else {

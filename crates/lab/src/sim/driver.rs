@@ -2,11 +2,9 @@
 
 use super::SimOptions;
 use super::clients::{Client, Payloads};
-use super::disk::sectors_of;
-use super::journal::Journal;
-use super::kept::{KILL_EVENTS_MAX, KILL_SECTORS_MAX};
+use super::device::disk::sectors_of;
 use super::plan::{self, Plan};
-use super::queue::Event;
+use super::run::{Event, Run};
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{Piece, pieces};
@@ -21,9 +19,6 @@ use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 /// The time limit for the answer to a request after all faults are healed, in microseconds. A
 /// failed destage is retried within ten seconds.
 const CONVERGE_US_MAX: u64 = 60_000_000;
-/// The limit of I/Os and answers without an answer to a request. It is far above the need of the
-/// largest request; beyond it, requests only wake each other.
-const EVENTS_WITHOUT_ANSWER_MAX: u64 = 100_000;
 /// The time without an answer after which the faults are healed early, in microseconds: a few of
 /// the longest stalls.
 const SILENCE_US_MAX: u64 = 400_000_000;
@@ -45,6 +40,9 @@ const RESTORE_EVENTS_MAX: u64 = 30_000;
 /// too.
 const VERIFY_BYTES: u64 = 32 << 10;
 
+/// What a volume's disk may lack after a crash, with the content.
+type Restorable = Vec<(Extent, Vec<u64>)>;
+
 pub(crate) struct Simulation {
     pub world: World,
     dispatchers: Vec<Dispatcher<World>>,
@@ -53,8 +51,6 @@ pub(crate) struct Simulation {
     operations: u64,
     crashes: Vec<(u64, bool)>,
     kills: Vec<u64>,
-    /// Events since a kill was scheduled.
-    kill_delay_events: u64,
     recovery_deaths: u32,
 }
 
@@ -79,7 +75,6 @@ impl Simulation {
             operations: options.operations,
             crashes,
             kills,
-            kill_delay_events: 0,
             recovery_deaths: 0,
         };
         simulation.start_process();
@@ -92,111 +87,102 @@ impl Simulation {
     }
 
     pub(crate) fn make_dispatchers(&mut self) {
-        let workers = self.world.plan.workers;
+        let workers = self.world.run.plan.workers;
         self.dispatchers = (0..workers).map(Dispatcher::new).collect();
     }
 
     pub(crate) fn start_clients(&mut self) {
         self.recovery_deaths = 0;
-        self.world.is_recovering = false;
-        let now = self.world.now_us;
+        self.world.integrity.end_recovery();
         for client in 0..self.clients.len() {
-            self.world.queue.push(now, Event::Client(client as u16));
+            self.world.run.schedule(0, Event::Client(client as u16));
         }
-        self.world.queue.push(now + self.world.plan.tick_us, Event::Tick);
+        self.world.run.schedule_tick();
     }
 
     /// Executes the run. A broken guarantee is recorded in the world.
     pub(crate) fn run(&mut self) {
-        while self.world.report.operations < self.operations && self.is_ok() {
+        while self.world.run.report.operations < self.operations && self.is_ok() {
             self.step();
             if self.is_killed() {
                 self.restart_on_pool();
-                if self.world.report.held_up > 0 {
+                if self.world.run.report.held_up > 0 {
                     return;
                 }
                 continue;
             }
             // Clients without answers submit nothing more. Healing the faults shows whether a fault
             // is the reason.
-            if self.world.now_us > self.world.answered_us + SILENCE_US_MAX {
+            if self.world.requests.silence_us(&self.world.run) > SILENCE_US_MAX {
                 break;
             }
             // No guarantee covers two faults at once, of the journal and of the process.
             if self.is_draining() {
                 continue;
             }
-            if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
+            if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.run.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
-                let has_ups = !self.world.ups_volumes().is_empty();
-                if has_ups && !self.world.fails_unbridged() {
+                let has_ups = !self.world.run.plan.ups_volumes().is_empty();
+                if has_ups && !self.world.power.fails_unbridged(&self.world.run) {
                     self.lose_mains();
                 } else {
                     self.crash(if power || has_ups { Crash::Power } else { Crash::Process });
                 }
             }
-            if self.kills.last().is_some_and(|&at| at <= self.world.report.operations) {
+            if self.kills.last().is_some_and(|&at| at <= self.world.run.report.operations) {
                 self.kills.pop();
-                let steps = self.world.dice.below(KILL_SECTORS_MAX);
-                self.world.kill_in = Some(steps);
-                self.kill_delay_events = 0;
+                self.world.kill.schedule(&mut self.world.run);
             }
         }
         // After such a silence, the clients have operations left.
-        self.operations = self.world.report.operations;
-        self.world.kill_in = None;
-        self.world.device.healed = true;
-        self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
-        let soon = self.world.now_us + 10_000;
-        self.world.queue.cap_times(soon);
+        self.operations = self.world.run.report.operations;
+        self.world.kill.cancel();
+        self.world.run.healed = true;
+        self.world.device.heal();
+        self.world.run.cap_delays(10_000);
         // A full journal may lack the space for a record until checkpoints free some.
         for _ in 0..HEALINGS_MAX {
             self.rewrite_lost();
             self.converge("requests are not answered after the last fault");
-            let soon = self.world.now_us + 4 * self.world.plan.tick_us;
-            while self.is_ok() && self.world.any_is_lost() && self.world.now_us < soon {
+            let soon = self.world.run.now_us() + 4 * self.world.run.plan.tick_us;
+            while self.is_ok() && self.world.expected.losses.any() && self.world.run.now_us() < soon
+            {
                 self.step();
             }
         }
-        self.world.check_none_lost();
+        self.world.expected.check_none_lost(&mut self.world.run, &self.world.shards);
         self.verify();
-        self.world.report.virtual_us = self.world.now_us;
+        self.world.run.report.virtual_us = self.world.run.now_us();
     }
 
     /// Whether the process has been killed, within a call or between two events.
     fn is_killed(&mut self) -> bool {
-        if self.world.kill_in.is_some() && !self.is_draining() {
-            self.kill_delay_events += 1;
-            if self.kill_delay_events > KILL_EVENTS_MAX {
-                self.world.kill();
-            }
+        if !self.is_draining() && self.world.kill.is_due_after_event() {
+            self.world.kill.kill(&self.world.shards);
         }
-        self.world.is_dead()
+        self.world.kill.is_dead()
     }
 
     fn is_draining(&self) -> bool {
-        self.world.journal.as_ref().is_some_and(|journal| !journal.undrained.is_empty())
+        !self.world.journal.undrained().is_empty()
     }
 
     pub(crate) fn is_ok(&self) -> bool {
-        self.world.violation.is_none()
+        self.world.run.is_ok()
     }
 
     pub(super) fn step(&mut self) {
-        let (time_us, event) = self.world.queue.pop().expect("the clock never stops");
-        self.world.now_us = time_us.max(self.world.now_us);
-        self.world.report.events += 1;
-        match event {
+        match self.world.run.next_event() {
             Event::Client(client) => self.client(client),
             Event::Payload(at) => {
-                let staging = self.world.staging.remove(at).expect("a payload completes once");
+                let staging = self.world.requests.end_payload(at);
                 self.world.worker = staging.worker;
                 let dispatcher = &mut self.dispatchers[usize::from(staging.worker)];
                 staging.end(&mut self.world, dispatcher);
                 self.world.send_ios();
             }
             Event::Complete(io) => {
-                self.check_progress();
+                self.world.requests.check_progress(&mut self.world.run);
                 for (shard, id, result) in self.world.end_step(io) {
                     let worker = self.any_worker();
                     self.on_worker(worker, |dispatcher, world| {
@@ -205,38 +191,27 @@ impl Simulation {
                 }
             }
             Event::Flushed(flush) => {
-                let (worker, job, result) = self.world.end_flush(flush);
+                let World { run, device, expected, .. } = &mut self.world;
+                let (worker, job, result) = device.end_flush(run, &mut expected.faults, flush);
                 self.on_worker(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
             }
-            Event::Journal => self.world.end_journal_write(),
-            Event::Release(held) => self.world.end_reply(held),
+            Event::Journal => self.world.journal.end_write(&mut self.world.run),
+            Event::Release(held) => {
+                let World { run, shards, requests, .. } = &mut self.world;
+                requests.end_reply(run, shards, held);
+            }
             Event::Answer(worker, answer) => {
                 self.on_worker(worker, |dispatcher, world| dispatcher.answer(world, answer));
             }
             Event::Tick => self.tick(),
         }
-        if self.world.report.events.is_multiple_of(EVENTS_PER_CHECK) {
-            self.world.shards.iter().for_each(|shard| shard.shard.self_check());
-            self.world.journal.iter().for_each(Journal::self_check);
-            self.world.check_seals();
-            self.world.check_write_order();
-            self.world.check_bypassed();
-        }
-    }
-
-    /// Detects that I/Os keep completing without ever answering a request.
-    fn check_progress(&mut self) {
-        self.world.events_since_answer += 1;
-        if self.world.events_since_answer == EVENTS_WITHOUT_ANSWER_MAX {
-            let waiting = self.world.requests.iter().next().map(|pending| pending.request);
-            let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-            let message = "I/Os complete, but no request is answered";
-            self.world.violate(place, format!("{message}; one in flight is {waiting:?}"));
+        if self.world.run.report.events.is_multiple_of(EVENTS_PER_CHECK) {
+            self.world.self_check();
         }
     }
 
     fn any_worker(&mut self) -> u8 {
-        self.world.dice.below(self.dispatchers.len() as u64) as u8
+        self.world.run.dice.below(self.dispatchers.len() as u64) as u8
     }
 
     fn on_worker(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
@@ -249,9 +224,9 @@ impl Simulation {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
                 // The driver's read state and pace are advice: any values must work.
-                let reading = self.world.dice.chance(500_000);
-                let pace = plan::draw_pace(&mut self.world.dice);
-                for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
+                let reading = self.world.run.dice.chance(500_000);
+                let pace = plan::draw_pace(&mut self.world.run.dice);
+                for volume in self.world.run.plan.volume_ids() {
                     let shard = &mut self.world.shards[shard].shard;
                     if shard.has_volume(volume) {
                         let volume = shard.volume_mut(volume);
@@ -263,35 +238,37 @@ impl Simulation {
                 self.on_worker(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
-        self.world.patrol();
+        let World { run, shards, integrity, expected, .. } = &mut self.world;
+        integrity.patrol(run, shards, expected);
         self.world.restore_lost();
         self.maintain_journal();
         self.maintain_power();
-        let next = self.world.now_us + self.world.plan.tick_us;
-        self.world.queue.push(next, Event::Tick);
+        self.world.run.schedule_tick();
     }
 
     /// Requests checkpoints, and the writeback that follows the failure of a journal.
     fn maintain_journal(&mut self) {
-        let mut volumes = self.world.begin_checkpoint();
-        let failed = self.world.journal.as_ref().filter(|journal| journal.has_failed());
-        if let Some(journal) = failed {
-            let is_free = |volume: &&u16| !self.world.has_keeper_request(VolumeId(**volume));
-            volumes.extend(journal.undrained.iter().filter(is_free));
+        let World { run, requests, journal, .. } = &mut self.world;
+        let mut volumes = journal.begin_checkpoint(run);
+        if journal.has_failed() {
+            let undrained = journal.undrained().iter();
+            volumes.extend(undrained.filter(|volume| !requests.has_keeper_request(**volume)));
         }
         for volume in volumes {
-            self.submit_anywhere(KEEPER, VolumeId(volume), RequestKind::Checkpoint, WHOLE);
+            self.submit_anywhere(KEEPER, volume, RequestKind::Checkpoint, WHOLE);
         }
-        for (volume, kind) in self.world.advance_retentions() {
+        let World { run, shards, journal, .. } = &mut self.world;
+        for (volume, kind) in journal.advance_retentions(run, shards) {
             self.submit_anywhere(KEEPER, volume, kind, WHOLE);
         }
-        self.world.replace_journal();
+        self.world.journal.replace_failed(&self.world.run, &mut self.world.expected);
     }
 
     /// Requests what follows from the state of the UPS.
     fn maintain_power(&mut self) {
-        for (volume, kind) in self.world.tick_power() {
-            if !self.world.has_keeper_request(volume) {
+        let World { run, shards, power, requests, expected, .. } = &mut self.world;
+        for (volume, kind) in power.tick(run, shards, requests, expected) {
+            if !self.world.requests.has_keeper_request(volume) {
                 self.submit_anywhere(KEEPER, volume, kind, WHOLE);
             }
         }
@@ -299,22 +276,23 @@ impl Simulation {
 
     /// Mains fail, the battery runs low, dirty data is dumped, and then power is lost.
     fn lose_mains(&mut self) {
-        self.world.kill_in = None;
-        self.world.power.failing = true;
-        self.world.spare_journal();
-        let is_late = self.world.strikes_always(Sabotage::HaltLate);
-        self.world.power.halted = !is_late;
+        self.world.kill.cancel();
+        self.world.journal.spare();
+        if !self.world.run.strikes_always(Sabotage::HaltLate) {
+            self.world.power.halt();
+        }
         self.run_some_events();
         for shard in 0..self.world.shards.len() {
-            for volume in self.world.ups_volumes() {
-                self.world.dump_lines(shard, volume);
+            for volume in self.world.run.plan.ups_volumes() {
+                let World { run, shards, power, .. } = &mut self.world;
+                power.dump_lines(run, &shards[shard], volume);
                 self.run_some_events();
             }
         }
-        self.world.power.halted = true;
-        if !self.world.strikes_always(Sabotage::SkipPowerFlush) {
-            for volume in self.world.ups_volumes() {
-                self.world.volumes[usize::from(volume.0)].disk.flush();
+        self.world.power.halt();
+        if !self.world.run.strikes_always(Sabotage::SkipPowerFlush) {
+            for volume in self.world.run.plan.ups_volumes() {
+                self.world.device.disk_mut(volume).flush();
             }
         }
         self.run_some_events();
@@ -324,7 +302,7 @@ impl Simulation {
     }
 
     fn run_some_events(&mut self) {
-        for _ in 0..self.world.dice.range(0, self.world.plan.power.events_between_max) {
+        for _ in 0..self.world.run.dice.range(0, self.world.run.plan.power.events_between_max) {
             if self.is_ok() {
                 self.step();
             }
@@ -332,11 +310,11 @@ impl Simulation {
     }
 
     fn client(&mut self, client: u16) {
-        if client >= KEEPER || self.world.report.operations >= self.operations {
+        if client >= KEEPER || self.world.run.report.operations >= self.operations {
             return;
         }
         self.administer();
-        let World { plan, dice, .. } = &mut self.world;
+        let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];
         let request = state.draw(plan, dice);
         let worker = state.worker;
@@ -363,8 +341,8 @@ impl Simulation {
 
     /// Changes settings occasionally, like an administrator.
     fn administer(&mut self) {
-        let World { plan, dice, volumes, .. } = &mut self.world;
-        let volume = dice.below(volumes.len() as u64) as u16;
+        let Run { plan, dice, .. } = &mut self.world.run;
+        let volume = dice.below(plan.volumes.len() as u64) as u16;
         if dice.chance(plan.mode_change) {
             let mode = dice.pick(&Mode::ALL);
             self.set_mode(volume, mode);
@@ -378,114 +356,93 @@ impl Simulation {
     }
 
     fn set_mode(&mut self, volume: u16, mode: Mode) {
-        let moment = self.world.moment;
+        let run = &self.world.run;
         let state = &mut self.world.volumes[usize::from(volume)];
-        if state.mode == Mode::WriteBack {
-            state.write_back_until = moment;
-        }
-        state.mode = mode;
         // Otherwise a bypassed volume with lines in the pool would be rare.
-        state.is_emptied = mode == Mode::Bypass && self.world.plan.drop_clean != 0;
-        let is_emptied = state.is_emptied;
+        let empties = run.plan.drop_clean != 0;
+        state.set_mode(mode, run.moment(), empties);
+        let is_emptied = state.is_emptied();
         for shard in &mut self.world.shards {
             shard.shard.volume_mut(VolumeId(volume)).set_mode(mode);
             if is_emptied {
                 shard.shard.drop_clean(VolumeId(volume), 0, Slot::MAX);
             }
         }
-        self.world.report.mode_changes += 1;
-        self.world.log_event(volume, WHOLE, || format!("mode {mode}"));
+        self.world.run.report.mode_changes += 1;
+        self.world.run.log_event(volume, WHOLE, || format!("mode {mode}"));
     }
 
     /// The process crashes, possibly with the power, and the next one starts on the same disks.
     fn crash(&mut self, crash: Crash) {
         let world = &mut self.world;
-        for volume in 0..world.volumes.len() as u16 {
-            world.log_event(volume, WHOLE, || format!("crash: {crash:?}"));
+        let volumes = world.run.plan.volume_ids();
+        for volume in &volumes {
+            world.run.log_event(volume.0, WHOLE, || format!("crash: {crash:?}"));
         }
-        world.check_write_order();
-        world.report.crashes += 1;
-        world.kill_in = None;
-        world.collect_counters();
-        world.abort_ios();
-        world.queue.clear();
-        world.requests.drain().for_each(drop);
-        world.held.drain().for_each(drop);
-        world.staging.drain().for_each(drop);
-        for volume in 0..world.volumes.len() {
-            let state = &mut world.volumes[volume];
-            state.is_emptied = false;
+        world.expected.check_write_order(&mut world.run, &world.device);
+        world.run.report.crashes += 1;
+        drop(world.end_process());
+        let World { run, device, expected, .. } = world;
+        for &volume in &volumes {
+            let disk = device.disk_mut(volume);
             match crash {
                 Crash::Power | Crash::Saved => {
-                    state.disk.lose_power(world.plan.device.survive, &mut world.dice);
+                    disk.lose_power(run.plan.device.survive, &mut run.dice);
                 }
                 // Until the next crash, the disk has written its cache.
-                Crash::Process => state.disk.flush(),
+                Crash::Process => disk.flush(),
             }
         }
-        let found = world.crash_journal();
-        let image = |at: usize| match &found {
-            _ if world.has_ups(VolumeId(at as u16)) => world.vault_image(at),
-            Some(found) => world.journal_image(found, at),
+        let found = world.journal.crash(run, expected);
+        let image = |volume: VolumeId| match &found {
+            _ if run.plan.volume(volume).ups => world.power.vault_image(volume),
+            Some(found) => world.journal.image(found, volume),
             None => Vec::new(),
         };
-        let to_restore: Vec<_> = (0..world.volumes.len()).map(image).collect();
-        let contents: Vec<Vec<u64>> = world
-            .volumes
-            .iter()
-            .zip(&to_restore)
-            .map(|(volume, to_restore)| {
-                let mut content = volume.disk.content().to_vec();
-                for (extent, stamps) in to_restore {
-                    if extent.source != Source::Discard {
-                        let sectors = sectors_of(extent.range);
-                        content[sectors.start as usize..sectors.end as usize]
-                            .copy_from_slice(stamps);
-                    }
+        let to_restore: Vec<Restorable> = volumes.into_iter().map(image).collect();
+        let mut contents = device.contents();
+        for (content, to_restore) in contents.iter_mut().zip(&to_restore) {
+            for (extent, stamps) in to_restore {
+                if extent.source != Source::Discard {
+                    let sectors = sectors_of(extent.range);
+                    content[sectors.start as usize..sectors.end as usize].copy_from_slice(stamps);
                 }
-                content
-            })
-            .collect();
-        self.world.accept_loss(&contents);
-        self.check_contents("after a crash", &contents, |oracle, sector, found| {
-            oracle.check_crash(sector, found, crash)
-        });
-        for (state, content) in self.world.volumes.iter_mut().zip(&contents) {
-            for (sector, &found) in content.iter().enumerate() {
-                state.oracle.restart(sector as u64, found);
             }
         }
+        expected.accept_losses(&run.plan, &contents);
+        expected.check_contents(run, "after a crash", &contents, |oracle, sector, found| {
+            oracle.check_crash(sector, found, crash)
+        });
+        expected.restart(&contents);
         self.restart(found, to_restore);
     }
 
     /// Starts a new process on the remains of the old one.
-    fn restart(&mut self, found: Option<Found>, to_restore: Vec<Vec<(Extent, Vec<u64>)>>) {
-        self.world.restart_power();
-        self.world.is_recovering = true;
-        self.world.start_process();
-        self.make_dispatchers();
-        let mut to_restore = to_restore;
+    fn restart(&mut self, found: Option<Found>, mut to_restore: Vec<Restorable>) {
+        let world = &mut self.world;
+        world.power.restart(world.run.moment());
+        world.integrity.begin_recovery();
+        world.start_process();
         let mut resumed = false;
         if let Some(mut found) = found {
-            resumed = self.world.resume_journal(&found);
+            resumed = world.journal.resume(&world.run, &found);
             if !resumed {
-                self.world.drain_to_disk(&found);
+                world.journal.drain_to(&found, &mut world.device);
                 found.drop_records();
-                assert!(self.world.resume_journal(&found), "an empty log can be resumed");
-                let of_vault = |volume: usize| self.world.has_ups(VolumeId(volume as u16));
-                let drained = (0..to_restore.len()).filter(|&volume| !of_vault(volume));
-                drained.collect::<Vec<_>>().into_iter().for_each(|at| to_restore[at].clear());
+                assert!(world.journal.resume(&world.run, &found), "an empty log can be resumed");
+                let volumes = to_restore.iter_mut().zip(&world.run.plan.volumes);
+                volumes.filter(|(_, plan)| !plan.ups).for_each(|(drained, _)| drained.clear());
             }
         }
         if to_restore.iter().any(|extents| !extents.is_empty()) || resumed {
-            let next = self.world.now_us + self.world.plan.tick_us;
-            self.world.queue.push(next, Event::Tick);
+            world.run.schedule_tick();
         }
+        self.make_dispatchers();
         if !self.restore(&to_restore) || !self.empty_vaults() {
             return;
         }
         if resumed {
-            self.world.journal.as_mut().expect("it was resumed").restored();
+            self.world.journal.restored();
         }
         if self.is_ok() {
             self.start_clients();
@@ -495,22 +452,22 @@ impl Simulation {
     /// Destages the content of the vault, then empties it. Returns false if the process crashed
     /// meanwhile; then the next one has done it.
     fn empty_vaults(&mut self) -> bool {
-        for volume in self.world.ups_volumes() {
-            if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_ok() {
+        for volume in self.world.run.plan.ups_volumes() {
+            if self.world.power.vault_image(volume).is_empty() || !self.is_ok() {
                 continue;
             }
-            if self.world.strikes_always(Sabotage::EmptyVaultEarly) {
-                self.world.empty_vault(volume);
+            if self.world.run.strikes_always(Sabotage::EmptyVaultEarly) {
+                self.world.power.empty_vault(volume);
             }
-            let chance = self.world.plan.power.death_at_emptying;
+            let chance = self.world.run.plan.power.death_at_emptying;
             if self.dies_in_recovery(chance) {
                 return false;
             }
-            self.restore_piece(volume.0, RequestKind::Destage, WHOLE, &[]);
+            self.restore_piece(volume, RequestKind::Destage, WHOLE, &[]);
             if self.is_ok() && self.dies_in_recovery(chance) {
                 return false;
             }
-            self.world.empty_vault(volume);
+            self.world.power.empty_vault(volume);
         }
         true
     }
@@ -518,30 +475,30 @@ impl Simulation {
     /// The process may crash during recovery. Returns true if it did; then the next one has
     /// recovered.
     pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
-        let dies = self.world.dice.chance(chance);
+        let dies = self.world.run.dice.chance(chance);
         // No guarantee covers two faults at once, of the journal and of the process.
         if !dies || self.is_draining() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
             return false;
         }
         self.recovery_deaths += 1;
-        let power = self.world.dice.chance(500_000);
+        let power = self.world.run.dice.chance(500_000);
         self.crash(if power { Crash::Power } else { Crash::Process });
         true
     }
 
     /// Restores the journal's or the vault's content to the pool. Returns false if the process
     /// crashed meanwhile; then the next one has recovered.
-    fn restore(&mut self, to_restore: &[Vec<(Extent, Vec<u64>)>]) -> bool {
-        for (volume, extents) in to_restore.iter().enumerate() {
+    fn restore(&mut self, to_restore: &[Restorable]) -> bool {
+        for (volume, extents) in self.world.run.plan.volume_ids().into_iter().zip(to_restore) {
             for (extent, stamps) in extents {
-                self.world.report.restored_extents += 1;
-                let stripes = self.world.stripes_of(VolumeId(volume as u16));
+                self.world.run.report.restored_extents += 1;
+                let stripes = self.world.stripes_of(volume);
                 for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
-                    self.restore_piece(volume as u16, kind, range, &stamps);
+                    self.restore_piece(volume, kind, range, &stamps);
                     if !self.is_ok() {
                         return true;
                     }
-                    if self.dies_in_recovery(self.world.plan.crash_in_recovery) {
+                    if self.dies_in_recovery(self.world.run.plan.crash_in_recovery) {
                         return false;
                     }
                 }
@@ -551,43 +508,43 @@ impl Simulation {
     }
 
     fn run_for(&mut self, us: u64) {
-        let until = self.world.now_us + us;
-        while self.is_ok() && self.world.now_us < until {
+        let until = self.world.run.now_us() + us;
+        while self.is_ok() && self.world.run.now_us() < until {
             self.step();
         }
     }
 
     pub(crate) fn restore_piece(
         &mut self,
-        volume: u16,
+        volume: VolumeId,
         kind: RequestKind,
         range: ByteRange,
         stamps: &[u64],
     ) {
-        if kind != RequestKind::Destage && self.world.strikes(Sabotage::SkipRestore) {
+        if kind != RequestKind::Destage && self.world.run.strikes(Sabotage::SkipRestore) {
             return;
         }
         let bytes = payload_of(stamps.iter().copied());
         for count in 0.. {
-            let healed = self.world.device.healed;
-            self.world.device.healed |= count > RESTORES_MAX;
+            let healed = self.world.run.healed;
+            self.world.run.healed |= count > RESTORES_MAX;
             if count == 100 * RESTORES_MAX {
-                let place = Some((volume, range.offset / SECTOR_BYTES));
-                self.world.violate(place, format!("{kind:?} {range} never succeeds"));
+                let place = Some((volume.0, range.offset / SECTOR_BYTES));
+                self.world.run.violate(place, format!("{kind:?} {range} never succeeds"));
             }
             // A journal that is full of records of lost data cannot record that the disk has the
             // rest. The start fails and keeps everything, and the operator has to rescue the data.
-            let is_full = self.world.restored == Some(Err(IoError::NoSpace));
-            if is_full && count > 2 * RESTORES_MAX && self.world.any_is_lost() {
-                self.world.report.held_up = 1;
+            let is_full = self.world.requests.restored() == Some(Err(IoError::NoSpace));
+            if is_full && count > 2 * RESTORES_MAX && self.world.expected.losses.any() {
+                self.world.run.report.held_up = 1;
                 return;
             }
             if is_full {
                 // The next attempt starts after a checkpoint has had its time.
-                self.run_for(self.world.plan.tick_us);
+                self.run_for(self.world.run.plan.tick_us);
             }
-            let request = Request { volume: VolumeId(volume), kind, range };
-            self.world.restored = None;
+            let request = Request { volume, kind, range };
+            self.world.requests.begin_restore();
             let worker = self.any_worker();
             self.world.worker = worker;
             let (token, _) = self.world.register(KEEPER, request);
@@ -600,47 +557,24 @@ impl Simulation {
             let dispatcher = &mut self.dispatchers[usize::from(worker)];
             dispatcher.submit(&mut self.world, token, request, payload);
             self.world.send_ios();
-            let last_event = self.world.report.events + RESTORE_EVENTS_MAX;
+            let last_event = self.world.run.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
-            while self.is_ok() && self.world.restored.is_none() {
+            while self.is_ok() && self.world.requests.restored().is_none() {
                 // A full journal waits for a disk that refuses dirty data.
-                if self.world.report.events == last_event {
-                    self.world.device.healed = true;
-                    self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
+                if self.world.run.report.events == last_event {
+                    self.world.run.healed = true;
+                    self.world.device.heal();
                     // A stall that began before may continue.
-                    too_late_us = self.world.now_us + SILENCE_US_MAX;
+                    too_late_us = self.world.run.now_us() + SILENCE_US_MAX;
                 }
-                if self.world.now_us > too_late_us {
-                    let place = Some((volume, range.offset / SECTOR_BYTES));
-                    self.world.violate(place, format!("{kind:?} {range} never completes"));
+                if self.world.run.now_us() > too_late_us {
+                    let place = Some((volume.0, range.offset / SECTOR_BYTES));
+                    self.world.run.violate(place, format!("{kind:?} {range} never completes"));
                 }
                 self.step();
             }
-            self.world.device.healed = healed;
-            if !self.is_ok() || self.world.restored == Some(Ok(())) {
-                return;
-            }
-        }
-    }
-
-    fn check_disks(&mut self, when: &str, is_right: impl FnMut(&mut Oracle, u64, u64) -> bool) {
-        let volumes = self.world.volumes.iter();
-        let contents: Vec<Vec<u64>> = volumes.map(|v| v.disk.content().to_vec()).collect();
-        self.check_contents(when, &contents, is_right);
-    }
-
-    fn check_contents(
-        &mut self,
-        when: &str,
-        contents: &[Vec<u64>],
-        mut is_right: impl FnMut(&mut Oracle, u64, u64) -> bool,
-    ) {
-        for (at, content) in contents.iter().enumerate() {
-            let oracle = &mut self.world.volumes[at].oracle;
-            let contents = (0..).zip(content.iter().copied());
-            if let Some((sector, text)) = oracle.first_mismatch(contents, &mut is_right) {
-                let message = format!("{when}, sector {sector} of volume {at} {text}");
-                self.world.violate(Some((at as u16, sector)), message);
+            self.world.run.healed = healed;
+            if !self.is_ok() || self.world.requests.restored() == Some(Ok(())) {
                 return;
             }
         }
@@ -648,14 +582,13 @@ impl Simulation {
 
     /// Processes events until nothing is in flight.
     fn converge(&mut self, message: &str) {
-        let until = self.world.now_us + CONVERGE_US_MAX;
+        let until = self.world.run.now_us() + CONVERGE_US_MAX;
         while self.is_ok() && self.is_busy() {
-            if self.world.now_us > until {
-                let waiting = self.world.requests.iter().next();
-                let waiting = waiting.map(|pending| pending.request);
+            if self.world.run.now_us() > until {
+                let waiting = self.world.requests.any_waiting();
                 let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
-                let count = self.world.requests.len();
-                self.world.violate(
+                let count = self.world.requests.waiting();
+                self.world.run.violate(
                     place,
                     format!("{message}: {count} in flight, the first is {waiting:?}"),
                 );
@@ -666,25 +599,19 @@ impl Simulation {
     }
 
     fn is_busy(&self) -> bool {
-        self.world.requests.len() > 0
-            || self.world.held.len() > 0
-            || self.world.staging.len() > 0
-            || self.world.flushes.len() > 0
+        !self.world.requests.is_idle()
             || !self.world.device.is_idle()
-            || self.world.journal.as_ref().is_some_and(|journal| !journal.is_idle())
+            || !self.world.journal.is_idle()
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
     }
 
     /// Rewrites lost data, which must heal it.
     fn rewrite_lost(&mut self) {
-        for volume in 0..self.world.volumes.len() as u16 {
-            for range in self.world.lost_lines(VolumeId(volume)) {
-                self.submit_anywhere(
-                    VERIFIER,
-                    VolumeId(volume),
-                    RequestKind::Write { fua: false },
-                    range,
-                );
+        for volume in self.world.run.plan.volume_ids() {
+            let size = self.world.run.plan.volume(volume).bytes();
+            for range in self.world.expected.losses.lines(volume, size) {
+                let kind = RequestKind::Write { fua: false };
+                self.submit_anywhere(VERIFIER, volume, kind, range);
             }
         }
     }
@@ -692,35 +619,36 @@ impl Simulation {
     /// The final checks: all reads are right, a flush brings everything to the disks, and no
     /// resources are left in use.
     fn verify(&mut self) {
-        let errors = self.world.report.errors;
-        for volume in 0..self.world.volumes.len() as u16 {
-            let size = self.world.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
+        let errors = self.world.run.report.errors;
+        for volume in self.world.run.plan.volume_ids() {
+            let size = self.world.run.plan.volume(volume).bytes();
             for offset in (0..size).step_by(VERIFY_BYTES as usize) {
                 let range = ByteRange::new(offset, VERIFY_BYTES.min(size - offset));
-                self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Read, range);
+                self.submit_anywhere(VERIFIER, volume, RequestKind::Read, range);
                 self.converge("a read of the final check is not answered");
             }
-            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Flush, WHOLE);
+            self.submit_anywhere(VERIFIER, volume, RequestKind::Flush, WHOLE);
             self.converge("a flush of the final check is not answered");
-            self.submit_anywhere(VERIFIER, VolumeId(volume), RequestKind::Destage, WHOLE);
+            self.submit_anywhere(VERIFIER, volume, RequestKind::Destage, WHOLE);
             self.converge("the final destage is not answered");
         }
         if !self.is_ok() {
             return;
         }
-        if self.world.report.errors > errors {
-            self.world.violate(None, "a request failed after all faults were healed".into());
+        if self.world.run.report.errors > errors {
+            self.world.run.violate(None, "a request failed after all faults were healed".into());
         }
-        let moment = self.world.moment + 1;
-        self.check_disks("after the last flush", |oracle, sector, found| {
-            oracle.check_read(sector, found, moment)
-        });
-        for at in 0..self.world.volumes.len() as u16 {
-            let disk = &self.world.volumes[usize::from(at)].disk;
+        let World { run, device, expected, .. } = &mut self.world;
+        let moment = run.moment() + 1;
+        let is_right =
+            |oracle: &mut Oracle, sector, found| oracle.check_read(sector, found, moment);
+        expected.check_contents(run, "after the last flush", &device.contents(), is_right);
+        for volume in run.plan.volume_ids() {
+            let disk = device.disk(volume);
             let mut both = disk.content().iter().zip(disk.stable());
             if let Some(sector) = both.position(|(now, stable)| now != stable) {
-                let place = Some((at, sector as u64));
-                self.world.violate(place, "after a flush, the disk has unstable data".into());
+                let place = Some((volume.0, sector as u64));
+                run.violate(place, "after a flush, the disk has unstable data".into());
             }
         }
         self.world.collect_counters();
@@ -730,42 +658,17 @@ impl Simulation {
     fn check_leaks(&mut self) {
         for at in 0..self.world.shards.len() {
             if let Some(left) = self.world.shards[at].leaks() {
-                return self.world.violate(None, format!("shard {at}: {left}"));
+                return self.world.run.violate(None, format!("shard {at}: {left}"));
             }
             let shard = &mut self.world.shards[at].shard;
-            for volume in 0..self.world.volumes.len() as u16 {
-                shard.remove_volume(VolumeId(volume));
+            for volume in self.world.run.plan.volume_ids() {
+                shard.remove_volume(volume);
             }
             if shard.usage().resident_lines != 0 {
                 let message = format!("shard {at} holds lines of removed volumes");
-                self.world.violate(None, message);
+                self.world.run.violate(None, message);
                 return;
             }
         }
-    }
-
-    /// The last events of a place, or of all.
-    pub(crate) fn last_events(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
-        let concerns = |note: &&super::world::LoggedEvent| match place {
-            None => true,
-            Some((volume, sector)) => {
-                let line = sector / 8 * 8..sector / 8 * 8 + 8;
-                let sectors = sectors_of(note.range);
-                note.volume == volume
-                    && (note.range.len == 0 || sectors.start < line.end && line.start < sectors.end)
-            }
-        };
-        let notes = self.world.event_log.iter().flatten().filter(concerns);
-        let mut lines: Vec<String> = notes
-            .rev()
-            .take(count)
-            .map(|note| format!("{:>10} us  volume {}  {}", note.time_us, note.volume, note.text))
-            .collect();
-        lines.reverse();
-        lines
-    }
-
-    pub(crate) fn describe_plan(&self) -> String {
-        self.world.plan.describe(self.world.sabotage)
     }
 }

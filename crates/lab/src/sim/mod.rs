@@ -9,21 +9,23 @@
 //!
 //! The limit: a sector is represented by a stamp of eight bytes, not by its 512 bytes.
 
-mod answers;
 mod clients;
-mod damage;
 mod device;
-mod disk;
 mod driver;
+mod expected;
+mod faults;
+mod integrity;
 mod journal;
 mod kept;
+mod kill;
+mod losses;
 mod order;
 mod plan;
 mod power;
-mod queue;
 mod report;
-mod stuck;
-mod transfer;
+mod requests;
+mod run;
+mod volume;
 mod world;
 
 pub use crate::harness::Sabotage;
@@ -42,15 +44,13 @@ const FAILURE_EVENTS: usize = 50;
 /// Fails if a guarantee is broken, or the engine panics.
 pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
     let mut simulation = Simulation::new(&options);
-    if catch_unwind(AssertUnwindSafe(|| simulation.run())).is_ok()
-        && simulation.world.violation.is_none()
-    {
-        return Ok(simulation.world.report);
+    if catch_unwind(AssertUnwindSafe(|| simulation.run())).is_ok() && simulation.is_ok() {
+        return Ok(simulation.world.run.report);
     }
     let mut simulation = Simulation::new(&options);
-    simulation.world.event_log = Some(Vec::new());
+    simulation.world.run.keep_log();
     let ended = catch_unwind(AssertUnwindSafe(|| simulation.run()));
-    let (message, place) = match (simulation.world.violation.take(), ended) {
+    let (message, place) = match (simulation.world.run.take_violation(), ended) {
         (Some(violation), _) => (violation.message, violation.place),
         (None, Err(panic)) => (panic_text(&*panic), None),
         (None, Ok(())) => ("the failure did not repeat with the same seed".into(), None),
@@ -59,8 +59,8 @@ pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
         seed: options.seed,
         operations: options.operations,
         message,
-        machine: simulation.describe_plan(),
-        events: simulation.last_events(place, FAILURE_EVENTS),
+        machine: simulation.world.run.describe_plan(),
+        events: simulation.world.run.last_events(place, FAILURE_EVENTS),
     })
 }
 

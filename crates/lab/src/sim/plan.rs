@@ -10,7 +10,8 @@ use crate::harness::dice::{Dice, Ppm};
 use crate::policies::PolicyKind;
 use forebay_engine::ShardConfig;
 use forebay_policy::Pace;
-use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
+use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_volume::{Request, RequestKind};
 
 /// Kinds of requests, in the order of [`Plan::mix`].
 pub(crate) const KINDS: usize = 8;
@@ -24,7 +25,7 @@ pub(crate) struct Plan {
     pub config: ShardConfig,
     pub volumes: Vec<VolumePlan>,
     /// The journal of the volumes that have one.
-    pub journal: Option<JournalPlan>,
+    pub journal: JournalPlan,
     /// The UPS of the volumes that have one.
     pub power: PowerPlan,
     /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and write with
@@ -98,8 +99,16 @@ impl VolumePlan {
     fn describe(&self) -> String {
         let kept = [(self.journal, " in a journal"), (self.ups, " under a supply")];
         let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
-        let block_bytes = self.block_sectors * SECTOR_BYTES;
+        let block_bytes = self.block_bytes();
         format!("{} sectors in blocks of {block_bytes}, {}{kept}", self.sectors, self.mode)
+    }
+
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.sectors * SECTOR_BYTES
+    }
+
+    pub(crate) const fn block_bytes(&self) -> u64 {
+        self.block_sectors * SECTOR_BYTES
     }
 
     /// The size from which writes are not held back, in bytes. It depends on the size of the volume
@@ -110,6 +119,32 @@ impl VolumePlan {
 }
 
 impl Plan {
+    pub(crate) fn volume(&self, volume: VolumeId) -> &VolumePlan {
+        &self.volumes[usize::from(volume.0)]
+    }
+
+    pub(crate) fn volume_ids(&self) -> Vec<VolumeId> {
+        (0..self.volumes.len()).map(|at| VolumeId(at as u16)).collect()
+    }
+
+    /// The ranges that a request changes. A trim changes only whole blocks of each region.
+    pub(crate) fn changed_by(&self, request: Request) -> Vec<ByteRange> {
+        let RequestKind::Trim { .. } = request.kind else { return vec![request.range] };
+        let volume = self.volume(request.volume);
+        let block_bytes = volume.block_bytes();
+        let whole = |piece: ByteRange| {
+            let start = piece.offset.next_multiple_of(block_bytes);
+            let end = piece.end() / block_bytes * block_bytes;
+            ByteRange::new(start, end.saturating_sub(start))
+        };
+        volume.stripes.split(request.range).map(whole).collect()
+    }
+
+    /// The volumes with a UPS.
+    pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
+        self.volume_ids().into_iter().filter(|&volume| self.volume(volume).ups).collect()
+    }
+
     /// Whether clients of the same volume continue at a common position, like those of one program.
     /// It draws nothing.
     pub(crate) const fn side_by_side(&self) -> bool {
@@ -158,7 +193,7 @@ impl Plan {
             policy: dice.pick(&PolicyKind::ALL),
             config: draw_config(dice, lines_per_shard),
             volumes: (0..dice.range(1, 4)).map(|_| draw_volume(dice)).collect(),
-            journal: Some(JournalPlan::draw(dice)),
+            journal: JournalPlan::draw(dice),
             power: PowerPlan::draw(dice),
             mix: draw_mix(dice),
             clients,
@@ -237,6 +272,12 @@ impl Plan {
         (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
     }
 
+    /// A slow journal that only flushes wait for.
+    const fn slow_down_journal(&mut self) {
+        let journal = &mut self.journal;
+        (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
+    }
+
     /// Makes power fail between `parts` equal parts of the run, and nothing else kill the process.
     fn fail_power(&mut self, parts: u64, operations: u64) {
         self.crashes = (1..parts).map(|at| (operations * at / parts, true)).collect();
@@ -246,9 +287,7 @@ impl Plan {
     /// A disk that is faster than the journal, so that data is often on the disk before its record
     /// is durable; kills, each followed by a power failure.
     fn favor_old_records(&mut self, operations: u64) {
-        if let Some(journal) = &mut self.journal {
-            (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
-        }
+        self.slow_down_journal();
         self.device = DevicePlan { latency_us_min: 0, latency_us_max: 0, ..self.device.clone() };
         (self.device.bad_sectors, self.device.stall) = (0, 0);
         (self.tick_us, self.config.dirty_age_ms) = (500, 1);
@@ -263,9 +302,7 @@ impl Plan {
 
     /// A slow journal that only flushes wait for, many flushes, and power failures.
     fn favor_ignored_barrier(&mut self, operations: u64) {
-        if let Some(journal) = &mut self.journal {
-            (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
-        }
+        self.slow_down_journal();
         self.mix[3] = self.mix[3].max(100);
         self.protect_first_volume();
         self.fail_power(16, operations);
@@ -285,9 +322,8 @@ impl Plan {
 
     /// A journal that fails and is not replaced, and power failures.
     fn favor_skipped_mark(&mut self, operations: u64) {
-        if let Some(journal) = &mut self.journal {
-            (journal.error, journal.replaced, journal.mirrored) = (5_000, false, false);
-        }
+        let journal = &mut self.journal;
+        (journal.error, journal.replaced, journal.mirrored) = (5_000, false, false);
         self.protect_first_volume();
         self.fail_power(8, operations);
     }
@@ -295,21 +331,19 @@ impl Plan {
     /// A mirrored journal whose devices fail occasionally, power failures, and starts that often
     /// find only one device.
     fn favor_skipped_member_record(&mut self, operations: u64) {
-        if let Some(journal) = &mut self.journal {
-            (journal.mirrored, journal.device_error, journal.missing) = (true, 2_000, 900_000);
-            (journal.error, journal.ack) = (0, true);
-        }
+        let journal = &mut self.journal;
+        (journal.mirrored, journal.device_error, journal.missing) = (true, 2_000, 900_000);
+        (journal.error, journal.ack) = (0, true);
         self.protect_first_volume();
         self.fail_power(8, operations);
     }
 
     fn favor_skipped_forward(&mut self, operations: u64) {
         // A small log that wraps often, a disk with bad sectors, and power failures.
-        if let Some(journal) = &mut self.journal {
-            (journal.buffer_bytes, journal.segment_bytes) = (16 << 10, 16 << 10);
-            (journal.segments, journal.buffers, journal.error) = (16, 2, 0);
-            journal.checkpoint = 300_000;
-        }
+        let journal = &mut self.journal;
+        (journal.buffer_bytes, journal.segment_bytes) = (16 << 10, 16 << 10);
+        (journal.segments, journal.buffers, journal.error) = (16, 2, 0);
+        journal.checkpoint = 300_000;
         self.device.bad_sectors = 6;
         self.protect_first_volume();
         self.fail_power(4, operations);

@@ -10,17 +10,19 @@
 //! Everything acknowledged since the gate closed must survive, and everything before, once the
 //! dirty data has been drained.
 
-use super::answers::PendingRequest;
-use super::disk::sectors_of;
-use super::plan::Plan;
-use super::world::{VolumeState, World};
+use super::device::disk::sectors_of;
+use super::expected::Expected;
+use super::requests::{PendingRequest, Requests};
+use super::run::Run;
+use super::volume::Volume;
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::oracle::{Promise, is_change};
+use crate::harness::shard::PooledShard;
 use forebay_engine::{LineKey, Part};
 use forebay_journal::{Extent, Source};
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
-use forebay_volume::{Admission, PowerGate, RequestKind};
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Admission, PowerGate, Request, RequestKind};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +54,9 @@ impl PowerPlan {
     }
 }
 
+/// The UPS, and the vault of each volume that has one.
 pub(crate) struct Power {
-    pub gate: PowerGate,
+    gate: PowerGate,
     is_open: bool,
     /// The moment when the gate closed, if it is closed.
     closed: Option<u32>,
@@ -61,9 +64,7 @@ pub(crate) struct Power {
     /// destaged.
     sync_due: bool,
     /// Writes are no longer acknowledged.
-    pub halted: bool,
-    /// Mains have failed: a failing journal would be a second fault.
-    pub failing: bool,
+    halted: bool,
     /// For each volume, the content of sectors by number.
     vault: Vec<BTreeMap<u64, u64>>,
 }
@@ -76,153 +77,150 @@ impl Power {
             closed: Some(0),
             sync_due: true,
             halted: false,
-            failing: false,
             vault: vec![BTreeMap::new(); volumes],
         }
+    }
+
+    /// Resets the UPS for a new process; the vault is kept.
+    pub(crate) fn restart(&mut self, moment: u32) {
+        let vault = std::mem::take(&mut self.vault);
+        *self = Self { vault, closed: Some(moment), ..Self::new(0) };
+    }
+
+    /// Whether a power failure would be bridged, so that dirty data is safe.
+    pub(crate) fn is_safe(&self) -> bool {
+        self.gate.is_open()
+    }
+
+    /// Whether a power failure now would not be bridged.
+    pub(crate) const fn fails_unbridged(&self, run: &Run) -> bool {
+        run.plan.power.fails_unbridged && !self.is_open
     }
 
     /// Whether a request submitted then cannot have been acknowledged from memory.
     fn was_closed(&self, submitted: u32) -> bool {
         self.closed.is_some_and(|closed| submitted > closed)
     }
-}
 
-/// The guarantee of an acknowledged change of a volume with a UPS.
-pub(super) fn promise(
-    power: &Power,
-    plan: &Plan,
-    pending: &PendingRequest,
-    volume: &VolumeState,
-) -> Promise {
-    if !plan.power.fails_unbridged {
-        return Promise::Stable;
-    }
-    let first_mode = plan.volumes[usize::from(pending.request.volume.0)].mode;
-    let is_write_back = first_mode == Mode::WriteBack
-        && volume.mode == Mode::WriteBack
-        && volume.write_back_until == 0;
-    let was_closed = power.was_closed(pending.submitted);
-    let is_stable = match pending.request.kind {
-        RequestKind::Trim { fua: true } | RequestKind::Zero { fua: true, .. } => true,
-        RequestKind::Write { fua: true } => was_closed,
-        RequestKind::Write { .. } | RequestKind::Zero { .. } => was_closed && is_write_back,
-        _ => false,
-    };
-    if is_stable { Promise::Stable } else { Promise::Kept }
-}
-
-impl World {
-    /// Resets the UPS for a new process; the vault is kept.
-    pub(crate) fn restart_power(&mut self) {
-        let vault = std::mem::take(&mut self.power.vault);
-        self.power = Power { vault, closed: Some(self.moment), ..Power::new(0) };
+    pub(crate) fn admit(&self, part: &Part) -> Admission {
+        let ByteRange { offset, len } = part.range;
+        let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
+        if self.gate.admit(lines) { Admission::Free } else { Admission::Through }
     }
 
-    /// Whether a power failure now would not be bridged.
-    pub(crate) fn fails_unbridged(&self) -> bool {
-        self.plan.power.fails_unbridged && !self.power.is_open
+    /// The guarantee of an acknowledged change of a volume with a UPS.
+    pub(crate) fn promise(&self, run: &Run, pending: &PendingRequest, volume: &Volume) -> Promise {
+        if !run.plan.power.fails_unbridged {
+            return Promise::Stable;
+        }
+        let was_closed = self.was_closed(pending.submitted);
+        let is_stable = match pending.request.kind {
+            RequestKind::Trim { fua: true } | RequestKind::Zero { fua: true, .. } => true,
+            RequestKind::Write { fua: true } => was_closed,
+            RequestKind::Write { .. } | RequestKind::Zero { .. } => {
+                was_closed && volume.was_always_in_write_back()
+            }
+            _ => false,
+        };
+        if is_stable { Promise::Stable } else { Promise::Kept }
     }
 
     /// Records a successful flush of a client.
-    pub(crate) fn end_flush_request(&mut self, pending: &PendingRequest) {
-        let is_kept = self.plan.power.fails_unbridged
-            && self.has_ups(pending.request.volume)
-            && !self.power.was_closed(pending.submitted);
-        let oracle = &mut self.volumes[usize::from(pending.request.volume.0)].oracle;
+    pub(crate) fn end_flush(&self, run: &Run, expected: &mut Expected, pending: &PendingRequest) {
+        let (volume, submitted) = (pending.request.volume, pending.submitted);
+        let is_kept = run.plan.power.fails_unbridged
+            && run.plan.volume(volume).ups
+            && !self.was_closed(submitted);
         match is_kept {
-            true => oracle.flush_kept(pending.submitted),
-            false => oracle.flush(pending.submitted),
+            true => expected.flush_kept(volume, submitted),
+            false => expected.flush(volume, submitted),
         }
     }
 
     /// Handles the end of a drain after the gate closed: with no dirty data left and a flush, the
     /// disk has everything that was acknowledged before.
-    pub(crate) fn drain_ended(&mut self, pending: &PendingRequest, result: IoResult) {
-        let volume = pending.request.volume;
-        if !self.has_ups(volume) || !self.power.was_closed(pending.submitted) {
+    pub(crate) fn end_drain(
+        &mut self,
+        run: &Run,
+        expected: &mut Expected,
+        pending: &PendingRequest,
+        result: IoResult,
+    ) {
+        let (volume, submitted) = (pending.request.volume, pending.submitted);
+        if !run.plan.volume(volume).ups || !self.was_closed(submitted) {
             return;
         }
         match result {
-            Ok(()) => self.volumes[usize::from(volume.0)].oracle.flush(pending.submitted),
-            Err(_) => self.power.sync_due = true,
+            Ok(()) => expected.flush(volume, submitted),
+            Err(_) => self.sync_due = true,
         }
     }
 
-    pub(crate) fn has_ups(&self, volume: VolumeId) -> bool {
-        self.plan.volumes[usize::from(volume.0)].ups
+    /// Stops the acknowledgement of changes, because power is about to be lost.
+    pub(crate) const fn halt(&mut self) {
+        self.halted = true;
     }
 
-    pub(crate) fn ups_volumes(&self) -> Vec<VolumeId> {
-        let volumes = (0..self.plan.volumes.len()).map(|at| VolumeId(at as u16));
-        volumes.filter(|&volume| self.has_ups(volume)).collect()
-    }
-
-    pub(crate) fn admit_by_power(&self, part: &Part) -> Admission {
-        let ByteRange { offset, len } = part.range;
-        let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
-        if self.power.gate.admit(lines) { Admission::Free } else { Admission::Through }
+    pub(crate) const fn is_halted(&self) -> bool {
+        self.halted
     }
 
     /// The result that the client of a request receives.
-    pub(crate) fn unless_halted(
-        &self,
-        volume: VolumeId,
-        kind: RequestKind,
-        result: IoResult,
-    ) -> IoResult {
-        let refused = self.power.halted && is_change(kind) && self.has_ups(volume);
+    pub(crate) fn unless_halted(&self, run: &Run, request: Request, result: IoResult) -> IoResult {
+        let has_ups = run.plan.volume(request.volume).ups;
+        let refused = self.halted && is_change(request.kind) && has_ups;
         if refused { result.and(Err(IoError::Shutdown)) } else { result }
     }
 
     /// Advances the UPS by a tick. Returns the requests that follow for its volumes.
-    pub(crate) fn tick_power(&mut self) -> Vec<(VolumeId, RequestKind)> {
-        let volumes = self.ups_volumes();
-        if volumes.is_empty() || self.power.halted {
+    pub(crate) fn tick(
+        &mut self,
+        run: &mut Run,
+        shards: &[PooledShard],
+        requests: &Requests,
+        expected: &mut Expected,
+    ) -> Vec<(VolumeId, RequestKind)> {
+        let volumes = run.plan.ups_volumes();
+        if volumes.is_empty() || self.halted {
             return Vec::new();
         }
-        let plan = self.plan.power;
-        if self.dice.chance(plan.toggle) {
-            self.power.is_open ^= true;
-            let is_open = self.power.is_open;
-            (self.power.closed, self.power.sync_due) =
-                if is_open { (None, false) } else { (Some(self.moment), true) };
+        let plan = run.plan.power;
+        if run.dice.chance(plan.toggle) {
+            self.is_open ^= true;
+            (self.closed, self.sync_due) =
+                if self.is_open { (None, false) } else { (Some(run.moment()), true) };
         }
         let dirty = |&volume: &VolumeId| -> usize {
-            self.shards.iter().map(|shard| shard.shard.volume(volume).dirty_lines()).sum()
+            shards.iter().map(|shard| shard.shard.volume(volume).dirty_lines()).sum()
         };
         let dirty_lines: usize = volumes.iter().map(dirty).sum();
-        let max = if self.power.is_open { plan.dirty_lines_max } else { 0 };
-        self.power.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
-        let is_busy = volumes.iter().any(|&volume| self.has_keeper_request(volume));
-        let is_open = self.power.is_open;
-        let kind = match is_open {
+        let max = if self.is_open { plan.dirty_lines_max } else { 0 };
+        self.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
+        let is_busy = volumes.iter().any(|&volume| requests.has_keeper_request(volume));
+        let kind = match self.is_open {
             false if dirty_lines > 0 => RequestKind::Checkpoint,
             // A flush that began earlier need not cover later writes.
-            false if is_busy || !std::mem::take(&mut self.power.sync_due) => return Vec::new(),
-            false if self.strikes_always(Sabotage::SkipClosingSync) => {
-                let moment = self.moment;
-                volumes.iter().for_each(|volume| {
-                    self.volumes[usize::from(volume.0)].oracle.flush(moment);
-                });
+            false if is_busy || !std::mem::take(&mut self.sync_due) => return Vec::new(),
+            false if run.strikes_always(Sabotage::SkipClosingSync) => {
+                volumes.iter().for_each(|&volume| expected.flush(volume, run.moment()));
                 return Vec::new();
             }
             false => RequestKind::Sync,
-            true if self.dice.chance(plan.sync) => RequestKind::Sync,
+            true if run.dice.chance(plan.sync) => RequestKind::Sync,
             true => return Vec::new(),
         };
         volumes.into_iter().map(|volume| (volume, kind)).collect()
     }
 
     /// Dumps the dirty data of a volume in a shard to the vault.
-    pub(crate) fn dump_lines(&mut self, shard: usize, volume: VolumeId) {
-        let keys: Vec<LineKey> = self.shards[shard].shard.volume(volume).dirty_keys().collect();
+    pub(crate) fn dump_lines(&mut self, run: &mut Run, one: &PooledShard, volume: VolumeId) {
+        let keys: Vec<LineKey> = one.shard.volume(volume).dirty_keys().collect();
         for key in keys {
-            if self.strikes(Sabotage::SkipVaultLine) {
+            if run.strikes(Sabotage::SkipVaultLine) {
                 continue;
             }
-            let one = &self.shards[shard];
             let Some(line) = one.shard.dirty_line(key) else { continue };
-            let vault = &mut self.power.vault[usize::from(volume.0)];
+            let vault = &mut self.vault[usize::from(volume.0)];
             for (offset, len) in line.runs() {
                 for at in (offset..offset + len).step_by(SECTOR_BYTES as usize) {
                     let sector = (key.offset() + u64::from(at)) / SECTOR_BYTES;
@@ -232,9 +230,10 @@ impl World {
         }
     }
 
-    pub(crate) fn vault_image(&self, volume: usize) -> Vec<(Extent, Vec<u64>)> {
+    /// The content of the vault of a volume.
+    pub(crate) fn vault_image(&self, volume: VolumeId) -> Vec<(Extent, Vec<u64>)> {
         let mut image: Vec<(Extent, Vec<u64>)> = Vec::new();
-        for (&sector, &stamp) in &self.power.vault[volume] {
+        for (&sector, &stamp) in &self.vault[usize::from(volume.0)] {
             let offset = sector * SECTOR_BYTES;
             match image.last_mut() {
                 Some((extent, stamps)) if extent.range.end() == offset => {
@@ -257,6 +256,6 @@ impl World {
 
     /// Empties the vault for a volume whose disk has the content.
     pub(crate) fn empty_vault(&mut self, volume: VolumeId) {
-        self.power.vault[usize::from(volume.0)].clear();
+        self.vault[usize::from(volume.0)].clear();
     }
 }

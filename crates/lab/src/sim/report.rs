@@ -140,6 +140,14 @@ impl fmt::Display for SimReport {
              {fences} fences; {journal_needless} changes needed no record, {journal_refused} found \
              no room, {journal_unsaid} failed for that; {held_up} starts held up"
         )?;
+        let Self { journal_writes, journal_failures, journal_losses, .. } = self;
+        let Self { journal_alone, journal_rewritten, restored_extents, .. } = self;
+        writeln!(
+            f,
+            "journal devices: {journal_writes} writes, {journal_failures} journals failed; \
+             mirrors: {journal_losses} devices lost, {journal_alone} starts with one, \
+             {journal_rewritten} rewritten; {restored_extents} extents restored"
+        )?;
         let Self { damaged_lines, lost_sectors, regained_sectors, .. } = self;
         let VolumeCounters { corrected_lines, refetched_lines, lost_lines, .. } = self.counters;
         writeln!(

@@ -1,325 +1,389 @@
 //! The simulated machine: the environment of the dispatchers.
 //!
-//! It owns the shards with their tables and pools, the disks, the clock, the oracle of each volume,
-//! and everything in flight. It is the [`Host`] of the dispatchers, which the driver keeps beside
-//! it. `device.rs` has the I/Os, `answers.rs` the checks of answers.
+//! It composes the parts of the machine, which own their state, with the shards: the device with
+//! the disks, the journal, the UPS, the integrity of the pool, the requests in flight, and what is
+//! expected of all of them. It is the [`Host`] of the dispatchers, which the driver keeps beside
+//! it. A method is here only if it concerns several parts.
 
-use super::answers::{HeldReply, PendingRequest};
-use super::clients::Staging;
-use super::damage::{DamagePlan, Lost, Seals};
-use super::device::{Device, FlushJob};
-use super::disk::Disk;
+use super::SimOptions;
+use super::device::Device;
+use super::device::disk::sectors_of;
+use super::expected::Expected;
+use super::integrity::{Integrity, check_verified};
 use super::journal::Journal;
-use super::kept::PoolSnapshot;
-use super::order::History;
+use super::kill::Kill;
 use super::plan::Plan;
 use super::power::Power;
-use super::queue::{Event, Queue};
-use super::{SimOptions, SimReport};
+use super::requests::{PendingRequest, Requests};
+use super::run::{Event, Run};
+use super::volume::Volume;
 use crate::harness::Sabotage;
-use crate::harness::dice::{Dice, Ppm};
+use crate::harness::dice::Dice;
 use crate::harness::io::Io;
 use crate::harness::memory::Memory;
-use crate::harness::oracle::Oracle;
+use crate::harness::oracle::{POISON, Promise};
 use crate::harness::shard::{PooledShard, VolumeSetup};
-use crate::harness::slab::Slab;
-use forebay_ecc::Code;
 use forebay_engine::{
-    Answer, Elevator, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Protection,
-    Shard,
+    Answer, Elevator, IoAction, IoId, LineKey, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId,
+    Protection, Shard,
 };
+use forebay_journal::Source;
 use forebay_types::{
-    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
+    ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, Stripes, VolumeId,
 };
-use forebay_volume::{Admission, BlockOwners, Host, JobId, Order, Reply, Streams};
-use std::collections::BTreeSet;
+use forebay_volume::{
+    Admission, Host, JobId, Order, Reply, Request, RequestKind, Streams, shard_of,
+};
 use std::sync::Arc;
-
-/// The probability that a planted bug takes effect at an opportunity.
-const STRIKES: Ppm = 100_000;
 
 /// The token of a request whose answer is not used.
 const NOBODY: u32 = u32::MAX;
 
-#[derive(Clone, Debug)]
-pub(crate) struct Violation {
-    pub message: String,
-    /// Volume and sector, if it concerns one.
-    pub place: Option<(u16, u64)>,
-}
-
-/// An event, logged for the report of a failure.
-#[derive(Debug)]
-pub(crate) struct LoggedEvent {
-    pub time_us: u64,
-    pub volume: u16,
-    /// Empty if the event concerns the whole volume.
-    pub range: ByteRange,
-    pub text: String,
-}
-
-/// One volume and its disk.
-pub(crate) struct VolumeState {
-    pub sectors: u64,
-    pub mode: Mode,
-    /// The moment up to which the volume was in write-back for certain, if it no longer is.
-    pub write_back_until: u32,
-    /// Its lines were dropped when it became bypassed, and it still is.
-    pub is_emptied: bool,
-    pub disk: Disk,
-    /// The transfers that own blocks of the disk.
-    pub owners: BlockOwners<u32>,
-    pub oracle: Oracle,
-    pub streams: Option<Streams>,
-    pub journal: bool,
-    pub lost: Lost,
-    /// Lost sectors that the journal no longer has either.
-    pub unrecoverable: BTreeSet<u64>,
-    /// Epochs and history of an ordered volume.
-    pub order: Option<(Arc<Order>, History)>,
-}
-
 pub(crate) struct World {
-    pub plan: Plan,
-    pub dice: Dice,
-    pub now_us: u64,
-    /// The oracle's time: advances with each submission and each answer.
-    pub moment: u32,
-    /// The turn: I/Os started in the same turn are coalesced.
-    pub turn: u64,
-    pub queue: Queue,
+    pub run: Run,
     pub shards: Vec<PooledShard>,
-    /// The seals of each shard's lines.
-    pub seals: Vec<Seals>,
-    pub volumes: Vec<VolumeState>,
+    pub volumes: Vec<Volume>,
     pub device: Device,
-    pub journal: Option<Journal>,
+    pub journal: Journal,
     pub power: Power,
-    pub requests: Slab<PendingRequest>,
-    pub held: Slab<HeldReply>,
-    /// Payloads that are being received into the pool.
-    pub staging: Slab<Staging>,
+    pub integrity: Integrity,
+    pub requests: Requests,
+    pub expected: Expected,
+    pub kill: Kill,
     /// The worker of the current call.
     pub worker: u8,
-    /// Damage has a generator of its own, so that seeds keep their machines without it.
-    pub damage: DamagePlan,
-    pub damage_dice: Dice,
-    pub code: Code,
-    /// A generator for checks, which must not affect the run.
-    pub check_dice: Dice,
-    pub sabotage: Option<Sabotage>,
-    sabotage_dice: Dice,
-    pub violation: Option<Violation>,
-    pub event_log: Option<Vec<LoggedEvent>>,
-    pub report: SimReport,
-    pub flushes: Slab<FlushJob>,
-    /// I/Os ended since the last answer.
-    pub events_since_answer: u64,
-    /// A process is recovering. Nothing is damaged meanwhile, because restored data is not restored
-    /// again.
-    pub is_recovering: bool,
-    /// Calls of shards; some are checked for unverified changes.
-    pub calls: u64,
-    /// The result of the last restore request.
-    pub restored: Option<IoResult>,
-    pub answered_us: u64,
-    /// Sectors to be copied until a scheduled kill.
-    pub kill_in: Option<u64>,
-    pub killed_pool: Option<PoolSnapshot>,
     #[cfg(feature = "sabotage")]
     planted: Option<forebay_engine::PlantedBug>,
 }
 
 impl World {
-    pub(crate) fn new(plan: Plan, dice: Dice, options: &SimOptions) -> Self {
-        let seed = options.seed;
-        let mut damage_dice = Dice::new(seed.rotate_left(32) ^ 0xecc);
+    pub(crate) fn new(plan: Plan, mut dice: Dice, options: &SimOptions) -> Self {
         let mut world = Self {
-            dice,
-            now_us: 0,
-            moment: 1,
-            turn: 1,
-            queue: Queue::default(),
             shards: Vec::new(),
-            seals: Vec::new(),
-            volumes: Vec::new(),
-            device: Device::default(),
-            journal: None,
+            volumes: plan.volumes.iter().map(Volume::new).collect(),
+            device: Device::new(&plan, &mut dice),
+            journal: Journal::new(&plan),
             power: Power::new(plan.volumes.len()),
-            requests: Slab::default(),
-            held: Slab::default(),
-            staging: Slab::default(),
+            integrity: Integrity::new(options.seed),
+            requests: Requests::default(),
+            expected: Expected::new(&plan, options.seed),
+            kill: Kill::default(),
             worker: 0,
-            damage: DamagePlan::draw(&mut damage_dice),
-            damage_dice,
-            code: Code::detect(),
-            check_dice: Dice::new(seed.rotate_left(16) ^ 0x0def),
-            sabotage: options.sabotage,
-            sabotage_dice: Dice::new(!seed),
-            violation: None,
-            event_log: None,
-            report: SimReport { seed, ..SimReport::default() },
-            flushes: Slab::default(),
-            events_since_answer: 0,
-            is_recovering: false,
-            calls: 0,
-            restored: None,
-            answered_us: 0,
-            kill_in: None,
-            killed_pool: None,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
-            plan,
+            run: Run::new(plan, dice, options),
         };
-        world.make_volumes();
-        world.make_journal();
         world.start_process();
         world
     }
 
-    fn make_volumes(&mut self) {
-        for (at, plan) in self.plan.volumes.iter().enumerate() {
-            let behind = self.plan.device.write_behind;
-            let mut disk = Disk::new(at as u16, plan.sectors, plan.block_sectors, behind);
-            for _ in 0..self.plan.device.bad_sectors {
-                let sector = self.dice.below(plan.sectors);
-                let kind = self.dice.below(3);
-                disk.damage(sector, kind != 0, kind != 1);
-            }
-            self.volumes.push(VolumeState {
-                sectors: plan.sectors,
-                mode: plan.mode,
-                write_back_until: 0,
-                is_emptied: false,
-                disk,
-                owners: BlockOwners::default(),
-                oracle: Oracle::new(at as u16, plan.sectors, !plan.journal && !plan.ups),
-                streams: None,
-                journal: plan.journal,
-                lost: Lost::default(),
-                unrecoverable: BTreeSet::new(),
-                order: None,
-            });
-        }
-    }
-
     /// Creates empty shards over the current disks.
     pub(crate) fn start_process(&mut self) {
-        let lines = self.plan.lines_per_shard;
-        self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
-        let (policy, config) = (self.plan.policy, self.plan.config);
+        let lines = self.run.plan.lines_per_shard;
+        self.expected.losses.end_all();
+        let (policy, config) = (self.run.plan.policy, self.run.plan.config);
         let shard = |_| PooledShard::new(lines, policy.build(lines), config);
-        self.shards = (0..self.plan.shards).map(shard).collect();
+        self.shards = (0..self.run.plan.shards).map(shard).collect();
         self.add_volumes();
         self.make_streams();
     }
 
     /// Adds the volumes to new shards. Ordered volumes begin without epochs.
     pub(crate) fn add_volumes(&mut self) {
-        for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
-            volume.order = plan.ordered.then(Default::default);
+        for (volume, plan) in self.volumes.iter_mut().zip(&self.run.plan.volumes) {
+            volume.start_order(plan);
         }
-        self.seals = self.shards.iter().map(|_| Seals::default()).collect();
-        let setups: Vec<VolumeSetup> = (0..self.volumes.len()).map(|at| self.setup(at)).collect();
+        self.expected.start_histories(&self.run.plan);
+        self.integrity.start_shards(self.shards.len());
+        let volumes = self.run.plan.volume_ids();
+        let setups: Vec<VolumeSetup> = volumes.into_iter().map(|id| self.setup(id)).collect();
         for at in 0..self.shards.len() {
             let shard = &mut self.shards[at].shard;
-            shard.set_parity(self.damage.parity);
+            shard.set_parity(self.integrity.parity());
             setups.iter().for_each(|setup| setup.add_to(shard, at));
             self.plant(at);
         }
     }
 
-    fn setup(&self, at: usize) -> VolumeSetup {
-        let (id, plan, state) = (VolumeId(at as u16), &self.plan.volumes[at], &self.volumes[at]);
+    fn setup(&self, id: VolumeId) -> VolumeSetup {
+        let plan = self.run.plan.volume(id);
         VolumeSetup {
-            mode: state.mode,
+            mode: self.volumes[usize::from(id.0)].mode(),
             // One stripe, if the disk has stripes.
-            elevator: Some(Elevator::new(self.plan.shards, plan.stripes.width())),
+            elevator: Some(Elevator::new(self.run.plan.shards, plan.stripes.width())),
             gather_below: Some(plan.gather_below()),
-            protection: match self.has_journal(id) {
+            protection: match self.journal.has(id) {
                 true => Protection::Journal,
-                false if self.has_ups(id) => Protection::Power,
+                false if plan.ups => Protection::Power,
                 false => Protection::None,
             },
             is_ordered: plan.ordered,
-            ..VolumeSetup::write_back(id, state.sectors * SECTOR_BYTES, plan.stripes)
+            ..VolumeSetup::write_back(id, plan.bytes(), plan.stripes)
         }
     }
 
     #[cfg(feature = "sabotage")]
-    pub(crate) fn plant(&mut self, shard: usize) {
+    fn plant(&mut self, shard: usize) {
         if let Some(bug) = self.planted {
             self.shards[shard].shard.plant(bug);
         }
     }
 
     #[cfg(not(feature = "sabotage"))]
-    pub(crate) const fn plant(&mut self, _: usize) {}
+    const fn plant(&mut self, _: usize) {}
 
     pub(crate) fn make_streams(&mut self) {
-        let lines = self.plan.lines_per_shard;
-        let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
-        for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
-            let streams = || Streams::new(plan.sectors * SECTOR_BYTES, pool_bytes);
-            volume.streams = plan.streams.then(streams);
+        let lines = self.run.plan.lines_per_shard;
+        let pool_bytes = (lines * self.run.plan.shards) as u64 * LINE_BYTES;
+        for (volume, plan) in self.volumes.iter_mut().zip(&self.run.plan.volumes) {
+            volume.streams = plan.streams.then(|| Streams::new(plan.bytes(), pool_bytes));
         }
+    }
+
+    /// The end of a process, with its pool or without. Returns the requests that will not be
+    /// answered.
+    pub(crate) fn end_process(&mut self) -> Vec<PendingRequest> {
+        self.kill.cancel();
+        self.collect_counters();
+        self.device.abort(&mut self.run);
+        self.expected.faults.end_operations();
+        self.run.clear_events();
+        self.volumes.iter_mut().for_each(Volume::end_process);
+        self.requests.end_process()
     }
 
     /// Adds the counters of the shards to the report, before the shards are dropped.
     pub(crate) fn collect_counters(&mut self) {
         for shard in &self.shards {
-            for volume in 0..self.volumes.len() {
-                let volume = shard.shard.volume(VolumeId(volume as u16));
-                self.report.counters.add(volume.counters());
+            for volume in self.run.plan.volume_ids() {
+                let volume = shard.shard.volume(volume);
+                self.run.report.counters.add(volume.counters());
             }
-            self.report.evicted_lines += shard.shard.usage().evicted_lines;
+            self.run.report.evicted_lines += shard.shard.usage().evicted_lines;
         }
     }
 
-    /// Records a broken guarantee; the first one counts.
-    pub(crate) fn violate(&mut self, place: Option<(u16, u64)>, message: String) {
-        if self.violation.is_none() {
-            self.violation = Some(Violation { message, place });
+    /// A bypassed volume keeps only lines that are dirty or in use.
+    pub(crate) fn check_bypassed(&mut self) {
+        for id in self.run.plan.volume_ids() {
+            let is_left = |shard: &PooledShard| {
+                let shard = &shard.shard;
+                shard.has_volume(id)
+                    && shard.volume(id).dirty_lines() == 0
+                    && shard.volume(id).operations() == 0
+                    && shard.slots().resident_lines(id) > 0
+            };
+            let volume = &self.volumes[usize::from(id.0)];
+            if volume.is_emptied() && self.shards.iter().any(is_left) {
+                let message = format!("volume {} is bypassed and keeps clean lines", id.0);
+                self.run.violate(None, message);
+            }
         }
     }
 
-    /// Logs an event, if events are logged.
-    pub(crate) fn log_event(
-        &mut self,
-        volume: u16,
-        range: ByteRange,
-        text: impl FnOnce() -> String,
-    ) {
-        if let Some(notes) = &mut self.event_log {
-            let (time_us, text) = (self.now_us, text());
-            notes.push(LoggedEvent { time_us, volume, range, text });
+    /// Checks the invariants that hold between any two events.
+    pub(crate) fn self_check(&mut self) {
+        self.shards.iter().for_each(|shard| shard.shard.self_check());
+        self.journal.self_check();
+        self.integrity.check_seals(&mut self.run, &mut self.shards);
+        self.expected.check_write_order(&mut self.run, &self.device);
+        self.check_bypassed();
+    }
+
+    fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+        if self.kill.is_dead() {
+            return;
+        }
+        let (run, one) = (&mut self.run, &mut self.shards[shard]);
+        if let MemoryStep::Verify { seal, kept } = step {
+            let (integrity, expected) = (&mut self.integrity, &mut self.expected);
+            return integrity.verify_before_change(run, expected, shard, one, &seal, kept);
+        }
+        let cut = self.kill.cut(step);
+        let step = cut.map_or(step, |(step, ..)| step);
+        if !Sabotage::skipping_step(&step).is_some_and(|bug| run.strikes(bug)) {
+            one.apply_step(step, payload);
+        }
+        if let Some((_, slot, torn)) = cut {
+            if run.dice.chance(500_000) {
+                one.set_stamp(slot, torn, POISON);
+            }
+            self.kill.kill(&self.shards);
         }
     }
 
-    /// Whether the planted bug takes effect at this opportunity.
-    pub(crate) fn strikes(&mut self, bug: Sabotage) -> bool {
-        self.sabotage == Some(bug) && self.sabotage_dice.chance(STRIKES)
+    /// Accepts an I/O of a shard.
+    ///
+    /// Checked for each: it lies inside its volume; its memory covers it exactly; a client wrote
+    /// its data to that very sector.
+    fn take_io(&mut self, mut io: Io) {
+        let Self { run, shards, expected, .. } = self;
+        if !io.is_valid(run.plan.volume(io.action.volume).bytes()) {
+            let action = &io.action;
+            run.violate(None, format!("an I/O exceeds its volume or memory: {action:?}"));
+            return;
+        }
+        if io.is_write() {
+            if !self.integrity.verify_destage(run, expected, &mut shards[io.shard], &io) {
+                // Its data is lost.
+                io.result = Err(IoError::Io);
+            }
+            io.stamps = io.current_stamps(shards);
+            if io.result.is_ok() {
+                expected.check_write(run, &io);
+            }
+        }
+        self.device.start_io(run, io);
     }
 
-    /// The same, with effect at every opportunity.
-    pub(crate) fn strikes_always(&self, bug: Sabotage) -> bool {
-        self.sabotage == Some(bug)
+    /// Sends the I/Os that the last call has started.
+    pub(crate) fn send_ios(&mut self) {
+        self.journal.pump(&mut self.run);
+        self.device.send_ios(&mut self.run);
+    }
+
+    /// Ends a step of a transfer. Returns the results of its I/Os for the dispatcher if it was the
+    /// last one.
+    pub(crate) fn end_step(&mut self, transfer: u32) -> Vec<(usize, IoId, IoResult)> {
+        let faults = &mut self.expected.faults;
+        self.device.end_step(&mut self.run, &mut self.shards, faults, transfer)
+    }
+
+    /// Records the submission of a request. Returns its token and the version of its content.
+    pub(crate) fn register(&mut self, client: u16, request: Request) -> (u32, u32) {
+        self.requests.submit(&mut self.run, &mut self.expected, client, request)
+    }
+
+    fn take_reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
+        let Self { run, shards, expected, power, requests, journal, .. } = self;
+        let Some(pending) = requests.answer(run, token) else {
+            run.violate(None, "a request was answered twice".into());
+            return;
+        };
+        let Request { volume, kind, range } = pending.request;
+        let result = power.unless_halted(run, pending.request, reply.result);
+        let (moment, reply) = (run.moment(), Reply { result, ..reply });
+        run.log_event(volume.0, range, || {
+            format!("{moment}: {kind:?} {range} version {} answered: {result:?}", pending.version)
+        });
+        if result == Err(IoError::Shutdown) && power.is_halted() {
+            run.report.halted += 1;
+        } else if result.is_err() {
+            run.report.errors += 1;
+            check_error(run, expected, &pending, &reply);
+            expected.faults.prune(|| requests.oldest().unwrap_or(moment));
+        }
+        if result.is_ok() {
+            expected.acknowledge(run, &pending);
+        }
+        let think_us = run.dice.range(0, run.plan.think_us_max);
+        run.schedule(think_us, Event::Client(pending.client));
+        requests.end_restore(&pending, result);
+        match kind {
+            RequestKind::Read if result.is_ok() => {
+                requests.take_bytes(run, shards, expected, pending, reply);
+            }
+            RequestKind::Flush if result.is_ok() => power.end_flush(run, expected, &pending),
+            RequestKind::Destage if result.is_ok() => expected.flush(volume, pending.submitted),
+            RequestKind::Checkpoint => {
+                journal.destaged(run, shards, &pending, result);
+                power.end_drain(run, expected, &pending, result);
+            }
+            RequestKind::Sync => {
+                journal.disk_flushed(run, volume, result);
+                power.end_drain(run, expected, &pending, result);
+            }
+            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
+            RequestKind::Restore
+            | RequestKind::RestoreZero { .. }
+            | RequestKind::Record
+            | RequestKind::Destage => {}
+            _ => self.end_change(&pending, result),
+        }
+    }
+
+    /// Handles the answer to a write or erase: its guarantee applies from now on.
+    fn end_change(&mut self, pending: &PendingRequest, result: IoResult) {
+        let Request { volume, kind, .. } = pending.request;
+        let (plan, state) = (self.run.plan.volume(volume), &self.volumes[usize::from(volume.0)]);
+        let ack = plan.journal && self.journal.keeps_each_write();
+        let promise = match kind {
+            _ if plan.ups => self.power.promise(&self.run, pending, state),
+            RequestKind::Write { fua: false }
+                if state.is_through_since(pending.submitted) && !ack =>
+            {
+                Promise::OnDisk
+            }
+            kind => Promise::of(kind, plan.journal, ack),
+        };
+        self.expected.end_change(&self.run, pending, result.is_ok().then_some(promise));
+    }
+
+    /// Restores data that is lost in the pool from the journal, when everything is recorded.
+    pub(crate) fn restore_lost(&mut self) {
+        let volumes = self.run.plan.volume_ids();
+        let is_lost = |volume: &VolumeId| {
+            self.run.plan.volume(*volume).journal && self.expected.losses.any_in(*volume, None)
+        };
+        let any = volumes.iter().any(is_lost);
+        if !any || !self.journal.is_settled() || !self.run.dice.chance(200_000) {
+            return;
+        }
+        let Some(found) = self.journal.read_log() else { return };
+        for volume in volumes {
+            for (extent, stamps) in self.journal.image(&found, volume) {
+                if extent.source == Source::Discard || !self.expected.losses.any_in(volume, None) {
+                    continue;
+                }
+                for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
+                    self.restore_sector(volume, sector, stamp);
+                }
+            }
+        }
+    }
+
+    fn restore_sector(&mut self, volume: VolumeId, sector: u64, stamp: u64) {
+        if self.expected.losses.is_unrecoverable(volume, sector) {
+            return;
+        }
+        let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
+        let key = LineKey::new(volume, sector / u64::from(SECTORS_PER_LINE));
+        let shard = shard_of(volume, self.stripes_of(volume), range.offset, self.shards.len());
+        let bit = 1 << (sector % u64::from(SECTORS_PER_LINE));
+        let one = &mut self.shards[shard];
+        if one.shard.slots().line(key).lost() & bit == 0 {
+            return;
+        }
+        let Some(slot) = one.shard.idle_slot_of(key) else { return };
+        one.set_stamp(slot, (range.offset - key.offset()) as u32, stamp);
+        one.shard.regained(key, bit);
+        let run = &mut self.run;
+        run.log_event(volume.0, range, || "restored from the journal".into());
+        run.report.regained_sectors += 1;
+        let moment = run.next_moment();
+        self.expected.end_loss(run, volume, range, moment);
     }
 
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
-        self.plan.volumes[usize::from(volume.0)].stripes
+        self.run.plan.volume(volume).stripes
     }
+}
 
-    pub(crate) fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
-        if self.is_dead() || self.is_killed_in(shard, step, payload) {
-            return;
-        }
-        if let MemoryStep::Verify { seal, kept } = step {
-            return self.verify_before_change(shard, &seal, kept);
-        }
-        if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
-            self.shards[shard].apply_step(step, payload);
-        }
+/// A request may fail only because of a fault, and then its answer has no bytes.
+fn check_error(
+    run: &mut Run,
+    expected: &Expected,
+    pending: &PendingRequest,
+    reply: &Reply<'_, Memory>,
+) {
+    let Request { volume, kind, range } = pending.request;
+    let place = Some((volume.0, range.offset / SECTOR_BYTES));
+    if !expected.permits_failure(&run.plan, pending) {
+        let message = format!("{kind:?} {range} failed without a fault: {:?}", reply.result);
+        run.violate(place, message);
+    }
+    if !reply.segments.is_empty() {
+        run.violate(place, format!("{kind:?} {range} failed, but its answer has bytes"));
     }
 }
 
@@ -337,15 +401,15 @@ impl Host for World {
     }
 
     fn block_bytes(&mut self, volume: VolumeId) -> u64 {
-        self.plan.volumes[usize::from(volume.0)].block_sectors * SECTOR_BYTES
+        self.run.plan.volume(volume).block_bytes()
     }
 
     fn now_ms(&self) -> u64 {
-        self.now_us / 1000
+        self.run.now_us() / 1000
     }
 
     fn turn(&self) -> u64 {
-        if self.plan.merge { self.turn } else { 0 }
+        if self.run.plan.merge { self.device.turn() } else { 0 }
     }
 
     fn call<R>(
@@ -355,23 +419,22 @@ impl Host for World {
         out: &mut Outbox,
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
-        let sealed = self.sealed_lines(shard);
+        let sealed = self.integrity.sealed_lines(&self.shards[shard]);
         let result = call(&mut self.shards[shard].shard, out);
-        self.check_verified(shard, &sealed, &out.memory);
+        check_verified(&mut self.run, &self.shards[shard], &sealed, &out.memory);
         for at in 0..out.memory.len() {
             self.apply_step(shard, out.memory[at], payload);
         }
         out.memory.clear();
         self.shards[shard].shard.finish_call();
-        if self.is_dead() {
+        if self.kill.is_dead() {
             out.notes.clear();
         }
-        for at in 0..out.notes.len() {
-            let note = out.notes[at].clone();
-            let answer = self.take_note(shard, note, payload);
+        for note in out.notes.drain(..) {
+            let (run, faults) = (&mut self.run, &mut self.expected.faults);
+            let answer = self.journal.take_note(run, faults, &self.shards[shard], &note, payload);
             out.answers.extend(answer);
         }
-        out.notes.clear();
         result
     }
 
@@ -383,7 +446,7 @@ impl Host for World {
     }
 
     fn start_io(&mut self, shard: usize, io: IoAction, memory: Option<(&Memory, u64)>) {
-        if self.is_dead() {
+        if self.kill.is_dead() {
             return;
         }
         let memory = memory.map(|(memory, base)| (memory.clone(), base));
@@ -392,35 +455,32 @@ impl Host for World {
     }
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
-        if !self.is_dead() {
-            self.start_flush(volume, job);
+        if !self.kill.is_dead() {
+            self.device.start_flush(&mut self.run, self.worker, volume, job);
         }
     }
 
     fn protection(&mut self, volume: VolumeId) -> Protection {
-        match self.has_journal(volume) {
+        match self.journal.has(volume) {
             true => Protection::Journal,
-            false if self.has_ups(volume) && self.power.gate.is_open() => Protection::Power,
+            false if self.run.plan.volume(volume).ups && self.power.is_safe() => Protection::Power,
             false => Protection::None,
         }
     }
 
     fn admit_erase(&mut self, part: &Part) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
-        let Some(number) = journal.number(part.volume) else { return true };
-        journal.log.admit_erase(number, part.id)
+        self.journal.admit_erase(part)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        match self.has_ups(part.volume) {
-            true => self.admit_by_power(part),
-            false => self.admit_to_journal(part, fua),
+        match self.run.plan.volume(part.volume).ups {
+            true => self.power.admit(part),
+            false => self.journal.admit(part, fua),
         }
     }
 
     fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
-        let order = self.volumes[usize::from(volume.0)].order.as_ref();
-        order.map(|(order, _)| Arc::clone(order))
+        self.volumes[usize::from(volume.0)].order()
     }
 
     fn internal_token(&mut self) -> u32 {
@@ -428,38 +488,37 @@ impl Host for World {
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
-        self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
+        self.journal.withdraw();
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
-        let volume = &self.volumes[usize::from(volume.0)];
-        if volume.unrecoverable.iter().any(|sector| volume.lost.contains_key(sector)) {
+        if self.expected.losses.any_unrecoverable(volume) {
             return Err(IoError::Io);
         }
-        if self.strikes_always(Sabotage::IgnoreBarrier) {
+        if self.run.strikes_always(Sabotage::IgnoreBarrier) {
             return Ok(true);
         }
-        self.journal.as_mut().expect("the volume has one").log.barrier(part)
+        self.journal.barrier(part)
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
-        if !self.is_dead() && token != NOBODY {
+        if !self.kill.is_dead() && token != NOBODY {
             self.take_reply(token, reply);
         }
     }
 
     fn forward(&mut self, worker: u8, answer: Answer) {
-        if self.is_dead() {
+        if self.kill.is_dead() {
             return;
         }
         let retry = matches!(answer.outcome, Outcome::Retry(_));
-        if retry && self.strikes(Sabotage::DropRetry) {
+        if retry && self.run.strikes(Sabotage::DropRetry) {
             return;
         }
-        let time = self.now_us + self.dice.range(0, self.plan.forward_us_max);
-        self.queue.push(time, Event::Answer(worker, answer));
-        if self.strikes(Sabotage::AnswerTwice) {
-            self.queue.push(time, Event::Answer(worker, answer));
+        let delay_us = self.run.dice.range(0, self.run.plan.forward_us_max);
+        self.run.schedule(delay_us, Event::Answer(worker, answer));
+        if self.run.strikes(Sabotage::AnswerTwice) {
+            self.run.schedule(delay_us, Event::Answer(worker, answer));
         }
     }
 

@@ -6,17 +6,22 @@
 //! takes time of its own, so that other transfers interleave. The members of a failed coalesced
 //! transfer are retried one by one.
 //!
+//! Checked for each transfer: no other one in flight changes the same sectors, and its memory does
+//! not change while it is in flight.
+//!
 //! The disk executes a step at its beginning, at its end, or one half at each. Units of 512 or 4096
 //! bytes are atomic, and nothing larger is.
 
 use super::disk::sectors_of;
-use super::queue::Event;
-use super::world::World;
+use super::{Device, draw_latency};
 use crate::harness::Sabotage;
 use crate::harness::io::Io;
 use crate::harness::oracle::{POISON, ZERO, stamp};
+use crate::harness::shard::PooledShard;
+use crate::sim::faults::Faults;
+use crate::sim::run::{Event, Run};
 use forebay_engine::{IoId, IoVerb};
-use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
+use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{BlockPlan, BlockStep, Claim};
 
 /// Probabilities that a unit of a failed change has been changed.
@@ -34,7 +39,7 @@ enum When {
 }
 
 /// A transfer in flight.
-pub(crate) struct Transfer {
+pub(super) struct Transfer {
     pub ios: Vec<Io>,
     /// The blocks that it changes; `None` for a read.
     claim: Option<Claim>,
@@ -55,8 +60,8 @@ fn span_of(ios: &[Io]) -> ByteRange {
 }
 
 impl Transfer {
-    fn volume(&self) -> usize {
-        usize::from(self.ios[0].action.volume.0)
+    fn volume(&self) -> VolumeId {
+        self.ios[0].action.volume
     }
 
     fn verb(&self) -> IoVerb {
@@ -103,30 +108,26 @@ impl Transfer {
     }
 }
 
-impl World {
-    fn block_bytes_of(&self, volume: usize) -> u64 {
-        self.plan.volumes[volume].block_sectors * SECTOR_BYTES
-    }
-
+impl Device {
     /// Starts a transfer of coalesced I/Os.
-    pub(crate) fn send_transfer(&mut self, ios: Vec<Io>) {
+    pub(super) fn send_transfer(&mut self, run: &mut Run, ios: Vec<Io>) {
         for io in &ios {
-            if self.device.ios().any(|other| io.conflicts_with(other)) {
+            if self.ios().any(|other| io.conflicts_with(other)) {
                 let range = io.action.range;
                 let place = Some((io.action.volume.0, range.offset / SECTOR_BYTES));
-                self.violate(place, format!("two I/Os in flight change the same sectors: {range}"));
+                run.violate(place, format!("two I/Os in flight change the same sectors: {range}"));
                 return;
             }
         }
-        let volume = usize::from(ios[0].action.volume.0);
-        let block_bytes = self.block_bytes_of(volume);
+        let volume = ios[0].action.volume;
+        let block_bytes = run.plan.volume(volume).block_bytes();
         let verb = ios[0].action.verb;
         let ranges = ios.iter().map(|io| io.action.range);
         let claim = (verb != IoVerb::Read).then(|| Claim::new(ranges, block_bytes));
         // Some memory is unsuitable for direct I/O.
         let fits = block_bytes == SECTOR_BYTES
             || matches!(verb, IoVerb::Zero { .. } | IoVerb::Discard)
-            || self.dice.chance(900_000);
+            || run.dice.chance(900_000);
         let plan = match &claim {
             Some(claim) => BlockPlan::of_change(claim, verb, block_bytes, fits),
             None => BlockPlan::of_read(span_of(&ios), block_bytes, fits),
@@ -142,19 +143,19 @@ impl World {
             when: When::Late,
             result: Ok(()),
         };
-        let shares = self.strikes_always(Sabotage::ShareBlocks);
+        let shares = run.strikes_always(Sabotage::ShareBlocks);
         transfer.claim = transfer.claim.filter(|_| !shares);
-        let at = self.device.transfers.insert(transfer);
-        let transfer = self.device.transfers.get_mut(at);
-        let owners = &mut self.volumes[volume].owners;
+        let at = self.transfers.insert(transfer);
+        let transfer = self.transfers.get_mut(at);
+        let owners = &mut self.owners[usize::from(volume.0)];
         transfer.is_waiting = transfer.claim.as_ref().is_some_and(|claim| !owners.start(claim, at));
         if !transfer.is_waiting {
-            self.begin_step(at);
+            self.begin_step(run, at);
         }
     }
 
-    fn begin_step(&mut self, at: u32) {
-        let transfer = self.device.transfers.get_mut(at);
+    fn begin_step(&mut self, run: &mut Run, at: u32) {
+        let transfer = self.transfers.get_mut(at);
         transfer.is_waiting = false;
         let steps = transfer.plan.as_ref().map_or(&[][..], |plan| &plan.steps);
         if steps.get(transfer.step) == Some(&BlockStep::Apply) {
@@ -164,47 +165,54 @@ impl World {
         let (verb, range) = transfer.current_step();
         let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let volume = transfer.volume();
-        let block_sectors = self.plan.volumes[volume].block_sectors;
+        let block_sectors = run.plan.volume(volume).block_sectors;
         let sectors = sectors_of(range);
         if !(sectors.start | sectors.end).is_multiple_of(block_sectors) {
-            let place = Some((volume as u16, sectors.start));
-            self.violate(place, format!("{verb:?} of partial blocks: {range}"));
+            let place = Some((volume.0, sectors.start));
+            run.violate(place, format!("{verb:?} of partial blocks: {range}"));
         }
-        let when = match self.dice.below(4) {
+        let when = match run.dice.below(4) {
             0 | 1 => When::Early,
             2 if block_sectors > 1 => When::Split,
             _ => When::Late,
         };
-        let result = if refused { Err(IoError::Io) } else { self.draw_result(volume, verb, range) };
-        let transfer = self.device.transfers.get_mut(at);
+        let result =
+            if refused { Err(IoError::Io) } else { self.draw_result(run, volume, verb, range) };
+        let transfer = self.transfers.get_mut(at);
         (transfer.when, transfer.result) = (when, result);
         if !refused && when != When::Late {
-            self.execute_step(at, when == When::Split, true);
+            self.execute_step(run, at, when == When::Split, true);
         }
-        let time_us = self.now_us + self.draw_latency();
-        self.queue.push(time_us, Event::Complete(at));
+        let latency_us = draw_latency(run);
+        run.schedule(latency_us, Event::Complete(at));
     }
 
-    fn draw_result(&mut self, volume: usize, verb: IoVerb, range: ByteRange) -> IoResult {
-        if self.device.healed {
+    fn draw_result(
+        &self,
+        run: &mut Run,
+        volume: VolumeId,
+        verb: IoVerb,
+        range: ByteRange,
+    ) -> IoResult {
+        if run.healed {
             return Ok(());
         }
-        let plan = &self.plan.device;
-        let disk = &self.volumes[volume].disk;
+        let plan = &run.plan.device;
+        let disk = self.disk(volume);
         let (ppm, is_bad) = match verb {
             IoVerb::Read => (plan.read_error, disk.is_bad(range, false)),
             IoVerb::Write { .. } => (plan.write_error, disk.is_bad(range, true)),
             IoVerb::Discard | IoVerb::Zero { .. } => (plan.erase_error, false),
         };
-        if is_bad || self.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
+        if is_bad || run.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
     }
 
     /// Executes the current step, or one half of it, on the disk.
-    fn execute_step(&mut self, at: u32, is_half: bool, is_first: bool) {
-        let transfer = self.device.transfers.remove(at).expect("the transfer is in flight");
+    fn execute_step(&mut self, run: &mut Run, at: u32, is_half: bool, is_first: bool) {
+        let transfer = self.transfers.remove(at).expect("the transfer is in flight");
         let (verb, range) = transfer.current_step();
         let sectors = sectors_of(range);
-        let unit = self.volumes[transfer.volume()].disk.unit();
+        let unit = self.disk(transfer.volume()).unit();
         let middle = (sectors.start + (sectors.end - sectors.start) / 2) / unit * unit;
         let share = match (is_half, is_first) {
             (false, _) => sectors,
@@ -212,39 +220,40 @@ impl World {
             (true, false) => middle..sectors.end,
         };
         let transfer = if verb == IoVerb::Read {
-            self.execute_read(transfer, range, share)
+            self.execute_read(run, transfer, range, share)
         } else {
-            if !Sabotage::losing(verb).is_some_and(|bug| self.strikes(bug)) {
+            if !Sabotage::losing(verb).is_some_and(|bug| run.strikes(bug)) {
                 // A failed change may have been done in part.
                 let is_well = transfer.result.is_ok();
-                let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
-                self.execute_change(&transfer, share, done);
+                let done = if is_well { 1_000_000 } else { run.dice.pick(&PARTIAL) };
+                self.execute_change(run, &transfer, share, done);
             }
             transfer
         };
-        let again = self.device.transfers.insert(transfer);
+        let again = self.transfers.insert(transfer);
         assert!(again == at, "the free number is reused");
     }
 
     /// Reads a share of the current range.
     fn execute_read(
-        &mut self,
+        &self,
+        run: &mut Run,
         mut transfer: Transfer,
         range: ByteRange,
         share: std::ops::Range<u64>,
     ) -> Transfer {
         let volume = transfer.volume();
         let mut from = share.start;
-        if self.strikes(Sabotage::SwapReads) {
-            let other = self.device.ios().find(|other| {
+        if run.strikes(Sabotage::SwapReads) {
+            let other = self.ios().find(|other| {
                 other.action.verb == IoVerb::Read
-                    && usize::from(other.action.volume.0) == volume
+                    && other.action.volume == volume
                     && other.action.range.len / SECTOR_BYTES >= share.end - share.start
             });
             from = other.map_or(from, |other| other.action.range.offset / SECTOR_BYTES);
         }
         let count = (share.end - share.start) as usize;
-        let content = &self.volumes[volume].disk.content()[from as usize..from as usize + count];
+        let content = &self.disk(volume).content()[from as usize..from as usize + count];
         let mut stamps = content.to_vec();
         if transfer.result.is_err() {
             stamps.fill(POISON);
@@ -271,75 +280,93 @@ impl World {
     }
 
     /// Changes each unit of a share of the current range with the probability `done`.
-    fn execute_change(&mut self, transfer: &Transfer, share: std::ops::Range<u64>, done: u32) {
+    fn execute_change(
+        &mut self,
+        run: &mut Run,
+        transfer: &Transfer,
+        share: std::ops::Range<u64>,
+        done: u32,
+    ) {
         let (verb, range) = transfer.current_step();
         let volume = transfer.volume();
         let is_write = matches!(verb, IoVerb::Write { .. });
-        let shift = u64::from(is_write && self.strikes(Sabotage::MisdirectWrite));
-        let torn = is_write && self.strikes(Sabotage::TearWrite);
+        let shift = u64::from(is_write && run.strikes(Sabotage::MisdirectWrite));
+        let torn = is_write && run.strikes(Sabotage::TearWrite);
         let sectors = sectors_of(range);
         let half = sectors.start + (sectors.end - sectors.start).div_ceil(2);
         let content = if is_write { transfer.content(range) } else { Vec::new() };
-        let unit = self.volumes[volume].disk.unit();
+        let disk = self.disk_mut(volume);
+        let (unit, end) = (disk.unit(), disk.content().len() as u64);
         let mut from = share.start;
         while from < share.end {
             let to = ((from / unit + 1) * unit).min(share.end);
-            let is_done = done >= 1_000_000 || self.dice.chance(done);
+            let is_done = done >= 1_000_000 || run.dice.chance(done);
             for sector in (from..to).filter(|&sector| is_done && !(torn && sector >= half)) {
                 let content = match verb {
                     IoVerb::Zero { .. } => ZERO,
-                    IoVerb::Discard => match self.dice.below(4) {
-                        0 => stamp(volume as u16, sector, 0),
+                    IoVerb::Discard => match run.dice.below(4) {
+                        0 => stamp(volume.0, sector, 0),
                         1 => continue,
                         _ => ZERO,
                     },
                     _ => content[(sector - sectors.start) as usize],
                 };
-                let world = &mut self.volumes[volume];
-                if sector + shift < world.sectors {
-                    world.disk.write(sector + shift, content);
+                if sector + shift < end {
+                    disk.write(sector + shift, content);
                 }
             }
-            self.volumes[volume].disk.write_behind(from..to, &mut self.dice);
+            disk.write_behind(from..to, &mut run.dice);
             from = to;
         }
     }
 
     /// Ends a step. After the last step, returns the results for the dispatcher.
-    pub(crate) fn end_step(&mut self, at: u32) -> Vec<(usize, IoId, IoResult)> {
-        let transfer = self.device.transfers.get_mut(at);
+    pub(crate) fn end_step(
+        &mut self,
+        run: &mut Run,
+        shards: &mut [PooledShard],
+        faults: &mut Faults,
+        at: u32,
+    ) -> Vec<(usize, IoId, IoResult)> {
+        let transfer = self.transfers.get_mut(at);
         let (when, result, volume) = (transfer.when, transfer.result, transfer.volume());
         let (verb, range) = transfer.current_step();
         let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let steps = transfer.plan.as_ref().map_or(1, |plan| plan.steps.len());
         let is_last = transfer.step + 1 == steps;
         if !refused && when != When::Early {
-            self.execute_step(at, when == When::Split, false);
+            self.execute_step(run, at, when == When::Split, false);
         }
-        let is_stable = verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
+        let is_stable = verb == IoVerb::Write { fua: true } && !run.strikes(Sabotage::LoseFua);
         if is_stable && result.is_ok() {
-            self.volumes[volume].disk.stabilize(sectors_of(range));
+            self.disk_mut(volume).stabilize(sectors_of(range));
         }
         if result.is_ok() && !is_last {
-            self.device.transfers.get_mut(at).step += 1;
-            self.begin_step(at);
+            self.transfers.get_mut(at).step += 1;
+            self.begin_step(run, at);
             return Vec::new();
         }
-        let transfer = self.device.transfers.remove(at).expect("a transfer ends once");
+        let transfer = self.transfers.remove(at).expect("a transfer ends once");
         if let Some(claim) = &transfer.claim {
             let mut next = Vec::new();
-            self.volumes[volume].owners.end(claim, &mut next);
-            next.into_iter().for_each(|at| self.begin_step(at));
+            self.owners[usize::from(volume.0)].end(claim, &mut next);
+            next.into_iter().for_each(|at| self.begin_step(run, at));
         }
         if result.is_err() && transfer.ios.len() > 1 {
             // One bad sector must not fail the other I/Os.
-            transfer.ios.into_iter().for_each(|io| self.send_transfer(vec![io]));
+            transfer.ios.into_iter().for_each(|io| self.send_transfer(run, vec![io]));
             return Vec::new();
         }
-        self.end_ios(transfer)
+        self.end_ios(run, shards, faults, transfer)
     }
 
-    fn end_ios(&mut self, mut transfer: Transfer) -> Vec<(usize, IoId, IoResult)> {
+    fn end_ios(
+        &self,
+        run: &mut Run,
+        shards: &mut [PooledShard],
+        faults: &mut Faults,
+        mut transfer: Transfer,
+    ) -> Vec<(usize, IoId, IoResult)> {
         let mut ended = Vec::with_capacity(transfer.ios.len());
         if transfer.verb() == IoVerb::Read && transfer.plan.is_some() {
             for at in 0..transfer.ios.len() {
@@ -350,31 +377,33 @@ impl World {
         for io in &transfer.ios {
             let (volume, range) = (io.action.volume.0, io.action.range);
             match io.action.verb {
-                IoVerb::Read => self.fill_memory(io),
-                IoVerb::Write { .. } if io.current_stamps(&self.shards) != io.stamps => {
+                IoVerb::Read => fill_memory(run, shards, io),
+                IoVerb::Write { .. } if io.current_stamps(shards) != io.stamps => {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
                     let message = format!("the memory of a write in flight changed: {range}");
-                    self.violate(place, message);
+                    run.violate(place, message);
                 }
                 _ => {}
             }
             let mut result = transfer.result;
-            self.device.record(io, result, self.moment);
-            self.log_event(volume, range, || {
+            let (shard, id) = (io.shard, io.action.id);
+            let is_last = || !self.ios().any(|io| io.shard == shard && io.action.id == id);
+            faults.end_io(io, result, run.moment(), is_last);
+            run.log_event(volume, range, || {
                 format!("{:?} {range} ends: {result:?}", io.action.verb)
             });
-            if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
+            if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| run.strikes(bug)) {
                 result = Ok(());
             }
-            ended.push((io.shard, io.action.id, result));
+            ended.push((shard, id, result));
         }
         ended
     }
 
     /// Aborts all transfers because the process dies: the current step is done wholly, partly or
     /// not at all.
-    pub(crate) fn abort_transfers(&mut self) {
-        let transfers: Vec<Transfer> = self.device.transfers.drain().collect();
+    pub(super) fn abort_transfers(&mut self, run: &mut Run) {
+        let transfers: Vec<Transfer> = self.transfers.drain().collect();
         for transfer in transfers {
             let (verb, range) = match transfer.is_waiting {
                 true => continue,
@@ -382,10 +411,18 @@ impl World {
             };
             let refused = transfer.ios.iter().any(|io| io.result.is_err());
             if verb != IoVerb::Read && transfer.when != When::Early && !refused {
-                let done = self.dice.pick(&CUT);
-                self.execute_change(&transfer, sectors_of(range), done);
+                let done = run.dice.pick(&CUT);
+                self.execute_change(run, &transfer, sectors_of(range), done);
             }
         }
-        self.volumes.iter_mut().for_each(|volume| volume.owners = Default::default());
+        self.owners.iter_mut().for_each(|owners| *owners = Default::default());
+    }
+}
+
+/// Copies the result of a read to its memory.
+fn fill_memory(run: &mut Run, shards: &mut [PooledShard], io: &Io) {
+    let misplaced = io.has_base() && run.strikes(Sabotage::WrongBase);
+    if !io.fill_memory(shards, misplaced) {
+        run.violate(None, format!("a read exceeds its memory: {:?}", io.action));
     }
 }

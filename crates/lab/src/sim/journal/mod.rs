@@ -1,0 +1,499 @@
+//! The journal of the simulated machine.
+//!
+//! The log is the shipped one, in its shipped format, on a device that tears the write in flight
+//! when power fails. When the journal fails, the machine behaves like the runtime: it writes a
+//! failure mark, which survives everything, so that the records are never used again, and destages
+//! the dirty data.
+
+mod media;
+mod stuck;
+
+use super::device::Device;
+use super::device::disk::sectors_of;
+use super::expected::Expected;
+use super::faults::{FaultKind, Faults};
+use super::plan::{Plan, VolumePlan};
+use super::requests::PendingRequest;
+use super::run::{Event, Run};
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::journal::{LabLog, admit, answer_to_notification, answer_to_record, record};
+use crate::harness::oracle::ZERO;
+use crate::harness::shard::PooledShard;
+use forebay_engine::{Answer, Note, Part, PartId};
+use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
+use forebay_journal::{
+    Extent, Found, Image, Log, LogWrite, Mark, Notification, RecordOutcome, Source,
+};
+use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Admission, worker_of};
+use media::Media;
+use stuck::Stuck;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalPlan {
+    pub segment_bytes: u64,
+    pub segments: u64,
+    pub buffer_bytes: usize,
+    pub buffers: usize,
+    /// Whether each write waits for its record; otherwise only flushes do.
+    pub ack: bool,
+    pub latency_us_max: u64,
+    /// The probability that a write fails, and the journal with it.
+    pub error: Ppm,
+    /// Whether it has two devices; the probabilities that a write fails on one of them, and that
+    /// one is missing at a start.
+    pub mirrored: bool,
+    pub device_error: Ppm,
+    pub missing: Ppm,
+    /// Whether a failed journal is replaced by a new one.
+    pub replaced: bool,
+    /// The probability per tick of a checkpoint that is not necessary.
+    pub checkpoint: Ppm,
+}
+
+impl JournalPlan {
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        let buffer_bytes = dice.pick(&[16 << 10, 64 << 10, 256 << 10]);
+        let segment_bytes = buffer_bytes as u64 * dice.pick(&[1, 2, 8]);
+        Self {
+            segment_bytes,
+            segments: dice.pick(&[8, 16, 64]),
+            buffer_bytes,
+            buffers: dice.pick(&[2, 3, 6]),
+            ack: dice.chance(700_000),
+            latency_us_max: dice.pick(&[0, 100, 5_000]),
+            error: dice.pick(&[0, 0, 0, 500]),
+            mirrored: dice.chance(400_000),
+            device_error: dice.pick(&[0, 1_000, 20_000]),
+            missing: dice.pick(&[0, 400_000]),
+            replaced: dice.chance(500_000),
+            checkpoint: dice.pick(&[0, 20_000, 300_000]),
+        }
+    }
+
+    /// The log of a new journal; `numbers` are those of its devices if it is mirrored.
+    fn format(&self, id: u8, numbers: [u64; 2]) -> LabLog {
+        let geometry = Geometry { segment_bytes: self.segment_bytes, segments: self.segments };
+        let log = Log::format(JournalId([id; 16]), self.size_bytes(), geometry, self.buffers());
+        if self.mirrored { log.mirrored(numbers) } else { log }
+    }
+
+    const fn size_bytes(&self) -> u64 {
+        LOG_OFFSET + self.segment_bytes * self.segments
+    }
+
+    fn buffers(&self) -> Vec<Vec<u8>> {
+        vec![vec![0; self.buffer_bytes]; self.buffers]
+    }
+}
+
+/// A journal, shared by the volumes that have one.
+pub(crate) struct Journal {
+    plan: JournalPlan,
+    /// The sizes of the volumes that it keeps, in bytes.
+    sizes: Vec<Option<u64>>,
+    log: LabLog,
+    media: Media,
+    writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
+    /// The journal's numbers of the volumes.
+    numbers: Vec<Option<u16>>,
+    /// The failure mark: the records must not be used. It survives the process.
+    is_marked: bool,
+    journals_made: u8,
+    /// Volumes with a checkpoint in progress, by their numbers in the journal.
+    checkpoints: Vec<u16>,
+    /// Data that failed checkpoints left dirty, until the journal has retained it.
+    stuck: Vec<Stuck>,
+    /// Volumes whose dirty data has not been destaged since the journal failed.
+    undrained: Vec<VolumeId>,
+    failed_at: u32,
+    /// Power is failing: a failure of the journal would be a second fault.
+    is_spared: bool,
+}
+
+fn identity(volume: usize) -> [u8; 32] {
+    [volume as u8; 32]
+}
+
+impl Journal {
+    /// A new journal, durable on its devices.
+    pub(crate) fn new(machine: &Plan) -> Self {
+        let plan = machine.journal;
+        let size = |volume: &VolumePlan| volume.journal.then_some(volume.bytes());
+        let mut media = Media::new(plan.size_bytes(), plan.mirrored);
+        let mut journal = Self {
+            plan,
+            sizes: machine.volumes.iter().map(size).collect(),
+            log: plan.format(0, media.new_numbers()),
+            media,
+            writing: None,
+            numbers: Vec::new(),
+            is_marked: false,
+            journals_made: 0,
+            checkpoints: Vec::new(),
+            stuck: Vec::new(),
+            undrained: Vec::new(),
+            failed_at: 0,
+            is_spared: false,
+        };
+        journal.attach(true);
+        journal
+    }
+
+    fn attach(&mut self, writes: bool) {
+        let log = &mut self.log;
+        let numbers = self.sizes.iter().enumerate().map(|(volume, size)| {
+            size.map(|size| {
+                let number = log.add_volume("volume", size, identity(volume));
+                number.expect("there are few volumes")
+            })
+        });
+        self.numbers = numbers.collect();
+        let mut notifications = Vec::new();
+        while let Some(write) = self.log.poll_write() {
+            (0..2).for_each(|device| self.media.put(&write, device, &mut |_| writes));
+            self.log.complete(write, Ok(()), &mut notifications);
+        }
+        self.media.record_members(self.log.superblock().members.numbers());
+        assert!(notifications.is_empty());
+    }
+
+    fn number(&self, volume: VolumeId) -> Option<u16> {
+        self.numbers[usize::from(volume.0)]
+    }
+
+    pub(crate) fn has(&self, volume: VolumeId) -> bool {
+        self.number(volume).is_some()
+    }
+
+    /// The volumes that it keeps, with their numbers.
+    fn volumes(&self) -> impl Iterator<Item = (VolumeId, u16)> {
+        let numbers = self.numbers.iter().enumerate();
+        numbers.filter_map(|(at, number)| number.map(|number| (VolumeId(at as u16), number)))
+    }
+
+    /// Whether each write of a volume waits for its record.
+    pub(crate) const fn keeps_each_write(&self) -> bool {
+        self.plan.ack
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        (self.writing.is_none() && self.log.is_idle() || self.log.failed().is_some())
+            && self.checkpoints.is_empty()
+            && self.stuck.is_empty()
+            && self.undrained.is_empty()
+    }
+
+    pub(crate) fn admit(&mut self, part: &Part, fua: bool) -> Admission {
+        let Some(number) = self.number(part.volume) else { return Admission::Free };
+        admit(&mut self.log, number, part, self.plan.ack || fua)
+    }
+
+    /// Whether an erase may begin.
+    pub(crate) fn admit_erase(&mut self, part: &Part) -> bool {
+        let Some(number) = self.number(part.volume) else { return true };
+        self.log.admit_erase(number, part.id)
+    }
+
+    /// Takes back a permit.
+    pub(crate) fn withdraw(&mut self) {
+        self.log.withdraw();
+    }
+
+    /// Whether everything recorded so far is durable; otherwise the part is answered later.
+    pub(crate) fn barrier(&mut self, part: PartId) -> Result<bool, IoError> {
+        self.log.barrier(part)
+    }
+
+    /// Records a note, as the runtime does under the shard's lock.
+    pub(crate) fn take_note(
+        &mut self,
+        run: &mut Run,
+        faults: &mut Faults,
+        one: &PooledShard,
+        note: &Note,
+        payload: &[u8],
+    ) -> Option<Answer> {
+        let Note { part, volume, range, ref kind } = *note;
+        if Sabotage::skipping_note(kind).is_some_and(|bug| run.strikes_always(bug)) {
+            return answer_to_record(part, RecordOutcome::Unneeded);
+        }
+        run.log_event(volume.0, range, || format!("journal: note {kind:?} {range}"));
+        let number = self.number(volume).expect("the volume has a number");
+        let noted = record(&mut self.log, number, note, payload, one);
+        run.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
+        run.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
+        if noted == RecordOutcome::NoSpace {
+            run.report.journal_unsaid += 1;
+            faults.add(run.moment(), volume, FaultKind::NoRoom, range);
+        }
+        answer_to_record(part, noted)
+    }
+
+    /// Starts the next write of the journal.
+    pub(crate) fn pump(&mut self, run: &mut Run) {
+        let skips_record = run.strikes_always(Sabotage::SkipMemberRecord);
+        if self.writing.is_some() {
+            return;
+        }
+        if let Some(members) = self.log.unrecorded_loss() {
+            if !skips_record {
+                self.media.record_members(members);
+            }
+            self.log.confirm_loss_recorded();
+        }
+        let Some(write) = self.log.poll_write() else { return };
+        let plan = self.plan;
+        let spared = run.healed || self.is_spared;
+        let fails = !spared && run.dice.chance(plan.error);
+        let mut results = [if fails { Err(IoError::Io) } else { Ok(()) }; 2];
+        let is_one = !run.healed && self.log.devices() == [true; 2];
+        if is_one && run.dice.chance(plan.device_error) {
+            results[run.dice.below(2) as usize] = Err(IoError::Io);
+        }
+        self.writing = Some((write, results));
+        run.report.journal_writes += 1;
+        let latency_us = run.dice.range(0, plan.latency_us_max);
+        run.schedule(latency_us, Event::Journal);
+    }
+
+    /// Power is failing: the write in flight succeeds, and the journal does not fail until then.
+    pub(crate) fn spare(&mut self) {
+        self.is_spared = true;
+        if let Some((_, results)) = &mut self.writing {
+            *results = [Ok(()); 2];
+        }
+    }
+
+    pub(crate) fn end_write(&mut self, run: &mut Run) {
+        let lose_batch = run.strikes(Sabotage::LoseBatch);
+        let tear_batch = run.strikes(Sabotage::TearBatch);
+        let lose_superblock = run.strikes_always(Sabotage::LoseSuperblock);
+        let marks = !run.strikes_always(Sabotage::SkipMark);
+        let dice = &mut run.dice;
+        let (write, results) = self.writing.take().expect("a write is in flight");
+        let is_batch = write.batch().is_some();
+        let half = write.len / SECTOR_BYTES as usize / 2;
+        for (device, result) in results.into_iter().enumerate() {
+            let keep = if result.is_ok() { 1_000_000 } else { dice.pick(&[0, 500_000, 1_000_000]) };
+            self.media.put(&write, device, &mut |sector| {
+                let lost = match is_batch {
+                    true => lose_batch || tear_batch && sector >= half,
+                    false => lose_superblock,
+                };
+                !lost && dice.chance(keep)
+            });
+        }
+        let before = self.log.devices();
+        let mut notifications = Vec::new();
+        self.log.complete_on(write, results, &mut notifications);
+        run.report.journal_losses += u64::from(before != self.log.devices());
+        if self.log.failed().is_some() {
+            // The mark is durable before any part continues without the journal.
+            self.is_marked = marks;
+            self.failed_at = run.moment();
+            self.checkpoints.clear();
+            self.stuck.clear();
+            self.undrained = self.volumes().map(|(volume, _)| volume).collect();
+            run.report.journal_failures += 1;
+        }
+        deliver(run, notifications);
+        self.pump(run);
+    }
+
+    /// Begins a checkpoint if one is due; returns the volumes to destage.
+    pub(crate) fn begin_checkpoint(&mut self, run: &mut Run) -> Vec<VolumeId> {
+        let wanted = self.log.wants_checkpoint() || run.dice.chance(self.plan.checkpoint);
+        let Some(checkpoint) = wanted.then(|| self.log.begin_checkpoint()).flatten() else {
+            return Vec::new();
+        };
+        if run.strikes_always(Sabotage::CheckpointEarly) {
+            checkpoint.volumes.iter().for_each(|&number| self.log.end_checkpoint(number, Ok(())));
+            return Vec::new();
+        }
+        run.report.checkpoints += 1;
+        let volumes = self.volumes().filter(|(_, number)| checkpoint.volumes.contains(number));
+        let volumes = volumes.map(|(volume, _)| volume).collect();
+        self.checkpoints.extend(checkpoint.volumes);
+        volumes
+    }
+
+    /// Handles the end of a checkpoint's destage.
+    pub(crate) fn destaged(
+        &mut self,
+        run: &mut Run,
+        shards: &[PooledShard],
+        pending: &PendingRequest,
+        result: IoResult,
+    ) {
+        let (volume, submitted) = (pending.request.volume, pending.submitted);
+        if self.log.failed().is_some() {
+            // A destage that began before the failure does not cover everything that the journal
+            // held.
+            if result.is_ok() && submitted > self.failed_at {
+                self.undrained.retain(|&undrained| undrained != volume);
+            }
+            return;
+        }
+        let Some(number) = self.number(volume) else { return };
+        if !self.checkpoints.contains(&number) {
+            return;
+        }
+        match result {
+            Ok(()) => self.end_checkpoint(run, number, Ok(())),
+            Err(_) => self.begin_retention(shards, volume, number),
+        }
+    }
+
+    fn end_checkpoint(&mut self, run: &mut Run, number: u16, result: IoResult) {
+        self.checkpoints.retain(|&other| other != number);
+        self.log.end_checkpoint(number, result);
+        let mut notifications = Vec::new();
+        self.log.poll_notifications(&mut notifications);
+        deliver(run, notifications);
+        self.pump(run);
+    }
+
+    /// Replaces a failed journal after everything that only the journal held has been destaged.
+    pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) {
+        let failed = self.log.failed().is_some();
+        if failed && self.undrained.is_empty() && self.plan.replaced {
+            self.reset();
+            expected.mark_unrecoverable(&run.plan);
+        }
+    }
+
+    /// The log as a crash leaves it; `None` if the failure mark forbids its use.
+    pub(crate) fn crash(&mut self, run: &mut Run, expected: &mut Expected) -> Option<Found> {
+        self.is_spared = false;
+        let dice = &mut run.dice;
+        if let Some((write, _)) = self.writing.take() {
+            for device in 0..2 {
+                let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
+                self.media.put(&write, device, &mut |_| dice.chance(keep));
+            }
+        }
+        self.checkpoints.clear();
+        self.stuck.clear();
+        self.undrained.clear();
+        if self.is_marked {
+            self.reset();
+            expected.mark_unrecoverable(&run.plan);
+            return None;
+        }
+        let found = self.media.start(run, self.plan.missing);
+        if !found.damage.is_empty() {
+            let message = format!("a torn write is reported as damage: {:?}", found.damage);
+            run.violate(None, message);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// Resumes the log. Returns false if it must be drained to the disks first.
+    pub(crate) fn resume(&mut self, run: &Run, found: &Found) -> bool {
+        let loses = run.strikes_always(Sabotage::LoseGeneration);
+        let Ok(log) = Log::resume(found, self.plan.buffers()) else { return false };
+        self.log = log;
+        self.attach(!loses);
+        true
+    }
+
+    /// The data that the disk of a volume may lack, according to the journal.
+    pub(crate) fn image(&self, found: &Found, volume: VolumeId) -> Vec<(Extent, Vec<u64>)> {
+        let Some(number) = self.number(volume) else { return Vec::new() };
+        let image = Image::of_volume(&found.records, number);
+        let stamps = |extent: &Extent| {
+            let count = extent.range.len / SECTOR_BYTES;
+            let of = |sector: u64| match extent.source {
+                Source::Write { record, offset } => {
+                    let at = found.records[record].position + offset + sector * SECTOR_BYTES;
+                    self.media.stamp(at)
+                }
+                Source::Zero { .. } | Source::Discard => ZERO,
+            };
+            (0..count).map(of).collect()
+        };
+        image.extents().map(|extent| (extent, stamps(&extent))).collect()
+    }
+
+    /// Writes the journal's data to the disks directly.
+    pub(crate) fn drain_to(&self, found: &Found, device: &mut Device) {
+        for volume in (0..self.numbers.len()).map(|at| VolumeId(at as u16)) {
+            let disk = device.disk_mut(volume);
+            for (extent, stamps) in self.image(found, volume) {
+                if extent.source == Source::Discard {
+                    continue;
+                }
+                for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
+                    disk.write(sector, stamp);
+                }
+            }
+            disk.flush();
+        }
+    }
+
+    /// Starts a new journal on new devices.
+    fn reset(&mut self) {
+        self.journals_made = self.journals_made.wrapping_add(1);
+        self.log = self.plan.format(self.journals_made, self.media.new_numbers());
+        self.media.erase();
+        self.is_marked = false;
+        self.writing = None;
+        self.attach(true);
+    }
+
+    pub(crate) fn self_check(&self) {
+        self.log.self_check();
+    }
+
+    /// Reads the current content of the log, if it is readable without damage.
+    pub(crate) fn read_log(&mut self) -> Option<Found> {
+        self.media.read(self.log.devices())
+    }
+
+    /// Records that everything found has been restored.
+    pub(crate) fn restored(&mut self) {
+        self.numbers.iter().flatten().for_each(|&number| self.log.end_restore(number));
+    }
+
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.log.failed().is_some()
+    }
+
+    /// The volumes whose dirty data has not been destaged since the journal failed.
+    pub(crate) fn undrained(&self) -> &[VolumeId] {
+        &self.undrained
+    }
+
+    /// Whether everything is recorded durably.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_recorded = self.log.first_pending_record() == self.log.next_record();
+        !self.has_failed() && self.log.is_membership_recorded() && is_recorded
+    }
+
+    /// The end of the records so far.
+    pub(crate) fn mark(&self) -> Mark {
+        self.log.mark()
+    }
+
+    /// Voids the records of a volume before the mark; its disk has the data.
+    pub(crate) fn void_records_before(&mut self, volume: VolumeId, mark: Mark) {
+        let number = self.number(volume).expect("the journal keeps the volume");
+        self.log.void_records_before(number, mark);
+    }
+
+    /// Whether records, or the superblock that voids some, are not durable yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        let has_more = self.log.first_pending_record() < self.log.next_record();
+        !self.has_failed() && (has_more || !self.log.is_superblock_durable())
+    }
+}
+
+/// Schedules the answers that notifications of the log mean.
+fn deliver(run: &mut Run, notifications: Vec<(PartId, Notification)>) {
+    for answer in notifications.into_iter().map(answer_to_notification) {
+        run.schedule(0, Event::Answer(worker_of(answer.part), answer));
+    }
+}

@@ -1,0 +1,74 @@
+//! The settings of a volume.
+
+use super::plan::VolumePlan;
+use forebay_types::Mode;
+use forebay_volume::{Order, Streams};
+use std::sync::Arc;
+
+/// The settings of a volume, and what its process keeps beside the shards for it.
+pub(crate) struct Volume {
+    mode: Mode,
+    first_mode: Mode,
+    /// The moment up to which the volume was in write-back for certain, if it no longer is.
+    write_back_until: u32,
+    /// Its lines were dropped when it became bypassed, and it still is.
+    is_emptied: bool,
+    pub streams: Option<Streams>,
+    /// The epochs of an ordered volume.
+    order: Option<Arc<Order>>,
+}
+
+impl Volume {
+    pub(crate) fn new(plan: &VolumePlan) -> Self {
+        Self {
+            mode: plan.mode,
+            first_mode: plan.mode,
+            write_back_until: 0,
+            is_emptied: false,
+            streams: None,
+            order: None,
+        }
+    }
+
+    pub(crate) const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Changes the mode. If the volume becomes bypassed and `empties`, its lines are dropped.
+    pub(crate) fn set_mode(&mut self, mode: Mode, moment: u32, empties: bool) {
+        if self.mode == Mode::WriteBack {
+            self.write_back_until = moment;
+        }
+        self.mode = mode;
+        self.is_emptied = mode == Mode::Bypass && empties;
+    }
+
+    /// Whether a write submitted at this moment cannot have met write-back.
+    pub(crate) fn is_through_since(&self, submitted: u32) -> bool {
+        self.mode != Mode::WriteBack && self.write_back_until < submitted
+    }
+
+    /// Whether it has been in write-back all the time.
+    pub(crate) fn was_always_in_write_back(&self) -> bool {
+        let modes = [self.first_mode, self.mode];
+        modes == [Mode::WriteBack; 2] && self.write_back_until == 0
+    }
+
+    pub(crate) const fn is_emptied(&self) -> bool {
+        self.is_emptied
+    }
+
+    /// The process has ended: its clean lines may stay in the pool.
+    pub(crate) fn end_process(&mut self) {
+        self.is_emptied = false;
+    }
+
+    /// Begins without epochs in new shards.
+    pub(crate) fn start_order(&mut self, plan: &VolumePlan) {
+        self.order = plan.ordered.then(Arc::default);
+    }
+
+    pub(crate) fn order(&self) -> Option<Arc<Order>> {
+        self.order.clone()
+    }
+}
