@@ -2,7 +2,7 @@
 
 use crate::{
     ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
-    Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec, Workers, words::listed,
+    Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::listed,
 };
 use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -10,79 +10,14 @@ use std::{collections::HashSet, fmt, path::PathBuf};
 /// Why a setting has a value once [`Settings::defaults`] are filled in.
 pub(crate) const HAS_DEFAULT: &str = "PROGRAM_SETTINGS has a default for it";
 
-/// A value of a setting. Its text is that of the command line.
-trait Value: Sized {
-    fn read(key: &str, text: &str) -> ConfigResult<Self>;
-    fn text(&self) -> String;
-}
-
-/// Values of most types are parsed and displayed by the types themselves.
-macro_rules! values {
-    ($($type:ty),+) => {
-        $(impl Value for $type {
-            fn read(_: &str, text: &str) -> ConfigResult<Self> {
-                text.parse()
-            }
-
-            fn text(&self) -> String {
-                self.to_string()
-            }
-        })+
-    };
-}
-
-values! {
-    MemorySetting, Listen, Workers, IoEngine, KeeperMode, Ecc, LogLevel, TlsMode, Ups, Percent,
-    Seconds
-}
-
-impl Value for String {
-    fn read(_: &str, text: &str) -> ConfigResult<Self> {
-        Ok(text.to_owned())
-    }
-
-    fn text(&self) -> String {
-        self.clone()
-    }
-}
-
-impl Value for Secret {
-    fn read(_: &str, text: &str) -> ConfigResult<Self> {
-        Ok(Self(text.to_owned()))
-    }
-
-    fn text(&self) -> String {
-        format!("{self:?}")
-    }
-}
-
-impl Value for PathBuf {
-    fn read(key: &str, text: &str) -> ConfigResult<Self> {
-        if text.is_empty() || text.contains('\0') {
-            let message = format!("{key} {text:?} is not a path");
-            return Err(ConfigError::new(Mistake::Value, message, "name a file"));
-        }
-        Ok(text.into())
-    }
-
-    fn text(&self) -> String {
-        self.display().to_string()
-    }
-}
-
 /// What a source has of a setting: at most one value, or a list.
 trait Values<T> {
     fn put(&mut self, value: T);
-    fn or_below(self, below: Self) -> Self;
 }
 
 impl<T> Values<T> for Option<T> {
     fn put(&mut self, value: T) {
         *self = Some(value);
-    }
-
-    fn or_below(self, below: Self) -> Self {
-        self.or(below)
     }
 }
 
@@ -90,22 +25,18 @@ impl<T> Values<T> for Vec<T> {
     fn put(&mut self, value: T) {
         self.push(value);
     }
-
-    fn or_below(self, below: Self) -> Self {
-        if self.is_empty() { below } else { self }
-    }
 }
 
-/// Defines [`Settings`] and the functions over all settings, given for each its field, its type and
-/// its key in [`PROGRAM_SETTINGS`].
+/// Defines [`Settings`] and the functions over all settings, given for each its field, its type, its
+/// key in [`PROGRAM_SETTINGS`], the parser of key and text, and the formatter.
 macro_rules! settings {
-    ($($field:ident: $values:ident<$value:ty> = $key:literal;)+) => {
+    ($($field:ident: $type:ty = $key:literal, $read:expr, $show:expr;)+) => {
         /// The settings of one source. A setting that the source does not set is `None` or empty.
         #[derive(Clone, Debug, PartialEq, Eq, Default)]
         pub struct Settings {
             $(
                 #[doc = concat!("See `", $key, "` in [`PROGRAM_SETTINGS`].")]
-                pub $field: $values<$value>,
+                pub $field: $type,
             )+
             /// The volumes to serve.
             pub volumes: Vec<VolumeSpec>,
@@ -118,7 +49,7 @@ macro_rules! settings {
             /// There is no such setting, or the value is invalid.
             pub fn set(&mut self, key: &str, text: &str) -> ConfigResult<()> {
                 match key {
-                    $($key => self.$field.put(<$value as Value>::read(key, text)?),)+
+                    $($key => self.$field.put($read(key, text)?),)+
                     _ => return Err(unknown_setting(key)),
                 }
                 Ok(())
@@ -127,7 +58,7 @@ macro_rules! settings {
             /// The values of a setting as text. A password is not shown.
             pub(crate) fn texts(&self, key: &str) -> Vec<String> {
                 match key {
-                    $($key => self.$field.iter().map(Value::text).collect(),)+
+                    $($key => self.$field.iter().map($show).collect(),)+
                     _ => Vec::new(),
                 }
             }
@@ -150,7 +81,10 @@ macro_rules! settings {
                 volumes.extend(self.volumes);
                 check_unique(&volumes)?;
                 Ok(Self {
-                    $($field: self.$field.or_below(below.$field),)+
+                    $($field: match self.$field == <$type>::default() {
+                        true => below.$field,
+                        false => self.$field,
+                    },)+
                     volumes,
                 })
             }
@@ -159,27 +93,40 @@ macro_rules! settings {
 }
 
 settings! {
-    memory: Option<MemorySetting> = "memory";
-    nbd: Vec<Listen> = "nbd";
-    state: Option<PathBuf> = "state";
-    workers: Option<Workers> = "workers";
-    io: Option<IoEngine> = "io";
-    keeper: Option<KeeperMode> = "keeper";
-    ecc: Option<Ecc> = "ecc";
-    log: Option<LogLevel> = "log";
-    tls: Option<TlsMode> = "tls";
-    tls_cert: Option<PathBuf> = "tls-cert";
-    tls_key: Option<PathBuf> = "tls-key";
-    tls_client_ca: Option<PathBuf> = "tls-client-ca";
-    ups: Vec<Ups> = "ups";
-    ups_needed: Option<String> = "ups-needed";
-    ups_user: Option<String> = "ups-user";
-    ups_password: Option<Secret> = "ups-password";
-    ups_ca: Option<PathBuf> = "ups-ca";
-    ups_threshold: Option<Percent> = "ups-threshold";
-    ups_settle_seconds: Option<Seconds> = "ups-settle-seconds";
-    ups_margin_seconds: Option<Seconds> = "ups-margin-seconds";
-    vault: Option<String> = "vault";
+    memory: Option<MemorySetting> = "memory", parsed, MemorySetting::to_string;
+    nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
+    state: Option<PathBuf> = "state", path, |path| path.display().to_string();
+    workers: Option<Workers> = "workers", parsed, Workers::to_string;
+    io: Option<IoEngine> = "io", parsed, IoEngine::to_string;
+    keeper: Option<KeeperMode> = "keeper", parsed, KeeperMode::to_string;
+    ecc: Option<Ecc> = "ecc", parsed, Ecc::to_string;
+    log: Option<LogLevel> = "log", parsed, LogLevel::to_string;
+    tls: Option<TlsMode> = "tls", parsed, TlsMode::to_string;
+    tls_cert: Option<PathBuf> = "tls-cert", path, |path| path.display().to_string();
+    tls_key: Option<PathBuf> = "tls-key", path, |path| path.display().to_string();
+    tls_client_ca: Option<PathBuf> = "tls-client-ca", path, |path| path.display().to_string();
+    ups: Vec<Ups> = "ups", parsed, Ups::to_string;
+    ups_needed: Option<String> = "ups-needed", text, String::clone;
+    ups_user: Option<String> = "ups-user", text, String::clone;
+    ups_password: Option<Secret> = "ups-password", |key, it| text(key, it).map(Secret),
+        |secret| format!("{secret:?}");
+    ups_ca: Option<PathBuf> = "ups-ca", path, |path| path.display().to_string();
+    ups_threshold: Option<Percent> = "ups-threshold", parsed, Percent::to_string;
+    ups_settle_seconds: Option<Seconds> = "ups-settle-seconds", parsed, Seconds::to_string;
+    ups_margin_seconds: Option<Seconds> = "ups-margin-seconds", parsed, Seconds::to_string;
+    vault: Option<String> = "vault", text, String::clone;
+}
+
+fn text(_: &str, text: &str) -> ConfigResult<String> {
+    Ok(text.to_owned())
+}
+
+fn path(key: &str, text: &str) -> ConfigResult<PathBuf> {
+    if text.is_empty() || text.contains('\0') {
+        let message = format!("{key} {text:?} is not a path");
+        return Err(ConfigError::new(Mistake::Value, message, "name a file"));
+    }
+    Ok(text.into())
 }
 
 impl Settings {

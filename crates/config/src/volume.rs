@@ -348,7 +348,7 @@ settings! {
     "description": description, |_, text| some_text(text), text_or_none;
 }
 
-fn parsed<T: FromStr<Err = ConfigError>>(_: &str, text: &str) -> ConfigResult<T> {
+pub(crate) fn parsed<T: FromStr<Err = ConfigError>>(_: &str, text: &str) -> ConfigResult<T> {
     text.parse()
 }
 

@@ -167,18 +167,8 @@ pub const PROGRAM_SETTINGS: [Setting; 21] = [
         "",
         "directory of the lock, the control socket and the default NBD socket",
     ),
-    fixed(
-        "workers",
-        "1-64|auto",
-        "auto",
-        "number of worker threads; `auto` is one per processor, at most 8",
-    ),
-    fixed(
-        "io",
-        "auto|io_uring|epoll",
-        "auto",
-        "I/O engine for files and sockets; `auto` is the first that works",
-    ),
+    fixed("workers", "1-64|auto", "auto", "worker threads; `auto` is one per processor, at most 8"),
+    fixed("io", "auto|io_uring|epoll", "auto", "I/O engine; `auto` is the first that works"),
     fixed(
         "keeper",
         "auto|yes|no",
@@ -219,7 +209,7 @@ pub const PROGRAM_SETTINGS: [Setting; 21] = [
         "authority that must have issued the NUT servers' certificates, PEM; without it nothing is \
          encrypted",
     ),
-    fixed("ups-threshold", "1-100", "79", "battery charge below which write-back ends, in percent"),
+    fixed("ups-threshold", "1-100", "79", "percent of charge below which write-back ends"),
     fixed(
         "ups-settle-seconds",
         "0-86400",
