@@ -27,8 +27,8 @@ impl<T> Values<T> for Vec<T> {
     }
 }
 
-/// Defines [`Settings`] and the functions over all settings, given for each its field, its type, its
-/// key in [`PROGRAM_SETTINGS`], the parser of key and text, and the formatter.
+/// Defines [`Settings`] and the functions over all settings, given for each its field, its type,
+/// its key in [`PROGRAM_SETTINGS`], the parser of key and text, and the formatter.
 macro_rules! settings {
     ($($field:ident: $type:ty = $key:literal, $read:expr, $show:expr;)+) => {
         /// The settings of one source. A setting that the source does not set is `None` or empty.
