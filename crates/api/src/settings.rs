@@ -1,7 +1,7 @@
 //! The settings of a volume, in requests and in the status. Names, values and descriptions come
 //! from [`VOLUME_SETTINGS`]; the server parses values with the parser of the command line.
 
-use forebay_types::{VOLUME_SETTINGS, VolumeSetting};
+use forebay_types::{Setting, VOLUME_SETTINGS};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error, MapAccess, Visitor},
@@ -20,8 +20,8 @@ pub struct VolumeSettings(BTreeMap<&'static str, String>);
 
 impl VolumeSettings {
     /// The settings and their values on the command line, in the order of [`VOLUME_SETTINGS`].
-    pub fn pairs(&self) -> impl Iterator<Item = (&'static VolumeSetting, &str)> {
-        let value = |setting: &VolumeSetting| self.0.get(setting.key).map(String::as_str);
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static Setting, &str)> {
+        let value = |setting: &Setting| self.0.get(setting.key).map(String::as_str);
         VOLUME_SETTINGS.iter().filter_map(move |setting| Some((setting, value(setting)?)))
     }
 }
@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for Fields {
         while let Some(field) = map.next_key::<String>()? {
             let found = VOLUME_SETTINGS.iter().find(|setting| setting.field() == field);
             let setting = found.ok_or_else(|| {
-                let known: Vec<_> = VOLUME_SETTINGS.iter().map(VolumeSetting::field).collect();
+                let known: Vec<_> = VOLUME_SETTINGS.iter().map(Setting::field).collect();
                 A::Error::custom(format_args!(
                     "unknown field `{field}`, expected one of {}",
                     known.join(", ")
@@ -109,7 +109,7 @@ impl PartialSchema for VolumeSettings {
 
 impl ToSchema for VolumeSettings {}
 
-fn property(setting: &VolumeSetting) -> ObjectBuilder {
+fn property(setting: &Setting) -> ObjectBuilder {
     let default = match setting.default {
         "" => String::new(),
         default => format!(" Default: {default}."),

@@ -2,12 +2,15 @@
 
 use crate::{
     ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
-    Settings, TlsSettings, UpsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
+    Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
+    layer::{HAS_DEFAULT, check_unique},
+    parse_toml,
+    ups::check_ups_named,
 };
 use forebay_types::{Action, Remedy, limits};
 use std::{
     collections::HashSet,
-    env, fs,
+    env, fs, mem,
     path::{Path, PathBuf},
 };
 
@@ -65,17 +68,17 @@ pub struct Config {
     pub vault: Option<String>,
     /// The log level.
     pub log: LogLevel,
+    /// All settings but the volumes, for [`crate::diff`]. Defaults are filled in.
+    pub(crate) settings: Settings,
     source: Source,
 }
 
 impl Config {
-    fn new(settings: Settings, source: Source) -> ConfigResult<Self> {
-        let tls = TlsSettings::checked(
-            settings.tls,
-            settings.tls_cert,
-            settings.tls_key,
-            settings.tls_client_ca,
-        )?;
+    fn new(given: Settings, source: Source) -> ConfigResult<Self> {
+        let tls = TlsSettings::checked(&given)?;
+        check_ups_named(&given)?;
+        let mut settings = given.over(Settings::defaults())?;
+        let volumes = mem::take(&mut settings.volumes);
         let state = settings.state.or_else(|| source.state_default.clone()).ok_or_else(|| {
             ConfigError::new(
                 Mistake::Value,
@@ -85,29 +88,30 @@ impl Config {
         })?;
         // Check now, so that a path too long for the control socket is reported before the start.
         Listen::unix(state.join(CONTROL_SOCKET))?;
-        let nbd = match settings.nbd {
-            listeners if listeners.is_empty() => vec![Listen::unix(state.join(NBD_SOCKET))?],
-            listeners => listeners,
-        };
-        check_listeners(&nbd)?;
-        let ups = UpsSettings::checked(settings.ups)?;
-        check_vault(settings.vault.as_deref(), &settings.volumes)?;
-        check_volumes(&settings.volumes, &tls)?;
+        if settings.nbd.is_empty() {
+            settings.nbd = vec![Listen::unix(state.join(NBD_SOCKET))?];
+        }
+        settings.state = Some(state.clone());
+        check_listeners(&settings.nbd)?;
+        let ups = UpsSettings::checked(&settings)?;
+        check_vault(settings.vault.as_deref(), &volumes)?;
+        check_volumes(&volumes, &tls)?;
         let has_vault = settings.vault.is_some();
-        settings.volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
+        volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
         Ok(Self {
-            memory: settings.memory.unwrap_or_default(),
-            nbd,
+            memory: settings.memory.expect(HAS_DEFAULT),
+            nbd: settings.nbd.clone(),
             state,
-            volumes: settings.volumes,
-            workers: settings.workers.unwrap_or_default(),
-            io: settings.io.unwrap_or_default(),
-            keeper: settings.keeper.unwrap_or_default(),
-            ecc: settings.ecc.unwrap_or_default(),
+            volumes,
+            workers: settings.workers.expect(HAS_DEFAULT),
+            io: settings.io.expect(HAS_DEFAULT),
+            keeper: settings.keeper.expect(HAS_DEFAULT),
+            ecc: settings.ecc.expect(HAS_DEFAULT),
             tls,
             ups,
-            vault: settings.vault,
-            log: settings.log.unwrap_or_default(),
+            vault: settings.vault.clone(),
+            log: settings.log.expect(HAS_DEFAULT),
+            settings,
             source,
         })
     }

@@ -85,7 +85,7 @@ fn a_ups_without_a_vault_is_refused_in_file_and_options() {
     let from_file =
         Source { file: Some(file), options: options(&[]), state_default: Some("/s".into()) };
     let mut from_options = options(&["a=/a,protection=ups"]);
-    from_options.ups.upses = vec!["nas".parse().unwrap()];
+    from_options.ups = vec!["nas".parse().unwrap()];
     for source in [from_file, Source { options: from_options, file: None, ..Default::default() }] {
         let mut source = Source { state_default: Some("/s".into()), ..source };
         let error = source.load().unwrap_err().explained();

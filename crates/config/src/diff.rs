@@ -1,6 +1,7 @@
 //! The differences between two configurations, for a reload without a restart.
 
 use crate::{Config, LogLevel, VolumeChange, VolumeSpec};
+use forebay_types::{PROGRAM_SETTINGS, Setting};
 use std::{collections::HashMap, fmt};
 
 /// One difference. Its text is a sentence for the log.
@@ -61,6 +62,10 @@ impl fmt::Display for Change {
             }
             Self::VolumeAdded { new } => write!(f, "volume '{}' is added", new.name),
             Self::Log { new } => write!(f, "the log level is now {new}"),
+            // A password, whose values are not shown.
+            Self::NeedsRestart { setting, old, new } if old == new => {
+                write!(f, "{setting} stays as it is: restart forebay to change it")
+            }
             Self::NeedsRestart { setting, old, new } => {
                 write!(f, "{setting} stays {old}: restart forebay to change it to {new}")
             }
@@ -75,30 +80,13 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     if old.log != new.log {
         changes.push(Change::Log { new: new.log });
     }
-    let path = |path: &Option<std::path::PathBuf>| match path {
-        Some(path) => path.display().to_string(),
-        None => "unset".to_owned(),
-    };
-    let listeners =
-        |config: &Config| config.nbd.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let both = |show: &dyn Fn(&Config) -> String| (show(old), show(new));
-    for (setting, (old, new)) in [
-        ("memory", both(&|config| config.memory.to_string())),
-        ("nbd", both(&listeners)),
-        ("state", both(&|config| config.state.display().to_string())),
-        ("workers", both(&|config| config.workers.to_string())),
-        ("io", both(&|config| config.io.to_string())),
-        ("keeper", both(&|config| config.keeper.to_string())),
-        ("ecc", both(&|config| config.ecc.to_string())),
-        ("tls", both(&|config| config.tls.mode.to_string())),
-        ("tls-cert", both(&|config| path(&config.tls.cert))),
-        ("tls-key", both(&|config| path(&config.tls.key))),
-        ("tls-client-ca", both(&|config| path(&config.tls.client_ca))),
-        ("ups", both(&|config| config.ups.to_string())),
-        ("vault", both(&|config| config.vault.clone().unwrap_or_else(|| "unset".to_owned()))),
-    ] {
-        if old != new {
-            changes.push(Change::NeedsRestart { setting, old, new });
+    for Setting { key, .. } in PROGRAM_SETTINGS.iter().filter(|setting| !setting.is_live) {
+        let text = |config: &Config| match &config.settings.texts(key)[..] {
+            [] => "unset".to_owned(),
+            texts => texts.join(", "),
+        };
+        if old.settings.differs(&new.settings, key) {
+            changes.push(Change::NeedsRestart { setting: key, old: text(old), new: text(new) });
         }
     }
     changes

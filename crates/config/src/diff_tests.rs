@@ -119,3 +119,34 @@ fn every_other_setting_needs_a_restart() {
         ]
     );
 }
+
+#[test]
+fn changed_settings_of_upses_need_a_restart_and_no_password_is_shown() {
+    let with = |changes: &[(&str, &str)]| {
+        let all = [("ups", "a@x"), ("ups-user", "u"), ("ups-password", "old"), ("ups-ca", "/a")];
+        let set = |settings: &mut Settings| {
+            let mut set = |(key, text): &(&str, &str)| settings.set(key, text).unwrap();
+            all.iter().chain(changes).for_each(&mut set);
+        };
+        config(&[], set)
+    };
+    let changes = [
+        ("ups", "b@y"),
+        ("ups-password", "new"),
+        ("ups-ca", "/b"),
+        ("ups-threshold", "80"),
+        ("vault", "/v"),
+    ];
+    assert_eq!(
+        sentences(&with(&[]), &with(&changes)),
+        [
+            "ups stays a@x: restart forebay to change it to a@x, b@y",
+            "ups-password stays as it is: restart forebay to change it",
+            "ups-ca stays /a: restart forebay to change it to /b",
+            "ups-threshold stays 79: restart forebay to change it to 80",
+            "vault stays unset: restart forebay to change it to /v",
+        ]
+    );
+    let defaults = [("ups-threshold", "79"), ("ups-margin-seconds", "60"), ("log", "info")];
+    assert_eq!(diff(&with(&[]), &with(&defaults)), []);
+}

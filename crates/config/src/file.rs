@@ -15,43 +15,16 @@
 //! need the position of each key and value.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, Place, Secret, Settings, UpsOptions, VolumeChange,
-    VolumeSpec,
-    layer::duplicate_name,
-    words::{listed, yes_no},
+    ConfigError, ConfigResult, Mistake, Place, Settings, VolumeChange, VolumeSpec,
+    layer::{duplicate_name, unknown_setting},
+    words::yes_no,
 };
-use forebay_types::{Remedy, VOLUME_KEYS};
-use std::{collections::HashSet, ops::Range, path::PathBuf, str::FromStr};
+use forebay_types::{PROGRAM_SETTINGS, Remedy, Setting, VOLUME_KEYS};
+use std::{collections::HashSet, ops::Range};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
-
-/// The keys of the file outside `[[volume]]`.
-pub const FILE_KEYS: &[&str] = &[
-    "memory",
-    "nbd",
-    "state",
-    "workers",
-    "io",
-    "keeper",
-    "ecc",
-    "log",
-    "tls",
-    "tls-cert",
-    "tls-key",
-    "tls-client-ca",
-    "ups",
-    "ups-needed",
-    "ups-user",
-    "ups-password",
-    "ups-ca",
-    "ups-threshold",
-    "ups-settle-seconds",
-    "ups-margin-seconds",
-    "vault",
-    "volume",
-];
 
 /// Parses the text of a configuration file; `file_name` is for messages only.
 ///
@@ -91,29 +64,21 @@ impl Document<'_> {
         })?;
         let mut settings = Settings::default();
         for (key, value) in document.get_ref() {
-            match key.get_ref().as_ref() {
-                "memory" => settings.memory = Some(self.read("memory", value)?),
-                "state" => settings.state = Some(self.path("state", value)?),
-                "workers" => settings.workers = Some(self.read("workers", value)?),
-                "io" => settings.io = Some(self.read("io", value)?),
-                "keeper" => settings.keeper = Some(self.read("keeper", value)?),
-                "ecc" => settings.ecc = Some(self.read("ecc", value)?),
-                "log" => settings.log = Some(self.read("log", value)?),
-                "tls" => settings.tls = Some(self.read("tls", value)?),
-                "tls-cert" => settings.tls_cert = Some(self.path("tls-cert", value)?),
-                "tls-key" => settings.tls_key = Some(self.path("tls-key", value)?),
-                "tls-client-ca" => {
-                    settings.tls_client_ca = Some(self.path("tls-client-ca", value)?)
+            let word = key.get_ref().as_ref();
+            if word == "volume" {
+                settings.volumes = self.volumes(value)?;
+                continue;
+            }
+            let items = match (Setting::find(word, &PROGRAM_SETTINGS), value.get_ref()) {
+                (None, _) => return Err(unknown_setting(word).at(|| self.place(key.span()))),
+                (Some(setting), DeValue::Array(items)) if setting.is_list() => {
+                    items.iter().collect()
                 }
-                "nbd" => settings.nbd = self.list("nbd", value)?,
-                "vault" => settings.vault = Some(self.text("vault", value)?),
-                "volume" => settings.volumes = self.volumes(value)?,
-                _ if self.read_ups(key.get_ref(), value, &mut settings.ups)? => {}
-                unknown => {
-                    let message = format!("unknown setting '{unknown}'");
-                    let help = format!("the settings are {}", listed(FILE_KEYS, "and"));
-                    return Err(self.error(key.span(), Mistake::UnknownKey, &message, help));
-                }
+                (Some(_), _) => vec![value],
+            };
+            for item in items {
+                let text = self.text(word, item)?;
+                settings.set(word, &text).map_err(|e| e.at(|| self.place(item.span())))?;
             }
         }
         Ok(settings)
@@ -131,49 +96,6 @@ impl Document<'_> {
                 Err(self.error(value.span(), Mistake::Value, &message, help))
             }
         }
-    }
-
-    fn read<T: FromStr<Err = ConfigError>>(&self, key: &str, value: &Value<'_>) -> ConfigResult<T> {
-        self.text(key, value)?
-            .parse()
-            .map_err(|error: ConfigError| error.at(|| self.place(value.span())))
-    }
-
-    fn path(&self, key: &str, value: &Value<'_>) -> ConfigResult<PathBuf> {
-        let text = self.text(key, value)?;
-        if text.is_empty() || text.contains('\0') {
-            let message = format!("{key} {text:?} is not a path");
-            return Err(self.error(value.span(), Mistake::Value, &message, "name a file"));
-        }
-        Ok(text.into())
-    }
-
-    /// One value, or an array of them.
-    fn list<T: FromStr<Err = ConfigError>>(
-        &self,
-        key: &str,
-        value: &Value<'_>,
-    ) -> ConfigResult<Vec<T>> {
-        match value.get_ref() {
-            DeValue::Array(items) => items.iter().map(|item| self.read(key, item)).collect(),
-            _ => Ok(vec![self.read(key, value)?]),
-        }
-    }
-
-    /// Reads a setting of the UPSes. Returns false for any other key.
-    fn read_ups(&self, key: &str, value: &Value<'_>, ups: &mut UpsOptions) -> ConfigResult<bool> {
-        match key {
-            "ups" => ups.upses = self.list("ups", value)?,
-            "ups-needed" => ups.needed = Some(self.text(key, value)?),
-            "ups-user" => ups.user = Some(self.text(key, value)?),
-            "ups-password" => ups.password = Some(Secret(self.text(key, value)?)),
-            "ups-ca" => ups.ca = Some(self.path("ups-ca", value)?),
-            "ups-threshold" => ups.threshold = Some(self.read(key, value)?),
-            "ups-settle-seconds" => ups.settle = Some(self.read(key, value)?),
-            "ups-margin-seconds" => ups.margin = Some(self.read(key, value)?),
-            _ => return Ok(false),
-        }
-        Ok(true)
     }
 
     fn volumes(&self, value: &Value<'_>) -> ConfigResult<Vec<VolumeSpec>> {

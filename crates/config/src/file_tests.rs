@@ -69,9 +69,9 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.log, Some(LogLevel::Debug));
     assert_eq!(settings.tls, Some(TlsMode::Selective));
     assert_eq!(settings.tls_client_ca, Some("/etc/ca.pem".into()));
-    assert_eq!(settings.ups.upses[1].place, UpsSource::File("/run/right".into()));
-    assert_eq!(settings.ups.threshold, Some(Percent(80)));
-    assert_eq!(settings.ups.margin, Some(Seconds(90)));
+    assert_eq!(settings.ups[1].place, UpsSource::File("/run/right".into()));
+    assert_eq!(settings.ups_threshold, Some(Percent(80)));
+    assert_eq!(settings.ups_margin_seconds, Some(Seconds(90)));
     assert_eq!(settings.volumes[0], VolumeSpec::new("disk", "/dev/sdb").unwrap());
     let db = &settings.volumes[1];
     assert_eq!((db.backing.as_str(), db.mode), ("/disks/a,mode=(b", Mode::WriteBack));
@@ -85,7 +85,7 @@ fn every_setting_can_be_written() {
 
 #[test]
 fn every_listed_key_is_known() {
-    for key in FILE_KEYS {
+    for key in PROGRAM_SETTINGS.iter().map(|setting| setting.key).chain(["volume"]) {
         let error = refused(&format!("{key} = 1.5"));
         assert!(!error.contains("unknown setting"), "{key}: {error}");
     }
@@ -113,6 +113,7 @@ fn mistakes_are_reported_with_position_and_remedy() {
         ("memory = 5", "f.toml:1:10: memory 5B is too little for a cache: give at least 32MiB"),
         ("workers = 0x10", "f.toml:1:11: workers can't be of the type integer"),
         ("nbd = [\n 'tcp:x:1',\n 'tcp:x']", "f.toml:3:2: listener 'tcp:x' has no port"),
+        ("io = ['auto']", "f.toml:1:6: io can't be of the type array: write it as text, io ="),
         ("state = ''", "f.toml:1:9: state \"\" is not a path"),
         ("volume = 3", "f.toml:1:10: volume is not a list: write a section [[volume]]"),
         ("volume = [3]", "f.toml:1:11: not a volume section"),

@@ -2,73 +2,152 @@
 
 use crate::{
     ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
-    TlsMode, UpsOptions, VolumeSpec, Workers,
+    Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::listed,
 };
+use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
 
-/// The settings of one source. A setting that the source does not set is `None` or empty.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Settings {
-    /// Memory for the cache.
-    pub memory: Option<MemorySetting>,
-    /// The NBD listeners.
-    pub nbd: Vec<Listen>,
-    /// The directory of the control socket and the lock.
-    pub state: Option<PathBuf>,
-    /// Threads of the data path.
-    pub workers: Option<Workers>,
-    /// The I/O engine for files and sockets.
-    pub io: Option<IoEngine>,
-    /// The keeper of the pool's memory.
-    pub keeper: Option<KeeperMode>,
-    /// Detection and correction of memory errors.
-    pub ecc: Option<Ecc>,
-    /// The log level.
-    pub log: Option<LogLevel>,
-    /// Whether connections are encrypted.
-    pub tls: Option<TlsMode>,
-    /// The server's certificate chain, PEM.
-    pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key, PEM.
-    pub tls_key: Option<PathBuf>,
-    /// The authority of the clients' certificates, PEM.
-    pub tls_client_ca: Option<PathBuf>,
-    /// The UPSes that bridge a power failure.
-    pub ups: UpsOptions,
-    /// The vault, which takes dirty data when the battery runs low.
-    pub vault: Option<String>,
-    /// The volumes to serve.
-    pub volumes: Vec<VolumeSpec>,
+/// Why a setting has a value once [`Settings::defaults`] are filled in.
+pub(crate) const HAS_DEFAULT: &str = "PROGRAM_SETTINGS has a default for it";
+
+/// What a source has of a setting: at most one value, or a list.
+trait Values<T> {
+    fn put(&mut self, value: T);
+}
+
+impl<T> Values<T> for Option<T> {
+    fn put(&mut self, value: T) {
+        *self = Some(value);
+    }
+}
+
+impl<T> Values<T> for Vec<T> {
+    fn put(&mut self, value: T) {
+        self.push(value);
+    }
+}
+
+/// Defines [`Settings`] and the functions over all settings, given for each its field, its type,
+/// its key in [`PROGRAM_SETTINGS`], the parser of key and text, and the formatter.
+macro_rules! settings {
+    ($($field:ident: $type:ty = $key:literal, $read:expr, $show:expr;)+) => {
+        /// The settings of one source. A setting that the source does not set is `None` or empty.
+        #[derive(Clone, Debug, PartialEq, Eq, Default)]
+        pub struct Settings {
+            $(
+                #[doc = concat!("See `", $key, "` in [`PROGRAM_SETTINGS`].")]
+                pub $field: $type,
+            )+
+            /// The volumes to serve.
+            pub volumes: Vec<VolumeSpec>,
+        }
+
+        impl Settings {
+            /// Parses and stores the value of a setting, or one more value of a list.
+            ///
+            /// # Errors
+            /// There is no such setting, or the value is invalid.
+            pub fn set(&mut self, key: &str, text: &str) -> ConfigResult<()> {
+                match key {
+                    $($key => self.$field.put($read(key, text)?),)+
+                    _ => return Err(unknown_setting(key)),
+                }
+                Ok(())
+            }
+
+            /// The values of a setting as text. A password is not shown.
+            pub(crate) fn texts(&self, key: &str) -> Vec<String> {
+                match key {
+                    $($key => self.$field.iter().map($show).collect(),)+
+                    _ => Vec::new(),
+                }
+            }
+
+            /// Whether the values of a setting differ.
+            pub(crate) fn differs(&self, other: &Self, key: &str) -> bool {
+                match key {
+                    $($key => self.$field != other.$field,)+
+                    _ => false,
+                }
+            }
+
+            /// Overrides the settings of `below`. The values of a list come from one source or the
+            /// other; the volumes of both are served.
+            ///
+            /// # Errors
+            /// Both have a volume of the same name.
+            pub fn over(self, below: Self) -> ConfigResult<Self> {
+                let mut volumes = below.volumes;
+                volumes.extend(self.volumes);
+                check_unique(&volumes)?;
+                Ok(Self {
+                    $($field: match self.$field == <$type>::default() {
+                        true => below.$field,
+                        false => self.$field,
+                    },)+
+                    volumes,
+                })
+            }
+        }
+    };
+}
+
+settings! {
+    memory: Option<MemorySetting> = "memory", parsed, MemorySetting::to_string;
+    nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
+    state: Option<PathBuf> = "state", path, |path| path.display().to_string();
+    workers: Option<Workers> = "workers", parsed, Workers::to_string;
+    io: Option<IoEngine> = "io", parsed, IoEngine::to_string;
+    keeper: Option<KeeperMode> = "keeper", parsed, KeeperMode::to_string;
+    ecc: Option<Ecc> = "ecc", parsed, Ecc::to_string;
+    log: Option<LogLevel> = "log", parsed, LogLevel::to_string;
+    tls: Option<TlsMode> = "tls", parsed, TlsMode::to_string;
+    tls_cert: Option<PathBuf> = "tls-cert", path, |path| path.display().to_string();
+    tls_key: Option<PathBuf> = "tls-key", path, |path| path.display().to_string();
+    tls_client_ca: Option<PathBuf> = "tls-client-ca", path, |path| path.display().to_string();
+    ups: Vec<Ups> = "ups", parsed, Ups::to_string;
+    ups_needed: Option<String> = "ups-needed", text, String::clone;
+    ups_user: Option<String> = "ups-user", text, String::clone;
+    ups_password: Option<Secret> = "ups-password", |key, it| text(key, it).map(Secret),
+        |secret| format!("{secret:?}");
+    ups_ca: Option<PathBuf> = "ups-ca", path, |path| path.display().to_string();
+    ups_threshold: Option<Percent> = "ups-threshold", parsed, Percent::to_string;
+    ups_settle_seconds: Option<Seconds> = "ups-settle-seconds", parsed, Seconds::to_string;
+    ups_margin_seconds: Option<Seconds> = "ups-margin-seconds", parsed, Seconds::to_string;
+    vault: Option<String> = "vault", text, String::clone;
+}
+
+fn text(_: &str, text: &str) -> ConfigResult<String> {
+    Ok(text.to_owned())
+}
+
+fn path(key: &str, text: &str) -> ConfigResult<PathBuf> {
+    if text.is_empty() || text.contains('\0') {
+        let message = format!("{key} {text:?} is not a path");
+        return Err(ConfigError::new(Mistake::Value, message, "name a file"));
+    }
+    Ok(text.into())
 }
 
 impl Settings {
-    /// Overrides the settings of `below`. Listeners come from one source or the other; the volumes
-    /// of both are served.
-    ///
-    /// # Errors
-    /// Both have a volume of the same name.
-    pub fn over(self, below: Self) -> ConfigResult<Self> {
-        let mut volumes = below.volumes;
-        volumes.extend(self.volumes);
-        check_unique(&volumes)?;
-        Ok(Self {
-            memory: self.memory.or(below.memory),
-            nbd: if self.nbd.is_empty() { below.nbd } else { self.nbd },
-            state: self.state.or(below.state),
-            workers: self.workers.or(below.workers),
-            io: self.io.or(below.io),
-            keeper: self.keeper.or(below.keeper),
-            ecc: self.ecc.or(below.ecc),
-            log: self.log.or(below.log),
-            tls: self.tls.or(below.tls),
-            tls_cert: self.tls_cert.or(below.tls_cert),
-            tls_key: self.tls_key.or(below.tls_key),
-            tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
-            ups: self.ups.over(below.ups),
-            vault: self.vault.or(below.vault),
-            volumes,
-        })
+    /// The default values of [`PROGRAM_SETTINGS`].
+    pub(crate) fn defaults() -> Self {
+        let mut defaults = Self::default();
+        for setting in PROGRAM_SETTINGS.iter().filter(|setting| !setting.default.is_empty()) {
+            defaults.set(setting.key, setting.default).expect("default values are valid");
+        }
+        defaults
     }
+}
+
+/// The error for a setting that does not exist.
+pub(crate) fn unknown_setting(key: &str) -> ConfigError {
+    let keys: Vec<_> = PROGRAM_SETTINGS.iter().map(|it| it.key).chain(["volume"]).collect();
+    ConfigError::new(
+        Mistake::UnknownKey,
+        format!("unknown setting '{key}'"),
+        format!("the settings are {}", listed(&keys, "and")),
+    )
 }
 
 /// Checks that no two volumes have the same name.
@@ -93,36 +172,13 @@ impl fmt::Display for Settings {
     /// An equivalent configuration file, without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |text: String| toml::Value::String(text).to_string();
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        for (key, value) in [
-            ("memory", self.memory.map(|value| value.to_string())),
-            ("state", path(&self.state)),
-            ("workers", self.workers.map(|value| value.to_string())),
-            ("io", self.io.map(|value| value.to_string())),
-            ("keeper", self.keeper.map(|value| value.to_string())),
-            ("ecc", self.ecc.map(|value| value.to_string())),
-            ("log", self.log.map(|value| value.to_string())),
-            ("tls", self.tls.map(|value| value.to_string())),
-            ("tls-cert", path(&self.tls_cert)),
-            ("tls-key", path(&self.tls_key)),
-            ("tls-client-ca", path(&self.tls_client_ca)),
-            ("vault", self.vault.clone()),
-        ]
-        .into_iter()
-        .chain(self.ups.pairs())
-        {
-            if let Some(value) = value {
-                writeln!(f, "{key} = {}", text(value))?;
+        for setting in PROGRAM_SETTINGS.iter().filter(|setting| setting.key != "ups-password") {
+            let values: Vec<_> = self.texts(setting.key).into_iter().map(text).collect();
+            match &values[..] {
+                [] => {}
+                [value] if !setting.is_list() => writeln!(f, "{} = {value}", setting.key)?,
+                values => writeln!(f, "{} = [{}]", setting.key, values.join(", "))?,
             }
-        }
-        if !self.nbd.is_empty() {
-            let listeners: Vec<_> = self.nbd.iter().map(|nbd| text(nbd.to_string())).collect();
-            writeln!(f, "nbd = [{}]", listeners.join(", "))?;
-        }
-        if !self.ups.upses.is_empty() {
-            let upses = self.ups.upses.iter().map(|ups| text(ups.to_string()));
-            let upses: Vec<_> = upses.collect();
-            writeln!(f, "ups = [{}]", upses.join(", "))?;
         }
         for volume in &self.volumes {
             writeln!(f, "\n[[volume]]\nname = {}", text(volume.name.clone()))?;
@@ -132,5 +188,43 @@ impl fmt::Display for Settings {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::{Fault, Size, limits};
+
+    #[test]
+    fn settings_take_the_values_that_help_texts_show() {
+        for setting in PROGRAM_SETTINGS {
+            let set = |text: &str| Settings::default().set(setting.key, text);
+            for shown in setting.values.split('|') {
+                let range = shown.split_once('-').and_then(|(least, most)| {
+                    Some((least.parse::<i64>().ok()?, most.parse::<i64>().ok()?))
+                });
+                if let Some((least, most)) = range {
+                    for number in [least - 1, least, most, most + 1] {
+                        let is_taken = set(&number.to_string()).is_ok();
+                        assert_eq!(is_taken, (least..=most).contains(&number), "{number}");
+                    }
+                    continue;
+                }
+                let value = match shown {
+                    "SIZE" => "1GiB",
+                    "ADDRESS..." => "tcp:[::1]:10809",
+                    "UPS..." => "rack@nas",
+                    word => word,
+                };
+                set(value).unwrap();
+            }
+            if let Some(words) = setting.words() {
+                let error = set("x").unwrap_err().explained();
+                assert!(error.ends_with(&format!("use {}", listed(&words, "or"))), "{error}");
+            }
+        }
+        let least = Size(limits::MEMORY_BYTES_MIN).to_string();
+        assert!(PROGRAM_SETTINGS[0].help.contains(&least));
     }
 }

@@ -1,11 +1,11 @@
 //! Configuration: parsing and validation of the configuration file, of volume specifications, sizes
 //! and addresses.
 //!
-//! Settings come from command-line options and from a TOML file with the same keys. Each source is
-//! parsed into [`Settings`], options override the file, and the result is checked into a
-//! [`Config`], which the daemon can rely on. Parsing is separate from checking, and both are pure:
-//! only [`Source::load`], [`read_file`], [`default_state`] and [`MemInfo::read`] access anything
-//! but their arguments.
+//! Settings come from command-line options and from a TOML file with the same keys, which
+//! `forebay_types` describes in two tables. Each source is parsed into [`Settings`], options
+//! override the file, and the result is checked into a [`Config`], which the daemon can rely on.
+//! Parsing is separate from checking, and both are pure: only [`Source::load`], [`read_file`],
+//! [`default_state`] and [`MemInfo::read`] access anything but their arguments.
 //!
 //! Every error has a message, a remedy and, for a file, the position. [`parse_toml`] and
 //! [`parse_volume_spec`] do not panic on any text, and the `Display` of a parsed value parses to
@@ -32,7 +32,7 @@ mod write_back;
 pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, Source, default_state, read_file};
 pub use diff::{Change, diff};
 pub use error::{ConfigError, ConfigResult, Mistake, Place};
-pub use file::{FILE_KEYS, parse_toml};
+pub use file::parse_toml;
 pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
@@ -42,7 +42,7 @@ pub use settings::{
     Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers,
 };
 pub use spec::parse_volume_spec;
-pub use ups::{Percent, Seconds, Secret, Ups, UpsOptions, UpsSettings, UpsSource};
+pub use ups::{Percent, Seconds, Secret, Ups, UpsSettings, UpsSource};
 pub use volume::{
     BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VolumeChange, VolumeSpec, check_volume_name,
 };

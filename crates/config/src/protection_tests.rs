@@ -1,7 +1,7 @@
 //! Tests of the rules for protection, journal, durability and UPS.
 
 use crate::{
-    Mistake, Protection, UpsOptions, UpsSettings, VolumeChange, VolumeSpec, parse_volume_spec,
+    Mistake, Protection, Settings, UpsSettings, VolumeChange, VolumeSpec, parse_volume_spec,
 };
 use forebay_types::Fault;
 use forebay_types::{Durability, Mode, UnsafeSupply};
@@ -68,9 +68,9 @@ fn a_protection_by_ups_needs_a_configured_ups() {
     let beside = "d=/x,mode=write-back,protection=journal+ups,journal=/j";
     let beside = parse_volume_spec(beside).unwrap();
     assert_eq!(beside.journal.as_deref(), Some("/j"));
-    let watched = UpsOptions { upses: vec!["lab@nas".parse().unwrap()], ..UpsOptions::default() };
-    let watched = UpsSettings::checked(watched).unwrap();
-    let nothing = UpsSettings::checked(UpsOptions::default()).unwrap();
+    let watched = Settings { ups: vec!["lab@nas".parse().unwrap()], ..Settings::defaults() };
+    let watched = UpsSettings::checked(&watched).unwrap();
+    let nothing = UpsSettings::checked(&Settings::defaults()).unwrap();
     for spec in [&alone, &beside] {
         spec.check_ups(&watched, true).unwrap();
         let error = spec.check_ups(&nothing, true).unwrap_err().explained();
@@ -85,8 +85,8 @@ fn a_protection_by_ups_needs_a_configured_ups() {
 
 #[test]
 fn a_ups_needs_a_vault_unless_there_is_a_journal() {
-    let watched = UpsOptions { upses: vec!["lab@nas".parse().unwrap()], ..UpsOptions::default() };
-    let watched = UpsSettings::checked(watched).unwrap();
+    let watched = Settings { ups: vec!["lab@nas".parse().unwrap()], ..Settings::defaults() };
+    let watched = UpsSettings::checked(&watched).unwrap();
     for mode in ["write-back", "write-through"] {
         let alone = parse_volume_spec(&format!("d=/x,mode={mode},protection=ups")).unwrap();
         let error = alone.check_ups(&watched, false).unwrap_err();

@@ -1,6 +1,6 @@
 //! The settings of the whole program.
 
-use crate::{ConfigError, ConfigResult, Mistake, words::words};
+use crate::{ConfigError, ConfigResult, Mistake, Settings, words::words};
 use forebay_types::{Size, limits};
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -8,10 +8,9 @@ use std::{fmt, path::PathBuf, str::FromStr};
 pub const WORKERS_MAX: usize = 64;
 
 /// The memory of the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemorySetting {
     /// A part of the available memory, see [`crate::MemInfo::auto_bytes`].
-    #[default]
     Auto,
     /// This many bytes, at least [`limits::MEMORY_BYTES_MIN`].
     Bytes(u64),
@@ -53,10 +52,9 @@ impl fmt::Display for MemorySetting {
 }
 
 /// The number of worker threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Workers {
     /// One per processor, up to a limit.
-    #[default]
     Auto,
     /// This many, from 1 to [`WORKERS_MAX`].
     Count(usize),
@@ -91,7 +89,6 @@ words! {
     /// The kernel interface for files and sockets.
     pub enum IoEngine("I/O engine") {
         /// `io_uring` if the kernel allows it, otherwise `epoll`.
-        #[default]
         Auto = "auto",
         /// `io_uring`; an error if the kernel does not allow it.
         IoUring = "io_uring",
@@ -104,7 +101,6 @@ words! {
     /// The keeper of the pool's memory, which outlives the server.
     pub enum KeeperMode("keeper mode") {
         /// The service manager if it keeps descriptors, otherwise a separate process.
-        #[default]
         Auto = "auto",
         /// A separate process.
         Yes = "yes",
@@ -117,7 +113,6 @@ words! {
     /// Detection and correction of memory errors.
     pub enum Ecc("ecc mode") {
         /// Checksums for all data, and parity for dirty data.
-        #[default]
         Parity = "parity",
         /// Checksums only: damage to dirty data is detected, but not corrected.
         Checksum = "checksum",
@@ -134,7 +129,6 @@ words! {
         /// Problems that may lead to a failure.
         Warn = "warn",
         /// Changes of state, such as starts, stops and write-back on or off.
-        #[default]
         Info = "info",
         /// Details for the diagnosis of faults.
         Debug = "debug",
@@ -145,6 +139,7 @@ words! {
 
 words! {
     /// Whether connections are encrypted. The NBD protocol uses the same words.
+    #[derive(Default)]
     pub enum TlsMode("TLS mode") {
         /// No encryption.
         #[default]
@@ -173,16 +168,13 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// Combines the four settings and checks that they are consistent.
+    /// Combines the settings, as given, and checks that they are consistent.
     ///
     /// # Errors
     /// Encryption without a certificate or key, or a certificate with no mode that uses it.
-    pub(crate) fn checked(
-        mode: Option<TlsMode>,
-        cert: Option<PathBuf>,
-        key: Option<PathBuf>,
-        client_ca: Option<PathBuf>,
-    ) -> ConfigResult<Self> {
+    pub(crate) fn checked(given: &Settings) -> ConfigResult<Self> {
+        let Settings { tls: mode, tls_cert: cert, tls_key: key, tls_client_ca: client_ca, .. } =
+            given.clone();
         let fail = |message: &str, remedy: &'static str| {
             Err(ConfigError::new(Mistake::Tls, format!("tls: {message}"), remedy))
         };
@@ -255,7 +247,10 @@ mod tests {
     #[test]
     fn tls_files_and_mode_must_be_consistent() {
         let path = || Some(PathBuf::from("x.pem"));
-        let check = TlsSettings::checked;
+        let check = |tls, tls_cert, tls_key, tls_client_ca| {
+            let given = Settings { tls, tls_cert, tls_key, tls_client_ca, ..Settings::default() };
+            TlsSettings::checked(&given)
+        };
         assert!(!check(None, None, None, None).unwrap().off_stated);
         assert!(check(Some(TlsMode::Off), path(), path(), None).unwrap().off_stated);
         assert!(check(Some(TlsMode::Forced), path(), path(), None).is_ok());

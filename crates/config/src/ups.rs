@@ -2,8 +2,8 @@
 //!
 //! The crate `power` reads and judges UPSes.
 
-use crate::{ConfigError, ConfigResult, Mistake};
-use forebay_types::{Action, Remedy};
+use crate::{ConfigError, ConfigResult, Mistake, Settings, layer::HAS_DEFAULT};
+use forebay_types::{Action, PROGRAM_SETTINGS, Remedy, Setting};
 use std::{collections::HashSet, fmt, path::PathBuf, str::FromStr};
 
 /// Longest specification of a UPS, in bytes.
@@ -153,59 +153,6 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The UPS settings of one source. A setting that the source does not set is `None` or empty.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct UpsOptions {
-    /// The UPSes.
-    pub upses: Vec<Ups>,
-    /// The expression of the UPSes that must be safe.
-    pub needed: Option<String>,
-    /// The user at the NUT servers.
-    pub user: Option<String>,
-    /// That user's password.
-    pub password: Option<Secret>,
-    /// The authority of the NUT servers' certificates, PEM.
-    pub ca: Option<PathBuf>,
-    /// The charge below which write-back ends.
-    pub threshold: Option<Percent>,
-    /// The settle time.
-    pub settle: Option<Seconds>,
-    /// The runtime kept in reserve.
-    pub margin: Option<Seconds>,
-}
-
-impl UpsOptions {
-    /// Overrides the settings of `below`.
-    pub(crate) fn over(self, below: Self) -> Self {
-        let upses = if self.upses.is_empty() { below.upses } else { self.upses };
-        Self {
-            upses,
-            needed: self.needed.or(below.needed),
-            user: self.user.or(below.user),
-            password: self.password.or(below.password),
-            ca: self.ca.or(below.ca),
-            threshold: self.threshold.or(below.threshold),
-            settle: self.settle.or(below.settle),
-            margin: self.margin.or(below.margin),
-        }
-    }
-
-    /// The settings with a single value, as key and text, without the password.
-    pub(crate) fn pairs(&self) -> Vec<(&'static str, Option<String>)> {
-        fn text<T: fmt::Display>(value: Option<&T>) -> Option<String> {
-            value.map(ToString::to_string)
-        }
-        vec![
-            ("ups-needed", self.needed.clone()),
-            ("ups-user", self.user.clone()),
-            ("ups-ca", self.ca.as_ref().map(|path| path.display().to_string())),
-            ("ups-threshold", text(self.threshold.as_ref())),
-            ("ups-settle-seconds", text(self.settle.as_ref())),
-            ("ups-margin-seconds", text(self.margin.as_ref())),
-        ]
-    }
-}
-
 /// The checked UPS settings. The expression is parsed later, by the crate `power`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpsSettings {
@@ -229,20 +176,12 @@ pub struct UpsSettings {
 }
 
 impl UpsSettings {
-    /// Combines the settings and checks that they are consistent.
+    /// Combines the settings, whose defaults are filled in, and checks that they are consistent.
     ///
     /// # Errors
-    /// Two UPSes have one name, there are too many, the login is incomplete, or settings are given
-    /// without a UPS.
-    pub(crate) fn checked(options: UpsOptions) -> ConfigResult<Self> {
-        let fail = |mistake, message: String, remedy: Remedy| {
-            Err(ConfigError::new(mistake, format!("ups: {message}"), remedy))
-        };
-        let upses = &options.upses;
-        if upses.is_empty() && options != UpsOptions::default() {
-            let message = "there are settings, but no UPS".to_owned();
-            return fail(Mistake::Value, message, Action::set("ups", "NAME@HOST:PORT").into());
-        }
+    /// Two UPSes have one name, there are too many, or the login is incomplete.
+    pub(crate) fn checked(settings: &Settings) -> ConfigResult<Self> {
+        let upses = &settings.ups;
         if upses.len() > UPSES_MAX {
             let message = format!("{} UPSes exceed the limit of {UPSES_MAX}", upses.len());
             return fail(Mistake::Limit, message, "leave some out".into());
@@ -256,7 +195,7 @@ impl UpsSettings {
                 "write NAME=UPS@HOST to give one another".into(),
             );
         }
-        let login = match (options.user, options.password) {
+        let login = match (settings.ups_user.clone(), settings.ups_password.clone()) {
             (Some(user), Some(password)) => Some((user, password)),
             (None, None) => None,
             _ => {
@@ -272,37 +211,32 @@ impl UpsSettings {
             let names: Vec<&str> = upses.iter().map(|ups| ups.name.as_str()).collect();
             names.join(" and ")
         };
-        let off = options.threshold.unwrap_or(Percent(79)).0;
+        let off = settings.ups_threshold.expect(HAS_DEFAULT).0;
         Ok(Self {
-            needed: options.needed.unwrap_or_else(all),
+            needed: settings.ups_needed.clone().unwrap_or_else(all),
             login,
-            ca: options.ca,
+            ca: settings.ups_ca.clone(),
             charge_off_percent: off,
             charge_on_percent: (off + HYSTERESIS_PERCENT).min(100),
-            settle_seconds: options.settle.unwrap_or(Seconds(60)).0,
-            margin_seconds: options.margin.unwrap_or(Seconds(60)).0,
-            upses: options.upses,
+            settle_seconds: settings.ups_settle_seconds.expect(HAS_DEFAULT).0,
+            margin_seconds: settings.ups_margin_seconds.expect(HAS_DEFAULT).0,
+            upses: upses.clone(),
         })
     }
 }
 
-impl fmt::Display for UpsSettings {
-    /// The settings without the password, for the report of a change.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.upses.is_empty() {
-            return f.write_str("unset");
-        }
-        for ups in &self.upses {
-            write!(f, "{ups}, ")?;
-        }
-        let (off, settle, margin) =
-            (self.charge_off_percent, self.settle_seconds, self.margin_seconds);
-        write!(f, "{} with {off} %, settled for {settle} s, margin {margin} s", self.needed)?;
-        match &self.login {
-            Some((user, _)) => write!(f, ", as {user}"),
-            None => Ok(()),
-        }
+/// Checks that there is a UPS if there are settings for UPSes, even if they are the defaults.
+pub(crate) fn check_ups_named(given: &Settings) -> ConfigResult<()> {
+    let is_given = |it: &Setting| it.key.starts_with("ups-") && !given.texts(it.key).is_empty();
+    if given.ups.is_empty() && PROGRAM_SETTINGS.iter().any(is_given) {
+        let message = "there are settings, but no UPS".to_owned();
+        return fail(Mistake::Value, message, Action::set("ups", "NAME@HOST:PORT").into());
     }
+    Ok(())
+}
+
+fn fail<T>(mistake: Mistake, message: String, remedy: Remedy) -> ConfigResult<T> {
+    Err(ConfigError::new(mistake, format!("ups: {message}"), remedy))
 }
 
 #[cfg(test)]
@@ -346,22 +280,29 @@ mod tests {
 
     #[test]
     fn settings_must_be_consistent() {
-        let two = || UpsOptions { upses: vec![ups("a@x"), ups("b@y")], ..Default::default() };
-        let checked = UpsSettings::checked(two()).unwrap();
+        let upses = || vec![ups("a@x"), ups("b@y")];
+        let two = || Settings { ups: upses(), ..Settings::defaults() };
+        let checked = UpsSettings::checked(&two()).unwrap();
         assert_eq!(checked.needed, "a and b");
         assert_eq!((checked.charge_off_percent, checked.charge_on_percent), (79, 85));
-        let high = UpsOptions { threshold: Some(Percent(97)), ..two() };
-        assert_eq!(UpsSettings::checked(high).unwrap().charge_on_percent, 100);
-        for (options, part) in [
-            (UpsOptions { user: Some("u".into()), ..two() }, "both user and password"),
-            (UpsOptions { upses: vec![ups("a@x"), ups("a@y")], ..two() }, "called 'a'"),
-            (UpsOptions { upses: Vec::new(), needed: Some("a".into()), ..two() }, "but no UPS"),
-            (UpsOptions { upses: vec![ups("a"); 17], ..two() }, "exceed the limit of 16"),
+        let high = Settings { ups_threshold: Some(Percent(97)), ..two() };
+        assert_eq!(UpsSettings::checked(&high).unwrap().charge_on_percent, 100);
+        for (settings, part) in [
+            (Settings { ups_user: Some("u".into()), ..two() }, "both user and password"),
+            (Settings { ups: vec![ups("a@x"), ups("a@y")], ..two() }, "called 'a'"),
+            (Settings { ups: vec![ups("a"); 17], ..two() }, "exceed the limit of 16"),
         ] {
-            let error = UpsSettings::checked(options).unwrap_err().explained();
+            let error = UpsSettings::checked(&settings).unwrap_err().explained();
             assert!(error.contains(part), "{error}");
         }
-        assert!(UpsSettings::checked(UpsOptions::default()).unwrap().upses.is_empty());
+        assert!(UpsSettings::checked(&Settings::defaults()).unwrap().upses.is_empty());
+        let alone = Settings { ups_needed: Some("a".into()), ..Settings::default() };
+        let error = check_ups_named(&alone).unwrap_err().explained();
+        assert!(error.contains("but no UPS"), "{error}");
+        let used = Settings { ups: upses(), ..alone };
+        for settings in [used, Settings::default()] {
+            assert_eq!(check_ups_named(&settings), Ok(()));
+        }
     }
 
     #[test]

@@ -10,7 +10,9 @@ use crate::{
     words::{listed, word, words, yes_no, yes_or_no},
     write_back::{self, ReadLatency, WriteBackChange, WriteBackSpec},
 };
-use forebay_types::{Durability, Mode, UnsafeSupply, VOLUME_KEYS, VolumeSetting, limits};
+use forebay_types::{
+    Durability, Mode, Setting, UnsafeSupply, VOLUME_KEYS, VOLUME_SETTINGS, limits,
+};
 use std::{fmt, str::FromStr};
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
@@ -20,6 +22,7 @@ pub const BACKING_BYTES_MAX: usize = 8192;
 
 words! {
     /// Whether clients may use a volume over an unencrypted connection.
+    #[derive(Default)]
     pub enum TlsUse("tls value") {
         /// They may, unless the TLS mode is forced.
         #[default]
@@ -135,15 +138,12 @@ impl VolumeSpec {
     }
 
     fn check_fixed_settings_unchanged(&self, new: &Self) -> ConfigResult<()> {
-        let is_fixed = |(key, _): &(&str, String)| {
-            VolumeSetting::find(key).is_some_and(|setting| !setting.is_live)
-        };
         let value = |(_, value): (&str, String)| match value.is_empty() {
             true => "none".to_owned(),
             false => value,
         };
         let (olds, news) = (new.change_to(self).pairs(), self.change_to(new).pairs());
-        match olds.into_iter().zip(news).find(|(old, _)| is_fixed(old)) {
+        match olds.into_iter().zip(news).find(|((key, _), _)| is_fixed(key)) {
             Some((old, new)) => Err(fixed_setting_error(old.0, &value(old), &value(new))),
             None => Ok(()),
         }
@@ -348,7 +348,7 @@ settings! {
     "description": description, |_, text| some_text(text), text_or_none;
 }
 
-fn parsed<T: FromStr<Err = ConfigError>>(_: &str, text: &str) -> ConfigResult<T> {
+pub(crate) fn parsed<T: FromStr<Err = ConfigError>>(_: &str, text: &str) -> ConfigResult<T> {
     text.parse()
 }
 
@@ -418,7 +418,6 @@ impl VolumeChange {
     /// Whether a setting is among the changes that is fixed while the volume is served. See
     /// [`VolumeSpec::with`].
     pub fn has_fixed_settings(&self) -> bool {
-        let is_fixed = |key| VolumeSetting::find(key).is_some_and(|setting| !setting.is_live);
         self.protection.is_some_and(|new| new.has_journal() || new.has_ups())
             || self.pairs().into_iter().any(|(key, _)| is_fixed(key))
     }
@@ -443,6 +442,10 @@ fn device_name(key: &str, text: &str) -> ConfigResult<Option<String>> {
         return Err(ConfigError::new(Mistake::Value, format!("{key}= is empty"), remedy));
     }
     some_text(text)
+}
+
+fn is_fixed(key: &str) -> bool {
+    Setting::find(key, &VOLUME_SETTINGS).is_some_and(|setting| !setting.is_live)
 }
 
 /// The sentence that lists the keys.

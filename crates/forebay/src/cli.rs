@@ -5,12 +5,9 @@
 
 use crate::rescue::RescueCommand;
 use crate::user::is_root;
-use clap::{Args, Parser, Subcommand};
-use forebay_config::{
-    Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
-    TlsMode, Ups, UpsOptions, VolumeSpec, Workers, default_state,
-};
-use forebay_types::{VOLUME_SETTINGS, VolumeSetting};
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use forebay_config::{Settings, Source, VolumeSpec, default_state};
+use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
 use std::path::PathBuf;
 
 /// A block cache between clients and disks.
@@ -100,16 +97,6 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Listening address for NBD clients: unix:PATH or tcp:HOST:PORT; repeatable
-    /// [default: unix:STATE/nbd.sock]
-    #[arg(long, value_name = "ADDRESS")]
-    nbd: Vec<Listen>,
-
-    /// Memory for the cache: a size like 2GiB, or auto [default: auto, an eighth of the available
-    /// memory]
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<MemorySetting>,
-
     #[command(flatten)]
     state: StateArguments,
 
@@ -128,100 +115,71 @@ pub(crate) struct ServeArguments {
     #[arg(long = "accept-lost-journal", value_name = "VOLUME")]
     pub(crate) accepted_journals: Vec<String>,
 
-    /// Number of worker threads, or auto [default: auto]
-    #[arg(long, value_name = "N")]
-    workers: Option<Workers>,
-
-    /// I/O engine for files and sockets: io_uring, epoll or auto [default: auto]
-    #[arg(long, value_name = "ENGINE")]
-    io: Option<IoEngine>,
-
-    /// Whether a keeper holds the pool across restarts of the server: auto, yes (a parent process)
-    /// or no [default: auto, systemd if it stores descriptors, otherwise yes]
-    #[arg(long, value_name = "MODE")]
-    keeper: Option<KeeperMode>,
-
-    /// Protection against memory damage: parity, checksum or off [default: parity]
-    #[arg(long, value_name = "MODE")]
-    ecc: Option<Ecc>,
-
-    /// UPS that bridges a power failure: NAME@HOST:PORT of Network UPS Tools,
-    /// NAME=command:PROGRAM or NAME=file:PATH; repeatable
-    #[arg(long, value_name = "SUPPLY")]
-    ups: Vec<Ups>,
-
-    /// The UPSes that must be safe, as in "any 1 of (a, b)" [default: all]
-    #[arg(long, value_name = "EXPRESSION")]
-    ups_needed: Option<String>,
-
-    /// Battery charge below which write-back ends, in percent [default: 79]
-    #[arg(long, value_name = "PERCENT")]
-    ups_threshold: Option<Percent>,
-
-    /// How long the UPSes must have been safe before write-back begins [default: 60]
-    #[arg(long, value_name = "SECONDS")]
-    ups_settle_seconds: Option<Seconds>,
-
-    /// Battery runtime kept in reserve [default: 60]
-    #[arg(long, value_name = "SECONDS")]
-    ups_margin_seconds: Option<Seconds>,
-
-    /// Vault for the dirty data of volumes under a UPS when the battery runs low: a file or device
-    /// of its own; a missing file is created
-    #[arg(long, value_name = "PATH")]
-    vault: Option<String>,
-
-    /// Log level: error, warn, info, debug or trace [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    log: Option<LogLevel>,
-
-    /// Encryption of connections: off, selective or forced [default: off]
-    #[arg(long, value_name = "MODE")]
-    tls: Option<TlsMode>,
-
-    /// Certificate chain of the server, PEM
-    #[arg(long, value_name = "FILE")]
-    tls_cert: Option<PathBuf>,
-
-    /// Private key of the certificate, PEM
-    #[arg(long, value_name = "FILE")]
-    tls_key: Option<PathBuf>,
-
-    /// Authority that must have issued clients' certificates, PEM
-    #[arg(long, value_name = "FILE")]
-    tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    settings: ProgramOptions,
 }
 
 impl ServeArguments {
     /// The configuration source: these settings, and the file they name.
     pub(crate) fn source(self) -> Source {
         let volumes = self.disks.into_iter().chain(self.volumes).collect();
-        let options = Settings {
-            memory: self.memory,
-            nbd: self.nbd,
-            state: self.state.state,
-            workers: self.workers,
-            io: self.io,
-            keeper: self.keeper,
-            ecc: self.ecc,
-            log: self.log,
-            tls: self.tls,
-            tls_cert: self.tls_cert,
-            tls_key: self.tls_key,
-            tls_client_ca: self.tls_client_ca,
-            ups: UpsOptions {
-                upses: self.ups,
-                needed: self.ups_needed,
-                threshold: self.ups_threshold,
-                settle: self.ups_settle_seconds,
-                margin: self.ups_margin_seconds,
-                // The process list would show a password to every user.
-                ..UpsOptions::default()
-            },
-            vault: self.vault,
-            volumes,
-        };
+        let options = Settings { state: self.state.state, volumes, ..self.settings.0 };
         Source { file: self.config, options, state_default: default_state(is_root()) }
+    }
+}
+
+/// The settings of the program that only the file has: the process list would show a password to
+/// every user.
+const FILE_ONLY: [&str; 3] = ["ups-user", "ups-password", "ups-ca"];
+
+/// The settings of the program that are options of `forebay serve` alone.
+#[derive(Debug)]
+struct ProgramOptions(Settings);
+
+impl ProgramOptions {
+    fn all() -> impl Iterator<Item = &'static Setting> {
+        // All commands have `--state`.
+        let is_option = |key: &'static str| key != "state" && !FILE_ONLY.contains(&key);
+        PROGRAM_SETTINGS.iter().filter(move |setting| is_option(setting.key))
+    }
+
+    fn option(setting: &'static Setting) -> Arg {
+        let Setting { key, values, help, .. } = *setting;
+        let (action, more) = match setting.is_list() {
+            true => (ArgAction::Append, "; repeatable"),
+            false => (ArgAction::Set, ""),
+        };
+        let help = format!("{}{}{more}{}", help[..1].to_uppercase(), &help[1..], default(setting));
+        let accepted =
+            move |text: &str| Settings::default().set(key, text).map(|()| text.to_owned());
+        let name = values.trim_end_matches("...");
+        Arg::new(key).long(key).value_name(name).help(help).action(action).value_parser(accepted)
+    }
+}
+
+impl Args for ProgramOptions {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(Self::all().map(Self::option))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ProgramOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut settings = Settings::default();
+        for Setting { key, .. } in Self::all() {
+            for text in matches.get_many::<String>(key).into_iter().flatten() {
+                settings.set(key, text).expect("clap has had the value checked");
+            }
+        }
+        Ok(Self(settings))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        Self::from_arg_matches(matches).map(|new| *self = new)
     }
 }
 
@@ -250,13 +208,16 @@ fn live_settings_help() -> String {
     )
 }
 
-fn in_help(setting: &VolumeSetting) -> String {
-    let VolumeSetting { key, values, help, .. } = setting;
-    let default = match setting.default {
+fn in_help(setting: &Setting) -> String {
+    let Setting { key, values, help, .. } = setting;
+    format!("  {key}={values}\n      {help}{}\n", default(setting))
+}
+
+fn default(setting: &Setting) -> String {
+    match setting.default {
         "" => String::new(),
         default => format!(" [default: {default}]"),
-    };
-    format!("  {key}={values}\n      {help}{default}\n")
+    }
 }
 
 /// The subcommands of `forebay volume`.

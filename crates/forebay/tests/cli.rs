@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use forebay_control::{Server, StateDir, fake::FakeManager};
-use forebay_types::VOLUME_SETTINGS;
+use forebay_types::{PROGRAM_SETTINGS, VOLUME_SETTINGS};
 use std::{
     path::Path,
     process::{Command, Output},
@@ -53,7 +53,7 @@ fn run_alone(arguments: &[&str]) -> Ran {
 }
 
 #[test]
-fn help_shows_every_setting_of_a_volume() {
+fn help_shows_every_setting() {
     let directory = tempfile::tempdir().unwrap();
     let help = |arguments: &[&str]| run(directory.path(), arguments).out;
     let (serve, add) = (help(&["serve", "--help"]), help(&["volume", "add", "--help"]));
@@ -62,6 +62,11 @@ fn help_shows_every_setting_of_a_volume() {
         let shown = format!(" {}={}\n", setting.key, setting.values);
         assert!(serve.contains(&shown) && add.contains(&shown), "{shown}: {serve}{add}");
         assert_eq!(set.contains(&shown), setting.is_live, "{shown}: {set}");
+    }
+    for setting in PROGRAM_SETTINGS {
+        let is_in_file_only = ["ups-user", "ups-password", "ups-ca"].contains(&setting.key);
+        let shown = format!(" --{} <", setting.key);
+        assert_eq!(serve.contains(&shown), !is_in_file_only, "{shown}: {serve}");
     }
 }
 

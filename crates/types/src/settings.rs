@@ -1,25 +1,27 @@
-//! The settings of a volume. The command line, the configuration file, the control API with its
-//! description, the help texts and a table of the manual are derived from this table.
+//! The settings of a volume and of the program. The command line, the configuration file, the
+//! control API with its description, the help texts, what a reload reports, and the tables of the
+//! manual are derived from these two tables.
 
-/// A setting of a volume.
+/// A setting of a volume or of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeSetting {
+pub struct Setting {
     /// Its name on the command line and in the configuration file; the API has `_` for `-`.
     pub key: &'static str,
-    /// Its values, separated by `|`; capitals are placeholders.
+    /// Its values, separated by `|`; capitals are placeholders, `1-9` is a range, and `...` follows
+    /// if there may be several.
     pub values: &'static str,
-    /// The default value; empty if there is none.
+    /// The default value; empty if there is none, or if it depends on other settings.
     pub default: &'static str,
-    /// Whether it can change while the volume is served.
+    /// Whether it can change while the volume is served, or the program runs.
     pub is_live: bool,
     /// Its meaning, in one line.
     pub help: &'static str,
 }
 
-impl VolumeSetting {
-    /// Finds the setting with a name.
-    pub fn find(key: &str) -> Option<&'static Self> {
-        VOLUME_SETTINGS.iter().find(|setting| setting.key == key)
+impl Setting {
+    /// Finds the setting with a name in a table.
+    pub fn find(key: &str, table: &'static [Self]) -> Option<&'static Self> {
+        table.iter().find(|setting| setting.key == key)
     }
 
     /// Its name in the API.
@@ -32,36 +34,42 @@ impl VolumeSetting {
         self.values == "yes|no"
     }
 
-    /// Its values, if none of them is a placeholder.
+    /// Whether it may have several values.
+    pub fn is_list(&self) -> bool {
+        self.values.ends_with("...")
+    }
+
+    /// Its values, if all of them are words.
     pub fn words(&self) -> Option<Vec<&'static str>> {
         let words: Vec<_> = self.values.split('|').collect();
-        let is_word = |word: &&str| !word.contains(|c: char| c.is_ascii_uppercase());
+        let is_word =
+            |word: &&str| !word.contains(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit());
         words.iter().all(is_word).then_some(words)
     }
 }
 
-/// A setting that can change while the volume is served.
+/// A setting that can change while it is in use.
 const fn live(
     key: &'static str,
     values: &'static str,
     default: &'static str,
     help: &'static str,
-) -> VolumeSetting {
-    VolumeSetting { key, values, default, is_live: true, help }
+) -> Setting {
+    Setting { key, values, default, is_live: true, help }
 }
 
-/// A setting that cannot change while the volume is served.
+/// A setting that cannot.
 const fn fixed(
     key: &'static str,
     values: &'static str,
     default: &'static str,
     help: &'static str,
-) -> VolumeSetting {
-    VolumeSetting { key, values, default, is_live: false, help }
+) -> Setting {
+    Setting { key, values, default, is_live: false, help }
 }
 
-/// All settings, in the order of help texts.
-pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
+/// All settings of a volume, in the order of help texts.
+pub const VOLUME_SETTINGS: [Setting; 21] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
         "protection",
@@ -127,7 +135,7 @@ pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
     live("description", "TEXT", "", "shown to clients; at most 4,096 bytes"),
 ];
 
-/// The names of all settings, in the same order.
+/// Their names, in the same order.
 pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
     let mut keys = [""; VOLUME_SETTINGS.len()];
     let mut at = 0;
@@ -138,19 +146,100 @@ pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
     keys
 };
 
+/// All settings of the program, in the order of help texts.
+pub const PROGRAM_SETTINGS: [Setting; 21] = [
+    fixed(
+        "memory",
+        "SIZE|auto",
+        "auto",
+        "memory for the cache, at least 32MiB; `auto` is an eighth of the available memory",
+    ),
+    fixed(
+        "nbd",
+        "ADDRESS...",
+        "",
+        "listening address for NBD clients, `unix:PATH` or `tcp:HOST:PORT`; by default \
+         `unix:STATE/nbd.sock`",
+    ),
+    fixed(
+        "state",
+        "DIR",
+        "",
+        "directory of the lock, the control socket and the default NBD socket",
+    ),
+    fixed("workers", "1-64|auto", "auto", "worker threads; `auto` is one per processor, at most 8"),
+    fixed("io", "auto|io_uring|epoll", "auto", "I/O engine; `auto` is the first that works"),
+    fixed(
+        "keeper",
+        "auto|yes|no",
+        "auto",
+        "whether a keeper holds the pool across restarts of the server; `yes` is a parent process, \
+         `auto` is systemd if it stores descriptors, otherwise `yes`",
+    ),
+    fixed("ecc", "parity|checksum|off", "parity", "protection against memory damage"),
+    live("log", "error|warn|info|debug|trace", "info", "log level"),
+    fixed("tls", "off|selective|forced", "off", "encryption of connections"),
+    fixed("tls-cert", "FILE", "", "certificate chain of the server, PEM"),
+    fixed("tls-key", "FILE", "", "private key of the certificate, PEM"),
+    fixed(
+        "tls-client-ca",
+        "FILE",
+        "",
+        "authority that must have issued clients' certificates, PEM; without it clients need none",
+    ),
+    fixed(
+        "ups",
+        "UPS...",
+        "",
+        "UPS that bridges a power failure: `NAME@HOST:PORT` of Network UPS Tools, \
+         `NAME=command:PROGRAM` or `NAME=file:PATH`",
+    ),
+    fixed(
+        "ups-needed",
+        "EXPRESSION",
+        "",
+        "the UPSes that must be safe, as in `any 1 of (a, b)`; by default all",
+    ),
+    fixed("ups-user", "TEXT", "", "user at the NUT servers"),
+    fixed("ups-password", "TEXT", "", "that user's password"),
+    fixed(
+        "ups-ca",
+        "FILE",
+        "",
+        "authority that must have issued the NUT servers' certificates, PEM; without it nothing is \
+         encrypted",
+    ),
+    fixed("ups-threshold", "1-100", "79", "percent of charge below which write-back ends"),
+    fixed(
+        "ups-settle-seconds",
+        "0-86400",
+        "60",
+        "how long the UPSes must have been safe before write-back begins",
+    ),
+    fixed("ups-margin-seconds", "0-86400", "60", "battery runtime kept in reserve"),
+    fixed(
+        "vault",
+        "PATH",
+        "",
+        "vault for the dirty data of volumes under a UPS when the battery runs low: a file or \
+         device of its own; a missing file is created",
+    ),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_setting_is_found_by_its_name() {
-        let prefetch = VolumeSetting::find("prefetch").unwrap();
+        let volume_setting = |key| Setting::find(key, &VOLUME_SETTINGS);
+        let prefetch = volume_setting("prefetch").unwrap();
         assert!(prefetch.is_switch() && prefetch.is_live);
-        let iops = VolumeSetting::find("write-back-iops").unwrap();
+        let iops = volume_setting("write-back-iops").unwrap();
         assert_eq!((iops.field().as_str(), iops.words()), ("write_back_iops", None));
-        assert!(!VolumeSetting::find("rotational").unwrap().is_switch());
-        let mode = VolumeSetting::find("mode").unwrap();
+        assert!(!volume_setting("rotational").unwrap().is_switch());
+        let mode = volume_setting("mode").unwrap();
         assert_eq!(mode.words().unwrap(), ["write-back", "write-through", "bypass"]);
-        assert_eq!(VolumeSetting::find("write_back_iops"), None);
+        assert_eq!(volume_setting("write_back_iops"), None);
     }
 }
