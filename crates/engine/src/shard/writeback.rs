@@ -20,10 +20,13 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Whether the shard needs ticks: it has dirty lines or throttled writers. If the last dirty
-    /// lines were erased or written through, only a tick wakes the writers.
-    pub const fn needs_tick(&self) -> bool {
-        self.quota.dirty_lines() > 0 || self.quota.throttled() > 0
+    /// Whether the shard needs ticks: it has dirty lines, throttled writers or unanswered flushes.
+    /// If the last dirty lines were erased or written through, only a tick wakes the writers; if
+    /// they were lost and then abandoned, only a tick answers the flushes.
+    pub fn needs_tick(&self) -> bool {
+        self.quota.dirty_lines() > 0
+            || self.quota.throttled() > 0
+            || self.volumes.iter().any(|volume| volume.writeback().has_waiter())
     }
 
     /// Resumes the elevator: another shard has found its next stop in this one.

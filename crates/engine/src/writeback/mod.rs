@@ -186,10 +186,14 @@ impl Writeback {
         Inputs { flushing: self.flushes.is_running(), draining, now_ms }
     }
 
+    /// Whether a part waits for destages.
+    pub(crate) fn has_waiter(&self) -> bool {
+        self.epochs.as_ref().map_or(self.flushes.is_running(), Epochs::is_running)
+    }
+
     /// Whether a part waits for destages while none is in flight.
     fn is_stalled(&self) -> bool {
-        let is_running = self.epochs.as_ref().map_or(self.flushes.is_running(), Epochs::is_running);
-        is_running && self.scheduler.destaging() == 0
+        self.has_waiter() && self.scheduler.destaging() == 0
     }
 
     /// Makes every line owed that has a destageable sector.
