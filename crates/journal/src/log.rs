@@ -313,6 +313,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Err(LogError::InUse);
         }
         self.volumes.remove(number);
+        self.samples.remove(number);
         self.extent.superblock_mut().volumes.retain(|volume| volume.number != number);
         Ok(())
     }
