@@ -58,10 +58,18 @@ impl Gate {
 
     /// Passes everything from now on, first the held I/O.
     pub fn open(&self) {
-        self.close(Kinds::NONE);
-        lock(&self.state).extents_closed = false;
+        loop {
+            let mut state = lock(&self.state);
+            if state.held.is_empty() {
+                (state.closed, state.extents_closed) = (Kinds::NONE, false);
+                break;
+            }
+            // Otherwise new I/O would overtake the held I/O.
+            state.closed = Kinds::ALL;
+            drop(state);
+            self.release_all();
+        }
         self.arrived.notify_all();
-        self.release_all();
     }
 
     /// Holds extent queries until the gate is opened.
