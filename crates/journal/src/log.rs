@@ -269,7 +269,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// superblock with the new volume to become durable.
     ///
     /// # Errors
-    /// If the journal has the maximum number of volumes.
+    /// If the journal has the maximum number of volumes, or has used up its volume numbers.
     pub fn add_volume(
         &mut self,
         name: &str,
@@ -286,7 +286,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Err(LogError::Volumes);
         }
         let number = superblock.next_volume;
-        let next_volume = number.checked_add(1).ok_or(LogError::Volumes)?;
+        let next_volume = number.checked_add(1).ok_or(LogError::Numbers)?;
         let name = name.to_owned();
         let disk = DiskInfo::default();
         let void_before = 0;

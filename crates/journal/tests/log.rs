@@ -248,6 +248,24 @@ fn records_of_a_removed_volume_are_void() {
 }
 
 #[test]
+fn a_journal_without_volume_numbers_says_so() {
+    let mut lab = Lab::new();
+    lab.write(0, &[1; 512], 1);
+    lab.pump();
+    let mut found = lab.recover();
+    found.superblock.next_volume = u16::MAX - 1;
+    let mut log: Log<_, u32> = Log::resume(&found, buffers(3)).unwrap();
+    assert_eq!(log.add_volume("last", 1 << 30, [5; 32]), Ok(u16::MAX - 1));
+    let error = log.add_volume("other", 1 << 30, [6; 32]).unwrap_err();
+    assert_eq!(error, LogError::Numbers);
+    assert_eq!(error.to_string(), "the journal has used up its 65535 volume numbers");
+    // A log without records starts over.
+    found.drained();
+    let mut log: Log<_, u32> = Log::resume(&found, buffers(3)).unwrap();
+    assert_eq!(log.add_volume("other", 1 << 30, [6; 32]), Ok(0));
+}
+
+#[test]
 fn recovery_memory_is_bounded_for_overwritten_records() {
     const RECORDS: u64 = 600_000;
     let mut lab = Lab::of_size(64 << 20);
