@@ -95,11 +95,18 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
         ("tls-key", both(&|config| path(&config.tls.key))),
         ("tls-client-ca", both(&|config| path(&config.tls.client_ca))),
         ("ups", both(&|config| config.ups.to_string())),
+        ("ups-ca", both(&|config| path(&config.ups.ca))),
         ("vault", both(&|config| config.vault.clone().unwrap_or_else(|| "unset".to_owned()))),
     ] {
         if old != new {
             changes.push(Change::NeedsRestart { setting, old, new });
         }
+    }
+    if let (Some((_, old)), Some((_, new))) = (&old.ups.login, &new.ups.login)
+        && old != new
+    {
+        let (old, new) = ("as it was".to_owned(), "the new one".to_owned());
+        changes.push(Change::NeedsRestart { setting: "ups-password", old, new });
     }
     changes
 }

@@ -1,7 +1,7 @@
 //! Tests of reloads: which changes take effect, which need a restart, and their order.
 
 use super::*;
-use crate::{Settings, Source, TlsMode, parse_volume_spec};
+use crate::{Secret, Settings, Source, TlsMode, UpsOptions, parse_volume_spec};
 use forebay_types::Fault;
 
 fn config(volumes: &[&str], change: impl FnOnce(&mut Settings)) -> Config {
@@ -118,4 +118,30 @@ fn every_other_setting_needs_a_restart() {
             "tls-client-ca stays unset: restart forebay to change it to a",
         ]
     );
+}
+
+#[test]
+fn a_changed_authority_or_password_of_a_ups_needs_a_restart() {
+    let with = |ca: Option<&str>, user: &str, password: &str| {
+        config(&[], |settings| {
+            settings.ups = UpsOptions {
+                upses: vec!["a@nas".parse().unwrap()],
+                user: Some(user.to_owned()),
+                password: Some(Secret(password.to_owned())),
+                ca: ca.map(Into::into),
+                ..UpsOptions::default()
+            }
+        })
+    };
+    let old = with(None, "monitor", "quack");
+    assert_eq!(
+        sentences(&old, &with(Some("/ca.pem"), "monitor", "croak")),
+        [
+            "ups-ca stays unset: restart forebay to change it to /ca.pem",
+            "ups-password stays as it was: restart forebay to change it to the new one",
+        ]
+    );
+    let changes = sentences(&old, &with(None, "guest", "quack"));
+    assert_eq!(changes.len(), 1, "only the user has changed: {changes:?}");
+    assert!(changes[0].starts_with("ups stays a@nas, ") && changes[0].ends_with(", as guest"));
 }
