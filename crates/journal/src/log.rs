@@ -280,7 +280,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// superblock with the new volume to become durable.
     ///
     /// # Errors
-    /// If the journal has the maximum number of volumes.
+    /// If the journal has the maximum number of volumes, or has used up its volume numbers.
     pub fn add_volume(
         &mut self,
         name: &str,
@@ -297,7 +297,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Err(LogError::TooManyVolumes);
         }
         let number = superblock.next_volume;
-        let next_volume = number.checked_add(1).ok_or(LogError::TooManyVolumes)?;
+        let next_volume = number.checked_add(1).ok_or(LogError::NoMoreNumbers)?;
         let name = name.to_owned();
         let disk = DiskInfo::default();
         let void_before = 0;
@@ -324,6 +324,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Err(LogError::InUse);
         }
         self.volumes.remove(number);
+        self.samples.remove(number);
         self.extent.superblock_mut().volumes.retain(|volume| volume.number != number);
         Ok(())
     }

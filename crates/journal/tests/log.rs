@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use forebay_format::journal::{
-    BATCH_BYTES_MAX, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind, Superblock,
-    SuperblockInvalid,
+    BATCH_BYTES_MAX, BatchHeader, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind,
+    Superblock, SuperblockInvalid, check_batch, seal_batch,
 };
 use forebay_journal::{
     Admission, Damage, Entry, Found, Image, Log, LogError, LogWrite, Notification, ReadAt,
@@ -305,6 +305,24 @@ fn records_of_a_removed_volume_are_void() {
 }
 
 #[test]
+fn a_journal_without_volume_numbers_says_so() {
+    let mut lab = Lab::new();
+    lab.write(0, &[1; 512], 1);
+    lab.pump();
+    let mut found = lab.recover();
+    found.superblock.next_volume = u16::MAX - 1;
+    let mut log: Log<_, u32> = Log::resume(&found, buffers(3)).unwrap();
+    assert_eq!(log.add_volume("last", 1 << 30, [5; 32]), Ok(u16::MAX - 1));
+    let error = log.add_volume("other", 1 << 30, [6; 32]).unwrap_err();
+    assert_eq!(error, LogError::Numbers);
+    assert_eq!(error.to_string(), "the journal has used up its 65535 volume numbers");
+    // A log without records starts over.
+    found.drained();
+    let mut log: Log<_, u32> = Log::resume(&found, buffers(3)).unwrap();
+    assert_eq!(log.add_volume("other", 1 << 30, [6; 32]), Ok(0));
+}
+
+#[test]
 fn recovery_memory_is_bounded_for_overwritten_records() {
     const RECORDS: u64 = 600_000;
     let mut lab = Lab::of_size(64 << 20);
@@ -375,6 +393,28 @@ fn unreadable_batch_is_not_the_end_of_the_log() {
     assert_eq!(found.damage, [Damage::Batches { first, next: None, position }]);
     lab.device.unreadable = Some(positions[3]);
     assert_eq!(lab.recover().records.len(), 9);
+}
+
+/// Fails if the log is continued with these numbers: the next superblock with them is refused, and
+/// with it the whole journal.
+#[test]
+fn a_batch_with_a_number_that_no_superblock_may_contain_is_damage() {
+    for numbers in [(9, 1 << 60), (1 << 60, 9)] {
+        let mut lab = Lab::new();
+        let positions = ten_batches(&mut lab);
+        let position = positions[9];
+        let bytes = &mut lab.device.bytes[position as usize..];
+        let mut header = BatchHeader::decode(JOURNAL, 0, position - LOG_OFFSET, bytes).unwrap();
+        let mut records = Vec::new();
+        check_batch(&header, bytes, &mut records).unwrap();
+        (header.batch, header.first_record) = numbers;
+        seal_batch(JOURNAL, header, &records, bytes);
+        let found = lab.recover();
+        assert_eq!((found.next_batch, found.next_record), (9, 9));
+        let damage = Damage::Batches { first: 9, next: None, position };
+        assert_eq!(damage.to_string(), format!("batch 9 at byte {position} is unreadable"));
+        assert_eq!(found.damage, [damage]);
+    }
 }
 
 #[test]

@@ -58,10 +58,18 @@ impl Gate {
 
     /// Opens the gate: passes the held I/O, and everything that arrives from now on.
     pub fn open(&self) {
-        self.close(Kinds::NONE);
-        lock(&self.state).are_extents_closed = false;
+        loop {
+            let mut state = lock(&self.state);
+            if state.held.is_empty() {
+                (state.closed, state.are_extents_closed) = (Kinds::NONE, false);
+                break;
+            }
+            // Otherwise new I/O would overtake the held I/O.
+            state.closed = Kinds::ALL;
+            drop(state);
+            self.release_all();
+        }
         self.arrived.notify_all();
-        self.release_all();
     }
 
     /// Holds extent queries until the gate is opened.

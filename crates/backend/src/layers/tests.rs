@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Blocking, Buffer, Completion, Io, IoKind, MemoryBackend, OpenOptions, conformance};
 use forebay_types::Fault;
-use forebay_types::{ByteRange, IoError};
+use forebay_types::{ByteRange, IoError, IoResult};
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
 
@@ -155,6 +155,35 @@ fn error_rates_are_kept_and_repeat() {
     assert!((150..250).contains(&failed), "{failed}");
     assert_eq!(first, outcomes(1));
     assert_ne!(first, outcomes(2));
+}
+
+/// Collects the tags of I/O in the order of the answers.
+#[derive(Default)]
+struct Answered(std::sync::Mutex<Vec<u64>>);
+
+impl crate::CompletionSink for Answered {
+    fn complete(&self, tag: u64, result: IoResult) {
+        assert_eq!(result, Ok(()));
+        self.0.lock().unwrap().push(tag);
+    }
+}
+
+#[test]
+fn no_new_io_overtakes_the_held_io_of_a_gate_that_opens() {
+    let gate = Gate::new(memory());
+    let answered = Arc::new(Answered::default());
+    let flush = |done| Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done };
+    let done = |tag| Completion::new(answered.clone(), tag);
+    gate.close(Kinds::FLUSH);
+    // The answer to the first one submits the last one.
+    let (opening, last) = (Arc::clone(&gate), flush(done(2)));
+    gate.submit(flush(done(0).then(move |result, done| {
+        done.complete(result);
+        opening.submit(last);
+    })));
+    gate.submit(flush(done(1)));
+    gate.open();
+    assert_eq!(*answered.0.lock().unwrap(), [0, 1, 2]);
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl<M: LineTable> Destager<'_, M> {
     pub(crate) fn tick(&mut self, now_ms: u64, passed_ms: u64, out: &mut Outbox) {
         let (lines, frozen) = (self.dirty().len(), self.lines.volume.writeback().frozen_lines());
         if lines + frozen + self.scheduler().throttled() == 0 {
-            // A flush whose last lines were abandoned as lost is answered only here.
+            // No other call answers a flush whose last line was lost and then abandoned.
             return self.answer_flushes(out);
         }
         self.lines.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;

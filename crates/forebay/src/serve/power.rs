@@ -196,6 +196,33 @@ enum Dump {
     Complete,
 }
 
+/// Why power may not be cut after an attempt to dump.
+enum Unsafe {
+    /// Some dirty data is only in memory.
+    Unsaved(anyhow::Error),
+    /// All dirty data is in the vault, or there was none, but the disks of these volumes have not
+    /// flushed their caches.
+    Unflushed(Vec<String>),
+}
+
+impl Unsafe {
+    fn log(&self) {
+        match self {
+            Self::Unsaved(error) => {
+                let error = sentence(error);
+                tracing::error!(error, "dump failed, dirty data is not protected");
+            }
+            Self::Unflushed(volumes) => {
+                let volumes = volumes.join(", ");
+                tracing::error!(
+                    volumes,
+                    "dump complete, but disks not flushed, data in their caches is not protected"
+                );
+            }
+        }
+    }
+}
+
 struct MonitorThread {
     controller: PowerController,
     upses: Vec<Ups>,
@@ -325,9 +352,8 @@ impl MonitorThread {
                 self.update_status(decision);
                 self.dump = match self.dump() {
                     Ok(()) => Dump::Complete,
-                    Err(error) => {
-                        let error = sentence(&error);
-                        tracing::error!(error, "dump failed, dirty data is not protected");
+                    Err(reason) => {
+                        reason.log();
                         Dump::Failed(Instant::now() + DUMP_RETRY_DELAY)
                     }
                 };
@@ -339,21 +365,23 @@ impl MonitorThread {
         }
     }
 
-    fn dump(&self) -> anyhow::Result<()> {
+    fn dump(&self) -> Result<(), Unsafe> {
         let begun = Instant::now();
         let volumes = self.runtime.power_volumes();
         let report = match &self.dump_target {
-            Some(target) => target.dump(&volumes)?,
+            Some(target) => target.dump(&volumes).map_err(Unsafe::Unsaved)?,
             None if self.dirty_bytes == 0 => DumpReport::default(),
-            None => anyhow::bail!("there is no vault for {} of dirty data", Size(self.dirty_bytes)),
+            None => {
+                let dirty = Size(self.dirty_bytes);
+                let error = anyhow!("there is no vault for {dirty} of dirty data");
+                return Err(Unsafe::Unsaved(error));
+            }
         };
-        let unsynced = self.runtime.sync_power(SYNC_TIMEOUT);
-        anyhow::ensure!(
-            unsynced.is_empty(),
-            "the dump is complete, but the disks of these volumes have not flushed their caches: \
-             {}",
-            unsynced.join(", ")
-        );
+        // A flush that failed during the dump fails again here; one that was late gets more time.
+        let unflushed = self.runtime.sync_power(SYNC_TIMEOUT);
+        if !unflushed.is_empty() {
+            return Err(Unsafe::Unflushed(unflushed));
+        }
         tracing::warn!(
             size = %Size(report.bytes),
             sealed_ms = report.sealed_ms,

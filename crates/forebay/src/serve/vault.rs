@@ -150,6 +150,7 @@ impl DumpTarget for VaultDumpTarget {
         self.0.measured_bytes_per_second()
     }
 
+    /// The report's `unflushed` is no error: the monitor flushes the disks after the dump.
     fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<DumpReport> {
         let report = self.0.dump(volumes, None)?;
         anyhow::ensure!(report.verified, "the dump was not read back: {report}");

@@ -241,6 +241,21 @@ fn a_dump_is_logged_once() {
     assert_eq!(log.matches("dump complete").count(), 1, "{log}");
 }
 
+#[test]
+fn a_dump_whose_disk_does_not_flush_is_not_logged_as_failed() {
+    let machine = UpsMachine::new("error(kind=flush):");
+    let ups = machine.start_ups();
+    let daemon = machine.start();
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let mut client = daemon.client("disk");
+    client.write(0, &content(0)).unwrap();
+    ups.set_status("OB DISCHRG LB");
+    wait_until("the outcome is logged", PATIENCE, || daemon.log().contains("disks not flushed"));
+    drop(client);
+    let log = daemon.log();
+    assert!(!log.contains("dump failed") && !log.contains("power may be cut"), "{log}");
+}
+
 /// Under a safe UPS, acknowledged zeroes may still be in the disk's cache. The daemon also flushes
 /// the disk every two seconds, so a single round could pass by chance.
 #[test]

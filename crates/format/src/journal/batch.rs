@@ -1,6 +1,6 @@
 //! Batches: records and their payload, written and made durable as a unit.
 
-use super::{BATCH_BYTES_MAX, BLOCK_BYTES, JournalId};
+use super::{BATCH_BYTES_MAX, BLOCK_BYTES, COUNT_MAX, JournalId};
 use crate::checksum;
 use forebay_types::{ByteRange, SECTOR_BYTES};
 use std::fmt;
@@ -187,6 +187,8 @@ pub enum BatchInvalid {
     Misplaced,
     /// The batch has an invalid length, no records, or a number that is out of range.
     Length,
+    /// The batch or one of its records has a number that no superblock may contain.
+    Number,
     /// The records are damaged.
     Records,
     /// The payload of this record is damaged; the records are intact.
@@ -199,6 +201,7 @@ impl fmt::Display for BatchInvalid {
             Self::NoHeader => f.write_str("no batch"),
             Self::Misplaced => f.write_str("misplaced batch"),
             Self::Length => f.write_str("invalid batch length"),
+            Self::Number => f.write_str("number of a batch or record out of range"),
             Self::Records => f.write_str("damaged records"),
             Self::Payload(record) => write!(f, "damaged payload of record {record}"),
         }
@@ -257,8 +260,9 @@ impl BatchHeader {
     /// more bytes.
     ///
     /// # Errors
-    /// If there is no valid header, or it belongs to another place. The caller checks whether the
-    /// batch continues the log: its chain, number and generation.
+    /// If there is no valid header, it belongs to another place, or a length or number in it is out
+    /// of range. The caller checks whether the batch continues the log: its chain, number and
+    /// generation.
     pub fn decode(
         journal: JournalId,
         segment: u64,
@@ -288,9 +292,13 @@ impl BatchHeader {
             checksum: raw.checksum.get(),
             records_checksum: raw.records_checksum.get(),
         };
-        let has_huge_number = header.batch.max(header.first_record) > u64::MAX / 2;
-        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 || has_huge_number {
+        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 {
             return Err(BatchInvalid::Length);
+        }
+        // A superblock may later contain the numbers after those of the batch and its records.
+        let next_record = header.first_record.saturating_add(header.records.into());
+        if header.batch >= COUNT_MAX || next_record > COUNT_MAX {
+            return Err(BatchInvalid::Number);
         }
         Ok(header)
     }

@@ -84,6 +84,22 @@ fn rejects_a_batch_of_another_place_or_journal() {
 }
 
 #[test]
+fn rejects_numbers_that_no_superblock_may_contain() {
+    let (_, example, records) = example();
+    let (last_batch, last_record) = (COUNT_MAX - 1, COUNT_MAX - records.len() as u64);
+    let with = |batch, first_record| {
+        let mut buffer = vec![0; 3 * BLOCK_BYTES as usize];
+        let header = BatchHeader { batch, first_record, ..example };
+        seal_batch(JOURNAL, header, &records, &mut buffer);
+        BatchHeader::decode(JOURNAL, 12, 8192, &buffer).map(|header| header.batch)
+    };
+    assert_eq!(with(last_batch, last_record), Ok(last_batch));
+    for (batch, record) in [(last_batch + 1, 0), (77, last_record + 1), (77, u64::MAX)] {
+        assert_eq!(with(batch, record), Err(BatchInvalid::Number), "{batch} {record}");
+    }
+}
+
+#[test]
 fn rejects_a_torn_batch() {
     let (buffer, ..) = example();
     for sectors in 0..buffer.len() / 512 - 8 {

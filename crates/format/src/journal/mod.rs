@@ -92,6 +92,10 @@ pub const SEGMENT_BYTES_MIN: u64 = 4 << 20;
 pub const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// Minimum number of segments: with fewer, a log could not be reclaimed while it is written.
 pub const SEGMENTS_MIN: u64 = 8;
+/// Upper limit of all counters: no journal reaches it, and sums of such values do not overflow. It
+/// is the same for batches and superblocks, because a superblock later contains the numbers of
+/// batches and records.
+const COUNT_MAX: u64 = 1 << 56;
 /// Smallest journal in bytes.
 pub const JOURNAL_BYTES_MIN: u64 = LOG_OFFSET + SEGMENTS_MIN * SEGMENT_BYTES_MIN;
 

@@ -1,7 +1,7 @@
 //! The superblock: the journal's identity, geometry, generations, members and volumes.
 
 use super::disk_info::{DISK_INFO_BYTES, DiskInfo, Released};
-use super::{Geometry, JournalId, SUPERBLOCK_BYTES};
+use super::{COUNT_MAX, Geometry, JournalId, SUPERBLOCK_BYTES};
 use crate::checksum;
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -17,8 +17,6 @@ pub const GENERATIONS_MAX: usize = 16;
 /// Maximum number of devices of one log.
 pub const MEMBERS_MAX: usize = 2;
 const NAME_BYTES: usize = 256;
-/// Upper limit of all counters: no journal reaches it, and sums of such values do not overflow.
-const COUNT_MAX: u64 = 1 << 56;
 const COUNTER_OUT_OF_RANGE: &str = "a counter is out of range";
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

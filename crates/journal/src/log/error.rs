@@ -8,6 +8,9 @@ use std::fmt;
 pub enum LogError {
     /// The journal has the maximum number of volumes.
     TooManyVolumes,
+    /// The journal has used up its volume numbers. They start over when a process resumes the log
+    /// while it has no records.
+    NoMoreNumbers,
     /// The log is full, or holds too many generations: its records must be written to the disks
     /// first.
     DrainFirst,
@@ -24,6 +27,9 @@ impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManyVolumes => write!(f, "a journal serves at most {VOLUMES_MAX} volumes"),
+            Self::NoMoreNumbers => {
+                write!(f, "the journal has used up its {} volume numbers", u16::MAX)
+            }
             Self::DrainFirst => f.write_str(
                 "the journal has no space to resume before its records are written to the disks",
             ),

@@ -71,10 +71,12 @@ impl<W> SampleTracker<W> {
         let size_bytes = superblock.volume(number).map_or(0, |volume| volume.size_bytes);
         let places = all_places(superblock.journal, number, size_bytes);
         assert!(places.len() <= SAMPLES_MAX, "{} places", places.len());
-        let old = self.volume_mut(number).map(|volume| (volume.durable, volume.writing));
-        let (durable, writing) = old.unwrap_or_default();
-        self.volumes.retain(|volume| volume.number != number);
-        let (touched, touched_before, epoch) = (0, 0, 0);
+        // Samples that were requested before may be of another disk, so they come too late.
+        let old = self.volume(number);
+        let old = old.map(|volume| (volume.durable, volume.writing, volume.epoch + 2));
+        let (durable, writing, epoch) = old.unwrap_or_default();
+        self.remove(number);
+        let (touched, touched_before) = (0, 0);
         self.volumes.push(VolumeSamples {
             number,
             places,
@@ -84,6 +86,10 @@ impl<W> SampleTracker<W> {
             writing,
             epoch,
         });
+    }
+
+    pub(super) fn remove(&mut self, number: u16) {
+        self.volumes.retain(|volume| volume.number != number);
     }
 
     fn volume(&self, number: u16) -> Option<&VolumeSamples> {

@@ -203,6 +203,40 @@ fn samples_are_dropped_for_a_disk_of_another_size() {
     assert_eq!(lab.log.places(lab.volume).last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
 }
 
+/// Fails if the samples that a thread has read from the disk before end up with the new disk.
+#[test]
+fn samples_requested_before_a_volume_was_attached_again_come_too_late() {
+    let mut lab = Lab::new();
+    assert!(!lab.touch(9, 1));
+    lab.record(3);
+    for _ in 0..2 {
+        lab.log.begin_checkpoint().unwrap();
+        lab.log.checkpointed(lab.volume, Ok(()));
+        lab.record(3);
+    }
+    let (epoch, stale) = lab.log.stale_places(lab.volume);
+    assert_eq!(stale.iter().map(|place| place.index).collect::<Vec<_>>(), [9]);
+    lab.log.attach_disk(lab.volume, (SIZE, [5; 32], 6), Some(Samples::default()));
+    lab.log.sampled(lab.volume, epoch, samples_at(&stale));
+    lab.pump();
+    assert_eq!(lab.on_device, 0, "a sample of the disk before is valid");
+}
+
+#[test]
+fn a_removed_volume_leaves_no_samples_behind() {
+    let mut lab = Lab::new();
+    assert!(!lab.log.places(lab.volume).is_empty());
+    lab.log.remove_volume(lab.volume).unwrap();
+    assert!(lab.log.places(lab.volume).is_empty());
+    let again = lab.log.add_volume("disk", SIZE, [4; 32]).unwrap();
+    assert_ne!(again, lab.volume, "late samples would be of the volume before");
+    lab.log.sampled(lab.volume, 0, all());
+    while let Some(write) = lab.log.poll_write() {
+        lab.log.complete(write, Ok(()), &mut lab.told);
+    }
+    assert_eq!(lab.log.superblock().volume(again).unwrap().disk.samples.valid, 0);
+}
+
 #[test]
 fn checkpoint_in_progress_frees_no_retained_records() {
     let mut lab = Lab::new();

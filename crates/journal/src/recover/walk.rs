@@ -92,7 +92,7 @@ enum At {
     Batch(BatchHeader, Result<(), BatchInvalid>),
     /// No valid batch.
     Nothing,
-    /// The device cannot be read there.
+    /// The device cannot be read there, or has a batch that no journal has written.
     Unreadable,
 }
 
@@ -323,10 +323,15 @@ impl<'a> Walk<'a> {
         if offset + BLOCK_BYTES > superblock.geometry.segment_bytes {
             return Ok(None);
         }
+        let journal = superblock.journal;
         let position = self.position(segment, offset);
         let mut block = [0; BLOCK_BYTES as usize];
         self.read(device, position, &mut block)?;
-        Ok(self.header_in(segment, offset, &block))
+        // Not the end of the log: the rest of the header is as it was written.
+        match BatchHeader::decode(journal, segment, offset, &block) {
+            Err(BatchInvalid::Number) => Err(IoError::Io),
+            _ => Ok(self.header_in(segment, offset, &block)),
+        }
     }
 
     fn header_in(&self, segment: u64, offset: u64, block: &[u8]) -> Option<BatchHeader> {

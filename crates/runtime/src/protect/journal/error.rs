@@ -224,6 +224,9 @@ const ERASE_OTHER: &str = "overwrite the first 128 KiB of the one that is not ne
 fn remedy_for_log(error: &LogError) -> Remedy {
     match error {
         LogError::TooManyVolumes => "name another journal for some of the volumes".into(),
+        LogError::NoMoreNumbers => {
+            "stop the server and start it again, so that the journal begins anew".into()
+        }
         LogError::DrainFirst => Action::RescueApply.into(),
         LogError::InUse => Action::Report.into(),
         LogError::ShortSegments { .. } => Remedy::from(Action::RescueApply).or("replace it"),

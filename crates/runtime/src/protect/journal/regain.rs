@@ -14,9 +14,9 @@ use forebay_engine::LineKey;
 use forebay_format::journal::{BLOCK_BYTES, Record};
 use forebay_journal::{Extent, FoundRecord, Image, Source};
 use forebay_types::{IoError, LINE_BYTES, SECTOR_BYTES, VolumeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Attempts for lines that are in use, and the pause between two.
@@ -26,14 +26,38 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The restores from one journal.
 #[derive(Debug, Default)]
 pub(super) struct Regain {
-    /// A search is running, for any of the volumes: each search reads the whole log, so there is
-    /// one at a time.
-    is_running: AtomicBool,
+    requests: Lock<Requests>,
     /// By a volume's number in the journal: how many losses its last complete search covered.
     searched_losses: Lock<BTreeMap<u16, u64>>,
 }
 
+/// Volumes to search for. Each search reads the whole log, so one thread does them one by one.
+#[derive(Debug, Default)]
+struct Requests {
+    /// The thread is running.
+    is_running: bool,
+    /// Volumes that wait for their search, with their numbers in the journal.
+    waiting: VecDeque<(u16, VolumeId)>,
+}
+
 impl Regain {
+    /// Requests a search for a volume. Returns whether the caller has to start the thread.
+    fn request(&self, number: u16, volume: VolumeId) -> bool {
+        let mut requests = self.requests.lock();
+        if !requests.waiting.contains(&(number, volume)) {
+            requests.waiting.push_back((number, volume));
+        }
+        !std::mem::replace(&mut requests.is_running, true)
+    }
+
+    /// The next volume to search for. `None` ends the thread.
+    fn next(&self) -> Option<(u16, VolumeId)> {
+        let mut requests = self.requests.lock();
+        let next = requests.waiting.pop_front();
+        requests.is_running = next.is_some();
+        next
+    }
+
     /// Whether the last complete search for the volume covered this many losses.
     fn has_searched(&self, number: u16, losses: u64) -> bool {
         self.searched_losses.lock().get(&number).copied().unwrap_or(0) == losses
@@ -46,6 +70,7 @@ impl Regain {
     /// Forgets a volume that leaves the journal: the next volume with its number counts its losses
     /// from zero.
     pub(super) fn forget(&self, number: u16) {
+        self.requests.lock().waiting.retain(|(other, _)| *other != number);
         self.searched_losses.lock().remove(&number);
     }
 }
@@ -58,44 +83,61 @@ struct Content {
     bytes: Vec<u8>,
 }
 
-/// Starts to restore the lost sectors of a volume, unless a search is running. The next failed
-/// checkpoint of the volume tries again ([`retry`]).
+/// Starts to restore what was lost of a volume, at once or after the searches for other volumes.
 pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
-    if journal.regain.is_running.swap(true, Ordering::AcqRel) {
+    if !journal.regain.request(number, volume) {
         return;
     }
     let owned = Arc::clone(journal);
     let work = move || {
-        for _ in 0..TRIES_MAX {
-            match search(&owned, number, volume) {
-                Ok(true) => break,
-                Ok(false) => std::thread::sleep(PAUSE),
-                Err(error) => {
-                    let name = &owned.name;
-                    tracing::error!(journal = %name, %error, "lost sectors: log unreadable");
-                    break;
-                }
+        while let Some((number, volume)) = owned.regain.next() {
+            // The search before may have covered these losses, too.
+            if !is_searched(&owned, number, volume) {
+                restore(&owned, number, volume);
             }
         }
-        owned.regain.is_running.store(false, Ordering::Release);
     };
     if std::thread::Builder::new().name("regain".into()).spawn(work).is_err() {
-        journal.regain.is_running.store(false, Ordering::Release);
+        // The next request starts the thread, at the latest that of a failed checkpoint.
+        journal.regain.requests.lock().is_running = false;
     }
 }
 
 /// Starts again if sectors of the volume were lost since the last search.
 pub(super) fn retry(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
-    let losses = journal.shared.upgrade().and_then(|shared| losses_of(&shared, volume));
-    let losses: u64 = losses.iter().flatten().sum();
-    if !journal.regain.has_searched(number, losses) {
+    if !is_searched(journal, number, volume) {
         start(journal, number, volume);
     }
 }
 
-/// Restores the lost sectors that the log holds. Returns false if another attempt may restore more.
+/// Whether the last search for a volume covered all of its losses.
+fn is_searched(journal: &Journal, number: u16, volume: VolumeId) -> bool {
+    let losses = journal.shared.upgrade().and_then(|shared| losses_of(&shared, volume));
+    journal.regain.has_searched(number, losses.iter().flatten().sum())
+}
+
+/// Searches for what was lost of a volume, again if lines are in use.
+fn restore(journal: &Journal, number: u16, volume: VolumeId) {
+    for _ in 0..TRIES_MAX {
+        match search(journal, number, volume) {
+            Ok(true) => return,
+            Ok(false) => std::thread::sleep(PAUSE),
+            Err(error) => {
+                let name = &journal.name;
+                tracing::error!(journal = %name, %error, "lost sectors: log unreadable");
+                return;
+            }
+        }
+    }
+}
+
+/// Restores what the log holds. Returns whether nothing is left that could be restored.
 fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoError> {
     let Some(shared) = journal.shared.upgrade() else { return Ok(true) };
+    if !journal.lock().volumes.contains(&(number, volume)) {
+        // The volume has left the journal, and its id may be another volume's by now.
+        return Ok(true);
+    }
     let served = shared.volume(volume);
     if served.is_some_and(|volume| volume.journal_is_stale.load(Ordering::Relaxed)) {
         return Ok(true);
@@ -121,7 +163,7 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
         };
     }
     journal.regain.record_search(number, losses.iter().sum());
-    // Sectors lost meanwhile did not start a search, because this one was running.
+    // Sectors may have been lost meanwhile.
     Ok(is_done && losses_of(&shared, volume).is_none_or(|now| now == losses))
 }
 
@@ -184,21 +226,25 @@ mod tests {
     use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
     use crate::rig::{MIB, config, open_journal, volume};
     use crate::{Runtime, RuntimeConfig, VolumeJournal, VolumeSettings};
+    use forebay_backend::layers::{Gate, Kinds};
     use forebay_backend::{Backend, MemoryBackend};
     use forebay_engine::Verdict;
     use forebay_frontend_nbd::NbdServer;
     use forebay_types::{ByteRange, Durability, IoResult};
     use std::sync::mpsc;
 
+    /// Less than the time until a checkpoint fails because of lost sectors, which is 30 s.
+    const BEFORE_A_CHECKPOINT: Duration = Duration::from_secs(20);
+
     fn memory(bytes: u64) -> Arc<dyn Backend> {
         Arc::new(MemoryBackend::new(bytes).unwrap())
     }
 
-    /// A runtime with the volumes "a" and "b", which share a journal.
-    fn start_runtime() -> Runtime {
+    /// A runtime with the volumes "a" and "b", which share a journal on `device`.
+    fn start_runtime(device: Arc<dyn Backend>) -> Runtime {
         let config = RuntimeConfig { journals: 1, ..config(64 * MIB) };
         let runtime = Runtime::start(config, &NbdServer::new()).unwrap();
-        let journal = open_journal(&runtime, memory(40 * MIB)).journal;
+        let journal = open_journal(&runtime, device).journal;
         for (name, number) in [("a", 7), ("b", 8)] {
             let journal = Some(VolumeJournal {
                 journal: Arc::clone(&journal),
@@ -247,14 +293,14 @@ mod tests {
     #[test]
     fn a_search_for_one_volume_does_not_cover_the_losses_of_another() {
         before_lines_are_old(|| {
-            let runtime = start_runtime();
+            let runtime = start_runtime(memory(40 * MIB));
             for name in ["a", "b"] {
                 let volume = runtime.named(name).unwrap();
                 write(&runtime, volume.id);
                 lose(&runtime, volume.id);
                 assert_eq!(lost_sectors(&runtime, volume.id), 8);
-                // As if a search for the other volume had been running when the line was lost: only
-                // a failed checkpoint starts one for this volume.
+                // As if no thread could be started when the line was lost: only a failed checkpoint
+                // starts one for this volume.
                 let used = volume.journal.as_ref().unwrap();
                 wait_until("the line is restored", PATIENCE, || {
                     retry(&used.journal, used.number, volume.id);
@@ -263,6 +309,47 @@ mod tests {
             }
             runtime.stop(|_| ()).unwrap();
         });
+    }
+
+    /// Fails if a request is dropped during a search: only a failed checkpoint repeats it.
+    #[test]
+    fn what_is_lost_during_the_search_for_another_volume_is_restored() {
+        before_lines_are_old(|| {
+            let gate = Gate::new(memory(40 * MIB));
+            let runtime = start_runtime(Arc::clone(&gate) as _);
+            let volumes = ["a", "b"].map(|name| runtime.named(name).unwrap());
+            for volume in &volumes {
+                write(&runtime, volume.id);
+                lose(&runtime, volume.id);
+            }
+            gate.close(Kinds::READ);
+            for volume in &volumes {
+                let used = volume.journal.as_ref().unwrap();
+                used.journal.regain(used.number, volume.id);
+            }
+            gate.open();
+            for volume in &volumes {
+                wait_until("the line is restored", BEFORE_A_CHECKPOINT, || {
+                    lost_sectors(&runtime, volume.id) == 0
+                });
+            }
+            runtime.stop(|_| ()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_request_during_a_search_waits_for_its_end() {
+        let regain = Regain::default();
+        let (a, b) = ((7, VolumeId(0)), (8, VolumeId(1)));
+        assert!(regain.request(a.0, a.1), "no thread is running");
+        assert_eq!(regain.next(), Some(a));
+        for (number, volume) in [b, a, b] {
+            assert!(!regain.request(number, volume), "the thread is running");
+        }
+        assert_eq!((regain.next(), regain.next(), regain.next()), (Some(b), Some(a), None));
+        assert!(regain.request(b.0, b.1), "the thread has ended");
+        regain.forget(8);
+        assert_eq!(regain.next(), None, "the volume has left the journal");
     }
 
     #[test]
