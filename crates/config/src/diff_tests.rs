@@ -1,7 +1,7 @@
 //! Tests of reloads: which changes take effect, which need a restart, and their order.
 
 use super::*;
-use crate::{Secret, Settings, Source, TlsMode, UpsOptions, parse_volume_spec};
+use crate::{Settings, Source, TlsMode, parse_volume_spec};
 use forebay_types::Fault;
 
 fn config(volumes: &[&str], change: impl FnOnce(&mut Settings)) -> Config {

@@ -314,10 +314,10 @@ fn a_journal_without_volume_numbers_says_so() {
     let mut log: Log<_, u32> = Log::resume(&found, buffers(3)).unwrap();
     assert_eq!(log.add_volume("last", 1 << 30, [5; 32]), Ok(u16::MAX - 1));
     let error = log.add_volume("other", 1 << 30, [6; 32]).unwrap_err();
-    assert_eq!(error, LogError::Numbers);
+    assert_eq!(error, LogError::NoMoreNumbers);
     assert_eq!(error.to_string(), "the journal has used up its 65535 volume numbers");
     // A log without records starts over.
-    found.drained();
+    found.drop_records();
     let mut log: Log<_, u32> = Log::resume(&found, buffers(3)).unwrap();
     assert_eq!(log.add_volume("other", 1 << 30, [6; 32]), Ok(0));
 }

@@ -211,13 +211,13 @@ fn samples_requested_before_a_volume_was_attached_again_come_too_late() {
     lab.record(3);
     for _ in 0..2 {
         lab.log.begin_checkpoint().unwrap();
-        lab.log.checkpointed(lab.volume, Ok(()));
+        lab.log.end_checkpoint(lab.volume, Ok(()));
         lab.record(3);
     }
     let (epoch, stale) = lab.log.stale_places(lab.volume);
     assert_eq!(stale.iter().map(|place| place.index).collect::<Vec<_>>(), [9]);
     lab.log.attach_disk(lab.volume, (SIZE, [5; 32], 6), Some(Samples::default()));
-    lab.log.sampled(lab.volume, epoch, samples_at(&stale));
+    lab.log.store_samples(lab.volume, epoch, samples_at(&stale));
     lab.pump();
     assert_eq!(lab.on_device, 0, "a sample of the disk before is valid");
 }
@@ -230,9 +230,9 @@ fn a_removed_volume_leaves_no_samples_behind() {
     assert!(lab.log.places(lab.volume).is_empty());
     let again = lab.log.add_volume("disk", SIZE, [4; 32]).unwrap();
     assert_ne!(again, lab.volume, "late samples would be of the volume before");
-    lab.log.sampled(lab.volume, 0, all());
+    lab.log.store_samples(lab.volume, 0, all());
     while let Some(write) = lab.log.poll_write() {
-        lab.log.complete(write, Ok(()), &mut lab.told);
+        lab.log.complete(write, Ok(()), &mut lab.notifications);
     }
     assert_eq!(lab.log.superblock().volume(again).unwrap().disk.samples.valid, 0);
 }
