@@ -56,7 +56,7 @@ impl fmt::Display for RecoverError {
             Self::Kind(LogKind::Journal) => f.write_str("holds a journal, not a vault"),
             Self::Kind(LogKind::Vault { .. }) => f.write_str("holds a vault, not a journal"),
             Self::Truncated { expected, found } => {
-                write!(f, "was made {expected} bytes long and has {found}")
+                write!(f, "had {expected} bytes when it was created, and has {found}")
             }
             Self::On { error, .. } => error.fmt(f),
             Self::Missing => f.write_str("has no device that holds a journal"),
