@@ -37,7 +37,7 @@ pub struct ParseSizeError {
 impl fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_too_large {
-            write!(f, "size '{}' is larger than 16 EiB", self.text)
+            write!(f, "size '{}' is not below 16 EiB", self.text)
         } else {
             write!(f, "no size '{}'", self.text)
         }
@@ -109,8 +109,16 @@ mod tests {
         for text in ["", "x", "MiB", "1MB", "-1", "1..5G", "1.G", ".5G", "0.3B", "1 GiB", "1e9"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
-        let error = "99999999999999T".parse::<Size>().unwrap_err();
-        assert_eq!(error.to_string(), "size '99999999999999T' is larger than 16 EiB");
+    }
+
+    #[test]
+    fn sizes_from_16_eib_on_are_reported_as_not_below_it() {
+        let largest = "18446744073709551615";
+        assert_eq!(largest.parse(), Ok(Size(u64::MAX)));
+        for text in ["18446744073709551616", "16777216T", "99999999999999T"] {
+            let error = text.parse::<Size>().unwrap_err();
+            assert_eq!(error.to_string(), format!("size '{text}' is not below 16 EiB"));
+        }
     }
 
     proptest! {
