@@ -1,18 +1,20 @@
 //! A running server whose memory is damaged.
 
-use super::{Ecc, IDLE_AFTER, Patrol};
+use super::{Ecc, IDLE_AFTER, Patrol, parity_at};
 use crate::rig::common::client::{Client, PATIENCE};
 use crate::rig::common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
 use crate::rig::{MIB, config, listen, open_journal, volume};
 use crate::{Runtime, RuntimeConfig, VolumeSettings, VolumeStatus};
 use forebay_backend::{Backend, MemoryBackend};
-use forebay_engine::LineKey;
+use forebay_ecc::{Line, LineParity};
+use forebay_engine::{LineKey, Seal};
 use forebay_frontend_nbd::NbdServer;
 use forebay_types::{IoError, VolumeId};
 use forebay_volume::shard_of;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 const SIZE: u64 = 8 << 20;
@@ -62,24 +64,46 @@ impl Rig {
         self.runtime.status().unwrap().volumes.remove(0)
     }
 
-    /// Flips all bits of `count` bytes of a line in the pool, once the line is sealed.
-    fn damage(&self, offset: u64, count: usize) {
-        let shared = self.runtime.shared();
+    /// Waits until a line is sealed, and calls `access` with the number of its shard, which is
+    /// locked, and its seal.
+    fn once_sealed<T>(&self, offset: u64, access: impl Fn(usize, &Seal) -> T) -> T {
+        let shared = &self.runtime.shared;
         let number = shard_of(self.id, shared.stripes(self.id), offset, shared.shards.len());
         let key = LineKey::new(self.id, offset / LINE as u64);
+        let mut result = None;
         wait_until("the line is sealed", PATIENCE, || {
             let shard = shared.shard(number);
-            let Some(slot) = shard.slots().find_valid(key, 0) else { return false };
-            if shard.seal_of(slot).is_none() {
-                return false;
-            }
-            let start = shared.pool.line(number, slot).wrapping_add(offset as usize % LINE);
+            let slot = shard.slots().find_valid(key, 0);
+            result = slot.and_then(|slot| shard.seal_of(slot)).map(|seal| access(number, &seal));
+            result.is_some()
+        });
+        result.unwrap()
+    }
+
+    /// Flips all bits of `count` bytes of a line in the pool.
+    fn damage(&self, offset: u64, count: usize) {
+        self.once_sealed(offset, |shard, seal| {
+            let line = self.runtime.shared.pool.line(shard, seal.slot);
+            let start = line.wrapping_add(offset as usize % LINE);
             for at in 0..count {
                 // SAFETY: inside the line; the shard is locked, and no client accesses the line.
                 unsafe { *start.add(at) ^= 0xff };
             }
-            true
         });
+    }
+
+    /// Calls `access` with a dirty line in the pool and its parity.
+    fn with_parity<T>(&self, offset: u64, access: impl Fn(&mut Line, &mut LineParity) -> T) -> T {
+        let result = self.once_sealed(offset, |shard, seal| {
+            let pool = &self.runtime.shared.pool;
+            let line = pool.line(shard, seal.slot).cast::<Line>();
+            let parity = parity_at(pool, shard, seal.parity?);
+            // SAFETY: each is inside a slot of its own; the shard is locked, and no client accesses
+            // the line. Any bytes are a valid value.
+            Some(unsafe { access(&mut *line, &mut *parity) })
+        });
+        // Not under the lock, which a panic would poison.
+        result.expect("the line is dirty")
     }
 
     fn wait_for_damage(&self, lines: u64) -> VolumeStatus {
@@ -152,6 +176,59 @@ fn uncorrectable_sectors_fail_until_they_are_written_again() {
             assert_eq!(rig.on_disk(0, content.len()), content);
             assert_eq!(rig.status().lost_sectors, 0);
         }
+    });
+}
+
+#[test]
+fn lines_zeroed_or_swapped_with_their_parity_are_lost() {
+    before_lines_are_old(|| {
+        let rig = rig(Ecc::Parity);
+        let mut client = rig.client();
+        let content: Vec<u8> = (0..16 * LINE).map(|at| 1 + (at / LINE) as u8).collect();
+        client.write(0, &content).unwrap();
+        let line = |line: u64| line * LINE as u64;
+        rig.with_parity(line(3), |line, parity| {
+            line.fill(0);
+            parity.fill(0);
+        });
+        let copy = |at| rig.with_parity(at, |line, parity| (*line, *parity));
+        let (fifth, seventh) = (copy(line(5)), copy(line(7)));
+        rig.with_parity(line(5), |line, parity| (*line, *parity) = seventh);
+        rig.with_parity(line(7), |line, parity| (*line, *parity) = fifth);
+        let status = rig.wait_for_damage(3);
+        assert_eq!((status.engine.lost_lines, status.engine.corrected_lines), (3, 0));
+        assert_eq!(status.lost_sectors, 24);
+        for at in 0..16 {
+            let found = client.read(line(at), LINE as u64);
+            match at {
+                3 | 5 | 7 => assert_eq!(found, Err(IoError::Io)),
+                _ => assert_eq!(found.unwrap(), content[line(at) as usize..][..LINE]),
+            }
+        }
+        assert_eq!(client.flush(), Err(IoError::Io));
+        assert_eq!(rig.on_disk(line(5), LINE), [0; LINE], "a lost line is not destaged");
+        client.write(0, &content).unwrap();
+        client.flush().unwrap();
+        assert_eq!(rig.on_disk(0, content.len()), content);
+    });
+}
+
+#[test]
+fn a_flipped_bit_of_a_seal_loses_nothing() {
+    before_lines_are_old(|| {
+        let rig = rig(Ecc::Parity);
+        let mut client = rig.client();
+        let content = vec![0x3c; 4 * LINE];
+        client.write(0, &content).unwrap();
+        rig.once_sealed(LINE as u64, |shard, seal| {
+            let sum = rig.runtime.shared.pool.sum(shard, seal.slot);
+            sum.fetch_xor(1 << 9, Ordering::Relaxed);
+        });
+        let status = rig.wait_for_damage(1);
+        assert_eq!((status.engine.corrected_lines, status.engine.lost_lines), (1, 0));
+        client.flush().unwrap();
+        assert_eq!(rig.on_disk(0, content.len()), content);
+        assert_eq!(rig.status().engine.damaged_lines, 1, "the seal is right again");
     });
 }
 
