@@ -157,6 +157,13 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.integrity.verify_before(self.index, slot, rewritten, out);
     }
 
+    /// Sets the valid sectors of a line. Those that were valid and stay so keep their content; if
+    /// the line is sealed, they are verified first.
+    pub(crate) fn set_valid(&mut self, slot: Slot, valid: u8, out: &mut Outbox) {
+        self.verify_before(slot, !valid, out);
+        self.index.change(slot, valid);
+    }
+
     /// Marks sectors of a line dirty, because a write has changed them.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8, now_ms: u64) {
         let line = *self.index.get(slot);
