@@ -104,6 +104,13 @@ impl<M: LineTable> Destager<'_, M> {
         None
     }
 
+    /// See [`crate::Shard::expedite_epochs`].
+    pub(crate) fn expedite_epochs(&mut self, epoch: u64, now_ms: u64, out: &mut Outbox) {
+        let epochs = self.lines.volume.writeback_mut().epochs_mut();
+        epochs.expect("only an ordered volume has epochs").expedite(epoch);
+        self.pump(now_ms, out);
+    }
+
     /// Moves lines of the epochs up to `last` that have only lost dirty sectors to the current
     /// epoch: they cannot be destaged.
     fn exempt_lost(&mut self, last: u64) {
@@ -119,11 +126,11 @@ impl<M: LineTable> Destager<'_, M> {
     /// been tried.
     pub(crate) fn pump(&mut self, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(out);
-        if self.lines.volume.writeback().epochs.is_some() {
-            return self.pump_epochs(out);
-        }
         let VolumeLines { volume, quota, .. } = &mut self.lines;
         volume.writeback_mut().scheduler.refill(now_ms, quota);
+        if volume.writeback().epochs.is_some() {
+            return self.pump_epochs(out);
+        }
         self.pump_sweep(now_ms, out);
         self.dispatch_next(now_ms, out);
     }
@@ -296,12 +303,9 @@ impl<M: LineTable> Destager<'_, M> {
     /// now.
     pub(crate) fn resume(&mut self, now_ms: u64, out: &mut Outbox) {
         let writeback = self.lines.volume.writeback_mut();
-        if writeback.is_stalled() {
-            match &mut writeback.epochs {
-                Some(epochs) => epochs.refill(self.lines.index),
-                None if !writeback.dirty.is_sweeping() => writeback.dirty.begin_sweep(),
-                None => {}
-            }
+        let may_sweep = writeback.epochs.is_none() && !writeback.dirty.is_sweeping();
+        if may_sweep && writeback.is_stalled() {
+            writeback.dirty.begin_sweep();
         }
         if out.memory.is_empty() {
             self.pump(now_ms, out);
@@ -338,13 +342,11 @@ impl<M: LineTable> Destager<'_, M> {
     /// covers all destageable sectors of each of its dirty lines.
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let span = self.planner().span_of(key);
-        let (ios, bytes) = (span.runs.len() as u64, span.bytes());
         let writeback = self.lines.volume.writeback_mut();
         if writeback.epochs.is_none() {
             let dirty = span.lines.iter().filter(|line| line.mask != 0);
             dirty.for_each(|line| writeback.dirty.mark_away(line.key.line()));
         }
-        writeback.scheduler.take_tokens(ios, bytes, urgent);
         let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);
         counters.destaged_stripes += span.stripes;
@@ -355,6 +357,9 @@ impl<M: LineTable> Destager<'_, M> {
     fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
         let bytes = span.bytes();
         let Span { lines, runs, is_wide, .. } = span;
+        let writeback = self.lines.volume.writeback_mut();
+        let ignores_reads = urgent || writeback.epochs.is_some();
+        writeback.scheduler.take_tokens(runs.len() as u64, bytes, ignores_reads);
         let counters = self.lines.volume.counters_mut();
         counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
         counters.destage_writes += runs.len() as u64;
@@ -375,10 +380,17 @@ impl<M: LineTable> Destager<'_, M> {
         id.op
     }
 
-    /// Starts as many destages of the epochs that parts wait for as may be in flight.
+    /// Starts as many destages of the runs in progress as may be in flight.
     fn pump_epochs(&mut self, out: &mut Outbox) {
-        let operations_max = self.lines.quota.config().destage_operations_max;
-        while self.scheduler().destaging() < operations_max {
+        let draining = self.lines.volume.mode() != Mode::WriteBack;
+        let writeback = self.lines.volume.writeback_mut();
+        let is_stalled = writeback.is_stalled();
+        let Some(epochs) = writeback.epochs_mut() else { return };
+        let urgent = draining || epochs.is_urgent();
+        if is_stalled {
+            epochs.refill(self.lines.index);
+        }
+        while self.scheduler().may_run(urgent, self.lines.quota) {
             let Some(epochs) = self.lines.volume.writeback_mut().epochs_mut() else { return };
             let Some((key, slot)) = epochs.next() else { return };
             if epochs.is_waiting_for(slot) && self.may_destage_slot(key, slot) {
