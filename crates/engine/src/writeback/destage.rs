@@ -394,7 +394,7 @@ impl<M: LineTable> Destager<'_, M> {
             let Some(epochs) = self.lines.volume.writeback_mut().epochs_mut() else { return };
             let Some((key, slot)) = epochs.next() else { return };
             if epochs.is_waiting_for(slot) && self.may_destage_slot(key, slot) {
-                self.start_ordered(key, slot, out);
+                self.start_ordered(key, slot, urgent, out);
             }
         }
     }
@@ -406,7 +406,7 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Destages a slot together with those that follow it in the queue, as long as their dirty
     /// sectors are contiguous.
-    fn start_ordered(&mut self, key: LineKey, slot: Slot, out: &mut Outbox) {
+    fn start_ordered(&mut self, key: LineKey, slot: Slot, urgent: bool, out: &mut Outbox) {
         let mut lines = Vec::new();
         let mut runs: Vec<Run> = Vec::with_capacity(1);
         let mut next = Some((key, slot));
@@ -428,6 +428,6 @@ impl<M: LineTable> Destager<'_, M> {
             let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
             next = epochs.filter(|_| joined).and_then(Epochs::next);
         }
-        self.start(Span::of_runs(lines, runs), false, out);
+        self.start(Span::of_runs(lines, runs), urgent, out);
     }
 }

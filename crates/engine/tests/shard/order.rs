@@ -124,6 +124,22 @@ fn rate_limits_apply_to_an_epoch_until_a_part_waits_for_it() {
 }
 
 #[test]
+fn destages_of_an_epoch_that_a_part_waits_for_count_as_urgent() {
+    let mut rig = ordered(32, 8);
+    for (epoch, waits, counts) in [(1, false, (0, 1)), (2, true, (1, 1))] {
+        assert_eq!(rig.write(epoch, 0, LINE, 10), WriteOutcome::Done);
+        rig.epoch = epoch + 1;
+        if waits {
+            rig.expedite_epochs(epoch + 1);
+        }
+        assert_eq!(rig.destage_epoch(100, epoch), None);
+        rig.complete_all();
+        let counters = rig.shard.volume(VOLUME).counters();
+        assert_eq!((counters.destages_urgent, counters.destages_background), counts);
+    }
+}
+
+#[test]
 fn a_limited_run_returns_to_a_line_that_was_busy() {
     let mut rig = ordered(32, 8);
     rig.shard.volume_mut(VOLUME).set_pace(Pace { ios_milli: 1_000, ..Pace::DEFAULT });
