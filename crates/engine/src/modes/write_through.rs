@@ -8,6 +8,7 @@ use crate::ops::emit;
 use crate::ops::gather::Gated;
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
+use crate::writeback::span::Span;
 use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
 use forebay_types::SECTOR_BYTES;
@@ -125,9 +126,9 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.index.pin(slot);
             lines.push(OpLine::new(line.key, slot, mask));
         }
-        let counters = self.lines.volume.counters_mut();
-        counters.destages_urgent += 1;
-        counters.destage_writes += runs.len() as u64;
+        let span = Span::of_runs(lines, runs);
+        self.lines.destager().count_start(&span, true);
+        let Span { lines, runs, .. } = span;
         let id =
             self.lines.start(Op::new(OpKind::DestagePart, part.volume, lines, None, runs.len()));
         emit(out, id, IoVerb::Write { fua: false }, part.volume, None, runs);

@@ -353,22 +353,26 @@ impl<M: LineTable> Destager<'_, M> {
         self.start(span, urgent, out)
     }
 
-    /// Starts the operation for a span.
-    fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
-        let bytes = span.bytes();
-        let Span { lines, runs, is_wide, .. } = span;
-        let writeback = self.lines.volume.writeback_mut();
-        let ignores_reads = urgent || writeback.epochs.is_some();
-        writeback.scheduler.take_tokens(runs.len() as u64, bytes, ignores_reads);
+    /// Counts a destage that starts.
+    pub(crate) fn count_start(&mut self, span: &Span, urgent: bool) {
         let counters = self.lines.volume.counters_mut();
-        counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
-        counters.destage_writes += runs.len() as u64;
-        counters.destaged_bytes += bytes;
+        counters.destaged_lines += span.lines.iter().filter(|line| line.mask != 0).count() as u64;
+        counters.destage_writes += span.runs.len() as u64;
+        counters.destaged_bytes += span.bytes();
         if urgent {
             counters.destages_urgent += 1;
         } else {
             counters.destages_background += 1;
         }
+    }
+
+    /// Starts the operation for a span.
+    fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
+        let writeback = self.lines.volume.writeback_mut();
+        let ignores_reads = urgent || writeback.epochs.is_some();
+        writeback.scheduler.take_tokens(span.runs.len() as u64, span.bytes(), ignores_reads);
+        self.count_start(&span, urgent);
+        let Span { lines, runs, is_wide, .. } = span;
         for line in &lines {
             let there = self.lines.index.get(line.slot);
             assert!(there.key == line.key && line.mask & !there.dirty == 0, "{line:?}: {there:?}");
