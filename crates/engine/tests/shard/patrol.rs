@@ -1,9 +1,10 @@
 //! The lines that the patrol inspects, and the handling of damaged ones.
 
-use crate::rig::{LINE, Rig, VOLUME};
+use crate::lru::Lru;
+use crate::rig::{LINE, Rig, Table, VOLUME};
 use forebay_engine::{
-    Attempt, Inspection, Outcome, PARITIES_PER_SLOT, ReadOutcome, ShardConfig, Verdict, Work,
-    WriteOutcome,
+    Attempt, Fate, Inspection, LineKey, MemoryStep, Outbox, Outcome, PARITIES_PER_SLOT,
+    ReadOutcome, Shard, ShardConfig, Verdict, Work, WriteOutcome,
 };
 use forebay_types::{IoError, Mode};
 
@@ -116,6 +117,30 @@ fn a_failed_erase_verifies_the_dirty_sectors_that_it_keeps() {
     rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 1 });
     assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
     assert_eq!(rig.read(3, 0, 512).0, ReadOutcome::Failed(IoError::Io));
+}
+
+#[test]
+fn dirty_sectors_are_verified_before_the_clean_ones_beside_them_are_forgotten() {
+    let mut rig = Rig::new(8, 4, Mode::WriteBack);
+    rig.read_to_end(0, LINE);
+    assert_eq!(rig.write(1, 0, 1024, 5), WriteOutcome::Done);
+    let (policy, config) = (Box::new(Lru::new(8)), ShardConfig::for_slots(8));
+    let table = Table::new(rig.shard.slots().table().to_vec());
+    // The volume of an adopted table is not served yet.
+    let (mut shard, _) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut Vec::new()).unwrap();
+    let found = shard.next_unsealed().unwrap();
+    shard.inspected(&found, Verdict::Intact);
+    let mut out = Outbox::default();
+    shard.forget_clean(VOLUME, &mut out);
+    let Some(MemoryStep::Verify { seal, kept }) = out.memory.pop() else { panic!("unverified") };
+    assert_eq!((seal.valid, kept, out.memory.len()), (0xff, 0b11, 0));
+    shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b110 });
+    shard.add_volume(VOLUME, 4 * LINE, Mode::WriteBack);
+    shard.self_check();
+    assert_eq!(shard.volume(VOLUME).lost_sectors(), 1);
+    let dirty = [(LineKey::new(VOLUME, 0), 0b01)];
+    assert_eq!(shard.dirty_sectors(VOLUME), dirty, "the other sector is intact");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::protect::patrol;
 use crate::server::{Runtime, VolumeSettings};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
-use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
+use forebay_engine::{Fate, LineKey, MemoryStep, Outbox, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;
 use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, VaultState, decide};
 use forebay_journal::identity::Evidence;
@@ -161,6 +161,21 @@ impl Runtime {
         }
     }
 
+    /// Drops all clean data of a volume that is not served.
+    fn forget_clean(&self, id: VolumeId) {
+        for at in 0..self.shared.shards.len() {
+            let mut shard = self.shared.shard(at);
+            let mut out = Outbox::default();
+            shard.forget_clean(id, &mut out);
+            for step in out.memory {
+                let MemoryStep::Verify { seal, kept } = step else {
+                    unreachable!("no data is moved")
+                };
+                patrol::verify_before(&self.shared, at, &mut shard, &seal, kept);
+            }
+        }
+    }
+
     /// Compares a volume's lines in the adopted pool with its disk, which may have been changed
     /// while the volume was not served. If it was, clean lines are dropped. If there are dirty
     /// lines, they are kept and the volume is refused, unless the operator accepts the disk.
@@ -204,7 +219,7 @@ impl Runtime {
             dirty_bytes,
             "disk changed while the volume was not served, its clean lines are dropped"
         );
-        (0..self.shared.shards.len()).for_each(|at| self.shared.shard(at).forget_clean(found.id));
+        self.forget_clean(found.id);
         if dirty_bytes == 0 {
             // The changed identity makes the volume start without the pool, from its journal if
             // that belongs to this disk.
