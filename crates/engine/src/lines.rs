@@ -64,11 +64,19 @@ pub(crate) fn drop_clean<M: LineTable>(
 }
 
 /// See [`crate::Shard::forget_clean`].
-pub(crate) fn forget_clean<M: LineTable>(index: &mut Slots<M>, ops: &Ops, volume: VolumeId) {
+pub(crate) fn forget_clean<M: LineTable>(
+    index: &mut Slots<M>,
+    ops: &Ops,
+    integrity: &Integrity,
+    volume: VolumeId,
+    out: &mut Outbox,
+) {
     drop_clean(index, ops, volume, 0, Slot::MAX);
     for slot in 0..index.used() {
         let line = *index.get(slot);
-        if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {
+        let is_mixed = line.dirty != 0 && line.valid & !line.dirty != 0;
+        if line.volume() == Some(volume) && is_mixed && !line.has(DETACHED) {
+            integrity.verify_before(index, slot, !line.dirty, out);
             index.change(slot, line.destageable());
         }
     }
@@ -155,6 +163,13 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// See [`Integrity::verify_before`].
     pub(crate) fn verify_before(&self, slot: Slot, rewritten: u8, out: &mut Outbox) {
         self.integrity.verify_before(self.index, slot, rewritten, out);
+    }
+
+    /// Sets the valid sectors of a line. Those that were valid and stay so keep their content; if
+    /// the line is sealed, they are verified first.
+    pub(crate) fn set_valid(&mut self, slot: Slot, valid: u8, out: &mut Outbox) {
+        self.verify_before(slot, !valid, out);
+        self.index.change(slot, valid);
     }
 
     /// Marks sectors of a line dirty, because a write has changed them.

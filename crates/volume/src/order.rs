@@ -29,6 +29,10 @@ struct State {
     /// Runs begun so far.
     runs: u64,
     waiters: Vec<Waiter>,
+    /// The highest epoch of all waiters so far.
+    demanded: u64,
+    /// The same when the shards were last notified.
+    expedited: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +82,18 @@ impl Order {
         if !is_drained {
             let runs = state.runs;
             state.waiters.push(Waiter { epoch, part, then, runs });
+            state.demanded = state.demanded.max(epoch);
         }
         is_drained
+    }
+
+    /// The epoch below which all epochs must be destaged without delay, because parts wait for
+    /// them, if the shards have to be notified of it.
+    pub(crate) fn take_demand(&self) -> Option<u64> {
+        let mut state = self.state();
+        let is_new = state.demanded > state.expedited;
+        state.expedited = state.demanded;
+        is_new.then_some(state.demanded)
     }
 
     /// Begins a run unless one is in progress. Returns whether it did.
@@ -140,6 +154,7 @@ mod tests {
         assert_eq!(order.cut(), 2);
         assert!(!order.wait(2, PartId(2), Then::Retry));
         assert!(!order.wait(order.cut(), PartId(3), Then::Answer));
+        assert_eq!((order.take_demand(), order.take_demand()), (Some(3), None));
         assert!(order.begin() && !order.begin());
         let mut answers = Vec::new();
         order.advance(2, &mut answers);

@@ -24,7 +24,7 @@ impl<M: LineTable> Writer<'_, M> {
         if self.destage_under(part, attempt, out) {
             return WriteOutcome::Waiting;
         }
-        self.forget_lines(part);
+        self.forget_lines(part, out);
         self.start_write(part, fua, Source::Payload, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does that when the disk has the data.
         WriteOutcome::Started
@@ -32,7 +32,7 @@ impl<M: LineTable> Writer<'_, M> {
 
     /// Removes the lines of a part from the pool. The scratch list then holds the result of
     /// [`Writer::forget_sectors`] for each line.
-    pub(super) fn forget_lines(&mut self, part: &Part) {
+    pub(super) fn forget_lines(&mut self, part: &Part, out: &mut Outbox) {
         let line_hits = self.look_up_pinned(part);
         self.count_write(line_hits);
         for at in 0..self.scratch.lines.len() {
@@ -40,7 +40,7 @@ impl<M: LineTable> Writer<'_, M> {
                 if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
                     self.lines.index.unpin(slot);
                 } else {
-                    self.scratch.lines[at].1 = self.forget_sectors(at, slot);
+                    self.scratch.lines[at].1 = self.forget_sectors(at, slot, out);
                 }
             }
         }

@@ -59,8 +59,7 @@ impl<M: LineTable> Writer<'_, M> {
                     let meta = *self.lines.index.get(slot);
                     let forgotten = if keep { 0 } else { line.mask & meta.valid & !meta.dirty };
                     if forgotten != 0 {
-                        self.lines.verify_before(slot, forgotten, out);
-                        self.lines.index.change(slot, meta.valid & !forgotten);
+                        self.lines.set_valid(slot, meta.valid & !forgotten, out);
                     }
                 }
                 OpLine::new(line.key, slot, line.mask)

@@ -127,7 +127,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.scratch.lines.reverse();
             self.count_staged(hits, staged.len());
         } else {
-            self.forget_lines(part);
+            self.forget_lines(part, out);
             // A slot that is kept for dirty sectors elsewhere in its line is not the source of the
             // write.
             for (at, line) in line_parts(part.volume, part.range).enumerate() {

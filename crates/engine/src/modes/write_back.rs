@@ -64,10 +64,11 @@ impl<M: LineTable> Writer<'_, M> {
         let mut lines = line_parts(part.volume, part.range);
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
         let Some(slot) = self.lines.index.find(line.key) else { return false };
-        // Operations pin their slots, so only a destage from an older slot can keep this line busy,
-        // and that does not conflict.
+        // Two operations keep a line busy without a pin on its slot: a destage from an older slot,
+        // which does not conflict, and a staged write past the pool, which does.
         let LineMeta { pins, dirty: was_dirty, .. } = *self.lines.index.get(slot);
-        if pins > 0 {
+        let busy = self.lines.ops.busy(line.key);
+        if pins > 0 || busy.is_some_and(|(_, kind)| kind != OpKind::Destage) {
             return false;
         }
         self.lines.index.touch(slot);

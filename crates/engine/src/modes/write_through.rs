@@ -8,6 +8,7 @@ use crate::ops::emit;
 use crate::ops::gather::Gated;
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
+use crate::writeback::span::Span;
 use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
 use forebay_types::SECTOR_BYTES;
@@ -60,13 +61,19 @@ impl<M: LineTable> Writer<'_, M> {
             return Some(slot);
         }
         let mask = self.scratch.lines[at].0.mask;
-        self.lines.move_away(slot, mask, out).or_else(|| self.forget_sectors(at, slot))
+        let moved = self.lines.move_away(slot, mask, out);
+        moved.or_else(|| self.forget_sectors(at, slot, out))
     }
 
     /// Invalidates the line at `at` of the scratch list in its pinned slot: drops a clean line, or
     /// invalidates the written sectors of a dirty one. In the second case the operation keeps the
     /// slot pinned, but with an empty sector mask.
-    pub(super) fn forget_sectors(&mut self, at: usize, slot: Slot) -> Option<Slot> {
+    pub(super) fn forget_sectors(
+        &mut self,
+        at: usize,
+        slot: Slot,
+        out: &mut Outbox,
+    ) -> Option<Slot> {
         let meta = *self.lines.index.get(slot);
         if meta.dirty == 0 {
             self.lines.index.drop_line(slot);
@@ -75,7 +82,7 @@ impl<M: LineTable> Writer<'_, M> {
         }
         let valid = meta.valid & !self.scratch.lines[at].0.mask;
         self.scratch.lines[at].0.mask = 0;
-        self.lines.index.change(slot, valid);
+        self.lines.set_valid(slot, valid, out);
         Some(slot)
     }
 
@@ -119,9 +126,9 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.index.pin(slot);
             lines.push(OpLine::new(line.key, slot, mask));
         }
-        let counters = self.lines.volume.counters_mut();
-        counters.destages_urgent += 1;
-        counters.destage_writes += runs.len() as u64;
+        let span = Span::of_runs(lines, runs);
+        self.lines.destager().count_start(&span, true);
+        let Span { lines, runs, .. } = span;
         let id =
             self.lines.start(Op::new(OpKind::DestagePart, part.volume, lines, None, runs.len()));
         emit(out, id, IoVerb::Write { fua: false }, part.volume, None, runs);
@@ -157,10 +164,8 @@ impl<M: LineTable> Writer<'_, M> {
                 None => Place::Private { offset: payload_offset },
                 Some(slot) => {
                     if !self.lines.planted.is(PlantedBug::KeepValidInWriteThrough) {
-                        self.lines.verify_before(slot, line.mask, out);
-                        self.lines
-                            .index
-                            .change(slot, self.lines.index.get(slot).valid & !line.mask);
+                        let valid = self.lines.index.get(slot).valid & !line.mask;
+                        self.lines.set_valid(slot, valid, out);
                     }
                     let (offset, len) = (line.offset, line.len);
                     if source == Source::Payload {

@@ -109,8 +109,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         } else if ok {
             let filled = if too_much { 0xff } else { line.mask };
             if line.mask != 0 {
-                self.lines.verify_before(line.slot, filled, out);
-                self.lines.index.change(line.slot, meta.valid | filled);
+                self.lines.set_valid(line.slot, meta.valid | filled, out);
             }
         } else {
             self.lines.drop_if_empty(line.slot);
@@ -206,11 +205,11 @@ impl<'a, M: LineTable> Completion<'a, M> {
             // that the table still shows as valid and clean.
             self.lines.index.mark_filling(line.slot, line.mask);
         }
-        self.lines.verify_before(line.slot, line.mask, out);
         let meta = *self.lines.index.get(line.slot);
         if ok {
             self.lines.count_recovered(line.slot, line.mask);
-            self.lines.index.change(line.slot, meta.valid & if keep { 0xff } else { !line.mask });
+            let valid = meta.valid & if keep { 0xff } else { !line.mask };
+            self.lines.set_valid(line.slot, valid, out);
             if self.lines.index.clean(line.slot, line.mask) {
                 self.lines.remove_dirty(line.slot);
             }
@@ -218,7 +217,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         } else {
             // The disk may have either content now; only dirty sectors are known to be the newest.
             let valid = meta.valid & !(line.mask & !meta.dirty);
-            self.lines.index.change(line.slot, valid);
+            self.lines.set_valid(line.slot, valid, out);
             self.lines.drop_if_empty(line.slot);
         }
     }

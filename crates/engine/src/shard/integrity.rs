@@ -62,7 +62,21 @@ impl<M: LineTable> Shard<M> {
     /// Records the verdict on a seal in [`crate::MemoryStep::Verify`], for the sectors that the
     /// change kept.
     pub fn damaged_before(&mut self, seal: &Seal, kept: u8, verdict: Verdict) {
-        self.apply_verdict(seal, verdict.within(kept));
+        let verdict = verdict.within(kept);
+        if let (Verdict::Lost { sectors }, false) = (verdict, self.has_volume(seal.key.volume())) {
+            return self.invalidate_unserved(seal.key, sectors);
+        }
+        self.apply_verdict(seal, verdict);
+    }
+
+    /// Invalidates damaged sectors of a dirty line whose volume is not served: the volume counts its
+    /// lost sectors when it is added. Damage to a line that keeps its seal is found again then.
+    fn invalidate_unserved(&mut self, key: LineKey, sectors: u8) {
+        let Some(slot) = self.index.find(key) else { return };
+        self.index.change(slot, self.index.get(slot).valid & !sectors);
+        if self.index.get(slot).destageable() == 0 {
+            self.integrity.free_parity(slot, &mut self.index);
+        }
     }
 
     fn apply_verdict(&mut self, seal: &Seal, verdict: Verdict) {
@@ -79,8 +93,8 @@ impl<M: LineTable> Shard<M> {
         found.filter(|_| self.ops.busy(key).is_none())
     }
 
-    /// Marks lost sectors valid again. The driver has restored them into the line's slot, which it
-    /// found with [`Shard::idle_slot_of`].
+    /// Marks lost sectors valid again. The driver has verified the line, if it is sealed, and has
+    /// restored the sectors into the line's slot, which it found with [`Shard::idle_slot_of`].
     pub fn regained(&mut self, key: LineKey, sectors: u8) {
         self.on(key.volume()).restore_lost(key, sectors);
     }

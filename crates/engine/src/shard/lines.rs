@@ -6,7 +6,7 @@ use crate::index::key::LineKey;
 use crate::index::meta::LineTable;
 use crate::index::recover::{Fate, Recovery, TableDamage};
 use crate::lines::forget_clean;
-use crate::{DirtyLine, MemoryStep, SLOTS_MAX, ShardConfig};
+use crate::{DirtyLine, MemoryStep, Outbox, SLOTS_MAX, ShardConfig};
 use forebay_policy::Eviction;
 use forebay_types::VolumeId;
 
@@ -54,9 +54,10 @@ impl<M: LineTable> Shard<M> {
         places.filter(|(_, mask)| *mask != 0).collect()
     }
 
-    /// Drops all clean data of a volume, because its disk has been replaced by another one.
-    pub fn forget_clean(&mut self, volume: VolumeId) {
-        forget_clean(&mut self.index, &self.ops, volume);
+    /// Drops all clean data of a volume, because its disk has been replaced by another one. The
+    /// dirty sectors beside it are verified first. The volume need not be served.
+    pub fn forget_clean(&mut self, volume: VolumeId, out: &mut Outbox) {
+        forget_clean(&mut self.index, &self.ops, &self.integrity, volume, out);
     }
 
     /// The dirty lines of a volume in ascending order, each with the masks of its dirty and of its

@@ -74,4 +74,13 @@ impl<M: LineTable> Shard<M> {
     ) -> Option<IoResult> {
         self.on(volume).destager().destage_epoch(last, part, now_ms, out)
     }
+
+    /// Destages the epochs below `epoch` without rate limits from now on, because a part waits for
+    /// them: those of the run in progress, and those of later runs.
+    ///
+    /// # Panics
+    /// If the volume is not ordered.
+    pub fn expedite_epochs(&mut self, volume: VolumeId, epoch: u64, now_ms: u64, out: &mut Outbox) {
+        self.on(volume).destager().expedite_epochs(epoch, now_ms, out);
+    }
 }

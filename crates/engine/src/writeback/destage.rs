@@ -105,6 +105,13 @@ impl<M: LineTable> Destager<'_, M> {
         None
     }
 
+    /// See [`crate::Shard::expedite_epochs`].
+    pub(crate) fn expedite_epochs(&mut self, epoch: u64, now_ms: u64, out: &mut Outbox) {
+        let epochs = self.lines.volume.writeback_mut().epochs_mut();
+        epochs.expect("only an ordered volume has epochs").expedite(epoch);
+        self.pump(now_ms, out);
+    }
+
     /// Moves lines of the epochs up to `last` that have only lost dirty sectors to the current
     /// epoch: they cannot be destaged.
     fn exempt_lost(&mut self, last: u64) {
@@ -120,11 +127,11 @@ impl<M: LineTable> Destager<'_, M> {
     /// been tried.
     pub(crate) fn pump(&mut self, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(out);
-        if self.lines.volume.writeback().epochs.is_some() {
-            return self.pump_epochs(out);
-        }
         let VolumeLines { volume, quota, .. } = &mut self.lines;
         volume.writeback_mut().scheduler.refill(now_ms, quota);
+        if volume.writeback().epochs.is_some() {
+            return self.pump_epochs(out);
+        }
         self.pump_sweep(now_ms, out);
         self.dispatch_next(now_ms, out);
     }
@@ -297,12 +304,9 @@ impl<M: LineTable> Destager<'_, M> {
     /// now.
     pub(crate) fn resume(&mut self, now_ms: u64, out: &mut Outbox) {
         let writeback = self.lines.volume.writeback_mut();
-        if writeback.is_stalled() {
-            match &mut writeback.epochs {
-                Some(epochs) => epochs.refill(self.lines.index),
-                None if !writeback.dirty.is_sweeping() => writeback.dirty.begin_sweep(),
-                None => {}
-            }
+        let may_sweep = writeback.epochs.is_none() && !writeback.dirty.is_sweeping();
+        if may_sweep && writeback.is_stalled() {
+            writeback.dirty.begin_sweep();
         }
         if out.memory.is_empty() {
             self.pump(now_ms, out);
@@ -339,32 +343,37 @@ impl<M: LineTable> Destager<'_, M> {
     /// covers all destageable sectors of each of its dirty lines.
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let span = self.planner().span_of(key);
-        let (ios, bytes) = (span.runs.len() as u64, span.bytes());
         let writeback = self.lines.volume.writeback_mut();
         if writeback.epochs.is_none() {
             let dirty = span.lines.iter().filter(|line| line.mask != 0);
             dirty.for_each(|line| writeback.dirty.mark_away(line.key.line()));
         }
-        writeback.scheduler.take_tokens(ios, bytes, urgent);
         let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);
         counters.destaged_stripes += span.stripes;
         self.start(span, urgent, out)
     }
 
-    /// Starts the operation for a span.
-    fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
-        let bytes = span.bytes();
-        let Span { lines, runs, is_wide, .. } = span;
+    /// Counts a destage that starts.
+    pub(crate) fn count_start(&mut self, span: &Span, urgent: bool) {
         let counters = self.lines.volume.counters_mut();
-        counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
-        counters.destage_writes += runs.len() as u64;
-        counters.destaged_bytes += bytes;
+        counters.destaged_lines += span.lines.iter().filter(|line| line.mask != 0).count() as u64;
+        counters.destage_writes += span.runs.len() as u64;
+        counters.destaged_bytes += span.bytes();
         if urgent {
             counters.destages_urgent += 1;
         } else {
             counters.destages_background += 1;
         }
+    }
+
+    /// Starts the operation for a span.
+    fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
+        let writeback = self.lines.volume.writeback_mut();
+        let ignores_reads = urgent || writeback.epochs.is_some();
+        writeback.scheduler.take_tokens(span.runs.len() as u64, span.bytes(), ignores_reads);
+        self.count_start(&span, urgent);
+        let Span { lines, runs, is_wide, .. } = span;
         for line in &lines {
             let there = self.lines.index.get(line.slot);
             assert!(there.key == line.key && line.mask & !there.dirty == 0, "{line:?}: {there:?}");
@@ -376,14 +385,21 @@ impl<M: LineTable> Destager<'_, M> {
         id.op
     }
 
-    /// Starts destages of the epochs that parts wait for, as many as may be in flight.
+    /// Starts as many destages of the runs in progress as may be in flight.
     fn pump_epochs(&mut self, out: &mut Outbox) {
-        let operations_max = self.lines.quota.config().destage_operations_max;
-        while self.scheduler().destaging() < operations_max {
+        let draining = self.lines.volume.mode() != Mode::WriteBack;
+        let writeback = self.lines.volume.writeback_mut();
+        let is_stalled = writeback.is_stalled();
+        let Some(epochs) = writeback.epochs_mut() else { return };
+        let urgent = draining || epochs.is_urgent();
+        if is_stalled {
+            epochs.refill(self.lines.index);
+        }
+        while self.scheduler().may_run(urgent, self.lines.quota) {
             let Some(epochs) = self.lines.volume.writeback_mut().epochs_mut() else { return };
             let Some((key, slot)) = epochs.next() else { return };
             if epochs.is_waiting_for(slot) && self.may_destage_slot(key, slot) {
-                self.start_ordered(key, slot, out);
+                self.start_ordered(key, slot, urgent, out);
             }
         }
     }
@@ -395,7 +411,7 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Destages a slot together with those that follow it in the queue, as long as their dirty
     /// sectors are contiguous.
-    fn start_ordered(&mut self, key: LineKey, slot: Slot, out: &mut Outbox) {
+    fn start_ordered(&mut self, key: LineKey, slot: Slot, urgent: bool, out: &mut Outbox) {
         let mut lines = Vec::new();
         let mut runs: Vec<Run> = Vec::with_capacity(1);
         let mut next = Some((key, slot));
@@ -417,6 +433,6 @@ impl<M: LineTable> Destager<'_, M> {
             let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
             next = epochs.filter(|_| joined).and_then(Epochs::next);
         }
-        self.start(Span::of_runs(lines, runs), false, out);
+        self.start(Span::of_runs(lines, runs), urgent, out);
     }
 }

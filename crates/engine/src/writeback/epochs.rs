@@ -36,6 +36,8 @@ struct Epoch {
 #[derive(Debug)]
 struct Run {
     part: PartId,
+    /// The last epoch that it destages.
+    last: u64,
     /// Slots that have not been tried yet.
     remaining: BTreeSet<Slot>,
     error: Option<IoError>,
@@ -58,6 +60,8 @@ pub(crate) struct Epochs {
     queue: Vec<(LineKey, Slot)>,
     /// The runs in progress.
     runs: Vec<Run>,
+    /// Parts wait for all epochs below this number.
+    urgent_below: u64,
 }
 
 impl Epochs {
@@ -192,13 +196,24 @@ impl Epochs {
         let remaining = queue.iter().map(|&(_, slot)| slot).collect();
         queue.sort_unstable_by(|a, b| b.cmp(a));
         self.queue = queue;
-        self.runs.push(Run { part, remaining, error: None });
+        self.runs.push(Run { part, last, remaining, error: None });
         true
     }
 
     /// Whether a run is in progress.
     pub(crate) const fn is_running(&self) -> bool {
         !self.runs.is_empty()
+    }
+
+    /// Records that a part waits for all epochs below `epoch`. Epochs are only numbered upwards, so
+    /// this needs no end, and may come before the run of such an epoch starts.
+    pub(crate) fn expedite(&mut self, epoch: u64) {
+        self.urgent_below = self.urgent_below.max(epoch);
+    }
+
+    /// Whether a part waits for an epoch of a run in progress.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.runs.iter().any(|run| run.last < self.urgent_below)
     }
 
     /// Takes the next slot from the queue.
@@ -238,8 +253,12 @@ impl Epochs {
         }
     }
 
-    /// Puts the remaining slots of all runs into the queue.
+    /// Puts the remaining slots of all runs into the queue, if that is empty: those that were found
+    /// busy may be destaged now.
     pub(crate) fn refill<M: LineTable>(&mut self, index: &Slots<M>) {
+        if !self.queue.is_empty() {
+            return;
+        }
         let slots = self.runs.iter().flat_map(|run| run.remaining.iter().copied());
         let mut queue: Vec<_> = slots.map(|slot| (index.get(slot).key, slot)).collect();
         queue.sort_unstable_by(|a, b| b.cmp(a));

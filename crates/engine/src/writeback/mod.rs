@@ -27,7 +27,7 @@ mod flush;
 mod line_set;
 pub(crate) mod quota;
 mod scheduler;
-mod span;
+pub(crate) mod span;
 mod token_bucket;
 
 use crate::index::Slots;

@@ -76,7 +76,7 @@ impl ShardConfig {
     pub fn among(self, shards: usize) -> Self {
         let each = OPERATIONS_MAX / u32::try_from(shards).unwrap_or(u32::MAX).max(1);
         let most = self.destage_operations_max;
-        Self { destage_operations_max: each.clamp(2, most), ..self }
+        Self { destage_operations_max: each.max(2).min(most), ..self }
     }
 }
 
@@ -194,5 +194,20 @@ impl Quota {
         let passed_ms = now_ms.saturating_sub(self.counted_ms).min(TICK_MS_MAX);
         self.counted_ms = now_ms;
         passed_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_among_others_has_at_most_the_configured_operations() {
+        for (most, shards, expected) in [(16, 1, 16), (16, 4, 8), (16, 64, 2), (1, 1, 1), (1, 4, 1)]
+        {
+            let config = ShardConfig { destage_operations_max: most, ..ShardConfig::for_slots(64) };
+            let operations = config.among(shards).destage_operations_max;
+            assert_eq!(operations, expected, "{most} for one of {shards} shards");
+        }
     }
 }

@@ -13,6 +13,10 @@
 //! | the operator's rates | waits for tokens, unless urgent | waits for tokens |
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
+//!
+//! An ordered volume has neither, but *runs* (`epochs.rs`). They have operations as configured, and
+//! wait only for tokens of the operator's rates, unless a part waits for them or the mode keeps no
+//! dirty data.
 
 use super::elevator::{Elevator, Stop};
 use super::quota::Quota;
@@ -139,6 +143,12 @@ impl Scheduler {
             && self.destaging < self.bucket.in_flight(self.reading)
     }
 
+    /// Whether the run of an ordered volume may start a destage. Reads do not slow it down.
+    pub(crate) const fn may_run(&self, urgent: bool, quota: &Quota) -> bool {
+        (urgent || self.bucket.may_start(false))
+            && self.destaging < quota.config().destage_operations_max
+    }
+
     /// Whether the elevator may start a destage. During a flush, the retry of a failed wide destage
     /// is left to the sweep.
     pub(crate) const fn may_use_elevator(&self, inputs: Inputs) -> bool {
@@ -199,9 +209,9 @@ impl Scheduler {
         self.elevator.unpause(self.shard);
     }
 
-    /// Takes the tokens for a destage.
-    pub(crate) fn take_tokens(&mut self, ios: u64, bytes: u64, urgent: bool) {
-        self.bucket.take(ios, bytes, self.reading && !urgent);
+    /// Takes the tokens for a destage, which may ignore reads.
+    pub(crate) fn take_tokens(&mut self, ios: u64, bytes: u64, ignores_reads: bool) {
+        self.bucket.take(ios, bytes, self.reading && !ignores_reads);
     }
 
     /// Counts an operation over `lines` lines as started.

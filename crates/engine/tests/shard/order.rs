@@ -2,7 +2,10 @@
 
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
-use forebay_engine::{Attempt, EraseOutcome, LineKey, Outcome, Verdict, WriteOutcome};
+use forebay_engine::{
+    Attempt, EraseOutcome, IoVerb, LineKey, Outcome, ReadOutcome, Verdict, WriteOutcome,
+};
+use forebay_policy::Pace;
 use forebay_types::{IoError, Mode};
 use proptest::prelude::*;
 
@@ -83,6 +86,77 @@ fn writes_past_the_pool_wait_for_earlier_epochs() {
     assert_eq!(rig.zero_again(3, LINE, LINE, in_order), EraseOutcome::Started);
     rig.complete_all();
     assert_eq!((rig.disk[0], rig.disk[8]), (20, 0));
+}
+
+#[test]
+fn rate_limits_apply_to_an_epoch_until_a_part_waits_for_it() {
+    let limited =
+        [Pace { ios_milli: 10_000, ..Pace::DEFAULT }, Pace { bytes: 10 * LINE, ..Pace::DEFAULT }];
+    for (pace, drains) in limited.into_iter().flat_map(|pace| [(pace, false), (pace, true)]) {
+        let mut rig = ordered(128, 64);
+        rig.shard.volume_mut(VOLUME).set_pace(pace);
+        // Every other line, so that each is an I/O of its own.
+        for line in 0..30 {
+            assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
+        }
+        rig.epoch = 2;
+        // A part that waits for an earlier epoch does not count.
+        rig.expedite_epochs(1);
+        assert_eq!(rig.destage_epoch(100, 1), None);
+        let mut went = 0;
+        for now_ms in (0..2_000).step_by(50) {
+            rig.tick(now_ms);
+            went += rig.ios.len();
+            rig.complete_all();
+        }
+        assert!((18..23).contains(&went), "{pace:?}: {went} in two seconds");
+        assert_eq!(rig.take_outcome(100), None);
+        if drains {
+            rig.shard.volume_mut(VOLUME).set_mode(Mode::WriteThrough);
+            rig.tick(2_000);
+        } else {
+            rig.expedite_epochs(2);
+        }
+        rig.complete_all();
+        assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0);
+    }
+}
+
+#[test]
+fn destages_of_an_epoch_that_a_part_waits_for_count_as_urgent() {
+    let mut rig = ordered(32, 8);
+    for (epoch, waits, counts) in [(1, false, (0, 1)), (2, true, (1, 1))] {
+        assert_eq!(rig.write(epoch, 0, LINE, 10), WriteOutcome::Done);
+        rig.epoch = epoch + 1;
+        if waits {
+            rig.expedite_epochs(epoch + 1);
+        }
+        assert_eq!(rig.destage_epoch(100, epoch), None);
+        rig.complete_all();
+        let counters = rig.shard.volume(VOLUME).counters();
+        assert_eq!((counters.destages_urgent, counters.destages_background), counts);
+    }
+}
+
+#[test]
+fn a_limited_run_returns_to_a_line_that_was_busy() {
+    let mut rig = ordered(32, 8);
+    rig.shard.volume_mut(VOLUME).set_pace(Pace { ios_milli: 1_000, ..Pace::DEFAULT });
+    for line in [0, 2, 4] {
+        assert_eq!(rig.write(line, line * LINE, 512, 10 + line), WriteOutcome::Done);
+    }
+    assert_eq!(rig.read(5, 0, LINE).0, ReadOutcome::Waiting, "the line is being filled");
+    rig.epoch = 2;
+    assert_eq!(rig.destage_epoch(100, 1), None);
+    assert_eq!((rig.ios.len(), rig.ios[0].verb), (2, IoVerb::Read));
+    assert_eq!(rig.ios[1].range.offset, 2 * LINE);
+    for now_ms in (0..3_000).step_by(50) {
+        rig.complete_all();
+        rig.tick(now_ms);
+    }
+    assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
+    assert_eq!([rig.disk[0], rig.disk[16], rig.disk[32]], [10, 12, 14]);
 }
 
 /// Regression: with the newest version lost, the line did not count as dirty, and its frozen

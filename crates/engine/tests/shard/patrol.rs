@@ -1,8 +1,10 @@
 //! The lines that the patrol inspects, and the handling of damaged ones.
 
-use crate::rig::{LINE, Rig, VOLUME};
+use crate::lru::Lru;
+use crate::rig::{LINE, Rig, Table, VOLUME};
 use forebay_engine::{
-    Inspection, Outcome, PARITIES_PER_SLOT, ReadOutcome, Verdict, Work, WriteOutcome,
+    Attempt, Fate, Inspection, LineKey, MemoryStep, Outbox, Outcome, PARITIES_PER_SLOT,
+    ReadOutcome, Shard, ShardConfig, Verdict, Work, WriteOutcome,
 };
 use forebay_types::{IoError, Mode};
 
@@ -66,6 +68,79 @@ fn sectors_that_a_change_keeps_are_verified_first() {
     assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
     assert_eq!(rig.read_to_end(512, 1024), [8, 8]);
     assert_eq!(rig.read(5, 3584, 512).0, ReadOutcome::Failed(IoError::Io));
+}
+
+/// Regression: a write that invalidated its sectors in a line that is dirty elsewhere broke the seal
+/// without a verification, and damage to the dirty sectors got a new seal or was destaged.
+#[test]
+fn a_write_past_the_pool_verifies_the_dirty_sectors_beside_it() {
+    for (mode, staged, slots) in
+        [(Mode::Bypass, false, 4), (Mode::Bypass, true, 4), (Mode::WriteThrough, false, 1)]
+    {
+        let config = ShardConfig { dirty_lines_max: 1, ..ShardConfig::for_slots(slots) };
+        let mut rig = Rig::with(slots, 4, Mode::WriteBack, config);
+        rig.read_to_end(0, LINE);
+        assert_eq!(rig.write(1, 0, 512, 7), WriteOutcome::Done);
+        seal_all(&mut rig);
+        // The write through the cache finds its line pinned, and no other slot.
+        let (_, held) = rig.read(2, 0, LINE);
+        rig.shard.volume_mut(VOLUME).set_mode(mode);
+        let outcome = if staged {
+            let slots = rig.stage(1024, 512, 8).unwrap();
+            rig.write_staged(3, 1024, 512, &slots, Attempt::default())
+        } else {
+            rig.write(3, 1024, 512, 8)
+        };
+        assert_eq!(outcome, WriteOutcome::Started);
+        let (seal, kept) = rig.verify.pop().expect("seven sectors are kept");
+        assert_eq!((seal.valid, kept), (0xff, 0b1111_1011), "{mode}");
+        rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 1 });
+        assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
+        rig.release(&held);
+        rig.complete_all();
+        assert_eq!(rig.flush(4), None);
+        rig.complete_all();
+        assert_eq!(rig.take_outcome(4), Some(Outcome::Done(Err(IoError::Io))));
+        assert_eq!((rig.disk[0], rig.disk[2]), (Rig::on_disk(0), 8), "{mode}");
+    }
+}
+
+#[test]
+fn a_failed_erase_verifies_the_dirty_sectors_that_it_keeps() {
+    let mut rig = Rig::new(16, 8, Mode::WriteBack);
+    assert_eq!(rig.write(1, 0, LINE, 5), WriteOutcome::Done);
+    seal_all(&mut rig);
+    assert!(rig.zero(2, 0, 1024));
+    rig.complete(0, Err(IoError::Io));
+    let (seal, kept) = rig.verify.pop().expect("all sectors are kept");
+    assert_eq!((seal.valid, kept), (0xff, 0xff));
+    rig.shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 1 });
+    assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
+    assert_eq!(rig.read(3, 0, 512).0, ReadOutcome::Failed(IoError::Io));
+}
+
+#[test]
+fn dirty_sectors_are_verified_before_the_clean_ones_beside_them_are_forgotten() {
+    let mut rig = Rig::new(8, 4, Mode::WriteBack);
+    rig.read_to_end(0, LINE);
+    assert_eq!(rig.write(1, 0, 1024, 5), WriteOutcome::Done);
+    let (policy, config) = (Box::new(Lru::new(8)), ShardConfig::for_slots(8));
+    let table = Table::new(rig.shard.slots().table().to_vec());
+    // The volume of an adopted table is not served yet.
+    let (mut shard, _) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut Vec::new()).unwrap();
+    let found = shard.next_unsealed().unwrap();
+    shard.inspected(&found, Verdict::Intact);
+    let mut out = Outbox::default();
+    shard.forget_clean(VOLUME, &mut out);
+    let Some(MemoryStep::Verify { seal, kept }) = out.memory.pop() else { panic!("unverified") };
+    assert_eq!((seal.valid, kept, out.memory.len()), (0xff, 0b11, 0));
+    shard.damaged_before(&seal, kept, Verdict::Lost { sectors: 0b110 });
+    shard.add_volume(VOLUME, 4 * LINE, Mode::WriteBack);
+    shard.self_check();
+    assert_eq!(shard.volume(VOLUME).lost_sectors(), 1);
+    let dirty = [(LineKey::new(VOLUME, 0), 0b01)];
+    assert_eq!(shard.dirty_sectors(VOLUME), dirty, "the other sector is intact");
 }
 
 #[test]
@@ -218,7 +293,7 @@ fn parity_takes_slots_only_while_lines_are_dirty() {
 
 #[test]
 fn a_dirty_line_is_sealed_without_parity_if_no_slot_is_free() {
-    let mut config = forebay_engine::ShardConfig::for_slots(8);
+    let mut config = ShardConfig::for_slots(8);
     config.dirty_lines_max = 8;
     let mut rig = Rig::with(8, 8, Mode::WriteBack, config);
     rig.shard.set_parity(true);

@@ -291,6 +291,12 @@ impl Rig {
         result
     }
 
+    /// Declares that a part waits for all epochs below `epoch`.
+    pub fn expedite_epochs(&mut self, epoch: u64) {
+        self.shard.expedite_epochs(VOLUME, epoch, self.now_ms, &mut self.out);
+        self.finish_call(0);
+    }
+
     pub fn flush(&mut self, id: u64) -> Option<IoResult> {
         let result = self.shard.flush(VOLUME, PartId(id), 0, &mut self.out);
         self.finish_call(0);

@@ -306,6 +306,12 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
         assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
         let first = (offset / 512) as usize;
         assert_eq!(rig.disk[first..first + (len / 512) as usize], vec![8; (len / 512) as usize]);
+        let counters = rig.shard.volume(VOLUME).counters();
+        assert_eq!((counters.destage_writes, counters.destages_urgent), (2, 2));
+        // Four lines in vain, then only the sectors under the write.
+        assert_eq!(counters.destaged_bytes, 4 * LINE + len);
+        let under = (offset + len).div_ceil(LINE) - offset / LINE;
+        assert_eq!(counters.destaged_lines, 4 + under);
         // The adjacent sectors that failed are still dirty, and the next flush destages them.
         assert_eq!(rig.flush(3), None);
         rig.complete_all();

@@ -77,6 +77,26 @@ fn a_staged_write_past_the_cache_leaves_no_line() {
     assert_eq!(rig.disk[..9], [5; 9]);
 }
 
+/// Regression: such a write keeps its lines busy but pins only the slots of its payload, so the later
+/// write was acknowledged first. The journal then recorded the older write as the newer one.
+#[test]
+fn after_bypass_a_write_waits_for_the_staged_write_before_it() {
+    let mut rig = Rig::new(8, 4, Mode::WriteBack);
+    assert_eq!(rig.write(1, 0, 512, 7), WriteOutcome::Done);
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
+    let slots = rig.stage(1024, 512, 8).unwrap();
+    let outcome = rig.write_staged(2, 1024, 512, &slots, Attempt::default());
+    assert_eq!(outcome, WriteOutcome::Started);
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::WriteBack);
+    assert_eq!(rig.write(3, 1024, 512, 9), WriteOutcome::Waiting);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.take_outcome(3), Some(Outcome::Retry(None)));
+    let outcome = rig.write_again(3, 1024, 512, 9, false, attempt_after(None));
+    assert_eq!(outcome, WriteOutcome::Done);
+    assert_eq!((rig.read_to_end(0, 512), rig.read_to_end(1024, 512)), (vec![7], vec![9]));
+}
+
 #[test]
 fn a_failed_staged_write_through_leaves_no_valid_sector() {
     let mut rig = Rig::new(8, 4, Mode::WriteThrough);

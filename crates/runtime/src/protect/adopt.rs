@@ -17,7 +17,7 @@ use crate::protect::patrol;
 use crate::service::VolumeSettings;
 use crate::shared::Shared;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
-use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
+use forebay_engine::{Fate, LineKey, MemoryStep, Outbox, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;
 use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, VaultState, decide};
 use forebay_journal::identity::Evidence;
@@ -150,6 +150,21 @@ impl<'a> PoolVolumes<'a> {
         self.shared.pool.volumes().into_iter().find(|volume| volume.name == name)
     }
 
+    /// Drops all clean data of a volume that is not served.
+    fn forget_clean(&self, id: VolumeId) {
+        for at in 0..self.shared.shards.len() {
+            let mut shard = self.shared.shard(at);
+            let mut out = Outbox::default();
+            shard.forget_clean(id, &mut out);
+            for step in out.memory {
+                let MemoryStep::Verify { seal, kept } = step else {
+                    unreachable!("no data is moved")
+                };
+                patrol::verify_before(self.shared, at, &mut shard, &seal, kept);
+            }
+        }
+    }
+
     /// Compares a volume's lines in the adopted pool with its disk, which may have been changed
     /// while the volume was not served. If it was, clean lines are dropped. If there are dirty
     /// lines, they are kept and the volume is refused, unless the operator accepts the disk.
@@ -193,7 +208,7 @@ impl<'a> PoolVolumes<'a> {
             dirty_bytes,
             "disk changed while the volume was not served, its clean lines are dropped"
         );
-        self.shared.shards.forget_clean(found.id);
+        self.forget_clean(found.id);
         if dirty_bytes == 0 {
             // With another identity, the volume does not match its lines in the pool, and is
             // recovered from its journal if that belongs to this disk.

@@ -128,9 +128,4 @@ impl Shards {
             }
         }
     }
-
-    /// Drops all clean data of a volume, even in lines that stay because they are dirty.
-    pub(crate) fn forget_clean(&self, id: VolumeId) {
-        self.each().for_each(|mut shard| shard.forget_clean(id));
-    }
 }

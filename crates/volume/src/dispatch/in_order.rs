@@ -97,17 +97,31 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Starts the requested runs, except on volumes that have a run in progress.
+    /// Starts the requested runs, except on volumes that have a run in progress. That run may be in
+    /// the background, so the shards are notified of parts that wait.
     pub(super) fn start_runs(&mut self, host: &mut H) {
         while let Some(volume) = self.runs.pop() {
-            let order = host.order(volume);
-            if order.is_some_and(|order| order.begin()) {
+            let Some(order) = host.order(volume) else { continue };
+            if let Some(epoch) = order.take_demand() {
+                self.expedite_epochs(host, volume, epoch);
+            }
+            if order.begin() {
                 let range = ByteRange::new(0, 0);
                 let request = Request { volume, kind: RequestKind::Order, range };
                 let token = host.internal_token();
                 let id = self.begin(host, token, request, Payload::None);
                 self.flush_before_epoch(host, id);
             }
+        }
+    }
+
+    fn expedite_epochs(&mut self, host: &mut H, volume: VolumeId, epoch: u64) {
+        for shard in 0..host.shards() {
+            let now_ms = host.now_ms();
+            host.call(shard, &[], &mut self.out, |shard, out| {
+                shard.expedite_epochs(volume, epoch, now_ms, out);
+            });
+            self.drain_outbox(host, shard);
         }
     }
 

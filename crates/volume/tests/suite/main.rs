@@ -2,5 +2,6 @@
 //! of single rules.
 
 mod oracle;
+mod ordered;
 mod staged;
 mod world;

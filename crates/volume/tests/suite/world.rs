@@ -11,16 +11,17 @@ use forebay_engine::{
     Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Part, PartId, Place, Protection, Shard,
     ShardConfig, Slot,
 };
-use forebay_policy::Weir;
+use forebay_policy::{Pace, Weir};
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{
-    Admission, Dispatcher, Host, JobId, Mergeable, Payload, Reply, Request, RequestKind, Streams,
-    merge, staged_pieces,
+    Admission, Dispatcher, Host, JobId, Mergeable, Order, Payload, Reply, Request, RequestKind,
+    Streams, merge, staged_pieces,
 };
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
 /// Three regions and a half.
@@ -28,6 +29,8 @@ pub(crate) const SECTORS: u64 = 7 << 10;
 const SHARDS: usize = 4;
 pub(crate) const WORKERS: usize = 2;
 const SLOTS: usize = 48;
+/// The token of requests of a dispatcher, whose replies are ignored.
+const INTERNAL: usize = usize::MAX;
 
 /// Memory of a request, one value per sector. `bytes` is a payload, `filled` the content read.
 #[derive(Clone)]
@@ -109,6 +112,8 @@ pub(crate) struct World {
     pub ios: Vec<Io>,
     forwarded: Vec<(u8, Answer)>,
     streams: Streams,
+    /// Set if the volume is ordered.
+    order: Option<Arc<Order>>,
     now_ms: u64,
     submitted: Vec<Option<Submitted>>,
     pub answered: usize,
@@ -146,6 +151,7 @@ impl World {
             ios: Vec::new(),
             forwarded: Vec::new(),
             streams: Streams::new(SECTORS * SECTOR_BYTES, (SLOTS * SHARDS) as u64 * LINE_BYTES),
+            order: None,
             now_ms: 0,
             submitted: Vec::new(),
             answered: 0,
@@ -278,7 +284,11 @@ impl Host for World {
     }
 
     fn internal_token(&mut self) -> usize {
-        unreachable!("no volume here is ordered")
+        INTERNAL
+    }
+
+    fn order(&mut self, _: VolumeId) -> Option<Arc<Order>> {
+        self.order.clone()
     }
 
     fn block_bytes(&mut self, _: VolumeId) -> u64 {
@@ -348,6 +358,9 @@ impl Host for World {
     }
 
     fn reply(&mut self, token: usize, reply: Reply<'_, Memory>) {
+        if token == INTERNAL {
+            return;
+        }
         let request = self.submitted[token].take().expect("a request is answered once");
         self.answered += 1;
         let is_ok = reply.result.is_ok();
@@ -395,6 +408,17 @@ impl Machine {
     pub(crate) fn new(mode: Mode) -> Self {
         let dispatchers = (0..WORKERS).map(|worker| Dispatcher::new(worker as u8)).collect();
         Self { dispatchers, world: World::new(mode) }
+    }
+
+    /// A write-back volume that is ordered.
+    pub(crate) fn ordered(pace: Pace) -> Self {
+        let mut machine = Self::new(Mode::WriteBack);
+        machine.world.order = Some(Arc::default());
+        for shard in &mut machine.world.shards {
+            shard.volume_mut(VOLUME).set_ordered();
+            shard.volume_mut(VOLUME).set_pace(pace);
+        }
+        machine
     }
 
     /// Makes a call to a worker and ends its turn.
