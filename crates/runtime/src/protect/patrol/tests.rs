@@ -67,7 +67,7 @@ impl Rig {
     /// Waits until a line is sealed, and calls `access` with the number of its shard, which is
     /// locked, and its seal.
     fn once_sealed<T>(&self, offset: u64, access: impl Fn(usize, &Seal) -> T) -> T {
-        let shared = &self.runtime.shared;
+        let shared = self.runtime.shared();
         let number = shard_of(self.id, shared.stripes(self.id), offset, shared.shards.len());
         let key = LineKey::new(self.id, offset / LINE as u64);
         let mut result = None;
@@ -83,7 +83,7 @@ impl Rig {
     /// Flips all bits of `count` bytes of a line in the pool.
     fn damage(&self, offset: u64, count: usize) {
         self.once_sealed(offset, |shard, seal| {
-            let line = self.runtime.shared.pool.line(shard, seal.slot);
+            let line = self.runtime.shared().pool.line(shard, seal.slot);
             let start = line.wrapping_add(offset as usize % LINE);
             for at in 0..count {
                 // SAFETY: inside the line; the shard is locked, and no client accesses the line.
@@ -95,7 +95,7 @@ impl Rig {
     /// Calls `access` with a dirty line in the pool and its parity.
     fn with_parity<T>(&self, offset: u64, access: impl Fn(&mut Line, &mut LineParity) -> T) -> T {
         let result = self.once_sealed(offset, |shard, seal| {
-            let pool = &self.runtime.shared.pool;
+            let pool = &self.runtime.shared().pool;
             let line = pool.line(shard, seal.slot).cast::<Line>();
             let parity = parity_at(pool, shard, seal.parity?);
             // SAFETY: each is inside a slot of its own; the shard is locked, and no client accesses
@@ -221,7 +221,7 @@ fn a_flipped_bit_of_a_seal_loses_nothing() {
         let content = vec![0x3c; 4 * LINE];
         client.write(0, &content).unwrap();
         rig.once_sealed(LINE as u64, |shard, seal| {
-            let sum = rig.runtime.shared.pool.sum(shard, seal.slot);
+            let sum = rig.runtime.shared().pool.sum(shard, seal.slot);
             sum.fetch_xor(1 << 9, Ordering::Relaxed);
         });
         let status = rig.wait_for_damage(1);
