@@ -77,6 +77,12 @@ pub enum SpecError {
         /// The text as typed.
         text: String,
     },
+    /// A NUL byte, which neither a path nor an export name can contain.
+    #[error("'{text}' contains a NUL byte")]
+    Nul {
+        /// The text as typed.
+        text: String,
+    },
     /// A name with an unknown scheme that is not the name of a file either.
     #[error("'{spec}' names no file, and there is no backend '{scheme}:'")]
     NoBackend {
@@ -105,6 +111,7 @@ impl Fault for SpecError {
             Self::Incomplete { what } => format!("write {what}(OPTION=VALUE,…):BACKEND").into(),
             Self::TooDeep { .. } => "remove some of them".into(),
             Self::BadEncoding { .. } => "write a percent sign itself as %25".into(),
+            Self::Nul { .. } => "remove %00".into(),
             Self::NoBackend { scheme, .. } => backing::remedy_for_scheme(scheme).into(),
             Self::NoModel { .. } => {
                 "use one of model:hdd, model:ssd, model:fixed and model:raid0, \
@@ -136,11 +143,11 @@ pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
             decoded.push(byte);
         }
     }
-    match String::from_utf8(decoded) {
-        // Neither a path nor an export name can contain NUL.
-        Ok(decoded) if !decoded.contains('\0') => Ok(decoded),
-        _ => Err(fail()),
+    let decoded = String::from_utf8(decoded).map_err(|_| fail())?;
+    if decoded.contains('\0') {
+        return Err(SpecError::Nul { text: text.to_owned() });
     }
+    Ok(decoded)
 }
 
 /// The options of one backend or layer.

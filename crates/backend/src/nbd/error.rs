@@ -15,6 +15,14 @@ pub enum NbdError {
         /// The address, as given.
         url: String,
     },
+    /// The protocol has no names as long as that of the export.
+    #[error("the name of the export has {bytes} bytes, and the NBD protocol allows {max}")]
+    LongName {
+        /// Bytes in the name.
+        bytes: usize,
+        /// The protocol's limit.
+        max: usize,
+    },
     /// The options of the address are invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -78,6 +86,7 @@ impl Fault for NbdError {
             Self::Address { .. } => {
                 Remedy::from("write nbd://HOST[:PORT]/EXPORT").or("nbd+unix:///EXPORT?socket=PATH")
             }
+            Self::LongName { .. } => "give the export a shorter name on its server".into(),
             Self::Spec(error) => error.remedy(),
             Self::Tls { .. } => {
                 "use nbd:// or nbd+unix:// through a trusted network or a tunnel".into()
@@ -98,7 +107,9 @@ impl Fault for NbdError {
 
     fn blame(&self) -> Blame {
         match self {
-            Self::Address { .. } | Self::Spec(_) | Self::Tls { .. } => Blame::Operator,
+            Self::Address { .. } | Self::LongName { .. } | Self::Spec(_) | Self::Tls { .. } => {
+                Blame::Operator
+            }
             _ => Blame::Environment,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::NbdError;
 use crate::spec::{Fields, percent_decode};
+use forebay_nbd::proto::STRING_BYTES_MAX;
 use std::path::PathBuf;
 
 /// The default port.
@@ -29,7 +30,7 @@ pub enum NbdAddress {
 pub struct NbdUrl {
     /// Where the server listens.
     pub address: NbdAddress,
-    /// The name of the export; empty for the server's default.
+    /// The name of the export; empty for the server's default. At most 4096 bytes, no NUL.
     pub export: String,
 }
 
@@ -37,7 +38,7 @@ impl NbdUrl {
     /// Parses a URL.
     ///
     /// # Errors
-    /// If it is malformed, or requires TLS.
+    /// If it is malformed, names an export that the protocol cannot name, or requires TLS.
     pub fn parse(url: &str) -> Result<Self, NbdError> {
         let fail = || NbdError::Address { url: url.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(fail)?;
@@ -51,6 +52,9 @@ impl NbdUrl {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         // Only the first slash separates: the export of nbd://h//x is called /x.
         let export = percent_decode(path)?;
+        if export.len() > STRING_BYTES_MAX {
+            return Err(NbdError::LongName { bytes: export.len(), max: STRING_BYTES_MAX });
+        }
         let address = if is_unix {
             let fields = Fields::parse(scheme, query, '&', &["socket"])?;
             let Some(path) = fields.text("socket") else {
@@ -145,5 +149,20 @@ mod tests {
         assert!(message("nbds://h/x").contains("TLS"));
         assert!(message("nbd://h/%zz").contains("%25"));
         assert!(message("nbd://h/x?socket=/s").contains("no option 'socket'"));
+    }
+
+    #[test]
+    fn export_names_that_the_protocol_cannot_carry_are_refused() {
+        let message = |url: &str| NbdUrl::parse(url).unwrap_err().explained();
+        let long = "x".repeat(STRING_BYTES_MAX + 1);
+        let expected = "the name of the export has 4097 bytes, and the NBD protocol allows 4096: \
+                        give the export a shorter name on its server";
+        assert_eq!(message(&format!("nbd://h/{long}")), expected);
+        assert_eq!(message(&format!("nbd+unix:///{long}?socket=/s")), expected);
+        // The decoded name counts.
+        let encoded = "%41".repeat(STRING_BYTES_MAX);
+        assert_eq!(NbdUrl::parse(&format!("nbd://h/{encoded}")).unwrap().export.len(), 4096);
+        let expected = "'a%00b' contains a NUL byte: remove %00";
+        assert_eq!(message("nbd://h/a%00b"), expected);
     }
 }
