@@ -50,6 +50,8 @@ pub(super) struct Connection {
     pub(super) socket: Arc<Socket>,
     pub(super) parser: ReplyParser,
     pub(super) opened: Opened,
+    /// When it was opened.
+    pub(super) since: Instant,
 }
 
 /// The state of a connection, behind a lock.
@@ -224,11 +226,16 @@ impl Link {
 
     /// Handles the loss of the connection: all unanswered requests are to be resent.
     pub(super) fn on_disconnect(&mut self, now: Instant) {
-        self.connection = None;
+        let before = self.connection.take();
         self.down_since.get_or_insert(now);
-        let deadline = now + self.reconnect_time;
+        let latest = now + self.reconnect_time;
+        // Time with a connection does not count, and restores as much of the time without one. So a
+        // request has all of it again after a while, and one that ends each connection still fails.
+        let up =
+            before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before.since));
         for request in self.in_flight.values_mut() {
-            request.deadline.get_or_insert(deadline);
+            let deadline = request.deadline.map_or(latest, |deadline| deadline + 2 * up);
+            request.deadline = Some(deadline.min(latest));
         }
         let unanswered =
             |(&cookie, request): (&u64, &InFlight)| request.early.is_none().then_some(cookie);

@@ -40,7 +40,8 @@ impl Connected {
     pub(super) fn into_connection(self) -> (Connection, Vec<u8>) {
         let parser = ReplyParser::new(&self.opened);
         let socket = Arc::new(self.socket);
-        (Connection { socket, parser, opened: self.opened }, self.input)
+        let since = Instant::now();
+        (Connection { socket, parser, opened: self.opened, since }, self.input)
     }
 }
 

@@ -107,6 +107,37 @@ fn expired_requests_fail_and_later_ones_fail_at_once() {
 }
 
 #[test]
+fn an_unanswered_request_has_its_full_time_in_a_later_outage() {
+    let mut link = link(super::ALL_FLAGS);
+    let wait = submit(&mut link, WRITE);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    link.on_disconnect(at(0));
+    let _ = link.on_connect(Connection { since: at(9), ..connection(super::ALL_FLAGS) });
+    link.on_disconnect(at(60));
+    link.expire(at(69)).deliver();
+    assert_eq!((wait.answer(0), link.next_deadline()), (None, Some(at(70))));
+    link.expire(at(70)).deliver();
+    assert_eq!(wait.answer(0), Some(Err(IoError::Io)));
+}
+
+#[test]
+fn a_request_that_ends_each_connection_fails() {
+    let mut link = link(super::ALL_FLAGS);
+    let wait = submit(&mut link, WRITE);
+    let mut now = Instant::now();
+    let start = now;
+    while wait.answer(0).is_none() {
+        link.on_disconnect(now);
+        now += Duration::from_secs(2);
+        link.expire(now).deliver();
+        let _ = link.on_connect(Connection { since: now, ..connection(super::ALL_FLAGS) });
+        now += Duration::from_millis(10);
+        assert!(now < start + Duration::from_secs(60), "retried without end");
+    }
+}
+
+#[test]
 fn all_flushes_that_may_cover_lost_writes_fail() {
     let mut link = link(super::ALL_FLAGS);
     let write = submit(&mut link, WRITE);
