@@ -30,7 +30,7 @@ impl Target {
     pub(super) fn connect(&self, time: Duration) -> Result<Connected, NbdError> {
         let fail = |source| NbdError::Connect { url: self.name.clone(), source };
         let deadline = Instant::now() + time;
-        let socket = Socket::connect(&self.url.address, time).map_err(fail)?;
+        let socket = Socket::connect(&self.url.address, deadline).map_err(fail)?;
         let mut handshake = Handshake::new(Config {
             export: self.url.export.clone(),
             tls: false,

@@ -5,10 +5,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Idle time before keepalive probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
@@ -31,19 +31,13 @@ impl From<UnixStream> for Socket {
 }
 
 impl Socket {
-    /// Connects. Each address of a host gets up to `time`; name resolution and a Unix socket have
-    /// no limit.
-    pub(super) fn connect(address: &NbdAddress, time: Duration) -> io::Result<Self> {
+    /// Connects before `deadline`.
+    pub(super) fn connect(address: &NbdAddress, deadline: Instant) -> io::Result<Self> {
         match address {
             NbdAddress::Tcp { host, port } => {
-                let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-                for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, time) {
-                        Ok(stream) => return Ok(Self::tuned(stream)),
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
+                let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
+                let stream = connect_any(&addresses, deadline, TcpStream::connect_timeout)?;
+                Ok(Self::tuned(stream))
             }
             NbdAddress::Unix { path } => Ok(UnixStream::connect(path)?.into()),
         }
@@ -109,5 +103,54 @@ impl Socket {
     pub(super) fn shutdown(&self) {
         // The socket may be closed already.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// Connects to the first address that answers before `deadline`. Each address has an equal share of
+/// the time left, so that one that never answers leaves time for the others.
+fn connect_any<T>(
+    addresses: &[SocketAddr],
+    deadline: Instant,
+    mut connect: impl FnMut(&SocketAddr, Duration) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for (address, remaining) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let share = deadline.saturating_duration_since(Instant::now()) / remaining;
+        if share.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match connect(address, share) {
+            Ok(connected) => return Ok(connected),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_never_answers_leaves_time_for_the_next_one_and_the_handshake() {
+        let time = Duration::from_secs(1000);
+        let addresses: [SocketAddr; 2] = [([192, 0, 2, 1], 1).into(), ([192, 0, 2, 2], 2).into()];
+        let mut shares = Vec::new();
+        let connected = connect_any(&addresses, Instant::now() + time, |address, share| {
+            shares.push(share);
+            if address.port() == 1 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+        });
+        connected.unwrap();
+        assert!(shares[0] <= time / 2, "{shares:?}");
+        assert!(shares[1] > shares[0] && shares[1] <= time, "{shares:?}");
+    }
+
+    #[test]
+    fn no_address_is_tried_after_the_deadline() {
+        let addresses: [SocketAddr; 1] = [([192, 0, 2, 1], 1).into()];
+        let connected = connect_any(&addresses, Instant::now(), |_, _| -> io::Result<()> {
+            panic!("too late")
+        });
+        assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

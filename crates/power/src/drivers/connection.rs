@@ -8,7 +8,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,22 +81,11 @@ impl Connection {
             let message = format!("cannot connect to NUT server {server}: {error}");
             ReadError::new(kind, message, "check that upsd runs and listens there")
         };
-        let mut last = ErrorKind::AddrNotAvailable.into();
-        for address in (host, port).to_socket_addrs().map_err(fail)? {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(fail(ErrorKind::TimedOut.into()));
-            }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(socket) => {
-                    socket.set_nodelay(true).map_err(fail)?;
-                    let stream = Stream::Plain(Timed { socket, until });
-                    return Ok(Self { stream, parser: ReplyParser::new(), server, timeout });
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(fail(last))
+        let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(fail)?.collect();
+        let socket = connect_any(&addresses, until, TcpStream::connect_timeout).map_err(fail)?;
+        socket.set_nodelay(true).map_err(fail)?;
+        let stream = Stream::Plain(Timed { socket, until });
+        Ok(Self { stream, parser: ReplyParser::new(), server, timeout })
     }
 
     /// Starts TLS, and verifies the server's certificate.
@@ -193,4 +182,44 @@ impl Connection {
 /// Whether a socket read or write timed out.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// Connects to the first address that answers before `until`. Each address has an equal share of
+/// the time left, so that one that never answers leaves time for the others.
+fn connect_any<T>(
+    addresses: &[SocketAddr],
+    until: Instant,
+    mut connect: impl FnMut(&SocketAddr, Duration) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
+    for (address, remaining) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let share = until.saturating_duration_since(Instant::now()) / remaining;
+        if share.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        match connect(address, share) {
+            Ok(connected) => return Ok(connected),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_never_answers_leaves_time_for_the_next_one() {
+        let time = Duration::from_secs(1000);
+        let addresses: [SocketAddr; 2] = [([192, 0, 2, 1], 1).into(), ([192, 0, 2, 2], 2).into()];
+        let mut shares = Vec::new();
+        let connected = connect_any(&addresses, Instant::now() + time, |address, share| {
+            shares.push(share);
+            if address.port() == 1 { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+        });
+        connected.unwrap();
+        assert!(shares[0] <= time / 2, "{shares:?}");
+        assert!(shares[1] > shares[0] && shares[1] <= time, "{shares:?}");
+    }
 }
