@@ -1,6 +1,6 @@
 //! Connecting and the handshake.
 
-use super::socket::Socket;
+use super::socket::{Socket, as_timeout};
 use super::{NbdError, NbdUrl};
 use forebay_nbd::client::{Config, Handshake, Opened, Step};
 use forebay_nbd::proto::export_flag;
@@ -25,8 +25,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Connects, and opens the export. The handshake must end within `time` of the start; see
-    /// [`Socket::connect`] for the time to connect.
+    /// Connects and opens the export, all within `time`, to which resolving the host's name may add.
     pub(super) fn connect(&self, time: Duration) -> Result<Connected, NbdError> {
         let fail = |source| NbdError::Connect { url: self.name.clone(), source };
         let deadline = Instant::now() + time;
@@ -42,14 +41,16 @@ impl Target {
             let (taken, step) = handshake.advance(&input, &mut output);
             input.drain(..taken);
             if !output.is_empty() {
-                socket.send_all(&mut [IoSlice::new(&output)]).map_err(fail)?;
+                socket.set_deadline(Some(deadline)).map_err(fail)?;
+                let sent = socket.send_all(&mut [IoSlice::new(&output)]);
+                sent.map_err(|error| fail(as_timeout(error)))?;
                 output.clear();
             }
             match step {
                 Step::NeedMore => receive_more(&socket, deadline, &mut input).map_err(fail)?,
                 Step::Enter(opened) => {
                     self.check(&opened)?;
-                    socket.set_receive_timeout(None).map_err(fail)?;
+                    socket.set_deadline(None).map_err(fail)?;
                     return Ok(Connected { socket, opened, input });
                 }
                 Step::StartTls => return Err(NbdError::Tls { url: self.name.clone() }),
@@ -91,11 +92,7 @@ impl Target {
 }
 
 fn receive_more(socket: &Socket, deadline: Instant, input: &mut Vec<u8>) -> io::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    socket.set_receive_timeout(Some(left))?;
+    socket.set_deadline(Some(deadline))?;
     let mut bytes = [0; 4096];
     match socket.receive(&mut bytes) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -103,10 +100,6 @@ fn receive_more(socket: &Socket, deadline: Instant, input: &mut Vec<u8>) -> io::
             input.extend_from_slice(&bytes[..count]);
             Ok(())
         }
-        // A receive timeout.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(io::ErrorKind::TimedOut.into())
-        }
-        Err(error) => Err(error),
+        Err(error) => Err(as_timeout(error)),
     }
 }

@@ -1,8 +1,9 @@
 //! State shared by the two threads of a connection: the requests in flight.
 //!
 //! A request is tracked from [`Link::submit`] until it is answered, across reconnects. Invariants:
-//! - Only the receiving thread completes requests in flight, except the one being sent, which the
-//!   sending thread completes: no buffer is returned while the other thread may access it.
+//! - With a connection, only the receiving thread completes requests, and the sending thread the one
+//!   it is sending. Without one, neither accesses a buffer, and both may complete requests. So no
+//!   buffer is returned while the other thread may access it.
 //! - A request waits in `to_send`, is being sent, or is known to the parser of the current
 //!   connection. When the connection ends, unanswered requests return to `to_send`, in order of
 //!   submission.
@@ -83,6 +84,10 @@ pub(super) struct Link {
 pub(super) struct Answers(Vec<(Io, IoResult)>);
 
 impl Answers {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Delivers the answers.
     pub(super) fn deliver(self) {
         for (io, result) in self.0 {
@@ -242,8 +247,11 @@ impl Link {
         self.to_send = self.in_flight.iter().filter_map(unanswered).collect();
     }
 
-    /// Fails requests that have waited too long for a connection.
+    /// Fails requests that have waited too long for a connection. With one, none does.
     pub(super) fn expire(&mut self, now: Instant) -> Answers {
+        if self.connection.is_some() {
+            return Answers::default();
+        }
         let is_late = |request: &InFlight| request.deadline.is_some_and(|deadline| deadline <= now);
         let late: Vec<u64> =
             self.in_flight.iter().filter(|(_, r)| is_late(r)).map(|(&cookie, _)| cookie).collect();
@@ -256,12 +264,19 @@ impl Link {
 
     /// The next deadline for [`Link::expire`].
     pub(super) fn next_deadline(&self) -> Option<Instant> {
+        if self.connection.is_some() {
+            return None;
+        }
         self.in_flight.values().filter_map(|request| request.deadline).min()
     }
 
-    /// Takes a new connection. Returns whether writes may have been lost with the old one.
+    /// A new connection is open. Returns whether writes may have been lost with the old one.
+    ///
+    /// # Panics
+    /// If there is a connection.
     #[must_use]
     pub(super) fn on_connect(&mut self, connection: Connection) -> bool {
+        assert!(self.connection.is_none(), "a link has one connection at a time");
         self.connection = Some(connection);
         self.down_since = None;
         self.served = 0;

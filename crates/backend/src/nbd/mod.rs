@@ -44,6 +44,7 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// An export of an NBD server.
 pub struct NbdBackend {
     shared: Arc<Shared>,
+    /// First the sender, then the receiver.
     threads: Vec<JoinHandle<()>>,
     count: IoCounter,
     description: Description,
@@ -221,6 +222,11 @@ impl Drop for NbdBackend {
             && let Some(connection) = &link.connection
         {
             connection.socket.shutdown();
+        }
+        if link.connection.is_none() {
+            // The receiver may be resolving a name, which no timeout limits. It accesses no buffer
+            // until there is a connection, and there will be none: it ends on its own.
+            self.threads.truncate(1);
         }
         drop(link);
         self.shared.wake.notify_all();

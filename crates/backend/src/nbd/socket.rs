@@ -3,10 +3,14 @@
 use super::url::NbdAddress;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, connect, socket_with,
+};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+#[cfg(test)]
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -24,6 +28,7 @@ const SLICES_PER_CALL_MAX: usize = 1024;
 /// A connected socket. One thread may send while another one receives.
 pub(super) struct Socket(OwnedFd);
 
+#[cfg(test)]
 impl From<UnixStream> for Socket {
     fn from(stream: UnixStream) -> Self {
         Self(stream.into())
@@ -39,7 +44,16 @@ impl Socket {
                 let stream = connect_any(&addresses, deadline, TcpStream::connect_timeout)?;
                 Ok(Self::tuned(stream))
             }
-            NbdAddress::Unix { path } => Ok(UnixStream::connect(path)?.into()),
+            NbdAddress::Unix { path } => {
+                let (domain, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+                let socket = Self(socket_with(domain, SocketType::STREAM, flags, None)?);
+                // The send timeout also limits the wait for a place in the server's backlog.
+                socket.set_deadline(Some(deadline))?;
+                let address = SocketAddrUnix::new(path)?;
+                let connected = rustix::io::retry_on_intr(|| connect(&socket.0, &address));
+                connected.map_err(|error| as_timeout(error.into()))?;
+                Ok(socket)
+            }
         }
     }
 
@@ -56,9 +70,17 @@ impl Socket {
         socket
     }
 
-    /// Sets the receive timeout; `None` waits forever.
-    pub(super) fn set_receive_timeout(&self, time: Option<Duration>) -> io::Result<()> {
-        Ok(sockopt::set_socket_timeout(&self.0, Timeout::Recv, time)?)
+    /// Limits each later call to the time until `deadline`; `None` removes the limit.
+    ///
+    /// # Errors
+    /// If the deadline has passed.
+    pub(super) fn set_deadline(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        sockopt::set_socket_timeout(&self.0, Timeout::Recv, left)?;
+        Ok(sockopt::set_socket_timeout(&self.0, Timeout::Send, left)?)
     }
 
     /// Receives some bytes; none at the end of the stream.
@@ -104,6 +126,14 @@ impl Socket {
         // The socket may be closed already.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
+}
+
+/// Names the timeout of a socket, which the system reports as an operation that would block.
+pub(super) fn as_timeout(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return io::ErrorKind::TimedOut.into();
+    }
+    error
 }
 
 /// Connects to the first address that answers before `deadline`. Each address has an equal share of

@@ -1,4 +1,6 @@
-//! The two threads of a connection: one sends requests, one receives replies and reconnects.
+//! The two threads of a connection: one sends requests, one receives replies and reconnects. While
+//! there is no connection, the first fails the requests that expire, because resolving a name may
+//! keep the second for longer than any of them waits.
 
 use super::connect::{Connected, Target};
 use super::link::{Connection, Link, Work};
@@ -11,7 +13,7 @@ use forebay_nbd::Command;
 use forebay_nbd::client::{CLIENT_INPUT_BYTES_MAX, Event, Opened, ReplyParser, Request};
 use forebay_types::{ByteRange, IoError};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes received at a time, headers and small reads together.
@@ -21,7 +23,9 @@ const _: () = assert!(INPUT_BYTES >= CLIENT_INPUT_BYTES_MAX);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Timeout for connecting and the handshake.
+/// The shortest wait for a deadline, so that rounding costs no busy loop.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+/// Timeout for connecting and the handshake; resolving a name may take longer.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// State shared by the threads and the backend.
@@ -80,8 +84,26 @@ impl Shared {
                 }
                 return;
             } else {
-                link = self.wake.wait(link).unwrap_or_else(PoisonError::into_inner);
+                link = self.wait_and_expire(link);
             }
+        }
+    }
+
+    /// Fails the requests that have expired, or waits until there may be something to do.
+    fn wait_and_expire<'a>(&'a self, mut link: MutexGuard<'a, Link>) -> MutexGuard<'a, Link> {
+        let now = Instant::now();
+        let answers = link.expire(now);
+        if !answers.is_empty() {
+            drop(link);
+            answers.deliver();
+            return lock(&self.link);
+        }
+        match link.next_deadline() {
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(now).max(WAIT_MIN);
+                self.wake.wait_timeout(link, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.wake.wait(link).unwrap_or_else(PoisonError::into_inner),
         }
     }
 
@@ -103,6 +125,8 @@ impl Shared {
                 pause = PAUSE_MIN;
             }
             drop(link);
+            // The requests in flight have deadlines now.
+            self.wake.notify_all();
             let url = self.target.name.as_str();
             let error = error.map(|error| error.to_string()).unwrap_or_default();
             tracing::warn!(url, error, "NBD connection lost, reconnecting");
@@ -113,19 +137,12 @@ impl Shared {
         }
     }
 
-    /// Retries until connected, and fails expired requests meanwhile. `None` if the backend is
-    /// closed.
+    /// Retries until connected. `None` if the backend is closed.
     fn reconnect(&self, pause: &mut Duration) -> Option<Vec<u8>> {
         loop {
             self.pause(*pause)?;
             *pause = (*pause * 2).min(PAUSE_MAX);
-            let deadline = lock(&self.link).next_deadline();
-            let time = deadline.map_or(CONNECT_TIME_MAX, |deadline| {
-                deadline
-                    .saturating_duration_since(Instant::now())
-                    .clamp(Duration::from_millis(100), CONNECT_TIME_MAX)
-            });
-            let connected = self.target.connect(time).and_then(|connected| {
+            let connected = self.target.connect(CONNECT_TIME_MAX).and_then(|connected| {
                 self.target.check_same(&self.first, &connected.opened)?;
                 Ok(connected)
             });
@@ -136,9 +153,9 @@ impl Shared {
                     if link.is_stopping {
                         return None;
                     }
-                    let in_doubt = link.on_connect(connection);
                     // Requests that have expired by now are not resent.
                     let answers = link.expire(Instant::now());
+                    let in_doubt = link.on_connect(connection);
                     drop(link);
                     answers.deliver();
                     self.wake.notify_all();
@@ -156,27 +173,12 @@ impl Shared {
         }
     }
 
-    /// Waits for `time`, and fails expired requests meanwhile. `None` if the backend is closed.
+    /// Waits for `time`. `None` if the backend is closed.
     fn pause(&self, time: Duration) -> Option<()> {
-        let end = Instant::now() + time;
-        let mut link = lock(&self.link);
-        loop {
-            if link.is_stopping {
-                return None;
-            }
-            let now = Instant::now();
-            let answers = link.expire(now);
-            let until = link.next_deadline().map_or(end, |deadline| deadline.min(end));
-            drop(link);
-            answers.deliver();
-            if end <= now {
-                return Some(());
-            }
-            link = lock(&self.link);
-            let left = until.saturating_duration_since(Instant::now());
-            let left = left.max(Duration::from_millis(1));
-            link = self.wake.wait_timeout(link, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let link = lock(&self.link);
+        let waited = self.wake.wait_timeout_while(link, time, |link| !link.is_stopping);
+        let (link, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!link.is_stopping).then_some(())
     }
 
     fn log_error(&self, range: Option<ByteRange>, error: IoError, text: &str) {

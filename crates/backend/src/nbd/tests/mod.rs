@@ -207,6 +207,30 @@ fn io_fails_when_the_server_stays_unreachable() {
 }
 
 #[test]
+fn requests_expire_and_the_backend_closes_while_a_connect_hangs() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Ignore);
+    let backend = NbdBackend::open(&server.url(), &options(1)).unwrap();
+    let in_flight = start_write(&backend, 0);
+    let started = Instant::now();
+    let _hanging = server.hang();
+    assert_eq!(answer(&in_flight), Err(IoError::Io));
+    drop(backend);
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(9), "they waited for the connect: {took:?}");
+}
+
+#[test]
+fn a_full_backlog_delays_a_connect_until_its_deadline() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
+    let _hanging = server.hang();
+    let url = NbdUrl::parse(&server.url()).unwrap();
+    let deadline = Instant::now() + Duration::from_millis(50);
+    let error = socket::Socket::connect(&url.address, deadline).err().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert!(Instant::now() >= deadline);
+}
+
+#[test]
 fn a_flush_fails_once_if_writes_may_have_been_lost() {
     let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
     let backend = open(&server);

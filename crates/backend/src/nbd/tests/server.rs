@@ -99,6 +99,19 @@ impl Server {
         self.cut();
     }
 
+    /// Stops, and listens again with a full backlog, accepting nothing: a connect hangs while the
+    /// result lives.
+    pub(super) fn hang(&self) -> (UnixListener, UnixStream) {
+        self.stop();
+        // Under another name first, as the backend would connect meanwhile.
+        let path = self.socket.with_extension("hanging");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        std::fs::rename(&path, &self.socket).unwrap();
+        (listener, waiting)
+    }
+
     /// Ends all connections.
     pub(super) fn cut(&self) {
         for stream in self.shared.connections.lock().unwrap().iter() {
