@@ -3,6 +3,7 @@
 use super::NbdError;
 use crate::spec::{Fields, percent_decode};
 use forebay_nbd::proto::STRING_BYTES_MAX;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// The default port.
@@ -76,7 +77,14 @@ impl NbdUrl {
     /// have the same identity; other names of the same host do not.
     pub(super) fn identity(&self) -> String {
         match &self.address {
-            NbdAddress::Tcp { host, port } => format!("nbd:{host}:{port}/{}", self.export),
+            NbdAddress::Tcp { host, port } => {
+                // An address has several spellings, and a name ignores case.
+                let host = match host.parse::<IpAddr>() {
+                    Ok(address) => address.to_string(),
+                    Err(_) => host.to_ascii_lowercase(),
+                };
+                format!("nbd:{host}:{port}/{}", self.export)
+            }
             NbdAddress::Unix { path } => format!("nbd:{}/{}", path.display(), self.export),
         }
     }
@@ -126,6 +134,16 @@ mod tests {
         assert_eq!(unix.address, NbdAddress::Unix { path: "/run/a&b.sock".into() });
         assert_eq!(unix.export, "disk 1");
         assert_eq!(unix.identity(), "nbd:/run/a&b.sock/disk 1");
+    }
+
+    #[test]
+    fn an_export_has_one_identity_under_all_spellings_of_its_host() {
+        let identity = |url| NbdUrl::parse(url).unwrap().identity();
+        assert_eq!(identity("nbd://HOST.example/x"), identity("nbd://host.Example:10809/x"));
+        assert_eq!(identity("nbd://[FE80:0:0::1]/x"), identity("nbd://[fe80::1]/x"));
+        assert_eq!(identity("nbd://%68ost/x"), identity("nbd://host/x"));
+        // The server decides what case means in the name of an export.
+        assert_ne!(identity("nbd://host/X"), identity("nbd://host/x"));
     }
 
     #[test]
