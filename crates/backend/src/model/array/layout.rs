@@ -107,15 +107,25 @@ pub enum ArrayError {
         /// The next smaller valid size, or one stripe.
         nearest: Size,
     },
-    /// The drives do not consist of whole chunks.
-    #[error("a drive of {drive_size} is not a whole number of chunks of {chunk}")]
+    /// The drives do not consist of whole chunks, or not of as many as the pattern of RAID 10 needs.
+    #[error("a drive of {drive_size} is not {count} number of chunks of {chunk}")]
     DriveSize {
         /// The requested size.
         drive_size: Size,
+        /// A whole or an even number.
+        count: &'static str,
         /// The chunk.
         chunk: Size,
-        /// The remedy, with a valid size.
-        remedy: String,
+        /// The next smaller valid size, or the smallest.
+        nearest: Size,
+    },
+    /// The size of the array exceeds 64 bits.
+    #[error("an array of {drives} drives of {drive_size} has more than 16 EiB")]
+    TooLarge {
+        /// The number of drives.
+        drives: u32,
+        /// The requested size of each.
+        drive_size: Size,
     },
     /// The size of the array and of its drives are both given.
     #[error("size and drive-size are both given")]
@@ -130,7 +140,8 @@ impl Fault for ArrayError {
             Self::Degraded { max, .. } => format!("give degraded={max} or less").into(),
             Self::Size { nearest, .. } => Remedy::from(format!("give size={nearest}"))
                 .or("the size of a drive with drive-size="),
-            Self::DriveSize { remedy, .. } => remedy.clone().into(),
+            Self::DriveSize { nearest, .. } => format!("give drive-size={nearest}").into(),
+            Self::TooLarge { .. } => "give a smaller drive-size".into(),
             Self::TwoSizes => "keep one of them".into(),
         }
     }
@@ -279,19 +290,22 @@ impl ArraySpec {
     /// The size of an array with drives of `drive_bytes`, in bytes.
     ///
     /// # Errors
-    /// If a drive is not a multiple of the chunk, or too large.
+    /// If a drive does not consist of whole stripes, or is too large.
     pub fn size_bytes(&self, drive_bytes: u64) -> Result<u64, ArrayError> {
-        let unit_bytes = self.stripe_rows() * self.chunk_bytes;
+        let rows = self.stripe_rows();
+        let unit_bytes = rows * self.chunk_bytes;
         let stripes = drive_bytes / unit_bytes;
-        let size_bytes = stripes.checked_mul(self.stripe_bytes());
-        match size_bytes {
-            Some(bytes) if stripes > 0 && drive_bytes.is_multiple_of(unit_bytes) => Ok(bytes),
-            _ => Err(ArrayError::DriveSize {
+        if stripes == 0 || !drive_bytes.is_multiple_of(unit_bytes) {
+            return Err(ArrayError::DriveSize {
                 drive_size: Size(drive_bytes),
+                count: if rows == 1 { "a whole" } else { "an even" },
                 chunk: Size(self.chunk_bytes),
-                remedy: format!("give drive-size={}", Size(stripes.max(1) * unit_bytes)),
-            }),
+                nearest: Size(stripes.max(1) * unit_bytes),
+            });
         }
+        let (drives, drive_size) = (self.drive_count, Size(drive_bytes));
+        let size_bytes = stripes.checked_mul(self.stripe_bytes());
+        size_bytes.ok_or(ArrayError::TooLarge { drives, drive_size })
     }
 
     /// The largest array of whole stripes in `bytes`.

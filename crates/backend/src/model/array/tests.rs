@@ -321,7 +321,23 @@ fn impossible_arrays_are_refused_with_a_remedy() {
         "a drive of 9KiB is not a whole number of chunks of 8KiB: give drive-size=8KiB"
     );
     assert_eq!(array.size_within(1 << 20), 1008 * KIB);
-    assert!(array.size_bytes(u64::MAX - (8 * KIB - 1)).is_err());
+}
+
+#[test]
+fn the_error_for_a_size_of_drives_is_true_of_odd_mirrors_and_of_huge_arrays() {
+    let error = |level, drives, drive_bytes| {
+        spec(level, drives, 0).size_bytes(drive_bytes).unwrap_err().explained()
+    };
+    // The chunks of three drives and their copies repeat every second row.
+    assert_eq!(
+        error(Level::Raid10, 3, 24 * KIB),
+        "a drive of 24KiB is not an even number of chunks of 8KiB: give drive-size=16KiB"
+    );
+    assert_eq!(
+        error(Level::Raid5, 15, u64::MAX - (8 * KIB - 1)),
+        "an array of 15 drives of 18014398509481976KiB has more than 16 EiB: give a smaller \
+         drive-size"
+    );
 }
 
 /// The known blocks of a parity array, and those in flight, derived from its drive I/Os alone.
