@@ -27,6 +27,8 @@ pub struct FakeManager {
 struct FakeState {
     volumes: Vec<(VolumeSpec, VolumeStatus)>,
     is_paused: bool,
+    /// Calls that wait until they are resumed.
+    paused: usize,
     is_stopped: bool,
 }
 
@@ -55,7 +57,8 @@ impl FakeManager {
         }
     }
 
-    /// Pauses operations after their first progress, until [`FakeManager::resume`].
+    /// Pauses operations after their first progress, and calls that may wait for disks, until
+    /// [`FakeManager::resume`].
     pub fn pause(&self) {
         self.lock().is_paused = true;
     }
@@ -64,6 +67,20 @@ impl FakeManager {
     pub fn resume(&self) {
         self.lock().is_paused = false;
         self.changed.notify_all();
+    }
+
+    /// Waits until this many calls or operations are paused.
+    pub fn wait_paused(&self, count: usize) {
+        let state = self.lock();
+        drop(self.changed.wait_while(state, |state| state.paused < count));
+    }
+
+    fn wait_while_paused(&self) {
+        let mut state = self.lock();
+        state.paused += 1;
+        self.changed.notify_all();
+        let waited = self.changed.wait_while(state, |state| state.is_paused);
+        waited.unwrap_or_else(PoisonError::into_inner).paused -= 1;
     }
 
     /// Whether it was stopped.
@@ -88,8 +105,7 @@ impl FakeManager {
         for step in 0..=STEPS {
             let left = total - total * step / STEPS;
             progress(Progress { dirty_bytes_left: left, dirty_bytes_total: total });
-            let state = self.lock();
-            drop(self.changed.wait_while(state, |state| state.is_paused));
+            self.wait_while_paused();
         }
         for (_, volume) in self.lock().volumes.iter_mut().filter(|(_, v)| is_selected(&v.name)) {
             volume.dirty_bytes = 0;
@@ -171,6 +187,7 @@ impl Manager for FakeManager {
     }
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
+        self.wait_while_paused();
         let mut state = self.lock();
         if state.volumes.iter().any(|(_, volume)| volume.name == spec.name) {
             return Err(Problem::new(
@@ -185,6 +202,7 @@ impl Manager for FakeManager {
     }
 
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
+        self.wait_while_paused();
         let mut state = self.lock();
         let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
         let (spec, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
@@ -214,6 +232,7 @@ impl Manager for FakeManager {
     /// Sets and returns rounded values of a hard disk.
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
         self.check(name)?;
+        self.wait_while_paused();
         let mut state = self.lock();
         let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
         let (_, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
@@ -230,6 +249,7 @@ impl Manager for FakeManager {
 
     fn drill(&self) -> Result<DrillReport, Problem> {
         self.check_all()?;
+        self.wait_while_paused();
         Ok(DrillReport {
             begun_at: "2026-02-28T13:05:09Z".into(),
             vault: "/v".into(),

@@ -3,8 +3,8 @@
 //! The crate owns the state directory, which a lock reserves for one daemon, and the control socket
 //! in it. It translates the requests of [`forebay_api`] into calls of a [`Manager`]. Requests are
 //! few and a manager may block, so each request runs on its own thread, never on the event loop,
-//! and the data path is not involved. At most [`LONG_OPERATIONS_MAX`] operations that answer with a
-//! stream of events run at once.
+//! and the data path is not involved. At most [`LONG_OPERATIONS_MAX`] operations that wait for
+//! disks and report progress run at once, and as many that report none.
 
 mod answer;
 mod convert;

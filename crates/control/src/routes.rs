@@ -18,26 +18,37 @@ use forebay_api::{
     openapi, paths,
 };
 use std::sync::Arc;
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::spawn_blocking,
+};
 
 /// Largest request body, in bytes: the longest backing, journal and description, escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
-/// Limit of concurrent operations that answer with a stream of events. Each occupies a thread while
-/// it waits for disks.
+/// Limit of concurrent long operations that report progress, and of concurrent ones that do not:
+/// with one limit, additions from disks that hang would also keep volumes from being flushed. Each
+/// occupies a thread while it waits for disks, even if its client has given up.
 pub const LONG_OPERATIONS_MAX: usize = 64;
+/// Threads of a tokio runtime that may block, by default.
+const BLOCKING_THREADS: usize = 512;
+const _: () = assert!(2 * LONG_OPERATIONS_MAX <= BLOCKING_THREADS / 2, "the status needs threads");
 
 /// The state shared by all handlers.
 #[derive(Clone)]
 struct App {
     manager: Arc<dyn Manager>,
-    long_operations: Arc<Semaphore>,
+    /// Permits for operations that report progress.
+    operations: Arc<Semaphore>,
+    /// Permits for calls that may wait for disks.
+    slow_calls: Arc<Semaphore>,
 }
 
 type Answer<T> = Result<T, Refusal>;
 
 /// The router to `manager`.
 pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
-    let app = App { manager, long_operations: Arc::new(Semaphore::new(LONG_OPERATIONS_MAX)) };
+    let permits = || Arc::new(Semaphore::new(LONG_OPERATIONS_MAX));
+    let app = App { manager, operations: permits(), slow_calls: permits() };
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STOP, post(stop))
@@ -56,7 +67,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
 }
 
 impl App {
-    /// Calls the manager on a thread that may block.
+    /// Calls the manager on a thread that may block. The call is quick, even if disks hang.
     async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Manager) -> T + Send + 'static,
@@ -67,18 +78,28 @@ impl App {
             .map_err(|error| Refusal(stream::fault(&error)))
     }
 
+    /// Calls the manager on a thread that may block, for a call that may wait for disks.
+    async fn call_slowly<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Manager) -> T + Send + 'static,
+    ) -> Answer<T> {
+        let permit = permit(&self.slow_calls)?;
+        self.call(move |manager| {
+            // Not before the call has ended, as its thread is occupied without a client, too.
+            let _permit = permit;
+            call(manager)
+        })
+        .await
+    }
+
     /// Starts a long operation, and answers with its events.
     async fn operate<F>(&self, operation: F) -> Response
     where
         F: FnOnce(&dyn Manager, crate::ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,
     {
-        let Ok(permit) = self.long_operations.clone().try_acquire_owned() else {
-            return Refusal(Problem::new(
-                ErrorKind::Busy,
-                format!("{LONG_OPERATIONS_MAX} operations are already in progress"),
-                "retry when one of them is done",
-            ))
-            .into_response();
+        let permit = match permit(&self.operations) {
+            Ok(permit) => permit,
+            Err(refusal) => return refusal.into_response(),
         };
         let manager = self.manager.clone();
         stream::answer(move |progress| {
@@ -87,6 +108,17 @@ impl App {
         })
         .await
     }
+}
+
+/// A permit for one more long operation.
+fn permit(permits: &Arc<Semaphore>) -> Answer<OwnedSemaphorePermit> {
+    permits.clone().try_acquire_owned().map_err(|_| {
+        Refusal(Problem::new(
+            ErrorKind::Busy,
+            format!("{LONG_OPERATIONS_MAX} operations are already in progress"),
+            "retry when one of them is done",
+        ))
+    })
 }
 
 async fn status(State(app): State<App>) -> Answer<Json<Status>> {
@@ -110,7 +142,7 @@ async fn add_volume(
 ) -> Answer<(StatusCode, Json<VolumeStatus>)> {
     let spec = volume_spec(&request)?;
     tracing::info!(volume = %spec.name, backing = %spec.backing, "request to add a volume");
-    let volume = app.call(|manager| manager.add_volume(spec)).await??;
+    let volume = app.call_slowly(|manager| manager.add_volume(spec)).await??;
     Ok((StatusCode::CREATED, Json(volume)))
 }
 
@@ -128,7 +160,7 @@ async fn set_volume(
         )));
     }
     tracing::info!(volume = %name, %change, "request to change a volume");
-    Ok(Json(app.call(move |manager| manager.set_volume(&name, change)).await??))
+    Ok(Json(app.call_slowly(move |manager| manager.set_volume(&name, change)).await??))
 }
 
 async fn remove_volume(State(app): State<App>, Name(name): Name) -> Response {
@@ -148,7 +180,7 @@ async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
 
 async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
     tracing::info!(volume = %name, "request to measure the disk of a volume");
-    Ok(Json(app.call(move |manager| manager.calibrate_volume(&name)).await??))
+    Ok(Json(app.call_slowly(move |manager| manager.calibrate_volume(&name)).await??))
 }
 
 async fn stop(State(app): State<App>) -> Response {
@@ -163,7 +195,7 @@ async fn upgrade(State(app): State<App>) -> Response {
 
 async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
     tracing::info!("request to rehearse a power failure");
-    Ok(Json(app.call(|manager| manager.drill()).await??))
+    Ok(Json(app.call_slowly(|manager| manager.drill()).await??))
 }
 
 async fn not_found() -> Refusal {

@@ -316,6 +316,45 @@ fn too_many_concurrent_operations_are_refused_as_busy() {
 }
 
 #[test]
+fn calls_that_hang_are_limited_after_their_clients_have_gone() {
+    let daemon = Daemon::start(&["disk=/dev/sdb"]);
+    daemon.fake.pause();
+    let start = |path: &str, body: &str| {
+        let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+        let len = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+             content-length: {len}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let requests = [
+        ("/v1/volumes", r#"{"name":"a","backing":"/dev/sdc"}"#),
+        ("/v1/volumes/disk/calibrate", ""),
+        ("/v1/drill", ""),
+    ];
+    let hanging = requests.iter().cycle().take(LONG_OPERATIONS_MAX);
+    let clients: Vec<_> = hanging.map(|(path, body)| start(path, body)).collect();
+    daemon.fake.wait_paused(LONG_OPERATIONS_MAX);
+    drop(clients);
+    for (path, body) in requests {
+        assert_eq!(daemon.refusal("POST", path, body).kind, ErrorKind::Busy, "{path}");
+    }
+    let change = r#"{"mode":"bypass"}"#;
+    assert_eq!(daemon.refusal("PATCH", "/v1/volumes/disk", change).kind, ErrorKind::Busy);
+    // The status is shown, and a volume can be flushed.
+    assert_eq!(daemon.client.status().unwrap().volumes.len(), 1);
+    let mut lines = BufReader::new(start("/v1/volumes/disk/flush", "")).lines();
+    assert!(lines.any(|line| line.unwrap().contains("\"progress\"")));
+    daemon.fake.resume();
+    assert!(lines.any(|line| line.unwrap().contains("\"done\"")));
+    while daemon.client.calibrate_volume("disk").is_err() {
+        thread::yield_now();
+    }
+}
+
+#[test]
 fn every_described_request_is_served() {
     let daemon = Daemon::start(&[]);
     let description = serde_json::to_value(openapi()).unwrap();
