@@ -25,7 +25,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Connects and opens the export, all within `time`, to which resolving the host's name may add.
+    /// Connects and opens the export within `time`. Name resolution may add to that.
     pub(super) fn connect(&self, time: Duration) -> Result<Connected, NbdError> {
         let fail = |source| NbdError::Connect { url: self.name.clone(), source };
         let deadline = Instant::now() + time;

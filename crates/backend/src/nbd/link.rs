@@ -1,9 +1,9 @@
 //! State shared by the two threads of a connection: the requests in flight.
 //!
 //! A request is tracked from [`Link::submit`] until it is answered, across reconnects. Invariants:
-//! - With a connection, only the receiving thread completes requests, and the sending thread the one
-//!   it is sending. Without one, neither accesses a buffer, and both may complete requests. So no
-//!   buffer is returned while the other thread may access it.
+//! - With a connection, only the receiving thread completes requests, and the sending thread the
+//!   one it is sending. Without one, neither accesses a buffer, and both may complete requests. So
+//!   no buffer is returned while the other thread may access it.
 //! - A request waits in `to_send`, is being sent, or is known to the parser of the current
 //!   connection. When the connection ends, unanswered requests return to `to_send`, in order of
 //!   submission.

@@ -69,8 +69,8 @@ impl<M: LineTable> Shard<M> {
         self.apply_verdict(seal, verdict);
     }
 
-    /// Invalidates damaged sectors of a dirty line whose volume is not served: the volume counts its
-    /// lost sectors when it is added. Damage to a line that keeps its seal is found again then.
+    /// Invalidates damaged sectors of a dirty line whose volume is not served: the volume counts
+    /// its lost sectors when it is added. Damage to a line that keeps its seal is found again then.
     fn invalidate_unserved(&mut self, key: LineKey, sectors: u8) {
         let Some(slot) = self.index.find(key) else { return };
         self.index.change(slot, self.index.get(slot).valid & !sectors);

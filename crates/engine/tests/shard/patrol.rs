@@ -70,8 +70,8 @@ fn sectors_that_a_change_keeps_are_verified_first() {
     assert_eq!(rig.read(5, 3584, 512).0, ReadOutcome::Failed(IoError::Io));
 }
 
-/// Regression: a write that invalidated its sectors in a line that is dirty elsewhere broke the seal
-/// without a verification, and damage to the dirty sectors got a new seal or was destaged.
+/// Regression: a write that invalidated its sectors in a line that is dirty elsewhere broke the
+/// seal without a verification, and damage to the dirty sectors got a new seal or was destaged.
 #[test]
 fn a_write_past_the_pool_verifies_the_dirty_sectors_beside_it() {
     for (mode, staged, slots) in

@@ -107,7 +107,7 @@ pub enum ArrayError {
         /// The next smaller valid size, or one stripe.
         nearest: Size,
     },
-    /// The drives do not consist of whole chunks, or not of as many as the pattern of RAID 10 needs.
+    /// The drives are not whole chunks, or not of as many as the pattern of RAID 10 needs.
     #[error("a drive of {drive_size} is not {count} number of chunks of {chunk}")]
     DriveSize {
         /// The requested size.
