@@ -67,7 +67,7 @@ impl fmt::Display for RecoverError {
                 write!(f, "has devices of different journals, {a} and {b}")
             }
             Self::Split { .. } => {
-                f.write_str("has two devices of which each went on without the other")
+                f.write_str("has two devices, each of which continued without the other")
             }
         }
     }
