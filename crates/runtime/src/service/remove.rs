@@ -5,6 +5,7 @@ use super::drain::{POLL, Watchdog, flush, wait_until_idle};
 use crate::error::VolumeError;
 use crate::protect::restore;
 use crate::shared::{JournalUse, Volume};
+use forebay_types::Fault;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,10 +31,17 @@ impl VolumeService {
         }
         self.calibrator.wait_until_free(&volume);
         let _changing = self.changes.lock();
-        if let Some(used) = &volume.journal {
-            // The disk has everything. Records that stayed would undo later changes to the disk
-            // that are not recorded in the journal.
-            used.journal.detach(used.number)?;
+        // The disk has everything. Records that stayed in the journal would undo later changes to
+        // the disk that are not recorded there.
+        let detached = volume.journal.as_ref().map(|used| used.journal.detach(used.number));
+        if let Some(Err(error)) = detached {
+            // The volume is not in the journal any more, so it cannot be served again.
+            tracing::error!(
+                volume = name,
+                error = error.with_causes(),
+                "cannot record that the volume was removed from its failed journal; do not add it \
+                 with that journal again"
+            );
         }
         if let Some(vault) = &volume.vault {
             vault.detach(volume.id);

@@ -66,25 +66,33 @@ impl Journal {
         Ok(number)
     }
 
-    /// Removes a volume that is no longer served and whose disk has all of its data.
+    /// Removes a volume that is no longer served and whose disk has all of its data. Whatever the
+    /// result, its writes cannot be recorded from now on. If the journal has failed, or fails
+    /// meanwhile, a record outside of it voids its records of the volume.
+    ///
+    /// # Errors
+    /// When that cannot be recorded.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
         self.release_disks(Some(number));
         self.regain.forget(number);
-        let names = {
+        let (names, is_void) = {
             let mut state = self.lock();
             let names = volume_names(&state.log, &[number]);
+            let is_void = state.failure_recorded && state.serving.contains(&number);
             state.volumes.retain(|(other, _)| *other != number);
             state.serving.retain(|other| *other != number);
-            if state.log.failed().is_some() {
-                return Ok(());
+            if state.log.failed().is_none() {
+                state.log.mark_clean(number);
+                let removed = state.log.remove_volume(number);
+                removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
             }
-            state.log.mark_clean(number);
-            let removed = state.log.remove_volume(number);
-            removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
-            names
+            (names, is_void)
         };
-        self.wait_for_superblock()?;
-        self.release(&names);
+        match self.wait_for_superblock() {
+            Ok(()) => self.release(&names),
+            Err(_) if is_void => {}
+            Err(_) => self.record_failure_of_removed(&names)?,
+        }
         Ok(())
     }
 

@@ -74,6 +74,17 @@ impl Journal {
         (self.on_failure)(id, error, &names).is_ok()
     }
 
+    /// Adds volumes that were removed while the journal failed to the record of its failure: their
+    /// removal may not be in the log.
+    pub(super) fn record_failure_of_removed(&self, names: &[String]) -> Result<(), JournalError> {
+        let (id, error) = {
+            let state = self.lock();
+            (state.log.superblock().journal, state.log.failed().unwrap_or(IoError::Io))
+        };
+        let recorded = (self.on_failure)(id, error, names);
+        recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
+    }
+
     /// Records that a device is no longer a member, and retries until that has succeeded. Only then
     /// does the journal continue on the other device.
     pub(super) fn record_loss(&self, members: &[u64]) {
