@@ -331,6 +331,12 @@ impl<'a> PoolVolumes<'a> {
         });
     }
 
+    /// Whether the pool's record of a volume says that pool and disk have all data of it.
+    pub(crate) fn is_marked_whole(&self, id: VolumeId) -> bool {
+        let found = self.shared.pool.volumes().into_iter().find(|volume| volume.id == id);
+        found.is_none_or(|volume| volume.progress == Progress::Whole)
+    }
+
     /// Removes the pool's record of a volume.
     pub(crate) fn leave(&self, id: VolumeId) {
         self.shared.pool.change_volumes(|volumes| volumes.retain(|volume| volume.id != id));

@@ -10,7 +10,7 @@ use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
 use forebay_journal::identity::{Evidence, Place, all_places, overlaps};
-use forebay_types::{Durability, VolumeId};
+use forebay_types::{Durability, Fault, VolumeId};
 use std::sync::Arc;
 
 /// A volume to be attached to a journal.
@@ -94,6 +94,35 @@ impl Journal {
             Err(_) => self.record_failure_of_removed(&names)?,
         }
         Ok(())
+    }
+
+    /// Takes back [`Journal::attach`] for a volume that was not served. Its disk has everything but
+    /// the records that were not restored, which stay. Returns whether there are any.
+    pub(crate) fn take_back(&self, number: u16) -> bool {
+        if self.holds(number) {
+            self.release_disks(Some(number));
+            self.regain.forget(number);
+            let mut state = self.lock();
+            state.volumes.retain(|(other, _)| *other != number);
+            state.serving.retain(|other| *other != number);
+            return true;
+        }
+        self.detach_or_report(number);
+        false
+    }
+
+    /// As [`Journal::detach`], for a volume that cannot be served any more, whatever the result.
+    pub(crate) fn detach_or_report(&self, number: u16) {
+        let names = volume_names(&self.lock().log, &[number]);
+        if let Err(error) = self.detach(number) {
+            tracing::error!(
+                journal = %self.name,
+                volumes = ?names,
+                error = error.with_causes(),
+                "cannot record the removal of a volume from a failed journal; do not add it with \
+                 that journal again"
+            );
+        }
     }
 
     /// Voids the records of a volume that is not served: its disk has all of its data.

@@ -130,6 +130,14 @@ impl Journal {
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
+    /// The failure of the journal, if that is not recorded: its records still count, and what waits
+    /// for them waits for the record.
+    pub(crate) fn unrecorded_failure(&self) -> Option<JournalError> {
+        let state = self.lock();
+        let error = state.log.failed().filter(|_| !state.failure_recorded)?;
+        Some(JournalError::Io { name: self.name.clone(), error })
+    }
+
     /// Whether the journal has failed and that is recorded: its records are void.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.lock().failure_recorded
