@@ -183,7 +183,6 @@ impl<'a> PoolVolumes<'a> {
         let dirty_bytes = self.shared.shards.unclaimed_bytes(found.id);
         let decision = decide(Inputs {
             journal: JournalState::None,
-            has_each_write: false,
             pool: PoolState::Adopted,
             vault: VaultState::None,
             disk: evidence.identity(),

@@ -224,7 +224,7 @@ fn attach(
     let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
         return Ok(None);
     };
-    let attachment = Attachment { name, id, identity, durability, disk, accept_disk, pool, vault };
+    let attachment = Attachment { name, id, identity, disk, accept_disk, pool, vault };
     let number = journal.attach(&attachment)?;
     if (relies || journal.holds(number))
         && let Err(error) = journal.rely(name)

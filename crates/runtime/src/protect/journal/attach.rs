@@ -10,7 +10,7 @@ use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
 use forebay_journal::identity::{Evidence, Place, all_places, overlaps};
-use forebay_types::{Durability, Fault, VolumeId};
+use forebay_types::{Fault, VolumeId};
 use std::sync::Arc;
 
 /// A volume to be attached to a journal.
@@ -18,7 +18,6 @@ pub(crate) struct Attachment<'a> {
     pub name: &'a str,
     pub id: VolumeId,
     pub identity: [u8; 32],
-    pub durability: Durability,
     pub disk: &'a Arc<dyn Backend>,
     pub accept_disk: bool,
     /// Whether the pool and the vault hold data of the volume, too.
@@ -165,9 +164,11 @@ impl Journal {
             (false, _) if is_clean => JournalState::Clean,
             (false, _) => JournalState::Empty,
         };
-        let is_in_vault =
-            !matches!(volume.vault, VaultState::None | VaultState::Empty | VaultState::Missing);
-        if is_in_vault && !held.is_empty() && volume.pool == PoolState::New {
+        // Refused before the disk is compared, because accepting the disk would not help.
+        if !held.is_empty()
+            && self.may_serve(volume, state(true), DiskIdentity::Same)?
+                == Decision::Refuse(Refusal::VaultAndJournal)
+        {
             return Err(JournalError::AlsoInVault {
                 name: self.name.clone(),
                 volume: volume.name.to_owned(),
@@ -215,7 +216,6 @@ impl Journal {
     ) -> Result<Decision, JournalError> {
         let decision = decide(Inputs {
             journal,
-            has_each_write: volume.durability == Durability::Ack,
             pool: volume.pool,
             vault: volume.vault,
             disk,
