@@ -20,6 +20,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// The line in a mark which says that the volumes' disks have all acknowledged data.
@@ -76,11 +77,15 @@ fn parse(text: &str) -> Mark {
     Mark { reason, volumes: is_whole.then_some(names), is_settled }
 }
 
+/// Held while a mark is read and replaced: the threads of several volumes may add to one mark.
+static CHANGING: Mutex<()> = Mutex::new(());
+
 /// Durably writes a failure mark. Volumes of an existing mark are kept.
 ///
 /// # Errors
 /// Fails if an existing mark cannot be read or the directory cannot be written.
 pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<()> {
+    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut text = format!("failed at {} (seconds since 1970): {reason}\n", now.as_secs());
     let mut names = volumes.to_vec();
@@ -107,6 +112,7 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
 /// # Errors
 /// Fails if the mark cannot be read or the directory cannot be written.
 pub(crate) fn settle(path: &Path) -> io::Result<()> {
+    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(Mark { reason, volumes: Some(names), is_settled: false }) = read(path)? else {
         return Ok(());
     };

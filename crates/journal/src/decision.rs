@@ -5,24 +5,21 @@
 //! - **pool**: the memory of a previous server, adopted by this one. It is always the newest: a
 //!   server changes its pool before it writes to the journal or acknowledges.
 //! - **vault**: the data that was dirty when the vault was written, on battery, after writes had
-//!   been stopped. It is newer than the journal's records up to that point, and older than the
-//!   records after it: a server that loaded the vault may have served writes before it died.
-//! - **journal**: every write in order, up to the last record. With `durability=flush` the journal
-//!   may lack acknowledged writes that the vault has.
+//!   been stopped.
+//! - **journal**: every write in order, up to the last record.
 //!
 //! The rules, in order of precedence:
 //!
 //! 1. Refuse a journal of another format version: it may hold anything.
 //! 2. Never write recovered data to a disk that is not known to be the right one. Keep the data,
 //!    and do not serve the volume (quarantine).
-//! 3. Load the newest complete source, together with what it may lack: the journal's records after
-//!    the vault go on top of the vault; an incomplete vault goes on top of the journal's records
-//!    before it. An adopted pool needs no other source.
+//! 3. Load the source that has data. An adopted pool needs no other source. Otherwise, if vault and
+//!    journal both have data, refuse the volume: which of them is newer is not recorded.
 //! 4. If the state directory records a vault or a journal as the only place of the newest data, and
 //!    that device is missing, then only the pool can replace it: the disk and the other source may
 //!    be older.
 //! 5. Report loss as an error that names the lost source, unless the operator accepts the loss.
-//!    Then load what is left, in the same order.
+//!    Then load what is left.
 //! 6. Refuse an abandoned journal, unless an adopted pool has the data.
 //!
 //! A clean mark states that the last server had flushed everything when it stopped. It voids a
@@ -30,12 +27,6 @@
 //! not void the journal's records: any records left then belong to volumes which that server did
 //! not have. It does not void the record of a missing journal either: a server that stops cleanly
 //! removes its own volumes from that record.
-//!
-//! **Contract** of a caller that loads a vault and a journal: it knows which records were made
-//! before the vault was written, and no checkpoint of a volume completes while the vault holds data
-//! of the volume. Otherwise the disk could have newer data than the vault, which a second load
-//! would overwrite. The format does not store which records were made before a vault, so the
-//! runtime refuses a volume that has data in both.
 //!
 //! The price: an adopted pool takes precedence over a journal, although every record of the journal
 //! has a checksum.
@@ -97,9 +88,6 @@ pub enum VaultState {
 pub struct Inputs {
     /// The journal.
     pub journal: JournalState,
-    /// Whether the journal has every acknowledged write (`durability=ack`), not only the flushed
-    /// ones.
-    pub has_each_write: bool,
     /// The pool.
     pub pool: PoolState,
     /// The vault.
@@ -121,10 +109,8 @@ pub enum Source {
     Pool,
     /// The content of the vault.
     Vault,
-    /// All records of the journal; together with a vault, only the records made before it.
+    /// All records of the journal.
     Journal,
-    /// The records of the journal made after the vault was written.
-    JournalAfterVault,
 }
 
 /// Why a volume is not served.
@@ -142,13 +128,15 @@ pub enum Refusal {
     VaultLost,
     /// The vault that may hold the newest data is missing.
     VaultMissing,
+    /// Vault and journal both hold data of the volume, and which of them is newer is not recorded.
+    VaultAndJournal,
 }
 
 /// The startup decision for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Serve the volume after loading these sources in order, each on top of the previous one.
-    Serve(Vec<Source>),
+    /// Serve the volume after loading this source, if any.
+    Serve(Option<Source>),
     /// Do not serve the volume. Keep all its data.
     Refuse(Refusal),
     /// Do not serve the volume, because its data may belong to another disk. Keep all its data.
@@ -159,12 +147,6 @@ impl Inputs {
     /// The state of the vault, unless a clean mark voids it.
     fn effective_vault(self) -> VaultState {
         if self.has_clean_mark { VaultState::None } else { self.vault }
-    }
-
-    /// Whether the journal alone has everything that the disk lacks.
-    fn is_journal_complete(self) -> bool {
-        let is_whole = matches!(self.journal, JournalState::Empty | JournalState::Records);
-        self.has_each_write && is_whole
     }
 
     /// Whether any source holds data that the disk may lack.
@@ -192,55 +174,36 @@ pub fn decide(inputs: Inputs) -> Decision {
     // After a clean stop the pool holds nothing that the disk lacks, but the journal may have
     // records.
     if inputs.pool == PoolState::Adopted && !inputs.has_clean_mark {
-        return Serve(vec![Source::Pool]);
+        return Serve(Some(Source::Pool));
     }
-    let sources = match from_storage(inputs) {
+    let source = match from_storage(inputs) {
         Err(refusal) => return Refuse(refusal),
-        Ok(sources) => sources,
+        Ok(source) => source,
     };
-    assert!(sources.is_empty() || inputs.holds_data(), "{sources:?} hold data: {inputs:?}");
+    assert!(source.is_none() || inputs.holds_data(), "{source:?} holds data: {inputs:?}");
     let is_abandoned = inputs.journal == JournalState::Abandoned;
-    if is_abandoned { Refuse(Refusal::Abandoned) } else { Serve(sources) }
+    if is_abandoned { Refuse(Refusal::Abandoned) } else { Serve(source) }
 }
 
-/// The sources to load from vault and journal.
-fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
+/// The source to load: vault, journal, or none.
+fn from_storage(inputs: Inputs) -> Result<Option<Source>, Refusal> {
     use JournalState::{Damaged, Missing, Records};
-    let journal = inputs.journal;
-    let vault = match inputs.effective_vault() {
-        // A complete journal has every acknowledged write, so the vault is not needed.
-        VaultState::Incomplete | VaultState::Damaged if inputs.is_journal_complete() => {
-            VaultState::None
-        }
-        VaultState::Missing if inputs.accept_loss => VaultState::None,
-        vault => vault,
-    };
     let is_accepted = inputs.accept_loss;
-    match (vault, journal) {
-        (VaultState::Missing, _) => Err(Refusal::VaultMissing),
-        // A vault lacks the records made after it.
+    match (inputs.effective_vault(), inputs.journal) {
+        (VaultState::Missing, _) if !is_accepted => Err(Refusal::VaultMissing),
         (_, Missing) if !is_accepted => Err(Refusal::JournalMissing),
-        (VaultState::None | VaultState::Empty, Records) => Ok(vec![Source::Journal]),
-        (VaultState::None | VaultState::Empty, Damaged) if is_accepted => Ok(vec![Source::Journal]),
-        (VaultState::None | VaultState::Empty, Damaged) => Err(Refusal::JournalLost),
-        (VaultState::None | VaultState::Empty, _) => Ok(Vec::new()),
-        // Everything recorded before the vault is in the vault, or was on the disk by then.
-        (VaultState::Whole, Records) => Ok(vec![Source::Vault, Source::JournalAfterVault]),
-        (VaultState::Whole, Damaged) if is_accepted => {
-            Ok(vec![Source::Vault, Source::JournalAfterVault])
+        (VaultState::None | VaultState::Empty | VaultState::Missing, journal) => match journal {
+            Damaged if !is_accepted => Err(Refusal::JournalLost),
+            Records | Damaged => Ok(Some(Source::Journal)),
+            _ => Ok(None),
+        },
+        (_, Records | Damaged) => Err(Refusal::VaultAndJournal),
+        (VaultState::Incomplete | VaultState::Damaged, _) if !is_accepted => {
+            Err(Refusal::VaultLost)
         }
-        // The damaged records may be newer than the vault.
-        (VaultState::Whole, Damaged) => Err(Refusal::JournalLost),
-        (VaultState::Whole, _) => Ok(vec![Source::Vault]),
-        // The journal has what the vault lacks, if it was recorded.
-        (VaultState::Incomplete | VaultState::Damaged, Records) if is_accepted => {
-            Ok(vec![Source::Journal, Source::Vault, Source::JournalAfterVault])
+        (VaultState::Whole | VaultState::Incomplete | VaultState::Damaged, _) => {
+            Ok(Some(Source::Vault))
         }
-        (VaultState::Incomplete | VaultState::Damaged, Damaged) if is_accepted => {
-            Ok(vec![Source::Journal, Source::Vault, Source::JournalAfterVault])
-        }
-        (VaultState::Incomplete | VaultState::Damaged, _) if is_accepted => Ok(vec![Source::Vault]),
-        (VaultState::Incomplete | VaultState::Damaged, _) => Err(Refusal::VaultLost),
     }
 }
 

@@ -29,12 +29,11 @@ fn all() -> Vec<Inputs> {
         for pool in [PoolState::New, PoolState::Adopted] {
             for vault in VAULTS {
                 for disk in DISKS {
-                    for bits in 0..16 {
-                        let [has_clean_mark, accept_loss, accept_disk, has_each_write] =
-                            [0, 1, 2, 3].map(|bit| BOTH[bits >> bit & 1]);
+                    for bits in 0..8 {
+                        let [has_clean_mark, accept_loss, accept_disk] =
+                            [0, 1, 2].map(|bit| BOTH[bits >> bit & 1]);
                         all.push(Inputs {
                             journal,
-                            has_each_write,
                             pool,
                             vault,
                             disk,
@@ -50,10 +49,10 @@ fn all() -> Vec<Inputs> {
     all
 }
 
-fn loads(inputs: Inputs) -> Vec<Source> {
+fn loads(inputs: Inputs) -> Option<Source> {
     match decide(inputs) {
-        Decision::Serve(sources) => sources,
-        _ => Vec::new(),
+        Decision::Serve(source) => source,
+        _ => None,
     }
 }
 
@@ -90,7 +89,7 @@ fn journal_counts(inputs: Inputs) -> bool {
 #[test]
 fn every_combination_is_decided_by_the_rules() {
     let all = all();
-    assert_eq!(all.len(), 8 * 2 * 6 * 4 * 16);
+    assert_eq!(all.len(), 8 * 2 * 6 * 4 * 8);
     for inputs in all {
         let decision = decide(inputs);
         let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
@@ -106,7 +105,7 @@ fn every_combination_is_decided_by_the_rules() {
         let is_missing = vault_is_missing(inputs) || journal_is_missing(inputs);
         let is_refused = is_missing && !inputs.accept_loss;
         if is_readable && !has_data && !is_abandoned && !is_refused {
-            assert_eq!(decision, Decision::Serve(Vec::new()), "{inputs:?}");
+            assert_eq!(decision, Decision::Serve(None), "{inputs:?}");
         }
         // With an abandoned journal, only an adopted pool can be served.
         if is_abandoned && is_served(inputs) {
@@ -118,14 +117,26 @@ fn every_combination_is_decided_by_the_rules() {
 #[test]
 fn never_loads_void_data() {
     for inputs in all() {
-        let loads = loads(inputs);
-        let has_vault = loads.contains(&Source::Vault);
-        assert!(!has_vault || vault_counts(inputs), "{inputs:?}");
-        let has_pool = loads.contains(&Source::Pool);
-        assert!(!has_pool || pool_counts(inputs), "{inputs:?}");
-        let of_journal = [Source::Journal, Source::JournalAfterVault];
-        let has_journal = loads.iter().any(|source| of_journal.contains(source));
-        assert!(!has_journal || journal_counts(inputs), "{inputs:?}");
+        let is_valid = match loads(inputs) {
+            Some(Source::Vault) => vault_counts(inputs),
+            Some(Source::Pool) => pool_counts(inputs),
+            Some(Source::Journal) => journal_counts(inputs),
+            None => true,
+        };
+        assert!(is_valid, "{inputs:?}");
+    }
+}
+
+#[test]
+fn data_in_vault_and_journal_is_refused_unless_the_pool_has_all_of_it() {
+    for inputs in all().into_iter().filter(|&inputs| {
+        vault_counts(inputs) && journal_counts(inputs) && decide(inputs) != Decision::Quarantine
+    }) {
+        let expected = match inputs.pool {
+            PoolState::Adopted => Decision::Serve(Some(Source::Pool)),
+            PoolState::New => Decision::Refuse(Refusal::VaultAndJournal),
+        };
+        assert_eq!(decide(inputs), expected, "{inputs:?}");
     }
 }
 
@@ -139,9 +150,7 @@ fn never_ignores_loss() {
             assert!(!is_served(inputs), "{inputs:?}");
         }
         let is_broken = matches!(inputs.vault, VaultState::Incomplete | VaultState::Damaged);
-        let has_all = inputs.has_each_write
-            && matches!(inputs.journal, JournalState::Records | JournalState::Empty);
-        if vault_counts(inputs) && is_broken && !has_all {
+        if vault_counts(inputs) && is_broken {
             assert!(!is_served(inputs), "{inputs:?}");
         }
         // A journal cannot replace a missing vault, nor a vault a missing journal.
@@ -163,73 +172,19 @@ fn accepting_loss_or_a_disk_changes_nothing_if_not_needed() {
     }
 }
 
-/// Which sources have a version of one block, besides the disk; later fields are newer.
-struct Block {
-    before_vault: bool,
-    in_vault: bool,
-    after_vault: bool,
-    in_pool: bool,
-}
-
 #[test]
 fn serves_the_newest_available_version_of_each_block() {
     for inputs in all().into_iter().filter(|inputs| is_served(*inputs)) {
-        for bits in 0..16 {
-            let [before_vault, in_vault, after_vault, in_pool] =
-                [0, 1, 2, 3].map(|bit| BOTH[bits >> bit & 1]);
-            let block = Block {
-                before_vault: before_vault && journal_counts(inputs),
-                in_vault: in_vault && vault_counts(inputs),
-                after_vault: after_vault && journal_counts(inputs) && vault_counts(inputs),
-                in_pool: in_pool && pool_counts(inputs),
-            };
-            check(inputs, &block);
-        }
+        // An adopted pool has the newest version of each block, or has destaged it. Without one,
+        // only one source has any.
+        let newest = if pool_counts(inputs) {
+            Some(Source::Pool)
+        } else if vault_counts(inputs) {
+            assert!(!journal_counts(inputs), "which is newer is not known: {inputs:?}");
+            Some(Source::Vault)
+        } else {
+            journal_counts(inputs).then_some(Source::Journal)
+        };
+        assert_eq!(loads(inputs), newest, "{inputs:?}");
     }
-}
-
-fn check(inputs: Inputs, block: &Block) {
-    // Data that was clean when a whole vault was written was on the disk. For an incomplete vault
-    // this is known only if the journal has every write.
-    let is_whole = inputs.vault == VaultState::Whole && vault_counts(inputs);
-    let was_on_disk = is_whole && !block.in_vault && block.before_vault;
-    // An adopted pool lacks only data that is on the disk.
-    let newest_recorded = match block {
-        Block { after_vault: true, .. } => 4,
-        Block { in_vault: true, .. } => 3,
-        Block { before_vault: true, .. } => 2,
-        _ => 0,
-    };
-    // If the journal has every write, the journal or the disk has the vault's data.
-    let in_journal_too = inputs.has_each_write && block.in_vault;
-    let disk = match (pool_counts(inputs), was_on_disk) {
-        _ if in_journal_too && inputs.journal == JournalState::Empty => 3,
-        (true, _) if !block.in_pool => newest_recorded,
-        (_, true) => 2,
-        _ => 0,
-    };
-    let mut served = disk;
-    for source in loads(inputs) {
-        match source {
-            Source::Journal => {
-                // With `JournalAfterVault`, this is only the part made before the vault.
-                let is_whole_journal = !loads(inputs).contains(&Source::JournalAfterVault);
-                if block.before_vault {
-                    served = 2;
-                }
-                if in_journal_too {
-                    served = 3;
-                }
-                if is_whole_journal && block.after_vault {
-                    served = 4;
-                }
-            }
-            Source::Vault if block.in_vault => served = 3,
-            Source::JournalAfterVault if block.after_vault => served = 4,
-            Source::Pool if block.in_pool => served = 5,
-            _ => {}
-        }
-    }
-    let newest = if block.in_pool { 5 } else { newest_recorded.max(disk) };
-    assert_eq!(served, newest, "{inputs:?}");
 }

@@ -265,8 +265,8 @@ impl Fault for VolumeError {
             }
             Self::Journal(error) => error.remedy(),
             Self::Calibrate(error) => error.remedy(),
-            Self::Restore { .. } => "start again when disk and journal are well".into(),
-            Self::Load { .. } => "start again when disk and vault are well".into(),
+            Self::Restore { .. } => "try again when disk and journal are well".into(),
+            Self::Load { .. } => "try again when disk and vault are well".into(),
             Self::Vault(error) => error.remedy(),
             Self::Record { .. } => "make room in it".into(),
             Self::Leaving(_) => "wait for that".into(),

@@ -87,6 +87,8 @@ named! {
         FenceAll = "fence-all",
         /// Transfers modify the same block concurrently.
         ShareBlocks = "share-blocks",
+        /// A damaged line whose parity matches it counts as correct.
+        TrustParity = "trust-parity",
     }
 }
 

@@ -6,23 +6,28 @@
 //! damage is always detected, up to six wrong bytes of a group are corrected if there is parity,
 //! and nothing else is ever given up. Lost sectors fail until they are rewritten, and a request may
 //! fail for them only in its own range.
+//!
+//! Less often, one bit of the seal is flipped instead, which costs nothing if there is parity; or
+//! line and parity are both replaced, by zeroes or by those of another line, and all is lost.
+
+mod seals;
 
 use super::device::disk::sectors_of;
 use super::expected::Expected;
-use super::run::{self, Run};
+use super::run::Run;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::io::Io;
-use crate::harness::memory::write_stamp;
+use crate::harness::oracle::ZERO;
 use crate::harness::shard::PooledShard;
-use forebay_ecc::{Code, LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
-use forebay_engine::{
-    Inspection, MemoryStep, ParityPlace, Place, Seal, Segment, Slot, Verdict, Work,
-};
-use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES};
-use std::collections::HashMap;
+use forebay_ecc::Code;
+use forebay_engine::{Inspection, MemoryStep, Place, Seal, Segment, Slot, Verdict, Work};
+use forebay_types::{ByteRange, SECTOR_BYTES};
+use seals::{Seals, place_of};
 
 /// One in this many calls of a shard is checked for its effect on sealed lines.
 const CALLS_PER_CHECK: u64 = 16;
+/// The share of damage that is not to a few bytes of the line.
+const ELSEWHERE: Ppm = 250_000;
 /// Wrong bytes per group that parity corrects.
 const LIGHT_BYTES_MAX: u64 = 6;
 
@@ -50,19 +55,16 @@ impl DamagePlan {
     }
 }
 
-/// Checksums and parity that the driver of a shard keeps beside its pool.
-#[derive(Default)]
-struct Seals {
-    sums: HashMap<Slot, u32>,
-    parity: HashMap<(Slot, u8), LineParity>,
-}
-
 /// The damage to a line before an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     None,
+    /// Parity corrects it.
     Light,
+    /// Parity detects it.
     Heavy,
+    /// The parity matches the wrong content.
+    Replaced,
 }
 
 /// The damage to the pool of all shards, and the seals of their lines.
@@ -77,59 +79,6 @@ pub(crate) struct Integrity {
     calls: u64,
     /// Nothing is damaged now.
     is_spared: bool,
-}
-
-impl Seals {
-    fn make(&mut self, code: Code, one: &PooledShard, sealed: &Seal) {
-        let line = line_of(one, sealed.slot);
-        let sum = seal(seed_of(sealed), &line, sealed.valid);
-        self.sums.insert(sealed.slot, sum);
-        if let Some(ParityPlace { slot, index }) = sealed.parity {
-            let mut parity = [0; LINE_PARITY_BYTES];
-            code.encode(&line, &mut parity);
-            self.parity.insert((slot, index), parity);
-        }
-    }
-
-    /// Verifies a sealed line, checks the verdict, and repairs the line if possible.
-    fn verify(
-        &self,
-        code: Code,
-        run: &mut Run,
-        one: &mut PooledShard,
-        sealed: &Seal,
-        damage: Damage,
-    ) -> Verdict {
-        let mut line = line_of(one, sealed.slot);
-        let place = sealed.parity.map(|place| (place.slot, place.index));
-        let parity = place.and_then(|place| self.parity.get(&place));
-        let expected = self.sums.get(&sealed.slot).copied().unwrap_or(0);
-        let has_parity = parity.is_some();
-        let repair = code.repair_sealed(&mut line, parity, sealed.valid, seed_of(sealed), expected);
-        let verdict = match repair {
-            Repair::Intact => Verdict::Intact,
-            Repair::Corrected => Verdict::Corrected,
-            Repair::Lost { sectors } => Verdict::Lost { sectors },
-        };
-        let right = match (damage, verdict) {
-            (Damage::None, Verdict::Intact) => true,
-            (Damage::Light, Verdict::Corrected) => true,
-            (Damage::Light, Verdict::Lost { .. }) => !has_parity,
-            (Damage::Heavy, Verdict::Lost { .. }) => true,
-            _ => false,
-        };
-        if !right {
-            let parity = if has_parity { "with parity" } else { "without parity" };
-            run.violate(
-                Some(place_of(sealed)),
-                format!("a line {parity} with damage {damage:?} has the verdict {verdict:?}"),
-            );
-        }
-        if verdict == Verdict::Corrected {
-            one.set_line(sealed.slot, &stamps_in(&line));
-        }
-        verdict
-    }
 }
 
 impl Integrity {
@@ -152,7 +101,7 @@ impl Integrity {
 
     /// Begins with new shards, none of whose lines is sealed.
     pub(crate) fn start_shards(&mut self, shards: usize) {
-        self.seals = (0..shards).map(|_| Seals::default()).collect();
+        self.seals = (0..shards).map(|_| Seals::new(self.code)).collect();
     }
 
     /// While a process recovers, nothing is damaged, because restored data is not restored again.
@@ -191,19 +140,18 @@ impl Integrity {
         one: &mut PooledShard,
         found: &Inspection,
     ) {
-        let code = self.code;
         let verdict = match found.work {
             Work::Seal => {
-                self.seals[shard].make(code, one, &found.seal);
+                self.seals[shard].make(one, &found.seal);
                 Verdict::Intact
             }
             Work::Verify => {
-                let damage = self.inject_damage(run, one, &found.seal);
                 let seal =
                     Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
-                let verdict = self.seals[shard].verify(code, run, one, &seal, damage);
+                let damage = self.inject_damage(run, shard, one, &seal);
+                let verdict = self.seals[shard].verify(run, one, &seal, damage);
                 if verdict == Verdict::Intact {
-                    self.seals[shard].make(code, one, &found.seal);
+                    self.seals[shard].make(one, &found.seal);
                 }
                 verdict
             }
@@ -212,17 +160,38 @@ impl Integrity {
         record_loss(run, expected, one, &found.seal, verdict);
     }
 
-    /// Damages a valid sector of a line, with the configured probability.
-    fn inject_damage(&mut self, run: &mut Run, one: &mut PooledShard, sealed: &Seal) -> Damage {
-        let Seal { slot, valid, .. } = *sealed;
-        if self.is_spared || run.healed || valid == 0 || !self.dice.chance(self.plan.rate) {
+    /// Damages a sealed line, its parity or its seal, with the configured probability.
+    fn inject_damage(
+        &mut self,
+        run: &mut Run,
+        shard: usize,
+        one: &mut PooledShard,
+        sealed: &Seal,
+    ) -> Damage {
+        let is_spared = self.is_spared || run.healed || sealed.valid == 0;
+        if is_spared || !self.dice.chance(self.plan.rate) {
             return Damage::None;
         }
+        let heavy = self.dice.chance(self.plan.heavy);
+        let damage = match (heavy, self.dice.chance(ELSEWHERE)) {
+            (true, true) => self.replace_line(shard, one, sealed),
+            (false, true) => {
+                self.seals[shard].flip_bit(sealed.slot, self.dice.below(32) as u32);
+                Damage::Light
+            }
+            (_, false) => self.change_bytes(one, sealed, heavy),
+        };
+        run.report.damaged_lines += u64::from(damage != Damage::None);
+        damage
+    }
+
+    /// Changes bytes of one valid sector.
+    fn change_bytes(&mut self, one: &mut PooledShard, sealed: &Seal, heavy: bool) -> Damage {
+        let Seal { slot, valid, .. } = *sealed;
         let dice = &mut self.dice;
         let nth = dice.below(u64::from(valid.count_ones())) as usize;
         let sector =
             (0..8).filter(|at| valid & 1 << at != 0).nth(nth).expect("the mask has that many bits");
-        let heavy = dice.chance(self.plan.heavy);
         let bytes =
             if heavy { dice.range(LIGHT_BYTES_MAX + 1, 8) } else { dice.range(1, LIGHT_BYTES_MAX) };
         let mut change = [0u8; 8];
@@ -231,8 +200,21 @@ impl Integrity {
         }
         let at = sector as u32 * SECTOR_BYTES as u32;
         one.set_stamp(slot, at, one.stamp(slot, at) ^ u64::from_le_bytes(change));
-        run.report.damaged_lines += 1;
         if heavy { Damage::Heavy } else { Damage::Light }
+    }
+
+    /// Replaces a line and its parity by zeroes, or by the content of another slot and its parity.
+    fn replace_line(&mut self, shard: usize, one: &mut PooledShard, sealed: &Seal) -> Damage {
+        let other = self.dice.below(u64::from(one.shard.slots().used())) as Slot;
+        let is_zeroed = self.dice.chance(500_000);
+        let found = if is_zeroed { vec![ZERO; 8] } else { one.line(other).to_vec() };
+        let before = one.line(sealed.slot);
+        if (0..8).all(|at| sealed.valid & 1 << at == 0 || found[at] == before[at]) {
+            return Damage::None;
+        }
+        one.set_line(sealed.slot, &found);
+        self.seals[shard].encode(one, sealed);
+        Damage::Replaced
     }
 
     /// The lines that are sealed before a call of a shard, for some of the calls.
@@ -254,12 +236,12 @@ impl Integrity {
         sealed: &Seal,
         kept: u8,
     ) {
-        let before = one.line(sealed.slot).to_vec();
-        let damage = self.inject_damage(run, one, sealed);
-        let verdict = self.seals[shard].verify(self.code, run, one, sealed, damage);
+        let before = self.seals[shard].save(one, sealed);
+        let damage = self.inject_damage(run, shard, one, sealed);
+        let verdict = self.seals[shard].verify(run, one, sealed, damage);
         if matches!(verdict, Verdict::Lost { .. }) {
             // Answers that still use the old slot have been checked already.
-            one.set_line(sealed.slot, &before);
+            self.seals[shard].restore(one, sealed, before);
         }
         if verdict != Verdict::Intact {
             one.shard.damaged_before(sealed, kept, verdict);
@@ -279,30 +261,31 @@ impl Integrity {
         let sealed = slots_of(io).into_iter().filter_map(|slot| one.shard.seal_of(slot));
         let sealed: Vec<Seal> = sealed.collect();
         for truth in sealed {
-            let before = one.line(truth.slot).to_vec();
-            let damage = self.inject_damage(run, one, &truth);
-            let seals = &io.action.seals;
-            let Some(seal) = seals.iter().find(|seal| seal.slot == truth.slot) else { continue };
-            let verdict = self.seals[io.shard].verify(self.code, run, one, seal, damage);
+            let found = io.action.seals.iter().find(|seal| seal.slot == truth.slot);
+            let damaged = found.unwrap_or(&truth);
+            let before = self.seals[io.shard].save(one, damaged);
+            let damage = self.inject_damage(run, io.shard, one, damaged);
+            let Some(seal) = found else { continue };
+            let verdict = self.seals[io.shard].verify(run, one, seal, damage);
             if verdict != Verdict::Intact {
                 one.shard.damaged(seal, verdict);
                 record_loss(run, expected, one, seal, verdict);
             }
             if matches!(verdict, Verdict::Lost { .. }) {
                 good = false;
-                one.set_line(truth.slot, &before);
+                self.seals[io.shard].restore(one, seal, before);
             }
         }
         good
     }
 
     /// Verifies all seals while nothing has been damaged.
-    pub(crate) fn check_seals(&self, run: &mut Run, shards: &mut [PooledShard]) {
-        for (seals, one) in self.seals.iter().zip(shards) {
+    pub(crate) fn check_seals(&mut self, run: &mut Run, shards: &mut [PooledShard]) {
+        for (seals, one) in self.seals.iter_mut().zip(shards) {
             for slot in 0..run.plan.lines_per_shard as Slot {
                 if let Some(sealed) = one.shard.seal_of(slot) {
                     let sealed = Seal { parity: None, ..sealed };
-                    seals.verify(self.code, run, one, &sealed, Damage::None);
+                    seals.verify(run, one, &sealed, Damage::None);
                 }
             }
         }
@@ -366,26 +349,4 @@ fn slots_of(io: &Io) -> Vec<Slot> {
     let mut slots: Vec<Slot> = io.action.segments.iter().filter_map(slot).collect();
     slots.dedup();
     slots
-}
-
-fn line_of(one: &PooledShard, slot: Slot) -> Line {
-    let mut line = [0; LINE_BYTES as usize];
-    for (sector, &stamp) in one.line(slot).iter().enumerate() {
-        write_stamp(&mut line, sector as u64 * SECTOR_BYTES, stamp);
-    }
-    line
-}
-
-fn stamps_in(line: &Line) -> Vec<u64> {
-    let stamp = |bytes: &[u8; 512]| u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
-    line.as_chunks().0.iter().map(stamp).collect()
-}
-
-fn place_of(sealed: &Seal) -> run::Place {
-    (sealed.key.volume().0, sealed.key.offset() / SECTOR_BYTES)
-}
-
-fn seed_of(sealed: &Seal) -> u64 {
-    let (volume, sector) = place_of(sealed);
-    seed(u64::from(volume), sector)
 }

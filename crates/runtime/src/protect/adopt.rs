@@ -183,7 +183,6 @@ impl<'a> PoolVolumes<'a> {
         let dirty_bytes = self.shared.shards.unclaimed_bytes(found.id);
         let decision = decide(Inputs {
             journal: JournalState::None,
-            has_each_write: false,
             pool: PoolState::Adopted,
             vault: VaultState::None,
             disk: evidence.identity(),
@@ -329,6 +328,12 @@ impl<'a> PoolVolumes<'a> {
                 volume.progress = Progress::Whole;
             }
         });
+    }
+
+    /// Whether the pool's record of a volume says that pool and disk have all data of it.
+    pub(crate) fn is_marked_whole(&self, id: VolumeId) -> bool {
+        let found = self.shared.pool.volumes().into_iter().find(|volume| volume.id == id);
+        found.is_none_or(|volume| volume.progress == Progress::Whole)
     }
 
     /// Removes the pool's record of a volume.

@@ -12,6 +12,7 @@ use crate::protect::adopt::RecoveryPlan;
 use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
 use crate::protect::power::PowerState;
 use crate::protect::restore;
+use crate::protect::vault::VolumeVault;
 use crate::shared::{FlushGate, JournalUse, Reads, Volume};
 use crate::stats::WorkerStats;
 use forebay_backend::Backend;
@@ -35,7 +36,10 @@ impl VolumeService {
         }
         let volume = self.add_hidden(settings)?;
         // Before the first write of a client: data in other journals is void.
-        self.protectors.supersede_journals(&volume.name, journal)?;
+        if let Err(error) = self.protectors.supersede_journals(&volume.name, journal) {
+            self.undo_add(&volume);
+            return Err(error);
+        }
         volume.leaving.store(false, Ordering::Relaxed);
         self.calibrator.schedule(&volume);
         Ok(volume.id)
@@ -60,20 +64,45 @@ impl VolumeService {
             accept_disk: settings.accept_disk,
             ..VolumeSettings::new(name.clone(), Arc::clone(&settings.backend), Mode::WriteThrough)
         })?;
-        flush(&self.shared, &volume, &mut |_| {})?;
-        // The pool's record is removed last, so that an interruption repeats the flush.
         let size = settings.backend.description().size_bytes;
-        used.journal.void(name, size, used.identity)?;
-        volume.leaving.store(false, Ordering::Relaxed);
-        drop(volume);
-        self.remove(name, &mut |_| {})
+        let flushed = flush(&self.shared, &volume, &mut |_| {});
+        let voided = flushed.and_then(|()| Ok(used.journal.void(name, size, used.identity)?));
+        if let Err(error) = voided {
+            // The pool's record stays, so that the flush is repeated.
+            self.undo_add(&volume);
+            return Err(error);
+        }
+        self.pool_volumes().mark_whole(volume.id);
+        self.retract(&volume, &mut |_| {})
     }
 
-    /// Adds a volume that clients cannot enter yet.
+    /// Adds a volume that clients cannot enter yet. After an error, the volume is gone if its disk
+    /// works; see [`VolumeService::undo_add`].
     fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
-        let _changing = self.changes.lock();
-        let plan = self.pool_volumes().recovery_plan(&settings);
-        self.protectors.check_missing_vault(&settings, plan)?;
+        let (volume, filled) = {
+            let _changing = self.changes.lock();
+            let plan = self.pool_volumes().recovery_plan(&settings);
+            self.protectors.check_missing_vault(&settings, plan)?;
+            let mode = settings.mode;
+            let (volume, vault) = self.register(settings, plan)?;
+            let filled = self.fill(&volume, mode, plan, vault.as_ref());
+            (volume, filled)
+        };
+        match filled {
+            Ok(()) => Ok(volume),
+            Err(error) => {
+                self.undo_add(&volume);
+                Err(error)
+            }
+        }
+    }
+
+    /// Attaches a volume to its journal, and adds it to the table and to the shards.
+    fn register(
+        &self,
+        settings: VolumeSettings,
+        plan: RecoveryPlan,
+    ) -> Result<(Arc<Volume>, Option<VolumeVault>), VolumeError> {
         let (id, stripes) = self.assign_id(&settings)?;
         let elsewhere = pool_and_vault(&settings, plan)?;
         let info = info_of(id, &settings);
@@ -111,22 +140,34 @@ impl VolumeService {
             connections: AtomicU64::new(0),
             // Clients must not enter before the volume's data is recovered.
             leaving: AtomicBool::new(true),
+            half_added: AtomicBool::new(false),
         });
         let registered = Arc::clone(&volume);
         self.shared
             .run_on(0, move |tasks| tasks.shared().register(registered, mode, protection))?;
+        Ok((volume, settings.vault))
+    }
+
+    /// Brings all data of a registered volume into the pool or to its disk, and prepares its vault.
+    fn fill(
+        &self,
+        volume: &Arc<Volume>,
+        mode: Mode,
+        plan: RecoveryPlan,
+        vault: Option<&VolumeVault>,
+    ) -> Result<(), VolumeError> {
         if mode == Mode::Bypass {
             // Drops clean lines of an adopted pool.
-            self.shared.shards.drop_clean(id);
+            self.shared.shards.drop_clean(volume.id);
         }
-        self.recover(&volume, plan)?;
-        if let Some(used) = &settings.vault {
-            used.load(&self.shared, &volume, || flush(&self.shared, &volume, &mut |_| {}))?;
-            used.vault.attach(&volume, size, used.identity, mode)?;
+        self.recover(volume, plan)?;
+        if let Some(used) = vault {
+            used.load(&self.shared, volume, || flush(&self.shared, volume, &mut |_| {}))?;
+            let size_bytes = volume.backend.description().size_bytes;
+            used.vault.attach(volume, size_bytes, used.identity, mode)?;
         }
         // Before the first write of a client: data in other vaults is void.
-        self.protectors.supersede_vaults(&volume.name)?;
-        Ok(volume)
+        self.protectors.supersede_vaults(&volume.name)
     }
 
     /// Recovers a volume's data from the adopted pool and the journal.
@@ -183,10 +224,13 @@ fn attach(
     let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
         return Ok(None);
     };
-    let attachment = Attachment { name, id, identity, durability, disk, accept_disk, pool, vault };
+    let attachment = Attachment { name, id, identity, disk, accept_disk, pool, vault };
     let number = journal.attach(&attachment)?;
-    if relies || journal.holds(number) {
-        journal.rely(name)?;
+    if (relies || journal.holds(number))
+        && let Err(error) = journal.rely(name)
+    {
+        journal.take_back(number);
+        return Err(error);
     }
     Ok(Some(JournalUse { journal, number, durability }))
 }

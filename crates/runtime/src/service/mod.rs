@@ -7,7 +7,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `add` | the start of a volume: checks, recovery, registration |
-//! | `remove` | its end, and trust in a disk that has failed |
+//! | `remove` | its end, the undo of a failed addition, and trust in a disk that has failed |
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
 //! | `protectors` | the journals and the vault that volumes rely on |

@@ -179,7 +179,6 @@ impl Protectors {
         let decision = decide(Inputs {
             // A journal does not replace a missing vault: see `forebay_journal::decision`.
             journal: JournalState::None,
-            has_each_write: false,
             pool,
             vault: VaultState::Missing,
             disk: DiskIdentity::Same,
@@ -228,7 +227,6 @@ impl Protectors {
         let pool = if is_whole { PoolState::Adopted } else { PoolState::New };
         let decision = decide(Inputs {
             journal: JournalState::Missing,
-            has_each_write: false,
             pool,
             // A vault does not replace a missing journal: see `forebay_journal::decision`.
             vault: VaultState::None,

@@ -1,10 +1,12 @@
-//! The removal of a volume, and trust in a disk that has failed a flush.
+//! The removal of a volume, the undo of a failed addition, and trust in a disk that has failed a
+//! flush.
 
 use super::VolumeService;
 use super::drain::{POLL, Watchdog, flush, wait_until_idle};
 use crate::error::VolumeError;
 use crate::protect::restore;
 use crate::shared::{JournalUse, Volume};
+use forebay_types::{Fault, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +19,9 @@ impl VolumeService {
     ) -> Result<(), VolumeError> {
         let shared = &self.shared;
         let volume = shared.volumes.named(name)?;
+        if volume.half_added.swap(false, Ordering::Relaxed) {
+            return self.retract(&volume, progress);
+        }
         // A first flush while clients are still served: it may be slow, and it may fail.
         flush(shared, &volume, progress)?;
         if volume.leaving.swap(true, Ordering::Relaxed) {
@@ -33,12 +38,72 @@ impl VolumeService {
         if let Some(used) = &volume.journal {
             // The disk has everything. Records that stayed would undo later changes to the disk
             // that are not recorded in the journal.
-            used.journal.detach(used.number)?;
+            used.journal.detach_or_report(used.number);
         }
         if let Some(vault) = &volume.vault {
             vault.detach(volume.id);
         }
-        let id = volume.id;
+        self.deregister(volume.id)?;
+        self.pool_volumes().leave(volume.id);
+        Ok(())
+    }
+
+    /// Undoes a failed addition, before any client has entered the volume. What is in the pool goes
+    /// to the disk; what journal and vault hold beyond that stays there. If that fails, the volume
+    /// stays, and a removal tries again.
+    pub(super) fn undo_add(&self, volume: &Arc<Volume>) {
+        if let Err(error) = self.retract(volume, &mut |_| {}) {
+            tracing::error!(
+                volume = %volume.name,
+                error = error.with_causes(),
+                "cannot undo the failed addition, the volume stays until it is removed"
+            );
+        }
+    }
+
+    /// As [`VolumeService::undo_add`], and returns the error.
+    pub(super) fn retract(
+        &self,
+        volume: &Arc<Volume>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let retracted = self.flush_and_retract(volume, progress);
+        volume.half_added.store(retracted.is_err(), Ordering::Relaxed);
+        retracted
+    }
+
+    fn flush_and_retract(
+        &self,
+        volume: &Arc<Volume>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let failure = volume.journal.as_ref().and_then(|used| used.journal.unrecorded_failure());
+        if let Some(error) = failure {
+            // A flush would wait for the record, which is not made before the volume is served.
+            return Err(error.into());
+        }
+        flush(&self.shared, volume, progress)?;
+        self.empty(volume, progress)?;
+        let _changing = self.changes.lock();
+        let pool_volumes = self.pool_volumes();
+        // The pool's record says what is left to do for data that stays in the journal.
+        let is_left = match &volume.journal {
+            Some(used) => used.journal.take_back(used.number),
+            None => !pool_volumes.is_marked_whole(volume.id),
+        };
+        if let Some(vault) = &volume.vault {
+            vault.detach(volume.id);
+        }
+        self.deregister(volume.id)?;
+        if !is_left {
+            pool_volumes.leave(volume.id);
+        }
+        Ok(())
+    }
+
+    /// Removes an idle and clean volume from the table and from the shards.
+    fn deregister(&self, id: VolumeId) -> Result<(), VolumeError> {
+        let shared = &self.shared;
         shared.shards.drop_clean(id);
         shared.run_on(0, move |tasks| {
             let shared = tasks.shared();
@@ -47,7 +112,6 @@ impl VolumeService {
             shared.volumes.remove(id);
         })?;
         shared.run_on_all(|tasks| tasks.forget_volumes())?;
-        self.pool_volumes().leave(id);
         Ok(())
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct Volume {
     pub connections: AtomicU64,
     /// The volume is being added or removed: new requests are refused.
     pub leaving: AtomicBool,
+    /// Its addition has failed and could not be undone: a removal tries that again.
+    pub half_added: AtomicBool,
 }
 
 /// The use of a journal by a volume.

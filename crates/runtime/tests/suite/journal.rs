@@ -148,6 +148,7 @@ on_both_engines! {
     a_journal_failure_is_recorded_before_anything_is_acknowledged,
     a_stop_leaves_a_clean_journal,
     a_removed_volume_leaves_no_record_behind,
+    a_volume_is_removed_although_its_journal_fails_meanwhile,
     two_volumes_share_a_journal,
     a_full_log_waits_for_its_checkpoint,
     a_journal_that_fails_before_a_volume_is_served_keeps_its_records,
@@ -402,6 +403,37 @@ fn a_removed_volume_leaves_no_record_behind(engine: Engine) {
     add(&again, Arc::clone(&disk) as _, &twin, Durability::Ack);
     assert_eq!(again.client("v").read(0, 4096).unwrap(), [3; 4096]);
     again.stop();
+    server.stop();
+}
+
+fn a_volume_is_removed_although_its_journal_fails_meanwhile(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let gate = Gate::new(journal as _);
+    let server = start(engine);
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let names = Arc::clone(&recorded);
+    let settings = JournalSettings {
+        on_failure: Box::new(move |_, _, volumes| {
+            names.lock().unwrap().extend_from_slice(volumes);
+            Ok(())
+        }),
+        ..journal_settings(Arc::clone(&gate) as _)
+    };
+    let opened = server.runtime.open_journal(settings).unwrap();
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    // Nothing was written: the first write to the journal is the volume's removal from it.
+    gate.close(Kinds::WRITE);
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| server.runtime.remove_volume("v", |_| {}));
+        assert!(gate.wait_held(1, PATIENCE));
+        gate.fail_all(IoError::Io);
+        gate.open();
+        removal.join().unwrap().unwrap();
+    });
+    assert_eq!(opened.status().failed, Some(IoError::Io));
+    assert!(recorded.lock().unwrap().contains(&"v".to_owned()), "its records still count");
+    // Its name and its disk are free.
+    server.add("v", disk, Mode::WriteThrough);
     server.stop();
 }
 

@@ -49,6 +49,9 @@ impl JournalRecord for Record {
     }
 
     fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()> {
+        if *self.fails.lock().unwrap() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         if self.elsewhere(volume, named).is_some() {
             self.relies.lock().unwrap().retain(|(id, name)| name != volume || Some(*id) == named);
             self.superseded.lock().unwrap().push(volume.to_owned());
@@ -138,5 +141,27 @@ fn a_volume_recorded_with_another_journal_is_refused_until_its_loss_is_accepted(
     assert_eq!(*record.superseded.lock().unwrap(), ["v"]);
     assert_eq!(record.relying(), ["v"]);
     assert!(record.relies.lock().unwrap().iter().all(|(id, _)| *id != lost));
+    server.stop();
+}
+
+#[test]
+fn an_addition_that_cannot_be_recorded_leaves_no_volume_behind() {
+    let record = Arc::new(Record::default());
+    let (disk, device): (Arc<dyn Backend>, Arc<dyn Backend>) =
+        (memory(8 * MIB), memory(JOURNAL_BYTES));
+    let server = begin(&record);
+    let journal = open(&server, &device);
+    for (journal, mode) in [(None, Mode::WriteThrough), (Some(&journal), Mode::WriteBack)] {
+        *record.fails.lock().unwrap() = true;
+        let error = add(&server, &disk, journal, mode).unwrap_err();
+        assert!(error.explained().contains("state directory"), "{error}");
+        assert!(server.runtime.status().unwrap().volumes.is_empty());
+        let removed = server.runtime.remove_volume("v", |_| ());
+        assert!(matches!(removed, Err(VolumeError::Unknown(_))), "{removed:?}");
+        *record.fails.lock().unwrap() = false;
+        add(&server, &disk, journal, mode).unwrap();
+        server.client("v").write(0, &block(1)).unwrap();
+        server.runtime.remove_volume("v", |_| ()).unwrap();
+    }
     server.stop();
 }

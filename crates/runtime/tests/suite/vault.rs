@@ -70,6 +70,8 @@ on_both_engines! {
     parts_of_lines_and_long_writes_are_dumped,
     a_cancelled_dump_is_never_loaded,
     a_volume_that_is_not_served_stays_in_the_vault,
+    a_load_that_fails_is_undone_and_can_be_repeated,
+    a_load_that_a_disk_refuses_is_undone_by_a_removal,
     a_drill_saves_everything_and_changes_nothing,
 }
 
@@ -204,6 +206,71 @@ fn a_volume_that_is_not_served_stays_in_the_vault(engine: Engine) {
     check(&third, "b", &in_b);
     assert!(vault.is_ready());
     third.stop();
+}
+
+/// A dump of "v" with the disk as a power loss leaves it, and what was written to it.
+fn dumped(engine: Engine) -> (Arc<MemoryBackend>, Arc<MemoryBackend>, BTreeMap<u64, Vec<u8>>) {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let server = start(engine);
+    let vault = open(&server, Arc::clone(&device) as _);
+    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    let written = write_some(&server, "v", 0..100);
+    vault.dump(&ALL, None).unwrap();
+    let then = (copy(&*disk), copy(&*device));
+    server.stop();
+    (then.0, then.1, written)
+}
+
+/// Adds "v" while its disk or its vault fails all I/O of these kinds.
+fn add_while_failing(
+    server: &Server,
+    disk: &Arc<dyn Backend>,
+    vault: &Arc<Vault>,
+    (gate, kinds): (&Gate, Kinds),
+) -> VolumeError {
+    gate.close(kinds);
+    std::thread::scope(|scope| {
+        let adding = scope.spawn(|| try_add(server, "v", Arc::clone(disk), vault, false));
+        while !adding.is_finished() {
+            gate.fail_all(IoError::Io);
+            std::thread::yield_now();
+        }
+        gate.open();
+        adding.join().unwrap().unwrap_err()
+    })
+}
+
+fn a_load_that_fails_is_undone_and_can_be_repeated(engine: Engine) {
+    let (disk, device, written) = dumped(engine);
+    let server = start(engine);
+    let gate = Gate::new(device as _);
+    let vault = open(&server, Arc::clone(&gate) as _);
+    let disk: Arc<dyn Backend> = disk;
+    let error = add_while_failing(&server, &disk, &vault, (&*gate, Kinds::READ));
+    assert!(matches!(error, VolumeError::Load { .. }), "{error}");
+    assert!(server.runtime.status().unwrap().volumes.is_empty());
+    assert_eq!(vault.status().held.len(), 1, "the dump is gone");
+    add(&server, "v", disk, &vault);
+    check(&server, "v", &written);
+    server.stop();
+}
+
+fn a_load_that_a_disk_refuses_is_undone_by_a_removal(engine: Engine) {
+    let (disk, device, written) = dumped(engine);
+    let server = start(engine);
+    let vault = open(&server, device);
+    let gate = Gate::new(disk as _);
+    let disk: Arc<dyn Backend> = Arc::clone(&gate) as _;
+    let error = add_while_failing(&server, &disk, &vault, (&*gate, Kinds::WRITE));
+    assert!(matches!(error, VolumeError::Dirty { .. }), "{error}");
+    // Its data is in the pool, so it stays.
+    let again = try_add(&server, "v", Arc::clone(&disk), &vault, false).unwrap_err();
+    assert!(matches!(again, VolumeError::NameInUse(_)), "{again}");
+    server.runtime.remove_volume("v", |_| {}).unwrap();
+    assert_eq!(vault.status().held.len(), 1, "the dump is gone");
+    add(&server, "v", disk, &vault);
+    check(&server, "v", &written);
+    server.stop();
 }
 
 fn server_writes(server: &Server, name: &str, offset: u64, value: u64) {

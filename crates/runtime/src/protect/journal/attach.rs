@@ -10,7 +10,7 @@ use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
 use forebay_journal::identity::{Evidence, Place, all_places, overlaps};
-use forebay_types::{Durability, VolumeId};
+use forebay_types::{Fault, VolumeId};
 use std::sync::Arc;
 
 /// A volume to be attached to a journal.
@@ -18,7 +18,6 @@ pub(crate) struct Attachment<'a> {
     pub name: &'a str,
     pub id: VolumeId,
     pub identity: [u8; 32],
-    pub durability: Durability,
     pub disk: &'a Arc<dyn Backend>,
     pub accept_disk: bool,
     /// Whether the pool and the vault hold data of the volume, too.
@@ -66,26 +65,63 @@ impl Journal {
         Ok(number)
     }
 
-    /// Removes a volume that is no longer served and whose disk has all of its data.
+    /// Removes a volume that is no longer served and whose disk has all of its data. Whatever the
+    /// result, its writes cannot be recorded from now on. If the journal has failed, or fails
+    /// meanwhile, a record outside of it voids its records of the volume.
+    ///
+    /// # Errors
+    /// When that cannot be recorded.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
         self.release_disks(Some(number));
         self.regain.forget(number);
-        let names = {
+        let (names, is_void) = {
             let mut state = self.lock();
             let names = volume_names(&state.log, &[number]);
+            let is_void = state.failure_recorded && state.serving.contains(&number);
             state.volumes.retain(|(other, _)| *other != number);
             state.serving.retain(|other| *other != number);
-            if state.log.failed().is_some() {
-                return Ok(());
+            if state.log.failed().is_none() {
+                state.log.mark_clean(number);
+                let removed = state.log.remove_volume(number);
+                removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
             }
-            state.log.mark_clean(number);
-            let removed = state.log.remove_volume(number);
-            removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
-            names
+            (names, is_void)
         };
-        self.wait_for_superblock()?;
-        self.release(&names);
+        match self.wait_for_superblock() {
+            Ok(()) => self.release(&names),
+            Err(_) if is_void => {}
+            Err(_) => self.record_failure_of_removed(&names)?,
+        }
         Ok(())
+    }
+
+    /// Takes back [`Journal::attach`] for a volume that was not served. Its disk has everything but
+    /// the records that were not restored, which stay. Returns whether there are any.
+    pub(crate) fn take_back(&self, number: u16) -> bool {
+        if self.holds(number) {
+            self.release_disks(Some(number));
+            self.regain.forget(number);
+            let mut state = self.lock();
+            state.volumes.retain(|(other, _)| *other != number);
+            state.serving.retain(|other| *other != number);
+            return true;
+        }
+        self.detach_or_report(number);
+        false
+    }
+
+    /// As [`Journal::detach`], for a volume that cannot be served any more, whatever the result.
+    pub(crate) fn detach_or_report(&self, number: u16) {
+        let names = volume_names(&self.lock().log, &[number]);
+        if let Err(error) = self.detach(number) {
+            tracing::error!(
+                journal = %self.name,
+                volumes = ?names,
+                error = error.with_causes(),
+                "cannot record the removal of a volume from a failed journal; do not add it with \
+                 that journal again"
+            );
+        }
     }
 
     /// Voids the records of a volume that is not served: its disk has all of its data.
@@ -128,9 +164,11 @@ impl Journal {
             (false, _) if is_clean => JournalState::Clean,
             (false, _) => JournalState::Empty,
         };
-        let is_in_vault =
-            !matches!(volume.vault, VaultState::None | VaultState::Empty | VaultState::Missing);
-        if is_in_vault && !held.is_empty() && volume.pool == PoolState::New {
+        // Refused before the disk is compared, because accepting the disk would not help.
+        if !held.is_empty()
+            && self.may_serve(volume, state(true), DiskIdentity::Same)?
+                == Decision::Refuse(Refusal::VaultAndJournal)
+        {
             return Err(JournalError::AlsoInVault {
                 name: self.name.clone(),
                 volume: volume.name.to_owned(),
@@ -178,7 +216,6 @@ impl Journal {
     ) -> Result<Decision, JournalError> {
         let decision = decide(Inputs {
             journal,
-            has_each_write: volume.durability == Durability::Ack,
             pool: volume.pool,
             vault: volume.vault,
             disk,

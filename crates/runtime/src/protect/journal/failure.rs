@@ -74,6 +74,17 @@ impl Journal {
         (self.on_failure)(id, error, &names).is_ok()
     }
 
+    /// Adds volumes that were removed while the journal failed to the record of its failure: their
+    /// removal may not be in the log.
+    pub(super) fn record_failure_of_removed(&self, names: &[String]) -> Result<(), JournalError> {
+        let (id, error) = {
+            let state = self.lock();
+            (state.log.superblock().journal, state.log.failed().unwrap_or(IoError::Io))
+        };
+        let recorded = (self.on_failure)(id, error, names);
+        recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
+    }
+
     /// Records that a device is no longer a member, and retries until that has succeeded. Only then
     /// does the journal continue on the other device.
     pub(super) fn record_loss(&self, members: &[u64]) {
@@ -117,6 +128,14 @@ impl Journal {
         };
         let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
+    }
+
+    /// The failure of the journal, if that is not recorded: its records still count, and what waits
+    /// for them waits for the record.
+    pub(crate) fn unrecorded_failure(&self) -> Option<JournalError> {
+        let state = self.lock();
+        let error = state.log.failed().filter(|_| !state.failure_recorded)?;
+        Some(JournalError::Io { name: self.name.clone(), error })
     }
 
     /// Whether the journal has failed and that is recorded: its records are void.

@@ -117,7 +117,6 @@ impl Vault {
         let decision = decide(Inputs {
             // The journal's records are checked when the volume is attached to the journal.
             journal: JournalState::None,
-            has_each_write: false,
             pool,
             vault,
             disk: evidence.identity(),
