@@ -8,7 +8,7 @@ use forebay_types::{ByteRange, VolumeId};
 pub const WRITTEN_BYTES_MAX: u64 = 4 << 20;
 /// Limit of a coalesced read and of one prefetch I/O, in bytes. A read is answered only when its
 /// last byte has arrived, and a hard disk with the next read queued loses no time between them.
-pub const READ_BYTES_MAX: u64 = 128 << 10;
+pub const READ_BYTES_MAX: u64 = 64 << 10;
 
 /// An I/O that may be coalesced with its neighbours.
 pub trait Mergeable {
@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn a_run_is_limited_in_bytes() {
         let lengths = |verb| {
-            let ios = (0..65).map(|i| Io(verb, 1, i << 16, 1 << 16)).collect();
+            let ios = (0..129).map(|i| Io(verb, 1, i << 15, 1 << 15)).collect();
             runs(ios).iter().map(Vec::len).collect::<Vec<_>>()
         };
-        assert_eq!(lengths(IoVerb::Write { fua: false }), [64, 1]);
+        assert_eq!(lengths(IoVerb::Write { fua: false }), [128, 1]);
         assert_eq!(lengths(IoVerb::Read)[..2], [2, 2]);
     }
 }
