@@ -188,6 +188,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
         if was_clean {
             self.quota.count_dirtied(now_ms);
+            let dirty_lines = self.quota.dirty_lines();
+            assert!(dirty_lines <= self.index.capacity(), "{dirty_lines} dirty lines in the pool");
             self.volume.writeback_mut().insert(key.line());
         }
     }

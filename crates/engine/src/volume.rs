@@ -249,6 +249,7 @@ impl ShardVolume {
     /// If the volume has dirty or lost sectors or operations in flight.
     fn leave(&self) -> usize {
         assert_eq!(self.dirty_lines(), 0, "{} is removed with dirty lines", self.id);
+        assert_eq!(self.writeback.frozen_lines(), 0, "{} is removed with frozen lines", self.id);
         assert_eq!(self.operations, 0, "{} is removed with operations in flight", self.id);
         assert_eq!(self.lost_sectors, 0, "{} is removed with lost sectors", self.id);
         let scheduler = self.writeback.scheduler();

@@ -189,6 +189,7 @@ impl<M: LineTable> Slots<M> {
     /// Makes a held slot the line, or copies the sectors that the line lacks from it.
     fn merge_held(&mut self, slot: Slot, dirty: u8, steps: &mut Vec<MemoryStep>) {
         let line = *self.get(slot);
+        assert!(line.has(DETACHED) && !line.has(FROZEN), "slot {slot} is not held: {line:?}");
         let Some(live) = self.find(line.key) else {
             self.restore_line(slot, line.valid & !line.filling, dirty);
             return;
@@ -213,6 +214,7 @@ impl<M: LineTable> Slots<M> {
     /// the dead process.
     fn restore_line(&mut self, slot: Slot, valid: u8, dirty: u8) {
         let key = self.get(slot).key;
+        assert!(valid | dirty != 0, "slot {slot} holds no data of {key:?}");
         self.get_mut(slot).valid = valid;
         in_order();
         self.get_mut(slot).dirty = dirty;

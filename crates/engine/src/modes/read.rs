@@ -12,7 +12,7 @@ use crate::lines::VolumeLines;
 use crate::ops::emit;
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Slot};
+use crate::{Attempt, IoVerb, LineKey, LineMeta, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
 use forebay_types::{ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE};
 
@@ -58,10 +58,13 @@ pub(crate) struct Run {
 /// Appends a segment to the last run, bridging a gap of up to `bridge_max` bytes, or starts a new
 /// run.
 pub(crate) fn push_run(runs: &mut Vec<Run>, offset: u64, segment: Segment, bridge_max: u64) {
+    let gap = runs.last().map_or(0, |run| {
+        let end = run.range.end();
+        offset.checked_sub(end).expect("the segments of an operation are in ascending order")
+    });
     if let Some(run) = runs.last_mut()
-        && offset - run.range.end() <= bridge_max
+        && gap <= bridge_max
     {
-        let gap = offset - run.range.end();
         if gap > 0 {
             run.segments.push(Segment { place: Place::Discard, len: gap as u32 });
         }
@@ -225,6 +228,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             }
         };
         let size = self.lines.volume.size_bytes();
+        assert!(key.offset() < size, "{key:?} is outside of the volume");
         let sectors = ((size - key.offset()) / SECTOR_BYTES).min(u64::from(SECTORS_PER_LINE));
         let line = self.lines.index.get(slot);
         // The disk does not have the newest data of lost sectors.
@@ -275,8 +279,14 @@ impl<'a, M: LineTable> Reader<'a, M> {
         let mut runs = Vec::new();
         for line in line_parts(part.volume, part.range) {
             let found = self.lines.index.find(line.key);
-            let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
-            for (first, count, in_pool) in pieces(line.mask, valid) {
+            let meta = found.map_or(LineMeta::FREE, |slot| *self.lines.index.get(slot));
+            let missing = line.mask & !meta.valid;
+            if missing != 0 {
+                assert!(missing & meta.dirty == 0, "the disk has not the newest data of {meta:?}");
+                let busy = self.lines.ops.busy(line.key).map(|(_, kind)| kind);
+                assert!(matches!(busy, None | Some(OpKind::Fill)), "{meta:?} is in a {busy:?}");
+            }
+            for (first, count, in_pool) in pieces(line.mask, meta.valid) {
                 let offset = first * SECTOR_BYTES as u32;
                 let at = line.key.offset() + u64::from(offset);
                 let place = match found {

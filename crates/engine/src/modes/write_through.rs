@@ -75,6 +75,9 @@ impl<M: LineTable> Writer<'_, M> {
         out: &mut Outbox,
     ) -> Option<Slot> {
         let meta = *self.lines.index.get(slot);
+        let is_destaged = meta.destageable() & self.scratch.lines[at].0.mask == 0
+            || self.lines.planted.is(PlantedBug::SkipDestageUnderWrite);
+        assert!(is_destaged, "dirty sectors are forgotten: {meta:?}");
         if meta.dirty == 0 {
             self.lines.index.drop_line(slot);
             self.lines.index.unpin(slot);
@@ -163,8 +166,12 @@ impl<M: LineTable> Writer<'_, M> {
             let place = match slot.filter(|_| line.mask != 0) {
                 None => Place::Private { offset: payload_offset },
                 Some(slot) => {
+                    let meta = self.lines.index.get(slot);
+                    let is_destaged = meta.destageable() & line.mask == 0
+                        || self.lines.planted.is(PlantedBug::SkipDestageUnderWrite);
+                    assert!(is_destaged, "a write to the disk over dirty sectors of {meta:?}");
                     if !self.lines.planted.is(PlantedBug::KeepValidInWriteThrough) {
-                        let valid = self.lines.index.get(slot).valid & !line.mask;
+                        let valid = meta.valid & !line.mask;
                         self.lines.set_valid(slot, valid, out);
                     }
                     let (offset, len) = (line.offset, line.len);

@@ -42,7 +42,12 @@ impl<'a, M: LineTable> Completion<'a, M> {
         match op.kind {
             OpKind::Fill => {
                 state.counters_mut().fill_errors += u64::from(!ok);
-                self.for_each_slot(&op, |this, line| this.finish_fill(line, ok, out));
+                self.for_each_slot(&op, |this, line| {
+                    let there = this.lines.index.get(line.slot);
+                    let is_missing = (there.valid | there.dirty) & line.mask == 0;
+                    assert!(is_missing, "{line:?} was filled over the data of {there:?}");
+                    this.finish_fill(line, ok, out);
+                });
             }
             OpKind::WriteThrough => {
                 state.counters_mut().write_errors += u64::from(!ok);

@@ -132,6 +132,8 @@ impl Ops {
     /// Starts an operation; its lines become busy.
     pub(crate) fn start(&mut self, op: Op) -> IoId {
         assert!(op.ios_pending > 0, "an operation needs an I/O to complete");
+        let is_of_volume = |line: &OpLine| line.key.volume() == op.volume;
+        assert!(op.lines.iter().all(is_of_volume), "{op:?} has lines of another volume");
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
@@ -270,14 +272,13 @@ pub(crate) fn emit(
     part: Option<PartId>,
     runs: impl IntoIterator<Item = Run>,
 ) {
-    out.ios.extend(runs.into_iter().map(|run| IoAction {
-        id,
-        verb,
-        volume,
-        range: run.range,
-        segments: run.segments,
-        part,
-        seals: run.seals,
+    out.ios.extend(runs.into_iter().map(|run| {
+        let len = run.segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>();
+        let is_erase = matches!(verb, IoVerb::Discard | IoVerb::Zero { .. });
+        let expected = if is_erase { 0 } else { run.range.len };
+        assert_eq!(len, expected, "bytes in the segments of a {verb:?} of {}", run.range);
+        let (range, segments, seals) = (run.range, run.segments, run.seals);
+        IoAction { id, verb, volume, range, segments, part, seals }
     }));
 }
 

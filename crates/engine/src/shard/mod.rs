@@ -98,6 +98,7 @@ impl<M: LineTable> Shard<M> {
         let throttled = self.volumes.remove(volume);
         self.quota.count_admitted(throttled);
         self.drop_clean(volume, 0, Slot::MAX);
+        assert_eq!(self.index.resident_lines(volume), 0, "lines of {volume}, which is removed");
     }
 
     /// Whether the volume is served.

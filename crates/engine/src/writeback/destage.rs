@@ -376,7 +376,8 @@ impl<M: LineTable> Destager<'_, M> {
         let Span { lines, runs, is_wide, .. } = span;
         for line in &lines {
             let there = self.lines.index.get(line.slot);
-            assert!(there.key == line.key && line.mask & !there.dirty == 0, "{line:?}: {there:?}");
+            let has_data = line.mask & !there.destageable() == 0;
+            assert!(there.key == line.key && has_data, "{line:?} is destaged from {there:?}");
             self.lines.index.pin(line.slot);
         }
         let op = Op { is_wide, ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len()) };
@@ -417,6 +418,9 @@ impl<M: LineTable> Destager<'_, M> {
         let mut next = Some((key, slot));
         while let Some((key, slot)) = next {
             let mask = self.lines.index.get(slot).destageable();
+            let epochs = self.lines.volume.writeback().epochs.as_ref();
+            let is_due = epochs.is_some_and(|epochs| epochs.is_waiting_for(slot));
+            assert!(is_due && mask != 0, "{key:?} in slot {slot} is not due in its epoch");
             self.planner().push_sectors(key, slot, mask, &mut runs);
             lines.push(OpLine::new(key, slot, mask));
             let joins = |after: LineKey, slot: Slot| {

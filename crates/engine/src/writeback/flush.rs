@@ -44,8 +44,8 @@ impl Flushes {
         if self.is_running() || self.next.is_empty() {
             return false;
         }
+        assert!(self.error.is_none(), "an error of flushes that were answered");
         std::mem::swap(&mut self.running, &mut self.next);
-        self.error = None;
         true
     }
 

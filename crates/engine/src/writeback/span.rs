@@ -103,7 +103,9 @@ impl<'a, M: LineTable> Planner<'a, M> {
         for at in 0..count {
             let key = first.plus(at);
             let slot = self.index.find(key).expect("the lines of a span are in the pool");
-            let mask = self.index.get(slot).destageable();
+            let line = self.index.get(slot);
+            let mask = line.destageable();
+            assert!(!is_stripe || line.valid == 0xff, "a hole in a whole stripe: {line:?}");
             self.push_sectors(key, slot, if is_stripe { 0xff } else { mask }, &mut piece);
             lines.push(OpLine::new(key, slot, mask));
             if (at + 1).is_multiple_of(LINES_PER_REGION) || at + 1 == count {

@@ -119,6 +119,7 @@ impl TokenBucket {
         let passed_ms = now_ms.saturating_sub(self.filled_ms).min(DEBT_MAX_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
         let (left, all) = distance;
+        assert!(left <= all, "{left} lines left of {all}");
         let beside_reads = match left * 16 <= all {
             true => u64::MAX,
             // The rate rises with the third power of the nearness: 8 times at half the distance,
