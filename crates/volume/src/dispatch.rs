@@ -4,47 +4,21 @@
 //! parts; parts are retried when the shard says so, and the last part to finish answers the
 //! request. The outbox is drained after each call to a shard.
 
+mod flush;
 mod in_order;
+mod parts;
+mod prefetch;
 mod stable;
 mod write_back;
 
 use crate::blocks::whole_blocks;
 use crate::erase::erase_kind;
-use crate::host::{Admission, Host, Payload, Reply, ReplySegment};
+use crate::host::{Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
-use crate::merge::READ_BYTES_MAX;
-use crate::split::split_at;
-use crate::{JobId, Plan, Request, RequestKind, shard_of, staged_pieces};
-use forebay_engine::{
-    Answer, Attempt, EraseOutcome, IoId, LineHits, Outbox, Outcome, Part, Place, Protection,
-    ReadOutcome, Record, Segment, Shard, Slot, WriteOutcome, WriteTerms,
-};
+use crate::{JobId, Request, RequestKind, shard_of, staged_pieces};
+use forebay_engine::{Answer, Attempt, IoId, LineHits, Outbox, Outcome, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
-
-/// The result of one attempt at a part.
-enum Step {
-    Done(IoResult),
-    Waiting,
-    /// The part waits for all earlier epochs, and for the open one if its range is dirty.
-    Held {
-        dirty: bool,
-    },
-    Started,
-    /// The part is answered when its journal record is durable.
-    Logged,
-}
-
-impl Step {
-    const fn of(outcome: WriteOutcome) -> Self {
-        match outcome {
-            WriteOutcome::Done => Self::Done(Ok(())),
-            WriteOutcome::Failed(error) => Self::Done(Err(error)),
-            WriteOutcome::Waiting => Self::Waiting,
-            WriteOutcome::Started => Self::Started,
-            WriteOutcome::Held { dirty } => Self::Held { dirty },
-        }
-    }
-}
+use parts::{Bytes, PartRun, Step, staged_part};
 
 /// The requests of one worker.
 pub struct Dispatcher<H: Host> {
@@ -269,84 +243,6 @@ impl<H: Host> Dispatcher<H> {
         self.jobs.insert(job)
     }
 
-    fn submit_flush(&mut self, host: &mut H, token: H::Token, request: Request) {
-        let id = self.begin(host, token, request, Payload::None);
-        let part = PartName { worker: self.worker, part: 0, job: id }.pack();
-        if let (RequestKind::Flush, Some(order)) = (request.kind, host.order(request.volume)) {
-            order.cut();
-        }
-        match request.kind {
-            RequestKind::Checkpoint => return self.flush_shards(host, id),
-            RequestKind::Sync => return self.part_done(host, id, Ok(())),
-            _ => {}
-        }
-        // Whether journal or UPS have made everything answered so far durable; `None` if the volume
-        // has neither.
-        let is_durable = match host.protection(request.volume) {
-            Protection::None => None,
-            Protection::Power => Some(true),
-            Protection::Journal => host.barrier(request.volume, part).ok(),
-        };
-        if request.kind == RequestKind::Destage {
-            // If the record of a destaged write is not durable, a crash replays an older record
-            // over it.
-            self.jobs.get_mut(id).pending += u32::from(is_durable == Some(false));
-            self.flush_shards(host, id);
-            return;
-        }
-        match is_durable {
-            None => self.flush_shards(host, id),
-            Some(is_durable) => {
-                self.jobs.get_mut(id).flush = FlushStage::NotNeeded;
-                if is_durable {
-                    self.part_done(host, id, Ok(()));
-                }
-            }
-        }
-    }
-
-    /// Destages everything dirty, then flushes the disk. Ends the job's one pending "part".
-    fn flush_shards(&mut self, host: &mut H, id: JobId) {
-        let part = PartName { worker: self.worker, part: 0, job: id }.pack();
-        let job = self.jobs.get_mut(id);
-        job.flush = FlushStage::Due;
-        let volume = job.request.volume;
-        if let Some(order) = host.order(volume) {
-            return self.flush_in_order(host, id, &order);
-        }
-        self.call_all_shards(host, id, |shard, now_ms, out| shard.flush(volume, part, now_ms, out));
-    }
-
-    /// Makes a call to every shard for a job, and ends the job's one pending "part". If `call`
-    /// returns no result, the shard answers later.
-    fn call_all_shards(
-        &mut self,
-        host: &mut H,
-        id: JobId,
-        mut call: impl FnMut(&mut Shard<H::Table>, u64, &mut Outbox) -> Option<IoResult>,
-    ) {
-        self.jobs.get_mut(id).pending += host.shards() as u32;
-        for shard in 0..host.shards() {
-            let now_ms = host.now_ms();
-            let result =
-                host.call(shard, &[], &mut self.out, |shard, out| call(shard, now_ms, out));
-            self.drain_outbox(host, shard);
-            if let Some(result) = result {
-                self.part_done(host, id, result);
-            }
-        }
-        self.part_done(host, id, Ok(()));
-    }
-
-    fn submit_prefetch(&mut self, host: &mut H, token: H::Token, request: Request) {
-        for range in host.stripes(request.volume).split(request.range) {
-            self.prefetch(host, request.volume, range, None);
-        }
-        // Answered before the fills end: a prefetch is a hint, and an early read waits for the
-        // fill.
-        reply_done(host, token);
-    }
-
     /// Starts parts of an erase, up to the limit of parts in flight.
     fn continue_erase(&mut self, host: &mut H, id: JobId) {
         let shards = host.shards();
@@ -387,140 +283,6 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Attempts or retries a part of a job.
-    fn run_part(&mut self, host: &mut H, id: JobId, part: u8) {
-        let job = self.jobs.get_mut(id);
-        let request = job.request;
-        let state = &mut job.parts[usize::from(part)];
-        let PartState { range, shard, attempt, is_applied, .. } = *state;
-        let run = PartRun { range, shard, attempt, is_applied };
-        let mut segments = std::mem::take(&mut state.segments);
-        segments.clear();
-        let (memory, staged) = (job.memory.take(), std::mem::take(&mut job.staged));
-        let from = (run.range.offset - request.range.offset) as usize;
-        let payload = match (&memory, request.kind) {
-            (
-                Some(memory),
-                RequestKind::Write { .. } | RequestKind::Restore | RequestKind::Record,
-            ) => &memory.as_ref()[from..from + run.range.len as usize],
-            _ => &[],
-        };
-        let name = PartName { worker: self.worker, part, job: id };
-        let bytes = Bytes { payload, staged: staged_part(&staged, request.range, run.range) };
-        let (step, line_hits) = self.try_part(host, name, request, &run, bytes, &mut segments);
-        let job = self.jobs.get_mut(id);
-        job.memory = memory;
-        job.staged = staged;
-        job.line_hits.hits += line_hits.hits;
-        job.line_hits.misses += line_hits.misses;
-        let state = &mut job.parts[usize::from(part)];
-        state.segments = segments;
-        // Once the change is applied, the shard owns the slots of a staged payload.
-        state.is_waiting = matches!(step, Step::Waiting) && !run.is_applied;
-        self.drain_outbox(host, run.shard);
-        if let Step::Done(result) = step {
-            self.finish_part(host, name, result);
-        }
-    }
-
-    /// Attempts a part with one call to a shard. What the shard requests stays in the outbox.
-    fn try_part(
-        &mut self,
-        host: &mut H,
-        name: PartName,
-        request: Request,
-        run: &PartRun,
-        bytes: Bytes<'_>,
-        segments: &mut Vec<Segment>,
-    ) -> (Step, LineHits) {
-        let restores =
-            matches!(request.kind, RequestKind::Restore | RequestKind::RestoreZero { .. });
-        let (id, volume) = (name.pack(), request.volume);
-        let part = Part { id, volume, range: run.range, restores };
-        let attempt = run.attempt;
-        let step = match request.kind {
-            _ if run.is_applied => host.call(run.shard, &[], &mut self.out, |shard, out| {
-                Step::of(shard.destage_part(&part, attempt, out))
-            }),
-            RequestKind::Read => {
-                return host.call(run.shard, &[], &mut self.out, |shard, out| {
-                    let (outcome, line_hits) = shard.read(&part, attempt, segments, out);
-                    let step = match outcome {
-                        ReadOutcome::Ready => Step::Done(Ok(())),
-                        ReadOutcome::Waiting => Step::Waiting,
-                        ReadOutcome::Started => Step::Started,
-                        ReadOutcome::Failed(error) => Step::Done(Err(error)),
-                    };
-                    (step, line_hits)
-                });
-            }
-            RequestKind::Write { .. } | RequestKind::Record => {
-                let fua = request.kind != RequestKind::Write { fua: false };
-                let admission = host.admit(&part, fua);
-                self.try_write(host, &part, fua, admission, run, bytes)
-            }
-            RequestKind::Restore => self.try_write(host, &part, false, Admission::Free, run, bytes),
-            _ if !restores && !host.admit_erase(&part) => Step::Waiting,
-            kind => {
-                let kind = erase_kind(kind).expect("flush and prefetch have no parts");
-                let outcome = host.call(run.shard, &[], &mut self.out, |shard, out| {
-                    shard.erase(&part, kind, attempt, out)
-                });
-                match outcome {
-                    EraseOutcome::Started => Step::Started,
-                    EraseOutcome::Waiting => Step::Waiting,
-                    EraseOutcome::Held { dirty } => Step::Held { dirty },
-                }
-            }
-        };
-        let step = match step {
-            Step::Held { dirty } => self.hold_until_in_order(host, volume, id, dirty),
-            step => step,
-        };
-        (step, LineHits::default())
-    }
-
-    fn try_write(
-        &mut self,
-        host: &mut H,
-        part: &Part,
-        fua: bool,
-        admission: Admission,
-        run: &PartRun,
-        bytes: Bytes<'_>,
-    ) -> Step {
-        if admission == Admission::Wait {
-            return Step::Waiting;
-        }
-        let order = host.order(part.volume);
-        let epoch = order.as_ref().map_or(0, |order| order.epoch());
-        let through = admission == Admission::Through;
-        // Recorded under the shard's lock, so that records of overlapping writes are in order.
-        let record = match admission {
-            Admission::Logged { is_awaited: true } => Record::Answers,
-            Admission::Logged { is_awaited: false } => Record::Answered,
-            _ => Record::No,
-        };
-        let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
-        self.out.turn = host.turn();
-        let outcome =
-            host.call(run.shard, bytes.payload, &mut self.out, |shard, out| match bytes.staged {
-                [] => shard.write(part, terms, run.attempt, out),
-                staged => shard.write_staged(part, terms, run.attempt, staged, out),
-            });
-        if let (true, WriteOutcome::Done, Some(order)) = (fua, outcome, &order) {
-            // A write after this answer may depend on this one, so it belongs to a later epoch.
-            order.cut();
-        }
-        match (admission, outcome) {
-            (Admission::Logged { is_awaited: true }, WriteOutcome::Done) => return Step::Logged,
-            (Admission::Logged { is_awaited: false }, WriteOutcome::Done) => {}
-            (Admission::Logged { .. }, _) => host.withdraw(part.volume),
-            _ => {}
-        }
-        Step::of(outcome)
-    }
-
     /// Starts the I/Os and queues the answers that a call to a shard has requested.
     fn drain_outbox(&mut self, host: &mut H, shard: usize) {
         if self.out.is_empty() {
@@ -550,30 +312,6 @@ impl<H: Host> Dispatcher<H> {
                 self.read_ahead(host, key.volume(), plan.flatten());
             }
         }
-    }
-
-    fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) {
-        let plan = host.streams(volume, |streams| streams.on_miss(range));
-        self.read_ahead(host, volume, plan.flatten());
-    }
-
-    fn read_ahead(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
-        if let Some(plan) = plan {
-            let pieces = host.stripes(volume).split(plan.range);
-            for range in pieces.flat_map(|piece| split_at(piece, READ_BYTES_MAX)) {
-                self.prefetch(host, volume, range, Some(plan.mark));
-            }
-        }
-    }
-
-    fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
-        let shard = shard_of(volume, host.stripes(volume), range.offset, host.shards());
-        host.call(shard, &[], &mut self.out, |shard, out| {
-            if shard.volume(volume).mode() != forebay_types::Mode::Bypass {
-                shard.prefetch(volume, range, mark, out);
-            }
-        });
-        self.drain_outbox(host, shard);
     }
 
     /// Handles the end of an I/O started through [`Host::start_io`].
@@ -650,26 +388,6 @@ impl<H: Host> Dispatcher<H> {
         self.unstage(host, volume, range, &slots);
     }
 
-    /// Makes the data of a part durable on the disk, because the journal has failed to record it.
-    fn destage_unrecorded(&mut self, host: &mut H, name: PartName) {
-        let job = self.jobs.get_mut(name.job);
-        match job.request.kind {
-            RequestKind::Flush => return self.flush_shards(host, name.job),
-            // Its flush of the shards already covers everything that was to be recorded.
-            RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
-            _ => {}
-        }
-        job.flush = FlushStage::Due;
-        let volume = job.request.volume;
-        if let Some(order) = host.order(volume) {
-            return self.answer_in_order(host, name, &order);
-        }
-        let part = &mut job.parts[usize::from(name.part)];
-        part.is_applied = true;
-        part.attempt = Attempt::default();
-        self.run_part(host, name.job, name.part);
-    }
-
     fn finish_part(&mut self, host: &mut H, name: PartName, result: IoResult) {
         let job = self.jobs.get_mut(name.job);
         let is_erase = erase_kind(job.request.kind).is_some();
@@ -739,30 +457,6 @@ impl<H: Host> Dispatcher<H> {
             }
         }
     }
-}
-
-/// The data of a part that writes, in one of the two fields.
-#[derive(Clone, Copy)]
-struct Bytes<'a> {
-    payload: &'a [u8],
-    staged: &'a [Slot],
-}
-
-/// One attempt at a part. For the fields see [`PartState`].
-struct PartRun {
-    range: ByteRange,
-    shard: usize,
-    attempt: Attempt,
-    is_applied: bool,
-}
-
-/// The slots of a part, given the slots of its request.
-fn staged_part(staged: &[Slot], request: ByteRange, part: ByteRange) -> &[Slot] {
-    if staged.is_empty() {
-        return &[];
-    }
-    let line = |offset: u64| (offset / LINE_BYTES - request.offset / LINE_BYTES) as usize;
-    &staged[line(part.offset)..=line(part.end() - 1)]
 }
 
 fn reply_done<H: Host>(host: &mut H, token: H::Token) {

@@ -1,0 +1,98 @@
+//! Flushes, destages and checkpoints: requests that concern all shards and the disk's cache.
+
+use super::{Dispatcher, FlushStage, PartName, Payload};
+use crate::host::Host;
+use crate::{JobId, Request, RequestKind};
+use forebay_engine::{Attempt, Outbox, Protection, Shard};
+use forebay_types::IoResult;
+
+impl<H: Host> Dispatcher<H> {
+    pub(super) fn submit_flush(&mut self, host: &mut H, token: H::Token, request: Request) {
+        let id = self.begin(host, token, request, Payload::None);
+        let part = PartName { worker: self.worker, part: 0, job: id }.pack();
+        if let (RequestKind::Flush, Some(order)) = (request.kind, host.order(request.volume)) {
+            order.cut();
+        }
+        match request.kind {
+            RequestKind::Checkpoint => return self.flush_shards(host, id),
+            RequestKind::Sync => return self.part_done(host, id, Ok(())),
+            _ => {}
+        }
+        // Whether journal or UPS have made everything answered so far durable; `None` if the volume
+        // has neither.
+        let is_durable = match host.protection(request.volume) {
+            Protection::None => None,
+            Protection::Power => Some(true),
+            Protection::Journal => host.barrier(request.volume, part).ok(),
+        };
+        if request.kind == RequestKind::Destage {
+            // If the record of a destaged write is not durable, a crash replays an older record
+            // over it.
+            self.jobs.get_mut(id).pending += u32::from(is_durable == Some(false));
+            self.flush_shards(host, id);
+            return;
+        }
+        match is_durable {
+            None => self.flush_shards(host, id),
+            Some(is_durable) => {
+                self.jobs.get_mut(id).flush = FlushStage::NotNeeded;
+                if is_durable {
+                    self.part_done(host, id, Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Destages everything dirty, then flushes the disk. Ends the job's one pending "part".
+    pub(super) fn flush_shards(&mut self, host: &mut H, id: JobId) {
+        let part = PartName { worker: self.worker, part: 0, job: id }.pack();
+        let job = self.jobs.get_mut(id);
+        job.flush = FlushStage::Due;
+        let volume = job.request.volume;
+        if let Some(order) = host.order(volume) {
+            return self.flush_in_order(host, id, &order);
+        }
+        self.call_all_shards(host, id, |shard, now_ms, out| shard.flush(volume, part, now_ms, out));
+    }
+
+    /// Makes a call to every shard for a job, and ends the job's one pending "part". If `call`
+    /// returns no result, the shard answers later.
+    pub(super) fn call_all_shards(
+        &mut self,
+        host: &mut H,
+        id: JobId,
+        mut call: impl FnMut(&mut Shard<H::Table>, u64, &mut Outbox) -> Option<IoResult>,
+    ) {
+        self.jobs.get_mut(id).pending += host.shards() as u32;
+        for shard in 0..host.shards() {
+            let now_ms = host.now_ms();
+            let result =
+                host.call(shard, &[], &mut self.out, |shard, out| call(shard, now_ms, out));
+            self.drain_outbox(host, shard);
+            if let Some(result) = result {
+                self.part_done(host, id, result);
+            }
+        }
+        self.part_done(host, id, Ok(()));
+    }
+
+    /// Makes the data of a part durable on the disk, because the journal has failed to record it.
+    pub(super) fn destage_unrecorded(&mut self, host: &mut H, name: PartName) {
+        let job = self.jobs.get_mut(name.job);
+        match job.request.kind {
+            RequestKind::Flush => return self.flush_shards(host, name.job),
+            // Its flush of the shards already covers everything that was to be recorded.
+            RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
+            _ => {}
+        }
+        job.flush = FlushStage::Due;
+        let volume = job.request.volume;
+        if let Some(order) = host.order(volume) {
+            return self.answer_in_order(host, name, &order);
+        }
+        let part = &mut job.parts[usize::from(name.part)];
+        part.is_applied = true;
+        part.attempt = Attempt::default();
+        self.run_part(host, name.job, name.part);
+    }
+}

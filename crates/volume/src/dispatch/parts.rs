@@ -1,0 +1,196 @@
+//! One attempt at a part: one call to its shard.
+
+use super::{Dispatcher, PartName, PartState};
+use crate::erase::erase_kind;
+use crate::host::{Admission, Host};
+use crate::{JobId, Request, RequestKind};
+use forebay_engine::{
+    Attempt, EraseOutcome, LineHits, Part, ReadOutcome, Record, Segment, Slot, WriteOutcome,
+    WriteTerms,
+};
+use forebay_types::{ByteRange, IoResult, LINE_BYTES};
+
+/// The result of one attempt at a part.
+pub(super) enum Step {
+    Done(IoResult),
+    Waiting,
+    /// The part waits for all earlier epochs, and for the open one if its range is dirty.
+    Held {
+        dirty: bool,
+    },
+    Started,
+    /// The part is answered when its journal record is durable.
+    Logged,
+}
+
+impl Step {
+    const fn of(outcome: WriteOutcome) -> Self {
+        match outcome {
+            WriteOutcome::Done => Self::Done(Ok(())),
+            WriteOutcome::Failed(error) => Self::Done(Err(error)),
+            WriteOutcome::Waiting => Self::Waiting,
+            WriteOutcome::Started => Self::Started,
+            WriteOutcome::Held { dirty } => Self::Held { dirty },
+        }
+    }
+}
+
+/// The data of a part that writes, in one of the two fields.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes<'a> {
+    pub payload: &'a [u8],
+    pub staged: &'a [Slot],
+}
+
+/// One attempt at a part. For the fields see [`PartState`].
+pub(super) struct PartRun {
+    pub range: ByteRange,
+    pub shard: usize,
+    pub attempt: Attempt,
+    pub is_applied: bool,
+}
+
+impl<H: Host> Dispatcher<H> {
+    /// Attempts or retries a part of a job.
+    pub(super) fn run_part(&mut self, host: &mut H, id: JobId, part: u8) {
+        let job = self.jobs.get_mut(id);
+        let request = job.request;
+        let state = &mut job.parts[usize::from(part)];
+        let PartState { range, shard, attempt, is_applied, .. } = *state;
+        let run = PartRun { range, shard, attempt, is_applied };
+        let mut segments = std::mem::take(&mut state.segments);
+        segments.clear();
+        let (memory, staged) = (job.memory.take(), std::mem::take(&mut job.staged));
+        let from = (run.range.offset - request.range.offset) as usize;
+        let payload = match (&memory, request.kind) {
+            (
+                Some(memory),
+                RequestKind::Write { .. } | RequestKind::Restore | RequestKind::Record,
+            ) => &memory.as_ref()[from..from + run.range.len as usize],
+            _ => &[],
+        };
+        let name = PartName { worker: self.worker, part, job: id };
+        let bytes = Bytes { payload, staged: staged_part(&staged, request.range, run.range) };
+        let (step, line_hits) = self.try_part(host, name, request, &run, bytes, &mut segments);
+        let job = self.jobs.get_mut(id);
+        job.memory = memory;
+        job.staged = staged;
+        job.line_hits.hits += line_hits.hits;
+        job.line_hits.misses += line_hits.misses;
+        let state = &mut job.parts[usize::from(part)];
+        state.segments = segments;
+        // Once the change is applied, the shard owns the slots of a staged payload.
+        state.is_waiting = matches!(step, Step::Waiting) && !run.is_applied;
+        self.drain_outbox(host, run.shard);
+        if let Step::Done(result) = step {
+            self.finish_part(host, name, result);
+        }
+    }
+
+    /// Attempts a part with one call to a shard. What the shard requests stays in the outbox.
+    pub(super) fn try_part(
+        &mut self,
+        host: &mut H,
+        name: PartName,
+        request: Request,
+        run: &PartRun,
+        bytes: Bytes<'_>,
+        segments: &mut Vec<Segment>,
+    ) -> (Step, LineHits) {
+        let restores =
+            matches!(request.kind, RequestKind::Restore | RequestKind::RestoreZero { .. });
+        let (id, volume) = (name.pack(), request.volume);
+        let part = Part { id, volume, range: run.range, restores };
+        let attempt = run.attempt;
+        let step = match request.kind {
+            _ if run.is_applied => host.call(run.shard, &[], &mut self.out, |shard, out| {
+                Step::of(shard.destage_part(&part, attempt, out))
+            }),
+            RequestKind::Read => {
+                return host.call(run.shard, &[], &mut self.out, |shard, out| {
+                    let (outcome, line_hits) = shard.read(&part, attempt, segments, out);
+                    let step = match outcome {
+                        ReadOutcome::Ready => Step::Done(Ok(())),
+                        ReadOutcome::Waiting => Step::Waiting,
+                        ReadOutcome::Started => Step::Started,
+                        ReadOutcome::Failed(error) => Step::Done(Err(error)),
+                    };
+                    (step, line_hits)
+                });
+            }
+            RequestKind::Write { .. } | RequestKind::Record => {
+                let fua = request.kind != RequestKind::Write { fua: false };
+                let admission = host.admit(&part, fua);
+                self.try_write(host, &part, fua, admission, run, bytes)
+            }
+            RequestKind::Restore => self.try_write(host, &part, false, Admission::Free, run, bytes),
+            _ if !restores && !host.admit_erase(&part) => Step::Waiting,
+            kind => {
+                let kind = erase_kind(kind).expect("flush and prefetch have no parts");
+                let outcome = host.call(run.shard, &[], &mut self.out, |shard, out| {
+                    shard.erase(&part, kind, attempt, out)
+                });
+                match outcome {
+                    EraseOutcome::Started => Step::Started,
+                    EraseOutcome::Waiting => Step::Waiting,
+                    EraseOutcome::Held { dirty } => Step::Held { dirty },
+                }
+            }
+        };
+        let step = match step {
+            Step::Held { dirty } => self.hold_until_in_order(host, volume, id, dirty),
+            step => step,
+        };
+        (step, LineHits::default())
+    }
+
+    fn try_write(
+        &mut self,
+        host: &mut H,
+        part: &Part,
+        fua: bool,
+        admission: Admission,
+        run: &PartRun,
+        bytes: Bytes<'_>,
+    ) -> Step {
+        if admission == Admission::Wait {
+            return Step::Waiting;
+        }
+        let order = host.order(part.volume);
+        let epoch = order.as_ref().map_or(0, |order| order.epoch());
+        let through = admission == Admission::Through;
+        // Recorded under the shard's lock, so that records of overlapping writes are in order.
+        let record = match admission {
+            Admission::Logged { is_awaited: true } => Record::Answers,
+            Admission::Logged { is_awaited: false } => Record::Answered,
+            _ => Record::No,
+        };
+        let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
+        self.out.turn = host.turn();
+        let outcome =
+            host.call(run.shard, bytes.payload, &mut self.out, |shard, out| match bytes.staged {
+                [] => shard.write(part, terms, run.attempt, out),
+                staged => shard.write_staged(part, terms, run.attempt, staged, out),
+            });
+        if let (true, WriteOutcome::Done, Some(order)) = (fua, outcome, &order) {
+            // A write after this answer may depend on this one, so it belongs to a later epoch.
+            order.cut();
+        }
+        match (admission, outcome) {
+            (Admission::Logged { is_awaited: true }, WriteOutcome::Done) => return Step::Logged,
+            (Admission::Logged { is_awaited: false }, WriteOutcome::Done) => {}
+            (Admission::Logged { .. }, _) => host.withdraw(part.volume),
+            _ => {}
+        }
+        Step::of(outcome)
+    }
+}
+
+/// The slots of a part, given the slots of its request.
+pub(super) fn staged_part(staged: &[Slot], request: ByteRange, part: ByteRange) -> &[Slot] {
+    if staged.is_empty() {
+        return &[];
+    }
+    let line = |offset: u64| (offset / LINE_BYTES - request.offset / LINE_BYTES) as usize;
+    &staged[line(part.offset)..=line(part.end() - 1)]
+}

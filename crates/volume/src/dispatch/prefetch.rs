@@ -1,0 +1,43 @@
+//! Prefetch: requested by a client, or by a stream of reads.
+
+use super::{Dispatcher, reply_done};
+use crate::host::Host;
+use crate::merge::READ_BYTES_MAX;
+use crate::split::split_at;
+use crate::{Plan, Request, shard_of};
+use forebay_types::{ByteRange, Mode, VolumeId};
+
+impl<H: Host> Dispatcher<H> {
+    pub(super) fn submit_prefetch(&mut self, host: &mut H, token: H::Token, request: Request) {
+        for range in host.stripes(request.volume).split(request.range) {
+            self.prefetch(host, request.volume, range, None);
+        }
+        // Answered before the fills end: a prefetch is a hint, and an early read waits for the
+        // fill.
+        reply_done(host, token);
+    }
+
+    pub(super) fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) {
+        let plan = host.streams(volume, |streams| streams.on_miss(range));
+        self.read_ahead(host, volume, plan.flatten());
+    }
+
+    pub(super) fn read_ahead(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
+        if let Some(plan) = plan {
+            let pieces = host.stripes(volume).split(plan.range);
+            for range in pieces.flat_map(|piece| split_at(piece, READ_BYTES_MAX)) {
+                self.prefetch(host, volume, range, Some(plan.mark));
+            }
+        }
+    }
+
+    fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
+        let shard = shard_of(volume, host.stripes(volume), range.offset, host.shards());
+        host.call(shard, &[], &mut self.out, |shard, out| {
+            if shard.volume(volume).mode() != Mode::Bypass {
+                shard.prefetch(volume, range, mark, out);
+            }
+        });
+        self.drain_outbox(host, shard);
+    }
+}
