@@ -5,11 +5,11 @@
 //! flight, whether it has been written. The shipped code recovers each image: it reads and resumes
 //! the log, restores its content to empty shards through the dispatcher, and reads everything back.
 //!
-//! If there are more images than the limit, a sample is checked: nothing written, everything, each
-//! uncertain sector alone and all but each, and random images. Reading the log does not depend on
-//! the disk; therefore every content of every disk sector is checked for each image of the journal,
-//! too. Combinations of disk sectors outside the sample cannot break a guarantee either, as long as
-//! a restore treats all sectors of the disk alike.
+//! If there are more images than the limit, only as many as the limit are checked, in this order:
+//! nothing written, everything, each uncertain sector alone and all but each, random images.
+//! Reading the log does not depend on the disk; therefore every content of every disk sector is
+//! checked for each image of the journal, too. Combinations of disk sectors outside the sample
+//! cannot break a guarantee either, as long as a restore treats all sectors of the disk alike.
 //!
 //! Most orders of a workload pass through the same few crashes, and so do workloads with the same
 //! beginning. The result depends only on the possible contents of the devices and the permitted
@@ -151,7 +151,8 @@ impl<'a> Uncertain<'a> {
         Image { landed, disk }
     }
 
-    /// A sample of the images: the corners, then random ones.
+    /// A sample of `count` images: those with nothing, everything, one sector or all but one
+    /// written, then random ones.
     fn sample(&self, count: u64, dice: &mut Dice) -> Vec<Image> {
         let all = (1 << self.units.len()) - 1;
         let newest: [u8; SECTORS] = std::array::from_fn(|at| (self.disk[at].len() - 1) as u8);

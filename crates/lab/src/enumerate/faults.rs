@@ -73,8 +73,8 @@ impl Faults {
         self.counts[kind as usize]
     }
 
-    /// Whether a request of this kind may have failed because of the fault. A fault of the journal
-    /// is no reason for a request to fail.
+    /// Whether a request of this kind may have failed because of the fault, wherever and whenever
+    /// that occurred. A fault of the journal is no reason for a request to fail.
     pub(super) const fn explains(&self, kind: RequestKind) -> bool {
         let is_read = matches!(kind, RequestKind::Read);
         let is_erase = matches!(

@@ -1,7 +1,7 @@
 //! The environment of the dispatcher of an enumerated machine.
 //!
 //! It has one volume, one worker and two shards, and uses no randomness. An I/O in flight ends when
-//! the driver of the machine decides so, and has no effect before.
+//! the rig decides so, and changes nothing before.
 
 use super::faults::{FaultKind, Faults};
 use super::store::{Disk, LogDevice};
@@ -83,7 +83,7 @@ pub(super) struct Machine {
     pub flushes: Vec<FlushJob>,
     /// Answers to be delivered to the dispatcher.
     pub answers: VecDeque<Answer>,
-    /// The result of the machine's last own request.
+    /// The result of the machine's own last request, if it has been answered.
     pub ended: Option<IoResult>,
     pub violation: Option<String>,
     pub event_log: Option<Vec<String>>,

@@ -1,9 +1,9 @@
 //! Exhaustive tests of small workloads: every order of events, a crash at every moment, and every
 //! possible image.
 //!
-//! While the simulator draws a large machine and a long life from a seed, this module takes a small
-//! machine through every short life, after ACE and CrashMonkey (Mohan et al., OSDI 2018). A machine
-//! has one volume, whose workload lies on both sides of a region border, two shards and an optional
+//! The simulator draws large machines and long runs from seeds; this module runs a small machine
+//! through every short workload, after ACE and CrashMonkey (Mohan et al., OSDI 2018). A machine has
+//! one volume, whose workload lies on both sides of a region border, two shards and an optional
 //! journal. While it serves, any I/O in flight may end next, or the next operation may begin: all
 //! orders are followed, up to a limit (`walk.rs`). After each step, the shipped code recovers every
 //! image that a crash can leave, and the simulator's oracle checks it (`crash.rs`) according to the
@@ -11,6 +11,7 @@
 //!
 //! Simplifications: a sector is represented by a stamp, as in the simulator; sectors are atomic;
 //! after a crash that is part of the workload, the disk writes its cache before the next crash.
+//! Crashes begin after the first step.
 
 mod crash;
 mod faults;

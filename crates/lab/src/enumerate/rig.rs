@@ -17,7 +17,8 @@ use forebay_types::{ByteRange, Stripes};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
 
-/// Ways in which I/Os in flight end when the machine dies: not done, done, every other sector done.
+/// The number of ways in which I/Os in flight end when the machine dies: not done, done, every
+/// other sector done.
 const VARIANTS: usize = 3;
 /// The number of steps within which all requests must be answered.
 const STEPS_MAX: usize = 10_000;
@@ -241,7 +242,8 @@ impl Rig {
         }
     }
 
-    /// Kills the machine, with I/Os in flight ending in the given way, and starts it again.
+    /// Kills the machine or cuts its power, and starts it again; `variant` decides how I/Os in
+    /// flight end.
     fn crash(&mut self, crash: Crash, variant: usize) {
         let survives = |at: usize| variant == 1 || variant == 2 && at.is_multiple_of(2);
         let machine = &mut self.machine;
@@ -257,7 +259,7 @@ impl Rig {
                 content[place] = stamp;
             }
         }
-        // Until the next crash, the disk has written its cache.
+        // The disk writes its cache before the next crash.
         machine.disk = Disk::with(content);
         if let Some(journal) = &mut machine.journal
             && let Some((write, _)) = journal.writing.take()
@@ -267,7 +269,7 @@ impl Rig {
         self.start_again(crash);
     }
 
-    /// Starts the next process on the remains of the old one.
+    /// Starts the next process on the devices.
     pub(super) fn start_again(&mut self, crash: Crash) {
         self.machine.die();
         let recovered = match self.machine.journal.take() {
@@ -339,7 +341,7 @@ impl Rig {
         self.deliver_answers();
     }
 
-    /// Destages the log's data, because the log has no space for another start.
+    /// Writes the log's data to the disk directly, because the log has no space for another start.
     fn drain(&mut self, recovered: &Recovered) {
         let content = restored_content(&self.machine.disk.content(), Some(recovered));
         self.machine.disk = Disk::with(content);

@@ -183,7 +183,7 @@ fn lacks_the_last_batch(whole: &Recovered, recovered: &Recovered) -> bool {
         && whole.found.records.starts_with(&recovered.found.records)
 }
 
-/// With the loss accepted, later writes must be kept.
+/// Checks that later writes are kept once the loss has been accepted.
 fn check_resumed(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
     const NEW: u64 = stamp(0, 0, u32::MAX);
     let machine = &rig.machine;
@@ -196,8 +196,8 @@ fn check_resumed(rig: &Rig, accepted: &Recovered) -> Result<(), String> {
     }
 }
 
-/// With the loss accepted, the records of at most one batch may be missing, and all restored data
-/// must have been written by a client.
+/// Checks that a start that accepts the loss misses the records of at most one batch and restores
+/// only data that a client wrote.
 fn check_accepted(rig: &Rig, whole: &Recovered, accepted: &Recovered) -> Result<(), String> {
     for (at, stamp) in accepted.overlay().into_iter().enumerate() {
         let Some(stamp) = stamp else { continue };

@@ -1,9 +1,9 @@
 //! Fails the n-th I/O, for every n: once, and together with all that follow.
 //!
 //! A workload runs without faults first, to count its I/Os of each kind, and then once per I/O. The
-//! test plays the operator: it repeats a refused start when the device works again, and lets a
+//! test acts as the operator: it repeats a refused start when the device works again, and lets a
 //! failed journal's data reach the disk before it kills the machine, because that would be a second
-//! fault. In the end everything is healed, must be there and reach the disk, and must be there
+//! fault. At the end the fault is healed; then all data must be right, on the disk as well, and
 //! again after a kill. SQLite tests I/O errors in this way.
 
 use super::faults::{Fault, FaultKind};

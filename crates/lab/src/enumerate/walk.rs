@@ -76,8 +76,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Follows one order: `path` first, then as `choose` decides. Checks the crashes of each moment
-    /// that `look` accepts.
+    /// Follows one order: first `path`, then the choices of `choose`. Checks the crashes after each
+    /// step that `look` accepts.
     fn follow(
         &mut self,
         path: &mut Vec<Turn>,

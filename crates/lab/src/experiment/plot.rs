@@ -1,4 +1,4 @@
-//! Plots as SVG: lines and marks in a frame. The style sheet of the page has the colours.
+//! Plots as SVG: lines and marks in a frame. The colours are in the style sheet of the page.
 
 use super::report::figure;
 use forebay_types::Size;

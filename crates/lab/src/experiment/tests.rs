@@ -250,7 +250,7 @@ fn writers_faster_than_the_disk_keep_progressing() {
     assert_eq!(runs.len(), 12);
     for pair in runs.chunks_exact(2) {
         let [bare, cached] = pair else { unreachable!("they come in twos") };
-        // The elevator is shared by all shards.
+        // All shards share one elevator, so sequential writes stay sequential on the disk.
         let in_order = bare.pattern == "64 KiB in order";
         let least = match (in_order, bare.disk) {
             (true, "hard disk") => 0.9,

@@ -49,26 +49,25 @@ impl Kind {
 /// The behaviour of users.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// The pause before an operation, in nanoseconds: the mean.
+    /// The mean pause before an operation, in nanoseconds.
     pub think_ns: u64,
     /// Requests per operation.
     pub requests: u32,
-    /// The pause between two requests of an operation, in which no request waits for the disk: the
-    /// mean.
+    /// The mean pause between two requests of an operation, in nanoseconds.
     pub pace_ns: u64,
     pub kinds: &'static [Kind],
     /// The size of the shared area, in bytes; the users' places follow it.
     pub shared_bytes: u64,
     /// The size of a user's place, in bytes.
     pub place_bytes: u64,
-    /// Whether each operation has another user's place.
+    /// Whether each operation uses a new place, as if another user performed it.
     pub changes_place: bool,
 }
 
 /// The length of a measurement, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
-    /// The time until the cache has reached its usual content.
+    /// The time before the measurement, in which the cache fills.
     pub warmup_ns: u64,
     /// The time that is measured.
     pub measured_ns: u64,
@@ -194,7 +193,7 @@ impl<'a> Crowd<'a> {
             Area::Shared { offset, bytes } => offset + self.dice.below(bytes / len) * len,
             Area::Own { offset, bytes } => {
                 let inside = offset + self.dice.below(bytes / len) * len;
-                // The places of few users are as far apart as those of many.
+                // Places are spread over the disk, so that few users seek as far as many.
                 let stride = 7919 % self.places.max(1);
                 let place = self.users[user].place * stride % self.places.max(1);
                 self.work.shared_bytes + place * self.work.place_bytes + inside

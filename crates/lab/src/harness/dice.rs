@@ -26,7 +26,7 @@ impl Dice {
         low + self.below(high - low + 1)
     }
 
-    /// A number from `low` to `high`, uniform in its logarithm.
+    /// A number from `low` to `high`; the logarithm of its distance from `low` is roughly uniform.
     pub(crate) fn skewed(&mut self, low: u64, high: u64) -> u64 {
         let bits = (high - low + 1).ilog2() + 1;
         let span = 1u64 << self.below(u64::from(bits) + 1);

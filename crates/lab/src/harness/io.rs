@@ -14,7 +14,8 @@ pub(crate) struct Io {
     memory: Option<(Memory, u64)>,
     /// The content of a write's memory when it was started, or the result of a read.
     pub stamps: Vec<u64>,
-    /// The result; an I/O that fails from the start does not reach the disk.
+    /// In the simulator, an error only if the I/O must not reach the disk. In the enumeration, the
+    /// result; the first half of a failed change reaches the disk.
     pub result: IoResult,
     block_bytes: u64,
 }
@@ -91,14 +92,13 @@ impl Io {
         shards[self.shard].fill(&self.action.segments, &self.stamps, memory)
     }
 
-    /// Whether some of its memory belongs to a request and does not start at the beginning of that
-    /// memory.
+    /// Whether it belongs to a part that does not start at the beginning of its request's memory.
     pub(crate) fn has_base(&self) -> bool {
         self.memory.as_ref().is_some_and(|(_, base)| *base > 0)
     }
 
-    /// The first sector, counted from `first`, whose new content no client wrote there, and that
-    /// content.
+    /// The first sector whose new content no client wrote there, and a description of that content.
+    /// `first` is the number of the I/O's first sector.
     pub(crate) fn first_foreign(&self, first: u64, oracle: &Oracle) -> Option<(u64, String)> {
         let mut sectors = (first..).zip(&self.stamps);
         let found = sectors.find(|&(sector, &stamp)| !oracle.was_written(sector, stamp));

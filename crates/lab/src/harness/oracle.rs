@@ -20,7 +20,7 @@ pub(crate) const POISON: u64 = u64::MAX;
 pub(crate) const ZERO: u64 = 0;
 /// The end of a write in flight.
 const NEVER: u32 = u32::MAX;
-/// Candidates of a sector above which invisible ones are removed.
+/// The number of candidates at which a sector is pruned before another is added.
 const PRUNE_AT: usize = 12;
 
 /// The content of a sector after write number `version` of a volume; version 0 is the initial
@@ -53,7 +53,7 @@ pub(crate) const fn is_change(kind: RequestKind) -> bool {
     matches!(kind, RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. })
 }
 
-/// The guarantee of the acknowledgement of a write, in ascending order of strength.
+/// What the acknowledgement of a write guarantees, in ascending order of strength.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Promise {
     /// Reads see the write.
@@ -105,8 +105,9 @@ pub(crate) struct Oracle {
     flushed: u32,
     /// The same for the guarantee [`Promise::Kept`].
     kept: u32,
-    /// Whether content that a read saw, of a trim or of a failed write, survives a crash like a
-    /// write. A journal restores what was acknowledged before.
+    /// Whether a crash keeps the content that a read saw while several were possible. If not, any
+    /// of the possible contents is permitted after a crash: a journal or a vault restores the last
+    /// acknowledged write, whatever a failed later one left on the disk.
     observed_survives: bool,
 }
 
@@ -126,7 +127,7 @@ impl Promise {
     }
 }
 
-/// The extent of a crash.
+/// What is lost in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crash {
     /// The process is lost, the disk is not.
@@ -149,13 +150,14 @@ impl Oracle {
         self.issued
     }
 
-    /// Continues with the versions of another oracle, whose writes are not added to this one.
+    /// Continues the version numbers of another oracle, without its writes.
     pub(crate) const fn continue_from(&mut self, other: &Self) {
         self.issued = other.issued;
     }
 
-    /// Whether a client ever wrote this content to this sector. Zeroes are also written when
-    /// content that was lost in the pool is restored from the journal.
+    /// Whether a client may have written this content to this sector. Zeroes count if the sector
+    /// has been zeroed or trimmed, or was zero at the last start: then the journal may restore
+    /// zeroes to a sector that was lost in the pool.
     pub(crate) fn was_written(&self, sector: u64, found: u64) -> bool {
         let state = &self.sectors[sector as usize];
         let is_zeroed = || state.candidates.iter().any(|c| c.stamp == ZERO) || state.base == ZERO;
@@ -319,7 +321,8 @@ impl Oracle {
 
 impl Sector {
     /// Whether `found` is the content of a candidate that no later candidate accepted by `replaces`
-    /// has replaced. `known` says that the sector ever may have had this content.
+    /// has replaced. `known` says whether the sector may ever have had this content; that suffices
+    /// after a trim.
     fn allows(&self, found: u64, known: bool, replaces: impl Fn(&Candidate) -> bool) -> bool {
         // Newest first: it is nearly always the match.
         for (at, candidate) in self.candidates.iter().enumerate().rev() {

@@ -23,7 +23,7 @@ named! {
         ReleaseEarly = "release-early",
         /// The pins of a reply are never released.
         LeakPin = "leak-pin",
-        /// Two reads that end together exchange their data.
+        /// A read returns the data of another read in flight.
         SwapReads = "swap-reads",
         /// A write is acknowledged, but not done.
         LoseWrite = "lose-write",
@@ -81,7 +81,7 @@ named! {
         SkipRecord = "skip-record",
         /// A process that takes over a pool does not void older records of clean data.
         KeepOldRecords = "keep-old-records",
-        /// Data that a disk has refused is not recorded again, although the checkpoint counts.
+        /// Data that a disk has refused is not recorded again, although the checkpoint succeeds.
         SkipForward = "skip-forward",
         /// A fence also voids the records of data that a disk has refused.
         FenceAll = "fence-all",

@@ -163,7 +163,8 @@ impl PooledShard {
         }
     }
 
-    /// Copies the result of a read to its segments. Returns false if a segment has no memory.
+    /// Copies the result of a read to its segments. Returns false if a segment has no memory or
+    /// exceeds it.
     pub(crate) fn fill(
         &mut self,
         segments: &[Segment],

@@ -1,4 +1,4 @@
-//! Values by number; numbers are reused.
+//! Values with numbers; the number of a removed value is reused.
 
 /// Values that keep their number until they are removed.
 #[derive(Debug)]

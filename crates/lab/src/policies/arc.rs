@@ -35,8 +35,8 @@ impl Arc {
         }
     }
 
-    /// Removes `key` from the ghosts and moves the target; returns whether it was there, and
-    /// whether in `b2`.
+    /// Removes `key` from the ghosts and moves the target, unless an eviction for `key` has done
+    /// so. Returns whether it was a ghost, and whether this call found it in `b2`.
     fn recall(&mut self, key: u64) -> (bool, bool) {
         if self.recalled == Some(key) {
             return (true, false);
@@ -110,7 +110,7 @@ impl Eviction for Arc {
         let (returns, was_in_b2) = self.recall(incoming);
         let mut with_ghost = true;
         if !returns {
-            // If `t1` fills its half of the directory, its ghost does not fit.
+            // If `T1` alone has the capacity, `B1` has no space for a ghost.
             with_ghost = self.queues.len(T1) < self.capacity;
             self.trim();
         }

@@ -16,8 +16,6 @@ use forebay_policy::{Eviction, Hint, Lines, Slot};
 /// Ghosts per line of capacity.
 const GHOSTS_PER_LINE: usize = 2;
 
-/// See the module.
-///
 /// Nodes 0 to capacity less one are the slots; those above are ghosts. A node of `stack_links`
 /// may be in `S`; a node of `queue_links` in `Q` (HIR slots) or in one of the lists of ghosts.
 pub struct Lirs {

@@ -104,7 +104,8 @@ impl Client {
             }
             _ => self.position.get(),
         };
-        // Half of all requests begin at a line, like those of file systems.
+        // Half of the requests that do not continue at the position are aligned to lines, like
+        // those of file systems.
         let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
         let first = first % (size - count + 1);
         self.position.set(first + count);
@@ -121,7 +122,8 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Reserves slots for the payload of a write and fills them with garbage.
+    /// Reserves slots for the payload of a write and fills them with garbage. Returns false if
+    /// there are no slots.
     fn begin(
         world: &mut World,
         dispatcher: &mut Dispatcher<World>,

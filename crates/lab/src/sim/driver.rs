@@ -26,21 +26,20 @@ const SILENCE_US_MAX: u64 = 400_000_000;
 const EVENTS_PER_CHECK: u64 = 257;
 /// The client of the requests for the final checks.
 pub(crate) const VERIFIER: u16 = u16::MAX;
-/// The client of the requests for journal and UPS.
+/// The client of the requests of journal, UPS and recovery.
 pub(crate) const KEEPER: u16 = u16::MAX - 1;
-/// Crashes in one recovery; each restarts it.
+/// The maximum number of crashes during one recovery; each restarts it.
 const RECOVERY_DEATHS_MAX: u32 = 3;
-/// Rewrites of lost data at the end.
+/// How many times lost data is rewritten at the end.
 const HEALINGS_MAX: u32 = 4;
-/// Attempts of one restore before its faults are healed.
+/// Attempts of one restore before all faults are healed for it.
 const RESTORES_MAX: u32 = 20;
-/// Events in one attempt before its faults are healed.
+/// Events in one attempt before all faults are healed for it.
 const RESTORE_EVENTS_MAX: u64 = 30_000;
-/// The length of the verifier's reads, in bytes. It is short, so that the smallest pools are used,
-/// too.
+/// The length of the verifier's reads, in bytes. It is short, so that reads use even small pools.
 const VERIFY_BYTES: u64 = 32 << 10;
 
-/// What a volume's disk may lack after a crash, with the content.
+/// The extents that a volume's disk may lack after a crash, with their content.
 type Restorable = Vec<(Extent, Vec<u64>)>;
 
 pub(crate) struct Simulation {
@@ -134,7 +133,7 @@ impl Simulation {
                 self.world.kill.schedule(&mut self.world.run);
             }
         }
-        // After such a silence, the clients have operations left.
+        // After a long silence, operations are left; they are not submitted.
         self.operations = self.world.run.report.operations;
         self.world.kill.cancel();
         self.world.run.healed = true;
@@ -155,7 +154,8 @@ impl Simulation {
         self.world.run.report.virtual_us = self.world.run.now_us();
     }
 
-    /// Whether the process has been killed, within a call or between two events.
+    /// Kills the process if a kill between two events is due. Returns whether it has been killed,
+    /// here or within a call.
     fn is_killed(&mut self) -> bool {
         if !self.is_draining() && self.world.kill.is_due_after_event() {
             self.world.kill.kill(&self.world.shards);
@@ -223,7 +223,7 @@ impl Simulation {
     fn tick(&mut self) {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
-                // The driver's read state and pace are advice: any values must work.
+                // Read state and pace only influence writeback: any values must work.
                 let reading = self.world.run.dice.chance(500_000);
                 let pace = plan::draw_pace(&mut self.world.run.dice);
                 for volume in self.world.run.plan.volume_ids() {
@@ -246,7 +246,8 @@ impl Simulation {
         self.world.run.schedule_tick();
     }
 
-    /// Requests checkpoints, and the writeback that follows the failure of a journal.
+    /// Submits requests for checkpoints, and for the writeback that follows the failure of a
+    /// journal.
     fn maintain_journal(&mut self) {
         let World { run, requests, journal, .. } = &mut self.world;
         let mut volumes = journal.begin_checkpoint(run);
@@ -264,7 +265,7 @@ impl Simulation {
         self.world.journal.replace_failed(&self.world.run, &mut self.world.expected);
     }
 
-    /// Requests what follows from the state of the UPS.
+    /// Submits the requests that follow from the state of the UPS.
     fn maintain_power(&mut self) {
         let World { run, shards, power, requests, expected, .. } = &mut self.world;
         for (volume, kind) in power.tick(run, shards, requests, expected) {
@@ -347,7 +348,7 @@ impl Simulation {
             let mode = dice.pick(&Mode::ALL);
             self.set_mode(volume, mode);
         } else if dice.chance(plan.drop_clean) {
-            // Drops only some lines, like a server that releases the shard in between.
+            // Drops only some lines, like a server that unlocks the shard between two steps.
             let (first, count) = (dice.below(64) as u32, dice.below(128) as u32);
             for shard in &mut self.world.shards {
                 shard.shard.drop_clean(VolumeId(volume), first, count);
@@ -358,7 +359,8 @@ impl Simulation {
     fn set_mode(&mut self, volume: u16, mode: Mode) {
         let run = &self.world.run;
         let state = &mut self.world.volumes[usize::from(volume)];
-        // Otherwise a bypassed volume with lines in the pool would be rare.
+        // Only some machines drop the lines. Otherwise a bypassed volume with clean lines would be
+        // rare.
         let empties = run.plan.drop_clean != 0;
         state.set_mode(mode, run.moment(), empties);
         let is_emptied = state.is_emptied();
@@ -389,7 +391,7 @@ impl Simulation {
                 Crash::Power | Crash::Saved => {
                     disk.lose_power(run.plan.device.survive, &mut run.dice);
                 }
-                // Until the next crash, the disk has written its cache.
+                // The disk writes its cache before the next crash.
                 Crash::Process => disk.flush(),
             }
         }
@@ -417,7 +419,7 @@ impl Simulation {
         self.restart(found, to_restore);
     }
 
-    /// Starts a new process on the remains of the old one.
+    /// Starts the next process after a crash, on the disks, the journal and the vault.
     fn restart(&mut self, found: Option<Found>, mut to_restore: Vec<Restorable>) {
         let world = &mut self.world;
         world.power.restart(world.run.moment());
@@ -540,7 +542,7 @@ impl Simulation {
                 return;
             }
             if is_full {
-                // The next attempt starts after a checkpoint has had its time.
+                // Leave time for a checkpoint before the next attempt.
                 self.run_for(self.world.run.plan.tick_us);
             }
             let request = Request { volume, kind, range };
@@ -560,11 +562,12 @@ impl Simulation {
             let last_event = self.world.run.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
             while self.is_ok() && self.world.requests.restored().is_none() {
-                // A full journal waits for a disk that refuses dirty data.
+                // The journal may be full while the disk refuses the dirty data whose writeback
+                // would free space.
                 if self.world.run.report.events == last_event {
                     self.world.run.healed = true;
                     self.world.device.heal();
-                    // A stall that began before may continue.
+                    // A stall that began before the faults were healed may continue.
                     too_late_us = self.world.run.now_us() + SILENCE_US_MAX;
                 }
                 if self.world.run.now_us() > too_late_us {
@@ -605,7 +608,7 @@ impl Simulation {
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
     }
 
-    /// Rewrites lost data, which must heal it.
+    /// Rewrites lost data. After that it must no longer be lost.
     fn rewrite_lost(&mut self) {
         for volume in self.world.run.plan.volume_ids() {
             let size = self.world.run.plan.volume(volume).bytes();

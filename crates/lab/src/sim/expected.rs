@@ -1,8 +1,9 @@
 //! What the clients of the machine may expect: contents, their order on the disks, and failures.
 //!
 //! Each volume has an oracle, which knows the permitted contents of each sector, and if it is
-//! ordered, a history, which knows the permitted contents of its disk. A request may fail only
-//! because of a fault in its own range, or because sectors of that range are lost.
+//! ordered, a history, which knows the permitted contents of its disk. A read may fail only because
+//! of a fault in its own range, or because sectors of that range are lost. Other requests may also
+//! fail because of faults and losses elsewhere in the volume ([`Expected::permits_failure`]).
 
 use super::device::Device;
 use super::device::disk::sectors_of;
@@ -125,7 +126,8 @@ impl Expected {
         self.oracle(volume).flush_kept(submitted);
     }
 
-    /// Sectors of a line have lost their content.
+    /// Records that sectors of a line are lost. `with_clean` are all its damaged sectors, clean
+    /// ones included; they are exempt from the order of writes.
     pub(crate) fn lose(&mut self, run: &mut Run, key: LineKey, lost: u8, with_clean: u8) {
         let (volume, first) = (key.volume(), key.offset() / SECTOR_BYTES);
         let sectors_of = |mask: u8| (0..8).filter(move |at| mask >> at & 1 != 0);
@@ -140,7 +142,7 @@ impl Expected {
         run.report.lost_sectors += u64::from(lost.count_ones());
     }
 
-    /// Sectors have been rewritten: their losses end, except those after `submitted`.
+    /// Ends the losses of rewritten sectors, except losses after `submitted`.
     pub(crate) fn end_loss(
         &mut self,
         run: &Run,
@@ -168,7 +170,8 @@ impl Expected {
         }
     }
 
-    /// The journal has been replaced by one without the data that is lost in the pool.
+    /// Records that the journal no longer has the data that is lost in the pool, or may have only
+    /// older data.
     pub(crate) fn mark_unrecoverable(&mut self, plan: &Plan) {
         let volumes = plan.volume_ids().into_iter();
         for volume in volumes.filter(|&volume| plan.volume(volume).journal) {
@@ -259,7 +262,7 @@ impl Expected {
         }
     }
 
-    /// Checks that clients wrote what goes to the disk, each sector in its place.
+    /// Checks that clients wrote the content that goes to the disk, each sector at its own place.
     pub(crate) fn check_write(&mut self, run: &mut Run, io: &Io) {
         let (volume, first) = (io.action.volume, sectors_of(io.action.range).start);
         if let Some((sector, found)) = io.first_foreign(first, self.oracle(volume)) {
@@ -330,8 +333,9 @@ impl Expected {
         }
     }
 
-    /// Checks the losses that the tables of an adopted pool record. There may be none that was not
-    /// known. A missing one has been rewritten by a request that was not answered.
+    /// Checks the losses that the tables of an adopted pool record. Each must have been known
+    /// before. A known loss that is missing in the tables was ended by a request that was not
+    /// answered.
     pub(crate) fn reload_losses(&mut self, run: &mut Run, shards: &[PooledShard]) {
         let moment = run.next_moment();
         for volume in run.plan.volume_ids() {

@@ -4,7 +4,7 @@ use crate::harness::io::Io;
 use forebay_engine::{IoId, IoVerb};
 use forebay_types::{ByteRange, IoResult, VolumeId};
 
-/// Faults kept before those are dropped that no request in flight can refer to.
+/// The number of faults above which those older than every request in flight are dropped.
 const FAULTS_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Faults {
         });
     }
 
-    /// The operations of a process have ended with it.
+    /// Handles the end of a process, and with it of its operations.
     pub(crate) fn end_operations(&mut self) {
         self.latched.clear();
     }

@@ -4,8 +4,8 @@
 //! Bytes are flipped directly before an inspection: by the patrol, before a destage, or before a
 //! change that keeps a part of the line. Therefore the correct result of each inspection is known:
 //! damage is always detected, up to six wrong bytes of a group are corrected if there is parity,
-//! and nothing else is ever given up. Lost sectors fail until they are rewritten, and a request may
-//! fail for them only in its own range.
+//! and an undamaged line is never given up. Lost sectors fail until they are rewritten, and a read
+//! may fail for them only in its own range.
 //!
 //! Less often, one bit of the seal is flipped instead, which costs nothing if there is parity; or
 //! line and parity are both replaced, by zeroes or by those of another line, and all is lost.
@@ -26,7 +26,8 @@ use seals::{Seals, place_of};
 
 /// One in this many calls of a shard is checked for its effect on sealed lines.
 const CALLS_PER_CHECK: u64 = 16;
-/// The share of damage that is not to a few bytes of the line.
+/// The share of damage that concerns the seal, or line and parity together, instead of a few bytes
+/// of the line.
 const ELSEWHERE: Ppm = 250_000;
 /// Wrong bytes per group that parity corrects.
 const LIGHT_BYTES_MAX: u64 = 6;
@@ -77,7 +78,7 @@ pub(crate) struct Integrity {
     seals: Vec<Seals>,
     /// Calls of shards; some are checked for unverified changes.
     calls: u64,
-    /// Nothing is damaged now.
+    /// Whether no damage is injected now.
     is_spared: bool,
 }
 
@@ -104,7 +105,8 @@ impl Integrity {
         self.seals = (0..shards).map(|_| Seals::new(self.code)).collect();
     }
 
-    /// While a process recovers, nothing is damaged, because restored data is not restored again.
+    /// Suspends damage while a process recovers: data that has been restored to the pool is not
+    /// restored a second time.
     pub(crate) const fn begin_recovery(&mut self) {
         self.is_spared = true;
     }
@@ -160,7 +162,8 @@ impl Integrity {
         record_loss(run, expected, one, &found.seal, verdict);
     }
 
-    /// Damages a sealed line, its parity or its seal, with the configured probability.
+    /// Damages a sealed line, alone or together with its parity, or its seal, with the configured
+    /// probability. Parity alone is never damaged.
     fn inject_damage(
         &mut self,
         run: &mut Run,
@@ -240,7 +243,7 @@ impl Integrity {
         let damage = self.inject_damage(run, shard, one, sealed);
         let verdict = self.seals[shard].verify(run, one, sealed, damage);
         if matches!(verdict, Verdict::Lost { .. }) {
-            // Answers that still use the old slot have been checked already.
+            // Undo the damage: answers that still use the old slot have been checked already.
             self.seals[shard].restore(one, sealed, before);
         }
         if verdict != Verdict::Intact {
@@ -327,7 +330,7 @@ pub(crate) fn check_verified(
     }
 }
 
-/// Tells the clients' side which sectors of a line a shard has given up.
+/// Records the sectors of a line that the shard now counts as lost.
 fn record_loss(
     run: &mut Run,
     expected: &mut Expected,

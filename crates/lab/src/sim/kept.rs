@@ -15,7 +15,7 @@ use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
-/// Events that a start waits for space in the journal.
+/// The number of events for which a start waits for space in the journal.
 const VOID_EVENTS_MAX: u64 = 10_000;
 
 impl World {
@@ -213,7 +213,8 @@ impl Simulation {
     /// a second fault.
     fn record_dirty_again(&mut self, may_die: bool) -> bool {
         let mark = self.world.journal.mark();
-        // Data that is restored from old records from now on is not in any new record.
+        // Old records of lost data must be kept: data that is restored from them from now on is in
+        // no new record.
         let losses = &self.world.expected.losses;
         let mut whole = self.world.journaled();
         whole.retain(|&volume| !losses.any_in(volume, None));
@@ -237,9 +238,10 @@ impl Simulation {
         true
     }
 
-    /// Voids the records of the process before, because disk and journal have everything again and
-    /// a newer record may have been in its memory. If data is lost in the pool, records of lost and
-    /// dirty data are kept; `whole` are the volumes without such data.
+    /// Voids the records of the previous process: the disk and the new records have everything, and
+    /// an old record may be older than a record that was lost with the process. If data is lost in
+    /// the pool, the records of lost and dirty data are kept; `whole` lists the volumes without
+    /// lost data.
     fn void_older_records(&mut self, mark: Mark, whole: &[VolumeId]) {
         if self.world.run.strikes_always(Sabotage::KeepOldRecords) {
             return;

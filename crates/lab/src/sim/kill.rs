@@ -1,7 +1,7 @@
 //! Kills of the process, after which its pool remains.
 //!
-//! A kill may occur between any two memory steps of a call, or within a sector. Nothing that the
-//! killed process does afterwards counts.
+//! A kill may occur between any two memory steps of a call, or within a sector. The further effects
+//! of the killed process are ignored.
 
 use super::run::Run;
 use crate::harness::shard::PooledShard;
@@ -10,7 +10,8 @@ use forebay_types::SECTOR_BYTES;
 
 /// The maximum number of sectors that are copied before a scheduled kill.
 const SECTORS_MAX: u64 = 40;
-/// Events after which a kill occurs between two events if no memory step came before.
+/// The number of events after which a kill occurs between two events, if the memory steps were too
+/// short for it until then.
 const EVENTS_MAX: u64 = 100;
 
 /// The tables and the data of the shards of a killed process.

@@ -48,7 +48,7 @@ impl Losses {
         found
     }
 
-    /// A new process has an empty pool, in which nothing is lost.
+    /// Ends all losses: the pool of a new process is empty.
     pub(crate) fn end_all(&mut self) {
         self.0.iter_mut().for_each(|volume| volume.lost.clear());
     }
@@ -58,7 +58,7 @@ impl Losses {
         std::mem::take(&mut self.at_mut(volume).lost)
     }
 
-    /// Replaces the losses of a volume. Returns a new one that was not one of them before.
+    /// Replaces the losses of a volume. Returns a sector that was not lost before, if there is one.
     pub(crate) fn replace(&mut self, volume: VolumeId, lost: Lost) -> Option<u64> {
         let before = std::mem::replace(&mut self.at_mut(volume).lost, lost);
         self.of(volume).keys().find(|sector| !before.contains_key(sector)).copied()
@@ -81,7 +81,7 @@ impl Losses {
         self.0.iter().any(|volume| !volume.lost.is_empty())
     }
 
-    /// Whether no journal can restore some loss of a volume.
+    /// Whether a volume has lost sectors that no journal can restore.
     pub(crate) fn any_unrecoverable(&self, volume: VolumeId) -> bool {
         let VolumeLosses { lost, unrecoverable } = self.at(volume);
         unrecoverable.iter().any(|sector| lost.contains_key(sector))
@@ -91,7 +91,7 @@ impl Losses {
         self.at(volume).unrecoverable.contains(&sector)
     }
 
-    /// The journal of a volume no longer has what is lost in the pool.
+    /// Records that the journal of a volume no longer has the data that is lost in the pool.
     pub(crate) fn mark_unrecoverable(&mut self, volume: VolumeId) {
         let VolumeLosses { lost, unrecoverable } = self.at_mut(volume);
         unrecoverable.extend(lost.keys());

@@ -7,7 +7,7 @@
 //! (`harness/oracle.rs`). In the end all faults are healed; then every request must be answered,
 //! reads must be right, and after a flush the disks must hold everything.
 //!
-//! The limit: a sector is represented by a stamp of eight bytes, not by its 512 bytes.
+//! Limitation: a sector is represented by a stamp of eight bytes, not by its 512 bytes.
 
 mod clients;
 mod device;

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A moment that has not come, or the end of a request that failed.
 const NEVER: u32 = u32::MAX;
-/// The maximum number of changes kept; a run with more is not checked further.
+/// The maximum number of changes kept. After more, the volume is not checked until the next process
+/// starts.
 const ENTRIES_MAX: usize = 400_000;
 
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use forebay_policy::Pace;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Request, RequestKind};
 
-/// Kinds of requests, in the order of [`Plan::mix`].
+/// The number of weights in [`Plan::mix`].
 pub(crate) const KINDS: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -28,8 +28,8 @@ pub(crate) struct Plan {
     pub journal: JournalPlan,
     /// The UPS of the volumes that have one.
     pub power: PowerPlan,
-    /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and write with
-    /// read-back.
+    /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and once more write. A
+    /// tenth of all writes without FUA is read back.
     pub mix: [u32; KINDS],
     pub clients: usize,
     /// Weights of lengths: up to a line, one line, up to 64 KiB, up to 2 MiB.
@@ -146,12 +146,13 @@ impl Plan {
     }
 
     /// Whether clients of the same volume continue at a common position, like those of one program.
-    /// It draws nothing.
+    /// This draws nothing, so that older seeds keep their machines.
     pub(crate) const fn side_by_side(&self) -> bool {
         self.lines_per_shard.is_multiple_of(3)
     }
 
-    /// Turns half of these machines into ones with many small writes through to a striped disk.
+    /// Turns half of the machines in which [`Plan::side_by_side`] is true into machines with many
+    /// small writes to striped disks, and without bypassed volumes.
     fn favor_gathering(&mut self) {
         if !self.lines_per_shard.is_multiple_of(6) {
             return;
@@ -272,13 +273,14 @@ impl Plan {
         (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
     }
 
-    /// A slow journal that only flushes wait for.
+    /// Makes the journal slow and free of errors; only flushes wait for it.
     const fn slow_down_journal(&mut self) {
         let journal = &mut self.journal;
         (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
     }
 
-    /// Makes power fail between `parts` equal parts of the run, and nothing else kill the process.
+    /// Makes power fail between `parts` equal parts of the run, and removes all other crashes and
+    /// kills.
     fn fail_power(&mut self, parts: u64, operations: u64) {
         self.crashes = (1..parts).map(|at| (operations * at / parts, true)).collect();
         self.kills.clear();
@@ -362,7 +364,7 @@ fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
     config
 }
 
-/// Draws the pace of writeback for the next moment.
+/// Draws the pace of writeback until the next tick.
 pub(super) fn draw_pace(dice: &mut Dice) -> Pace {
     let mut rate = |likely| if dice.chance(likely) { u64::MAX } else { dice.below(1_000_000) };
     let (beside_reads_milli, ios_milli, bytes) = (rate(300_000), rate(800_000), rate(800_000));
@@ -404,7 +406,7 @@ fn draw_stripes(dice: &mut Dice) -> Stripes {
 }
 
 fn draw_mix(dice: &mut Dice) -> [u32; KINDS] {
-    // Read, write, FUA, flush, trim, zero, prefetch, write and read back.
+    // Read, write, FUA, flush, trim, zero, prefetch, write.
     let mut mix = [400, 400, 20, 20, 15, 15, 15, 40];
     for (kind, weight) in mix.iter_mut().enumerate() {
         match dice.below(4) {

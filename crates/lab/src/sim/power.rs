@@ -97,7 +97,8 @@ impl Power {
         run.plan.power.fails_unbridged && !self.is_open
     }
 
-    /// Whether a request submitted then cannot have been acknowledged from memory.
+    /// Whether the gate closed before this moment, so that a request submitted then cannot have
+    /// been acknowledged from memory.
     fn was_closed(&self, submitted: u32) -> bool {
         self.closed.is_some_and(|closed| submitted > closed)
     }
@@ -199,7 +200,7 @@ impl Power {
         let is_busy = volumes.iter().any(|&volume| requests.has_keeper_request(volume));
         let kind = match self.is_open {
             false if dirty_lines > 0 => RequestKind::Checkpoint,
-            // A flush that began earlier need not cover later writes.
+            // A flush that began earlier may not cover later writes, so wait for its end.
             false if is_busy || !std::mem::take(&mut self.sync_due) => return Vec::new(),
             false if run.strikes_always(Sabotage::SkipClosingSync) => {
                 volumes.iter().for_each(|&volume| expected.flush(volume, run.moment()));

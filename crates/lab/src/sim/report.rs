@@ -9,7 +9,8 @@ use std::fmt;
 pub struct SimOptions {
     /// Determines everything else.
     pub seed: u64,
-    /// Requests that the clients submit, at least 1. Those of the final checks are added.
+    /// The number of requests after which no client submits another, at least 1. Checkpoints and
+    /// the requests of recoveries count; those of the final checks are added.
     pub operations: u64,
     /// A bug to plant in the driver or the disk.
     pub sabotage: Option<Sabotage>,
@@ -54,7 +55,7 @@ macro_rules! report {
 }
 
 report! {
-    /// Requests answered or lost in a crash, including those of the checks.
+    /// Requests answered or lost in a crash, including those of checkpoints, recoveries and checks.
     operations,
     /// Requests that failed because of a fault.
     errors,
@@ -72,7 +73,7 @@ report! {
     moving_lines,
     /// Sectors dropped after these kills because they were being filled.
     torn_sectors,
-    /// Checks of the disks of ordered volumes.
+    /// Inspections of the disks of ordered volumes.
     order_checks,
     /// Changes of a volume's mode.
     mode_changes,
@@ -214,7 +215,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The command that repeats the run.
+    /// The command that repeats the run, except for a planted bug.
     pub fn command(&self) -> String {
         format!("forebay-lab sim --seed {} --operations {}", self.seed, self.operations)
     }

@@ -15,8 +15,8 @@ use forebay_engine::Place;
 use forebay_types::{IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
-/// The limit of I/Os and answers without an answer to a request. It is far above the need of the
-/// largest request; beyond it, requests only wake each other.
+/// The limit of completed I/Os without an answer to a request. The largest request needs far fewer;
+/// at the limit, requests only wake each other.
 const EVENTS_WITHOUT_ANSWER_MAX: u64 = 100_000;
 
 pub(crate) struct PendingRequest {
@@ -112,7 +112,7 @@ impl Requests {
         self.pending.len() == 0 && self.held.len() == 0 && self.staging.len() == 0
     }
 
-    /// The time without an answer until now.
+    /// The time since the last answer.
     pub(crate) const fn silence_us(&self, run: &Run) -> u64 {
         run.now_us() - self.answered_us
     }
@@ -194,7 +194,7 @@ impl Requests {
         }
     }
 
-    /// The bytes of a reply have been sent.
+    /// Handles the end of a reply: all its bytes have been sent.
     pub(crate) fn end_reply(&mut self, run: &mut Run, shards: &mut [PooledShard], at: u32) {
         let held = self.held.remove(at).expect("a reply is sent once");
         if held.current_stamps(shards) != held.stamps {
@@ -218,7 +218,7 @@ impl Requests {
         self.staging.remove(at).expect("a payload completes once")
     }
 
-    /// The process has ended. Returns the requests that will not be answered.
+    /// Handles the end of the process. Returns the requests that will not be answered.
     pub(crate) fn end_process(&mut self) -> Vec<PendingRequest> {
         self.held.drain().for_each(drop);
         self.staging.drain().for_each(drop);

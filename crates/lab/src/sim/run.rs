@@ -33,7 +33,7 @@ pub(crate) type Place = (u16, u64);
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub message: String,
-    /// What it concerns, if that is one sector.
+    /// The sector concerned, if it is a single one.
     pub place: Option<Place>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Run {
     pub plan: Plan,
     pub dice: Dice,
     pub report: SimReport,
-    /// Nothing fails any more.
+    /// Whether all faults are healed: nothing fails, stalls or is damaged any more.
     pub healed: bool,
     now_us: u64,
     /// The oracle's time: advances with each submission and each answer.
@@ -121,7 +121,7 @@ impl Run {
         event
     }
 
-    /// Moves all later events to the end of this delay.
+    /// Moves all events that are due after this delay to its end.
     pub(crate) fn cap_delays(&mut self, delay_us: u64) {
         self.queue.cap_times(self.now_us + delay_us);
     }

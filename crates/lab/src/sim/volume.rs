@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) struct Volume {
     mode: Mode,
     first_mode: Mode,
-    /// The moment up to which the volume was in write-back for certain, if it no longer is.
+    /// The moment of the last change from write-back to any mode; 0 if there was none.
     write_back_until: u32,
     /// Its lines were dropped when it became bypassed, and it still is.
     is_emptied: bool,
@@ -43,7 +43,7 @@ impl Volume {
         self.is_emptied = mode == Mode::Bypass && empties;
     }
 
-    /// Whether a write submitted at this moment cannot have met write-back.
+    /// Whether write-back cannot have applied to a write submitted at this moment.
     pub(crate) fn is_through_since(&self, submitted: u32) -> bool {
         self.mode != Mode::WriteBack && self.write_back_until < submitted
     }
@@ -58,7 +58,7 @@ impl Volume {
         self.is_emptied
     }
 
-    /// The process has ended: its clean lines may stay in the pool.
+    /// Handles the end of the process. Clean lines may be in the pool of the next one.
     pub(crate) fn end_process(&mut self) {
         self.is_emptied = false;
     }

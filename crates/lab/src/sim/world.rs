@@ -1,9 +1,9 @@
 //! The simulated machine: the environment of the dispatchers.
 //!
-//! It composes the parts of the machine, which own their state, with the shards: the device with
-//! the disks, the journal, the UPS, the integrity of the pool, the requests in flight, and what is
-//! expected of all of them. It is the [`Host`] of the dispatchers, which the driver keeps beside
-//! it. A method is here only if it concerns several parts.
+//! It combines the shards with the other parts of the machine, each of which owns its state: the
+//! device with the disks, the journal, the UPS, the integrity of the pool, the requests in flight,
+//! and the expectations. It is the [`Host`] of the dispatchers, which the driver owns. A method is
+//! here only if it concerns several parts.
 
 use super::SimOptions;
 use super::device::Device;
@@ -109,7 +109,7 @@ impl World {
         let plan = self.run.plan.volume(id);
         VolumeSetup {
             mode: self.volumes[usize::from(id.0)].mode(),
-            // One stripe, if the disk has stripes.
+            // The disk collects one stripe of writes, if it has stripes.
             elevator: Some(Elevator::new(self.run.plan.shards, plan.stripes.width())),
             gather_below: Some(plan.gather_below()),
             protection: match self.journal.has(id) {
@@ -140,8 +140,7 @@ impl World {
         }
     }
 
-    /// The end of a process, with its pool or without. Returns the requests that will not be
-    /// answered.
+    /// Ends the process, except for its shards. Returns the requests that will not be answered.
     pub(crate) fn end_process(&mut self) -> Vec<PendingRequest> {
         self.kill.cancel();
         self.collect_counters();
@@ -163,7 +162,8 @@ impl World {
         }
     }
 
-    /// A bypassed volume keeps only lines that are dirty or in use.
+    /// Checks that a bypassed volume whose lines were dropped has no lines in the pool, unless some
+    /// are dirty or operations are in progress.
     pub(crate) fn check_bypassed(&mut self) {
         for id in self.run.plan.volume_ids() {
             let is_left = |shard: &PooledShard| {
@@ -319,7 +319,8 @@ impl World {
         self.expected.end_change(&self.run, pending, result.is_ok().then_some(promise));
     }
 
-    /// Restores data that is lost in the pool from the journal, when everything is recorded.
+    /// Restores data that is lost in the pool from the journal, at some of the ticks at which
+    /// everything is recorded.
     pub(crate) fn restore_lost(&mut self) {
         let volumes = self.run.plan.volume_ids();
         let is_lost = |volume: &VolumeId| {
@@ -369,7 +370,7 @@ impl World {
     }
 }
 
-/// A request may fail only because of a fault, and then its answer has no bytes.
+/// Checks that a failed request had a fault as its reason and that its answer has no bytes.
 fn check_error(
     run: &mut Run,
     expected: &Expected,

@@ -45,7 +45,7 @@ impl Disk {
         &self.volatile
     }
 
-    /// The content after a power failure.
+    /// The content of stable storage.
     pub(crate) fn stable(&self) -> &[u64] {
         &self.stable
     }

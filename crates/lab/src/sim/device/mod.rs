@@ -30,7 +30,7 @@ struct FlushJob {
 /// The disk of each volume, and what is in flight to it.
 pub(crate) struct Device {
     disks: Vec<Disk>,
-    /// For each disk, the transfers that own blocks of it.
+    /// For each disk, the transfers that own its blocks.
     owners: Vec<BlockOwners<u32>>,
     transfers: Slab<Transfer>,
     /// I/Os of the current call, not yet sent.

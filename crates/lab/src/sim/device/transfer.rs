@@ -1,4 +1,4 @@
-//! Transfers to and from the disks: coalesced I/Os, executed like in the runtime.
+//! Transfers to and from the disks: coalesced I/Os, executed as in the runtime.
 //!
 //! A disk has blocks of 512 bytes, 4 KiB or 64 KiB. A transfer that covers a block partially is
 //! executed in the steps of a [`BlockPlan`] and starts when
@@ -9,8 +9,8 @@
 //! Checked for each transfer: no other one in flight changes the same sectors, and its memory does
 //! not change while it is in flight.
 //!
-//! The disk executes a step at its beginning, at its end, or one half at each. Units of 512 or 4096
-//! bytes are atomic, and nothing larger is.
+//! The disk executes a step at its beginning or at its end; with blocks larger than a sector, also
+//! one half at each. Units of 512 or 4096 bytes are atomic, and nothing larger is.
 
 use super::disk::sectors_of;
 use super::{Device, draw_latency};

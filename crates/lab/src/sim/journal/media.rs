@@ -62,7 +62,7 @@ impl Media {
         self.reads = 0;
     }
 
-    /// Writes those sectors to one device that `survives` is true for.
+    /// Writes the sectors for which `survives` is true to one device.
     pub(super) fn put(
         &mut self,
         write: &LogWrite<Vec<u8>>,

@@ -196,7 +196,7 @@ impl Journal {
         self.log.admit_erase(number, part.id)
     }
 
-    /// Takes back a permit.
+    /// Gives back a permit that will not be used.
     pub(crate) fn withdraw(&mut self) {
         self.log.withdraw();
     }
@@ -258,7 +258,8 @@ impl Journal {
         run.schedule(latency_us, Event::Journal);
     }
 
-    /// Power is failing: the write in flight succeeds, and the journal does not fail until then.
+    /// Power is failing: the write in flight succeeds, and the journal does not fail before the
+    /// crash. One device of a mirrored journal may.
     pub(crate) fn spare(&mut self) {
         self.is_spared = true;
         if let Some((_, results)) = &mut self.writing {

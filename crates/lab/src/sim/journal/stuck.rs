@@ -23,7 +23,8 @@ enum Stage {
     Record { next: usize },
     /// All records before this one must become durable.
     Wait { end: u64 },
-    /// Some of the data has been destaged meanwhile, and the disk must flush again.
+    /// Some of the data has been destaged meanwhile, and the disk must flush again; true if it has
+    /// been asked.
     FlushAgain { asked: bool },
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Stuck {
     number: u16,
     since: u64,
     lines: Vec<StuckLine>,
-    /// All of it is still dirty.
+    /// Whether all of it is still dirty.
     is_all: bool,
     stage: Stage,
 }
