@@ -26,7 +26,7 @@ pub struct Source {
     pub file: Option<PathBuf>,
     /// The options of the command line.
     pub options: Settings,
-    /// The state directory if neither sets one, see [`default_state`].
+    /// The state directory if neither file nor options set one, see [`default_state`].
     pub state_default: Option<PathBuf>,
 }
 
@@ -116,8 +116,8 @@ impl Config {
         })
     }
 
-    /// Reads the same file again, under the same options, as SIGHUP requests. [`crate::diff`]
-    /// compares the results.
+    /// Reads the file again and overrides it by the same options, for SIGHUP. [`crate::diff`]
+    /// compares the old and the new configuration.
     ///
     /// # Errors
     /// As [`Source::load`]; this configuration stays unchanged.

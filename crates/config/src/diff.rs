@@ -17,9 +17,9 @@ pub enum Change {
         /// The new volume.
         new: VolumeSpec,
     },
-    /// A volume has other settings. They include settings that a served volume cannot change,
-    /// because the volume may have been removed and added again with the new settings by hand: only
-    /// the server knows.
+    /// A volume has other settings. They may include settings that are fixed while a volume is
+    /// served: the operator may already have removed the volume and added it again with them, which
+    /// only the server knows.
     VolumeChanged {
         /// Its name.
         name: String,
@@ -40,7 +40,7 @@ pub enum Change {
     NeedsRestart {
         /// Its key in the file.
         setting: &'static str,
-        /// The effective value.
+        /// The value in `old`, which an earlier reload may have changed without effect.
         old: String,
         /// The new value.
         new: String,
@@ -62,7 +62,7 @@ impl fmt::Display for Change {
             }
             Self::VolumeAdded { new } => write!(f, "volume '{}' is added", new.name),
             Self::Log { new } => write!(f, "the log level is now {new}"),
-            // A password, whose values are not shown.
+            // A password: both texts are `(not shown)`.
             Self::NeedsRestart { setting, old, new } if old == new => {
                 write!(f, "{setting} stays as it is: restart forebay to change it")
             }
@@ -73,8 +73,9 @@ impl fmt::Display for Change {
     }
 }
 
-/// The changes from `old` to `new`. Removals come first, so that a disk that moves to another
-/// volume is free when that volume is added.
+/// The changes from `old` to `new`. Removals come first, so that the disk of a removed volume is
+/// free for another one. A replacement removes and adds in one step, so two volumes cannot exchange
+/// their disks.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let mut changes = volume_changes(&old.volumes, &new.volumes);
     if old.log != new.log {

@@ -77,7 +77,7 @@ pub struct ConfigError {
     remedy: Remedy,
 }
 
-/// The operating system's error. Two are equal if their texts are.
+/// The operating system's error. Equality compares the texts.
 #[derive(Clone, Debug)]
 struct Cause(Arc<io::Error>);
 

@@ -10,8 +10,8 @@
 //! mode = "write-through"
 //! ```
 //!
-//! Each value is converted to its text on the command line and parsed by the same parser, so file
-//! and options cannot drift apart. The document is not deserialized by a derive, because errors
+//! Each value is converted to its form on the command line and parsed by the same parser, so file
+//! and options accept the same values. The document is not deserialized by a derive, because errors
 //! need the position of each key and value.
 
 use crate::{
@@ -84,7 +84,7 @@ impl Document<'_> {
         Ok(settings)
     }
 
-    /// The text of a value on the command line.
+    /// A value in the form that it has on the command line.
     fn text(&self, key: &str, value: &Value<'_>) -> ConfigResult<String> {
         match value.get_ref() {
             DeValue::String(text) => Ok(text.clone().into_owned()),

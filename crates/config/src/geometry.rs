@@ -60,7 +60,7 @@ pub enum GeometrySource {
     Device,
     /// The operator's settings.
     Hand,
-    /// None.
+    /// Neither.
     #[default]
     Unknown,
 }
@@ -76,7 +76,7 @@ pub struct ResolvedGeometry {
     pub chunk_source: GeometrySource,
     /// The source of the stripe offset.
     pub offset_source: GeometrySource,
-    /// The source of the cost of seeks.
+    /// The source of [`DiskGeometry::rotational`].
     pub rotational_source: GeometrySource,
     /// Whether a whole stripe exceeds the dirty limit.
     pub is_stripe_too_large: bool,
@@ -85,8 +85,8 @@ pub struct ResolvedGeometry {
 }
 
 impl GeometrySpec {
-    /// Combines the settings with the geometry that the disk reports, `device`. At most
-    /// `stripe_bytes_max` can be dirty.
+    /// Combines the settings with the geometry that the disk reports, `device`. A stripe of more
+    /// than `stripe_bytes_max`, the dirty limit of a shard, is not used.
     pub fn resolve(&self, device: &DiskGeometry, stripe_bytes_max: u64) -> ResolvedGeometry {
         let mut found = ResolvedGeometry { geometry: *device, ..Default::default() };
         let source = |is_reported: bool| {

@@ -7,10 +7,10 @@ use crate::{
 use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
 
-/// Why a setting has a value once [`Settings::defaults`] are filled in.
+/// The message of `expect` for a setting that [`Settings::defaults`] sets.
 pub(crate) const HAS_DEFAULT: &str = "PROGRAM_SETTINGS has a default for it";
 
-/// What a source has of a setting: at most one value, or a list.
+/// The values that a source gives for a setting: at most one, or a list.
 trait Values<T> {
     fn put(&mut self, value: T);
 }
@@ -27,8 +27,8 @@ impl<T> Values<T> for Vec<T> {
     }
 }
 
-/// Defines [`Settings`] and the functions over all settings, given for each its field, its type,
-/// its key in [`PROGRAM_SETTINGS`], the parser of key and text, and the formatter.
+/// Defines [`Settings`] and the functions that visit every setting. An entry consists of field,
+/// type, key in [`PROGRAM_SETTINGS`], parser of key and text, and formatter.
 macro_rules! settings {
     ($($field:ident: $type:ty = $key:literal, $read:expr, $show:expr;)+) => {
         /// The settings of one source. A setting that the source does not set is `None` or empty.
@@ -71,8 +71,8 @@ macro_rules! settings {
                 }
             }
 
-            /// Overrides the settings of `below`. The values of a list come from one source or the
-            /// other; the volumes of both are served.
+            /// Overrides the settings of `below`. A list replaces the one in `below`, but the
+            /// volumes of both are served.
             ///
             /// # Errors
             /// Both have a volume of the same name.

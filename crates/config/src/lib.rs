@@ -4,12 +4,12 @@
 //! Settings come from command-line options and from a TOML file with the same keys, which
 //! `forebay_types` describes in two tables. Each source is parsed into [`Settings`], options
 //! override the file, and the result is checked into a [`Config`], which the daemon can rely on.
-//! Parsing is separate from checking, and both are pure: only [`Source::load`], [`read_file`],
-//! [`default_state`] and [`MemInfo::read`] access anything but their arguments.
+//! Parsing and checking are pure: only [`Source::load`], [`read_file`], [`default_state`] and
+//! [`MemInfo::read`] access anything but their arguments.
 //!
 //! Every error has a message, a remedy and, for a file, the position. [`parse_toml`] and
 //! [`parse_volume_spec`] do not panic on any text, and the `Display` of a parsed value parses to
-//! the same value.
+//! the same value, except that it leaves out a password.
 
 mod config;
 mod diff;

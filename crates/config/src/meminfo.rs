@@ -10,8 +10,7 @@ impl MemInfo {
     /// Reads the memory of this machine, limited by the control groups of this process.
     ///
     /// # Errors
-    /// `/proc/meminfo` cannot be read or parsed. A control group that cannot be read is not a
-    /// limit.
+    /// `/proc/meminfo` cannot be read or parsed. A control group that cannot be read is ignored.
     pub fn read() -> io::Result<Self> {
         Self::read_under(Path::new("/"))
     }

@@ -151,13 +151,13 @@ words! {
     }
 }
 
-/// The TLS settings. The files are read when the server starts.
+/// The TLS settings. The files are read at the start and at each reload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct TlsSettings {
     /// Whether connections are encrypted.
     pub mode: TlsMode,
     /// Whether the operator has set the mode to `off`, instead of leaving it out. Without an
-    /// explicit `off`, unencrypted listeners for other machines deserve a warning.
+    /// explicit `off`, unencrypted listeners for other machines are refused.
     pub off_stated: bool,
     /// The server's certificate chain, PEM. Present unless the mode is off.
     pub cert: Option<PathBuf>,

@@ -2,8 +2,8 @@
 //!
 //! A backing is a path or a URL, and both may contain commas and equals signs. So the settings
 //! begin at the first comma outside parentheses that is followed by a possible key and `=`. The key
-//! need not exist: a mistyped key is then reported as unknown, instead of becoming part of the
-//! backing silently. The few backings that this excludes (a path with `,size=` in it, or with an
+//! need not exist: a mistyped key is then reported as unknown, and not silently taken as part of
+//! the backing. The few backings that this excludes (a path with `,size=` in it, or with an
 //! unclosed parenthesis) can be written in the configuration file, which needs no splitting.
 //!
 //! A journal and its mirror are backings too, and end by the same rule: at the next such comma, or

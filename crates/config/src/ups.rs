@@ -8,7 +8,7 @@ use std::{collections::HashSet, fmt, path::PathBuf, str::FromStr};
 
 /// Longest specification of a UPS, in bytes.
 const UPS_BYTES_MAX: usize = 4096;
-/// Limit of UPSes.
+/// Maximum number of UPSes.
 const UPSES_MAX: usize = 16;
 /// The difference between the charge at which write-back may begin and the charge at which it ends,
 /// in percent. Otherwise a battery at the threshold would switch write-back on and off.
@@ -158,7 +158,8 @@ impl fmt::Debug for Secret {
 pub struct UpsSettings {
     /// The UPSes; empty if power is not monitored.
     pub upses: Vec<Ups>,
-    /// The expression of the UPSes that must be safe, as in `any 1 of (a, b)`. By default all.
+    /// The expression of the UPSes that must be safe, as in `any 1 of (a, b)`. By default it names
+    /// all.
     pub needed: String,
     /// User and password at the NUT servers. With a login, a server waits for Forebay before it
     /// cuts the power.
@@ -169,7 +170,7 @@ pub struct UpsSettings {
     pub charge_off_percent: u32,
     /// The charge at which write-back may begin, in percent.
     pub charge_on_percent: u32,
-    /// The settle time, in seconds: how long all must have been safe before write-back begins.
+    /// How long the needed UPSes must have been safe before write-back begins, in seconds.
     pub settle_seconds: u32,
     /// The runtime kept in reserve, in seconds.
     pub margin_seconds: u32,
@@ -225,7 +226,7 @@ impl UpsSettings {
     }
 }
 
-/// Checks that there is a UPS if there are settings for UPSes, even if they are the defaults.
+/// Refuses settings for UPSes without a UPS, even if their values are the defaults.
 pub(crate) fn check_ups_named(given: &Settings) -> ConfigResult<()> {
     let is_given = |it: &Setting| it.key.starts_with("ups-") && !given.texts(it.key).is_empty();
     if given.ups.is_empty() && PROGRAM_SETTINGS.iter().any(is_given) {

@@ -111,7 +111,7 @@ impl VolumeSpec {
     /// The result is invalid, such as write-back without protection.
     pub fn configured(&self, settings: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(settings);
-        // Without a journal, even an explicit default is an error.
+        // A setting without effect is refused even if its value is the default.
         spec.check_durability(settings.durability.is_some())
             .and_then(|()| spec.check_unsafe_supply(settings.unsafe_supply.is_some()))
             .map_err(|error| spec.about(error))?;
@@ -121,7 +121,7 @@ impl VolumeSpec {
     /// The volume with `change` applied, while it is served.
     ///
     /// # Errors
-    /// The result is invalid, or the change concerns a fixed setting: the kind of protection, the
+    /// The result is invalid, or a fixed setting gets another value: the kind of protection, the
     /// journal, its durability, the order of destaging, or the disk's geometry.
     pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(change);
@@ -274,8 +274,8 @@ pub struct VolumeChange {
     pub description: Option<Option<String>>,
 }
 
-/// Defines the functions over all settings, given for each its key, its field in [`VolumeSpec`] and
-/// [`VolumeChange`], the parser of key and text, and the formatter.
+/// Defines the functions that visit every setting. An entry consists of key, field in
+/// [`VolumeSpec`] and [`VolumeChange`], parser of key and text, and formatter.
 macro_rules! settings {
     ($($key:literal: $($field:ident).+, $read:expr, $show:expr;)+) => {
         impl VolumeSpec {
@@ -415,7 +415,7 @@ impl VolumeChange {
         *self == Self::default()
     }
 
-    /// Whether a setting is among the changes that is fixed while the volume is served. See
+    /// Whether the change includes a setting that is fixed while the volume is served. See
     /// [`VolumeSpec::with`].
     pub fn has_fixed_settings(&self) -> bool {
         self.protection.is_some_and(|new| new.has_journal() || new.has_ups())

@@ -2,7 +2,8 @@
 //!
 //! `forebay serve` is the daemon; every other command queries a daemon over its control socket or
 //! works on files. This file parses the command line and maps the outcome to an exit code: 0 for
-//! success, 1 for failure, 2 for an invalid command line or configuration.
+//! success, 1 for failure, 2 for an invalid command line or configuration. `rescue` also exits
+//! with 2 if a device is not usable, and the server with `keeper::UPGRADE_CODE` for an upgrade.
 
 mod cli;
 mod client;

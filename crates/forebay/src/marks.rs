@@ -15,7 +15,7 @@
 //! If the last line is missing or its count is wrong, the mark applies to all volumes.
 //!
 //! After a clean shutdown, a line `settled` precedes the last one: the disks have all acknowledged
-//! data, so the journal holds nothing of use, not even to a rescue.
+//! data, so the journal holds nothing that a rescue could need.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -122,7 +122,7 @@ pub(crate) fn settle(path: &Path) -> io::Result<()> {
     replace(path, &text)
 }
 
-/// Atomically and durably replaces a file: a torn record would apply to all volumes.
+/// Atomically and durably replaces a file. A torn mark or record would apply to all volumes.
 ///
 /// # Errors
 /// Fails if the directory cannot be written.

@@ -181,7 +181,7 @@ impl KeeperSignals {
 /// # Errors
 /// Fails if the server crashes repeatedly or cannot be started.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    // An upgrade starts the program found at this path by then.
+    // An upgrade starts the program that is at this path then.
     let path = std::env::current_exe().context("cannot find the path of this program")?;
     let pool = forebay_runtime::new_pool_file().context("cannot create the pool's memory file")?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -281,7 +281,7 @@ async fn supervise(
 }
 
 /// Called when the server keeps crashing. If the pool is clean, returns an error, which ends the
-/// keeper; otherwise holds the pool until the operator sends SIGHUP (try again) or SIGTERM.
+/// keeper; otherwise holds the pool until SIGHUP, which retries, or SIGTERM, which discards it.
 async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyhow::Result<()> {
     let dirty_bytes = forebay_runtime::dirty_bytes_in(pool.as_fd());
     if dirty_bytes == 0 {

@@ -66,7 +66,7 @@ impl RestartPolicy {
         Self { program: Program::Own, is_trial: false, early_exits: 0 }
     }
 
-    /// Forgets earlier early exits.
+    /// Resets the count of early exits.
     pub(super) const fn reset(&mut self) {
         self.early_exits = 0;
     }

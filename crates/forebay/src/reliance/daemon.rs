@@ -13,7 +13,8 @@ pub(crate) struct Reliances {
     /// The configured name of the open vault.
     vault: String,
     given_up: GivenUp,
-    /// Vault numbers and volumes with a journal: a volume relies on the vault if its journal fails.
+    /// The volumes with a journal, each with the number of the vault that it relies on if its
+    /// journal fails.
     journaled: Mutex<Vec<(u64, String)>>,
 }
 

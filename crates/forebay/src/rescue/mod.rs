@@ -2,8 +2,8 @@
 //!
 //! It locks the devices it opens, as the daemon does, so the two never use one at the same time.
 //! Its only change to a log is a new superblock that voids a volume's records; the devices of a
-//! mirrored journal are synchronized first. An interruption before that leaves the log's content
-//! intact, and the same command can be run again.
+//! mirrored journal are synchronized first. An interruption before the new superblock is written
+//! leaves the records valid, and the same command can be run again.
 
 mod access;
 mod apply;

@@ -34,7 +34,8 @@ pub(super) struct Held {
 }
 
 impl Source {
-    /// Opens and walks a log. Its failure mark and reliance record are read from `state_dir`.
+    /// Opens and walks a log. Its failure mark and reliance record are read from `state_dir`; if
+    /// they are not there, the log counts as current.
     pub(super) fn open(
         name: &str,
         mirror: Option<&str>,

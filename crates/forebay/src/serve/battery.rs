@@ -1,7 +1,7 @@
 //! Battery aging: compares the runtime at full charge with the first one recorded.
 //!
-//! The power controller uses the runtime that a UPS reports, so an aged battery is no danger. This
-//! record, a file in the state directory, only tells the operator in time to replace the battery.
+//! The power controller uses the runtime that a UPS reports, so an aged battery endangers no data.
+//! This record, a file in the state directory, only reports an aging battery in time to replace it.
 //! It uses readings at full charge, on mains, and at about the load of the first reading, because
 //! the runtime depends on the load.
 
@@ -16,7 +16,7 @@ const FULL_PERCENT: f64 = 99.0;
 const LOAD_TOLERANCE_PERCENT: f64 = 10.0;
 /// A battery below this share of its first runtime is aging.
 const AGED: f64 = 0.9;
-/// A battery above this share of the first runtime is a new one.
+/// A battery above this share of the first runtime counts as a new one.
 const REPLACED: f64 = 1.1;
 /// Change of the runtime, as a share, that is recorded.
 const RECORDED_CHANGE: f64 = 0.03;

@@ -9,10 +9,11 @@ use forebay_config::{Config, Listen};
 use std::path::Path;
 
 /// Checks the memory size, the certificates, and that the named disks, journals, vault and socket
-/// directories exist. Does not check that they are free, nor what they hold.
+/// directories exist. Does not check that they are free, what they hold, or the UPS settings, so
+/// the daemon may still fail to start.
 ///
 /// # Errors
-/// Returns the first fault that would keep the daemon from starting.
+/// Returns the first fault found.
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     memory_bytes(config.memory)?;
     tls::load(&config.tls)?;

@@ -342,7 +342,8 @@ pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
     identity
 }
 
-/// Returns true if a reboot clears this directory.
+/// Returns true if the directory is below one of the places that every reboot clears. Another
+/// tmpfs, such as `/tmp` on some systems, is not detected.
 pub(super) fn is_forgotten_at_boot(directory: &Path) -> bool {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))

@@ -52,7 +52,7 @@ struct State {
     volumes: Vec<VolumeSpec>,
     /// The addresses of the listeners.
     addresses: Vec<String>,
-    /// The socket files of those that are Unix sockets.
+    /// The socket files of the Unix listeners.
     sockets: Vec<SocketFile>,
 }
 
@@ -173,7 +173,8 @@ impl Daemon {
     }
 
     /// Reads the configuration again and applies the changes. A change that fails is logged, and
-    /// its volume stays as it was.
+    /// the next reload does not repeat it. Its volume stays as it was, unless the old volume of a
+    /// replacement is already removed.
     pub(super) fn reload(&self) {
         let old = self.state().config.clone();
         let new = match old.reload() {

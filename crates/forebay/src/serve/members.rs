@@ -1,9 +1,9 @@
 //! The members of a mirrored journal: a file in the state directory, named after the journal's
 //! identity, that lists the devices with every acknowledged record.
 //!
-//! The file is atomically and durably replaced before a write is acknowledged that a device lacks.
-//! A start with only one device uses it only if the file lists it, so a stale device is never used
-//! alone.
+//! The file is atomically and durably replaced before the acknowledgement of a write that one
+//! device lacks. A start with only one device uses it only if the file lists it, so a stale device
+//! is never used alone.
 
 use crate::marks;
 use forebay_runtime::{JournalId, MemberRecord};

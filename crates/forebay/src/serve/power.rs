@@ -36,7 +36,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(2);
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time before a failed dump is tried again.
 const DUMP_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How long to wait for the server of a UPS to take the notice that power may be cut.
+/// How long to wait for the server of a UPS to accept the notice that power may be cut.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The place for dirty data when the battery runs low.
@@ -137,7 +137,8 @@ impl PowerMonitor {
         self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops and joins the thread, which discards a dump. Called once all dirty data is flushed.
+    /// Stops and joins the thread, which first discards the dump. Called once all dirty data is
+    /// flushed.
     pub(super) fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -397,7 +398,7 @@ impl MonitorThread {
         if matches!(self.dump, Dump::None) {
             return true;
         }
-        // Before writes are accepted that would be newer than the dump.
+        // The dump must be gone before newer writes are accepted.
         if let Some(target) = &self.dump_target
             && let Err(error) = target.empty()
         {

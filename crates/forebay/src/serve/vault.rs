@@ -1,8 +1,8 @@
 //! The vault of the configuration: creates, opens and reports it, and runs drills.
 //!
 //! A new vault file is allocated in full before use, so that a file system that fills up later does
-//! no harm. If a dump is void but the vault cannot be emptied, a mark in the state directory voids
-//! the dump, as for a failed journal.
+//! no harm. If a void dump cannot be erased from the vault, a mark in the state directory voids it,
+//! like the mark of a failed journal.
 
 use super::journals::{identity, is_forgotten_at_boot};
 use super::power::DumpTarget;
@@ -106,7 +106,7 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
         Ok(found) if found.is_file() && found.len() > 0 => {
             let file = FileOptions::new().write(true).open(path);
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
-            // Allocates the holes of a sparse file, which a dump could not.
+            // Allocates the holes of a sparse file, which a dump could not write on a full disk.
             reserve(&file, found.len())
         }
         Err(_) if can_be_created(path) => {
@@ -123,7 +123,8 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// Returns true if the path surely does not exist, in a directory that does.
+/// Returns true if a file can be created at the path: nothing exists there, its directory exists,
+/// and it is not below `/dev`.
 fn can_be_created(path: &Path) -> bool {
     let found = std::fs::metadata(path);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -150,7 +151,7 @@ impl DumpTarget for VaultDumpTarget {
         self.0.measured_bytes_per_second()
     }
 
-    /// The report's `unflushed` is no error: the monitor flushes the disks after the dump.
+    /// The report's `unflushed` is no error: the monitor flushes the disks again after the dump.
     fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<DumpReport> {
         let report = self.0.dump(volumes, None)?;
         anyhow::ensure!(report.verified, "the dump was not read back: {report}");

@@ -31,7 +31,7 @@ fn words(command: &str) -> Vec<String> {
         }
     }
     words.extend(word);
-    // Dots stand for more of the same.
+    // `...` stands for further arguments.
     words.retain(|word| word != "...");
     words
 }
@@ -64,7 +64,7 @@ impl Program {
         Ok(())
     }
 
-    /// The command of the program in a line, which may stand behind a path.
+    /// The command of the program in a line, without a path before its name.
     pub fn command_in<'a>(&self, line: &'a str) -> Option<&'a str> {
         let (line, start) = (line.trim_start(), format!("{} ", self.name));
         let at = if line.starts_with(&start) { 0 } else { line.find(&format!("/{start}"))? + 1 };
@@ -89,7 +89,7 @@ impl Program {
                 note(block.line, &line, result);
             }
         }
-        // Sentences may mention as little as a subcommand.
+        // Code in a sentence may be only a part of a command.
         for (index, line) in text.lines().enumerate() {
             let codes = line.split('`').skip(1).step_by(2);
             for code in codes.filter(|code| code.starts_with(&format!("{} ", self.name))) {
