@@ -28,6 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Regain {
     requests: Lock<Requests>,
     /// By a volume's number in the journal: how many losses its last complete search covered.
+    /// Losses that an adopted pool contains are not counted, so zero differs from no search.
     searched_losses: Lock<BTreeMap<u16, u64>>,
 }
 
@@ -60,7 +61,7 @@ impl Regain {
 
     /// Whether the last complete search for the volume covered this many losses.
     fn has_searched(&self, number: u16, losses: u64) -> bool {
-        self.searched_losses.lock().get(&number).copied().unwrap_or(0) == losses
+        self.searched_losses.lock().get(&number) == Some(&losses)
     }
 
     fn record_search(&self, number: u16, losses: u64) {
@@ -396,6 +397,14 @@ mod tests {
         regain.record_search(3, 1);
         assert!(regain.has_searched(3, 1) && !regain.has_searched(3, 2));
         regain.forget(3);
-        assert!(!regain.has_searched(3, 1) && regain.has_searched(3, 0));
+        assert!(!regain.has_searched(3, 1));
+    }
+
+    #[test]
+    fn a_volume_without_counted_losses_is_searched_once() {
+        let regain = Regain::default();
+        assert!(!regain.has_searched(3, 0), "its lines in an adopted pool may be lost");
+        regain.record_search(3, 0);
+        assert!(regain.has_searched(3, 0));
     }
 }
