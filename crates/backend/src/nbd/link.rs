@@ -199,8 +199,6 @@ impl Link {
         if !self.emulates_fua || !is_fua_write {
             return false;
         }
-        self.answered_writes += 1;
-        request.answered_writes = self.answered_writes;
         request.is_flushing = true;
         request.early = None;
         self.to_send.push_back(cookie);
@@ -211,7 +209,7 @@ impl Link {
     /// writes.
     fn account(&mut self, cookie: u64, request: &InFlight, result: IoResult) -> IoResult {
         let Work::Io(io) = &request.work else { return result };
-        let is_flush = request.is_flushing || io.kind == IoKind::Flush;
+        let is_flush = io.kind == IoKind::Flush;
         result?;
         if is_flush && cookie < self.doubt_below {
             if self.doubt_below == u64::MAX {
@@ -229,7 +227,8 @@ impl Link {
         Ok(())
     }
 
-    /// Handles the loss of the connection: all unanswered requests are to be resent.
+    /// Handles the loss of the connection: all requests in flight are to be resent. What the server
+    /// has answered of them does not count: it may have been lost with the server's cache.
     pub(super) fn on_disconnect(&mut self, now: Instant) {
         let before = self.connection.take();
         self.down_since.get_or_insert(now);
@@ -241,10 +240,9 @@ impl Link {
         for request in self.in_flight.values_mut() {
             let deadline = request.deadline.map_or(latest, |deadline| deadline + 2 * up);
             request.deadline = Some(deadline.min(latest));
+            (request.early, request.is_flushing) = (None, false);
         }
-        let unanswered =
-            |(&cookie, request): (&u64, &InFlight)| request.early.is_none().then_some(cookie);
-        self.to_send = self.in_flight.iter().filter_map(unanswered).collect();
+        self.to_send = self.in_flight.keys().copied().collect();
     }
 
     /// Fails requests that have waited too long for a connection. With one, none does.
