@@ -163,6 +163,26 @@ fn all_flushes_that_may_cover_lost_writes_fail() {
     assert!(!link.on_connect(connection(super::ALL_FLAGS)));
 }
 
+#[test]
+fn a_flush_submitted_before_a_write_was_answered_does_not_report_its_loss() {
+    let mut link = link(super::ALL_FLAGS);
+    let before = submit(&mut link, IoKind::Flush);
+    let early = send(&mut link);
+    let write = submit(&mut link, WRITE);
+    let cookie = send(&mut link);
+    link.on_reply(cookie, Ok(())).deliver();
+    assert_eq!(write.answer(0), Some(Ok(())));
+    link.on_disconnect(Instant::now());
+    assert!(link.on_connect(connection(super::ALL_FLAGS)));
+    assert_eq!(send(&mut link), early);
+    link.on_reply(early, Ok(())).deliver();
+    assert!(before.answer(0).is_some());
+    let after = submit(&mut link, IoKind::Flush);
+    let cookie = send(&mut link);
+    link.on_reply(cookie, Ok(())).deliver();
+    assert_eq!(after.answer(0), Some(Err(IoError::Io)));
+}
+
 const FLUSH_ONLY: u16 = super::export_flag::HAS_FLAGS | super::export_flag::SEND_FLUSH;
 
 #[test]
