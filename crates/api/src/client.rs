@@ -318,6 +318,7 @@ impl Client {
                 }
                 match serde_json::from_slice(&line) {
                     Ok(Event::Progress(report)) => progress(report),
+                    Ok(Event::Running(_)) => {}
                     Ok(Event::Done(_)) => return Ok(()),
                     Ok(Event::Error(problem)) => return Err(problem.into()),
                     Err(error) => return Err(ClientError::Answer { what: error.to_string() }),

@@ -50,7 +50,8 @@ fn stream(lines: &str) -> (Result<()>, Vec<Progress>) {
 #[test]
 fn a_stream_ends_with_done_or_an_error() {
     let progress = r#"{"progress":{"dirty_bytes_left":1,"dirty_bytes_total":2}}"#;
-    let (result, seen) = stream(&format!("{progress}\n{progress}\n{{\"done\":{{}}}}\n"));
+    let (running, done) = (r#"{"running":{}}"#, r#"{"done":{}}"#);
+    let (result, seen) = stream(&format!("{running}\n{progress}\n{progress}\n{done}\n"));
     result.unwrap();
     assert_eq!(seen, [Progress { dirty_bytes_left: 1, dirty_bytes_total: 2 }; 2]);
     let (result, _) = stream(

@@ -7,10 +7,10 @@
 //!
 //! Long operations, such as stopping the server or removing or flushing a volume, take as long as
 //! the disks take. They answer with newline-delimited JSON (`application/x-ndjson`), one [`Event`]
-//! per line: progress, and as the last line `done` or `error`. So a shell script can follow the
-//! progress line by line. A stream that ends without either line was cut off, and the client
-//! reports that. A request that fails at once, for example for an unknown volume, is answered with
-//! an HTTP status instead of a stream.
+//! per line: `running` until there is progress, then `progress`, and as the last line `done` or
+//! `error`. So a shell script can follow the progress line by line. A stream that ends without
+//! either line was cut off, and the client reports that. A request that fails at once, for example
+//! for an unknown volume, is answered with an HTTP status instead of a stream.
 
 mod blocking;
 mod client;
@@ -37,7 +37,7 @@ pub use geometry::{GeometrySource, GeometryStatus};
 pub use journal::{JournalFigures, JournalState, JournalStatus, UnservedWrites};
 pub use patrol::{Damage, PatrolStatus};
 pub use power::{PowerStatus, SupplyStatus};
-pub use request::{AddVolume, Done, Event, Progress};
+pub use request::{AddVolume, Done, Event, Progress, Running};
 pub use settings::VolumeSettings;
 pub use status::{
     Counters, Latencies, LatencySummary, Memory, Mode, Status, VolumeList, VolumeState,

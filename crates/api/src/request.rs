@@ -27,6 +27,10 @@ pub struct Progress {
     pub dirty_bytes_total: u64,
 }
 
+/// A long operation that is running and has not reported any progress yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Running {}
+
 /// The successful end of a long operation, without details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Done {}
@@ -37,6 +41,8 @@ pub struct Done {}
 pub enum Event {
     /// Progress: any number of lines.
     Progress(Progress),
+    /// No progress so far: any number of lines, before those with progress.
+    Running(Running),
     /// Success: the last line.
     Done(Done),
     /// Failure: the last line.

@@ -279,6 +279,7 @@ impl Manager for FakeManager {
     }
 
     fn upgrade(&self) -> Result<(), Problem> {
+        self.wait_while_paused();
         self.lock().is_stopped = true;
         self.changed.notify_all();
         Ok(())

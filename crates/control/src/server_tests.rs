@@ -132,6 +132,19 @@ fn progress_arrives_during_the_operation() {
 }
 
 #[test]
+fn an_operation_without_progress_reports_none_while_it_runs() {
+    let daemon = Daemon::start(&["disk=/dev/sdb"]);
+    daemon.fake.pause();
+    let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+    stream.write_all(b"POST /v1/upgrade HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(|line| line.unwrap());
+    let first = lines.find(|line| line.starts_with('{'));
+    assert_eq!(first.as_deref(), Some(r#"{"running":{}}"#));
+    daemon.fake.resume();
+    assert!(lines.any(|line| line == r#"{"done":{}}"#));
+}
+
+#[test]
 fn an_operation_continues_after_its_client_has_disconnected() {
     let daemon = Daemon::start(&["disk=/dev/sdb"]);
     daemon.fake.set_dirty("disk", 4000);

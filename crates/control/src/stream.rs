@@ -9,7 +9,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use forebay_api::{Done, ErrorKind, Event, Problem, Progress};
+use forebay_api::{Done, ErrorKind, Event, Problem, Progress, Running};
 use http_body_util::channel::{Channel, Sender};
 use std::{convert::Infallible, time::Duration};
 use tokio::{
@@ -20,7 +20,7 @@ use tokio::{
 
 /// The shortest interval between lines of progress. Ten lines per second look smooth.
 const PROGRESS_MILLISECONDS_MIN: u64 = 100;
-/// The longest interval between lines of progress, which show the client that the server is alive.
+/// The longest interval between lines, which show the client that the server is alive.
 const PROGRESS_MILLISECONDS_MAX: u64 = 1000;
 
 /// Runs `operation` on its own thread and answers with its events. If it fails before any progress
@@ -41,7 +41,8 @@ where
 
 /// Converts the progress and the result of one operation into events.
 struct Follower {
-    progress: watch::Receiver<Progress>,
+    /// The latest progress; `None` before any was reported.
+    progress: watch::Receiver<Option<Progress>>,
     task: JoinHandle<Result<(), Problem>>,
     /// The result, after the operation has ended and before the event is sent.
     end: Option<Event>,
@@ -54,10 +55,10 @@ impl Follower {
     where
         F: FnOnce(ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,
     {
-        let (sender, progress) = watch::channel(Progress::default());
+        let (sender, progress) = watch::channel(None);
         let task = spawn_blocking(move || {
             operation(&|report| {
-                sender.send_replace(report);
+                sender.send_replace(Some(report));
             })
         });
         Self { progress, task, end: None, next_progress: Instant::now() }
@@ -80,14 +81,17 @@ impl Follower {
             let failed = matches!(self.end, Some(Event::Error(_)));
             // The operation has dropped the sender, so `changed` returns at once.
             if !failed && self.progress.changed().await.is_ok() {
-                return Event::Progress(*self.progress.borrow_and_update());
+                return latest(&mut self.progress);
             }
         }
         self.end.take().unwrap_or(Event::Done(Done {}))
     }
 
     /// The next progress, not before `not_before`. Repeats the last one after the longest interval.
-    async fn progress(receiver: &mut watch::Receiver<Progress>, not_before: Instant) -> Event {
+    async fn progress(
+        receiver: &mut watch::Receiver<Option<Progress>>,
+        not_before: Instant,
+    ) -> Event {
         sleep_until(not_before).await;
         let change = async {
             if receiver.changed().await.is_err() {
@@ -96,13 +100,13 @@ impl Follower {
             }
         };
         let _ = timeout(Duration::from_millis(PROGRESS_MILLISECONDS_MAX), change).await;
-        Event::Progress(*receiver.borrow_and_update())
+        latest(receiver)
     }
 
     /// Sends the events, beginning with `event`, until the last or until the client disconnects.
     async fn send_all(mut self, mut event: Event, mut sender: Sender<Bytes, Infallible>) {
         loop {
-            let is_last = !matches!(event, Event::Progress(_));
+            let is_last = matches!(event, Event::Done(_) | Event::Error(_));
             let mut line = serde_json::to_vec(&event).expect("every event is valid JSON");
             line.push(b'\n');
             if sender.send_data(line.into()).await.is_err() || is_last {
@@ -111,6 +115,12 @@ impl Follower {
             event = self.next().await;
         }
     }
+}
+
+/// The event for the latest progress.
+fn latest(receiver: &mut watch::Receiver<Option<Progress>>) -> Event {
+    let latest = *receiver.borrow_and_update();
+    latest.map_or(Event::Running(Running {}), Event::Progress)
 }
 
 fn end_event(result: Result<Result<(), Problem>, JoinError>) -> Event {

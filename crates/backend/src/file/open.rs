@@ -396,12 +396,19 @@ fn can_punch(file: &OwnedFd, size_bytes: u64) -> bool {
     rustix::fs::fallocate(file, mode, size_bytes.next_multiple_of(4096), 4096).is_ok()
 }
 
-/// Whether the file system can zero a range without writing it. A trial would allocate space, so
-/// this is a list of file systems: ext4 (and ext2 and ext3, which share its number), XFS, btrfs,
-/// F2FS.
+/// Whether the file can be zeroed without writing it. A trial would allocate space, so this is a
+/// list of file systems: XFS, btrfs, F2FS, and ext4 for files with extents. ext2 and ext3 have the
+/// number of ext4, but no extents.
 fn has_zero_range(file: &OwnedFd) -> bool {
-    const KNOWN: [i128; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010];
-    rustix::fs::fstatfs(file).is_ok_and(|fs| KNOWN.contains(&i128::from(fs.f_type)))
+    const EXT: i128 = 0xEF53;
+    const OTHERS: [i128; 3] = [0x5846_5342, 0x9123_683E, 0xF2F5_2010];
+    /// `FS_EXTENT_FL`, from the kernel's interface.
+    const EXTENTS: u32 = 0x8_0000;
+    match rustix::fs::fstatfs(file).map(|fs| i128::from(fs.f_type)) {
+        Ok(EXT) => rustix::fs::ioctl_getflags(file).is_ok_and(|flags| flags.bits() & EXTENTS != 0),
+        Ok(other) => OTHERS.contains(&other),
+        Err(_) => false,
+    }
 }
 
 /// A setting of the request queue of a block device, or of the disk of a partition.

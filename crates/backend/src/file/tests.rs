@@ -231,6 +231,26 @@ fn kernel_a_block_device_passes_the_suite() {
     }
 }
 
+/// A new file system on a loop device, unmounted on drop.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(device: &Loop, mkfs: &str, at: PathBuf) -> Self {
+        let made = Command::new(mkfs).args(["-q", &device.0]).status().unwrap();
+        assert!(made.success());
+        fs::create_dir(&at).unwrap();
+        let mounted = Command::new("mount").arg(&device.0).arg(&at).status().unwrap();
+        assert!(mounted.success());
+        Self(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        Command::new("umount").arg(&self.0).status().unwrap();
+    }
+}
+
 /// Checks that opening `path` is refused, with `other` in the message.
 fn assert_refused(path: &Path, other: &str) {
     let error = open(path).err().unwrap();
@@ -313,21 +333,36 @@ fn kernel_a_file_mounted_through_a_loop_device_is_in_use() {
     let directory = tempdir().unwrap();
     let file = make(&directory, "disk", 32 << 20);
     let device = Loop::new(&file, 512);
-    let made = Command::new("mkfs.ext4").args(["-q", &device.0]).status().unwrap();
-    assert!(made.success());
-    let at = directory.path().join("mounted");
-    fs::create_dir(&at).unwrap();
-    let mounted = Command::new("mount").arg(&device.0).arg(&at).status().unwrap();
-    assert!(mounted.success());
-    let outside = std::panic::catch_unwind(|| assert_refused(&file, &device.0));
+    let mounted = Mounted::new(&device, "mkfs.ext4", directory.path().join("mounted"));
+    assert_refused(&file, &device.0);
     // A file in that file system is on the file below it, and can be opened alone.
-    let inside = at.join("inside");
+    let inside = mounted.0.join("inside");
     File::create(&inside).unwrap().set_len(1 << 20).unwrap();
-    let opened = open(&inside).map(drop);
-    assert!(Command::new("umount").arg(&at).status().unwrap().success());
-    outside.unwrap();
-    opened.unwrap();
+    open(&inside).map(drop).unwrap();
+    drop(mounted);
     open(&file).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_a_file_without_extents_is_zeroed_by_writing_and_says_so() {
+    for (mkfs, is_fast) in [("mkfs.ext3", false), ("mkfs.ext4", true)] {
+        let directory = tempdir().unwrap();
+        let device = Loop::new(&make(&directory, "disk", 32 << 20), 512);
+        let mounted = Mounted::new(&device, mkfs, directory.path().join("mounted"));
+        let inside = mounted.0.join("inside");
+        File::create(&inside).unwrap().set_len(1 << 20).unwrap();
+        let backend = open(&inside).unwrap();
+        assert_eq!(backend.description().can_zero_fast, is_fast, "{mkfs}");
+        let (blocking, mut bytes) = (Blocking::new(&backend), AlignedBuffer::from(&[7; 8192][..]));
+        blocking.write(0, &bytes, false).unwrap();
+        // The second call knows that the first was not supported.
+        for offset in [0, 4096] {
+            blocking.zero(offset, 4096, false).unwrap();
+        }
+        blocking.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes[..], [0; 8192]);
+    }
 }
 
 #[test]

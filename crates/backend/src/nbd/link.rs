@@ -8,13 +8,11 @@
 //!   connection. When the connection ends, unanswered requests return to `to_send`, in order of
 //!   submission.
 //! - No answer is delivered under the lock, because its receiver may submit the next request.
-//!
-//! **Lost writes.** A server may keep writes in a volatile cache until a flush, and may have been
-//! restarted. If answered writes were unflushed when the connection was lost, the flushes up to and
-//! including the next answered one fail: the layers above then know that these writes must be
-//! repeated.
+//! - A flush fails if writes that it covers may have been lost with a connection: see
+//!   [`VolatileWrites`].
 
 use super::socket::Socket;
+use super::volatile::{Cover, VolatileWrites};
 use crate::{Extent, Io, IoKind};
 use forebay_nbd::client::{Opened, ReplyParser, Request};
 use forebay_nbd::proto::{command_flag, export_flag};
@@ -38,8 +36,8 @@ pub(super) struct InFlight {
     /// When it fails if there is no connection then. Set while there is no connection, and kept
     /// after a reconnect.
     deadline: Option<Instant>,
-    /// Writes answered before its submission, which a flush covers.
-    answered_writes: u64,
+    /// The writes that it covers if it is a flush.
+    cover: Cover,
     /// The answer, if it came while the request was still being sent.
     early: Option<IoResult>,
     /// Whether the write has completed, but not the flush that emulates its FUA flag.
@@ -68,12 +66,7 @@ pub(super) struct Link {
     reconnect_time: Duration,
     /// Whether FUA is emulated by a flush, because the server lacks it.
     emulates_fua: bool,
-    /// Number of answered writes that a volatile cache may have held.
-    answered_writes: u64,
-    /// How many of these a flush has covered.
-    flushed_writes: u64,
-    /// Flushes with lower cookies fail; `u64::MAX` until the first of them is answered.
-    doubt_below: u64,
+    volatile: VolatileWrites,
     /// Requests answered on the current connection.
     pub(super) served: u64,
 }
@@ -110,9 +103,7 @@ impl Link {
             next_cookie: 1,
             down_since: None,
             reconnect_time,
-            answered_writes: 0,
-            flushed_writes: 0,
-            doubt_below: 0,
+            volatile: VolatileWrites::default(),
             served: 0,
         }
     }
@@ -133,7 +124,7 @@ impl Link {
         let request = InFlight {
             work,
             deadline,
-            answered_writes: self.answered_writes,
+            cover: self.volatile.cover(),
             early: None,
             is_flushing: false,
         };
@@ -184,7 +175,7 @@ impl Link {
             return answers;
         }
         let Some(request) = self.in_flight.remove(&cookie) else { return answers };
-        let result = self.account(cookie, &request, result);
+        let result = result.and_then(|()| self.account(&request));
         if let Work::Io(io) = request.work {
             answers.0.push((io, result));
         }
@@ -199,37 +190,27 @@ impl Link {
         if !self.emulates_fua || !is_fua_write {
             return false;
         }
-        self.answered_writes += 1;
-        request.answered_writes = self.answered_writes;
         request.is_flushing = true;
         request.early = None;
         self.to_send.push_back(cookie);
         true
     }
 
-    /// Tracks volatile writes. Returns the result, or an error for a flush that may cover lost
-    /// writes.
-    fn account(&mut self, cookie: u64, request: &InFlight, result: IoResult) -> IoResult {
-        let Work::Io(io) = &request.work else { return result };
-        let is_flush = request.is_flushing || io.kind == IoKind::Flush;
-        result?;
-        if is_flush && cookie < self.doubt_below {
-            if self.doubt_below == u64::MAX {
-                // Reported once; later flushes cover later writes.
-                self.doubt_below = self.next_cookie;
-                self.flushed_writes = self.flushed_writes.max(request.answered_writes);
+    /// Tracks volatile writes. Returns the result of a request that the server has answered with
+    /// success.
+    fn account(&mut self, request: &InFlight) -> IoResult {
+        match &request.work {
+            Work::Io(io) if io.kind == IoKind::Flush => self.volatile.end_flush(request.cover),
+            Work::Io(io) if io.kind.changes_data() && io.kind != (IoKind::Write { fua: true }) => {
+                self.volatile.record_answer();
+                Ok(())
             }
-            return Err(IoError::Io);
+            _ => Ok(()),
         }
-        if is_flush {
-            self.flushed_writes = self.flushed_writes.max(request.answered_writes);
-        } else if io.kind.changes_data() && io.kind != (IoKind::Write { fua: true }) {
-            self.answered_writes += 1;
-        }
-        Ok(())
     }
 
-    /// Handles the loss of the connection: all unanswered requests are to be resent.
+    /// Handles the loss of the connection: all requests in flight are to be resent. What the server
+    /// has answered of them does not count: it may have been lost with the server's cache.
     pub(super) fn on_disconnect(&mut self, now: Instant) {
         let before = self.connection.take();
         self.down_since.get_or_insert(now);
@@ -241,10 +222,9 @@ impl Link {
         for request in self.in_flight.values_mut() {
             let deadline = request.deadline.map_or(latest, |deadline| deadline + 2 * up);
             request.deadline = Some(deadline.min(latest));
+            (request.early, request.is_flushing) = (None, false);
         }
-        let unanswered =
-            |(&cookie, request): (&u64, &InFlight)| request.early.is_none().then_some(cookie);
-        self.to_send = self.in_flight.iter().filter_map(unanswered).collect();
+        self.to_send = self.in_flight.keys().copied().collect();
     }
 
     /// Fails requests that have waited too long for a connection. With one, none does.
@@ -280,11 +260,7 @@ impl Link {
         self.connection = Some(connection);
         self.down_since = None;
         self.served = 0;
-        let in_doubt = self.answered_writes > self.flushed_writes;
-        if in_doubt {
-            self.doubt_below = u64::MAX;
-        }
-        in_doubt
+        self.volatile.on_restart()
     }
 
     /// The I/O in flight with this cookie. The parser only reports requests in flight.

@@ -13,6 +13,7 @@ mod link;
 mod socket;
 mod threads;
 mod url;
+mod volatile;
 
 #[cfg(test)]
 mod tests;

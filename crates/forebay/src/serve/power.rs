@@ -191,26 +191,32 @@ fn start_poller(
 /// The state of the dump. Writes are halted in all states but `None`.
 enum Dump {
     None,
-    /// The dump, or the emptying of the vault, failed, and is tried again at this time.
-    Failed(Instant),
+    /// The first attempt is in progress.
     InProgress,
+    /// The last attempt failed, which was logged. It is repeated at `retry_at`.
+    Failed {
+        failure: Failure,
+        retry_at: Instant,
+    },
     Complete,
 }
 
-/// Why power may not be cut after an attempt to dump.
-enum Unsafe {
+/// Why power may not be cut, or writes stay halted.
+#[derive(PartialEq, Eq)]
+enum Failure {
     /// Some dirty data is only in memory.
-    Unsaved(anyhow::Error),
+    Unsaved(String),
     /// All dirty data is in the vault, or there was none, but the disks of these volumes have not
     /// flushed their caches.
     Unflushed(Vec<String>),
+    /// The vault cannot be emptied.
+    Unemptied(String),
 }
 
-impl Unsafe {
+impl Failure {
     fn log(&self) {
         match self {
             Self::Unsaved(error) => {
-                let error = sentence(error);
                 tracing::error!(error, "dump failed, dirty data is not protected");
             }
             Self::Unflushed(volumes) => {
@@ -219,6 +225,9 @@ impl Unsafe {
                     volumes,
                     "dump complete, but disks not flushed, data in their caches is not protected"
                 );
+            }
+            Self::Unemptied(error) => {
+                tracing::error!(error, "cannot empty the vault, writes stay halted");
             }
         }
     }
@@ -339,25 +348,24 @@ impl MonitorThread {
         let reason = &decision.reason;
         match (decision.dump_now, &self.dump) {
             (false, Dump::None) | (true, Dump::Complete) => {}
-            (_, Dump::Failed(retry_at)) if Instant::now() < *retry_at => {}
+            (_, Dump::Failed { retry_at, .. }) if Instant::now() < *retry_at => {}
             (false, _) => {
                 if self.discard_dump() {
                     tracing::info!(reason, "dump discarded, accepting writes again");
                 }
             }
             (true, _) => {
-                tracing::warn!(reason, "writes halted, dumping dirty data");
+                if matches!(self.dump, Dump::None) {
+                    tracing::warn!(reason, "writes halted, dumping dirty data");
+                    self.dump = Dump::InProgress;
+                }
                 self.runtime.halt_power(true);
                 // A dump can take long; meanwhile the status says why writes fail.
-                self.dump = Dump::InProgress;
                 self.update_status(decision);
-                self.dump = match self.dump() {
-                    Ok(()) => Dump::Complete,
-                    Err(reason) => {
-                        reason.log();
-                        Dump::Failed(Instant::now() + DUMP_RETRY_DELAY)
-                    }
-                };
+                match self.dump() {
+                    Ok(()) => self.dump = Dump::Complete,
+                    Err(failure) => self.retry_later(failure),
+                }
                 self.update_status(decision);
                 if matches!(self.dump, Dump::Complete) {
                     self.release();
@@ -366,22 +374,34 @@ impl MonitorThread {
         }
     }
 
-    fn dump(&self) -> Result<(), Unsafe> {
+    /// Has a failed attempt repeated after a pause. Logs the failure, unless the attempt before
+    /// failed in the same way: a latched failure of a disk stays until the operator ends it.
+    fn retry_later(&mut self, failure: Failure) {
+        if !matches!(&self.dump, Dump::Failed { failure: before, .. } if *before == failure) {
+            failure.log();
+        }
+        self.dump = Dump::Failed { failure, retry_at: Instant::now() + DUMP_RETRY_DELAY };
+    }
+
+    fn dump(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         let volumes = self.runtime.power_volumes();
         let report = match &self.dump_target {
-            Some(target) => target.dump(&volumes).map_err(Unsafe::Unsaved)?,
+            Some(target) => {
+                let dumped = target.dump(&volumes);
+                dumped.map_err(|error| Failure::Unsaved(sentence(&error)))?
+            }
             None if self.dirty_bytes == 0 => DumpReport::default(),
             None => {
                 let dirty = Size(self.dirty_bytes);
-                let error = anyhow!("there is no vault for {dirty} of dirty data");
-                return Err(Unsafe::Unsaved(error));
+                let error = format!("there is no vault for {dirty} of dirty data");
+                return Err(Failure::Unsaved(error));
             }
         };
         // A flush that failed during the dump fails again here; one that was late gets more time.
         let unflushed = self.runtime.sync_power(SYNC_TIMEOUT);
         if !unflushed.is_empty() {
-            return Err(Unsafe::Unflushed(unflushed));
+            return Err(Failure::Unflushed(unflushed));
         }
         tracing::warn!(
             size = %Size(report.bytes),
@@ -402,9 +422,7 @@ impl MonitorThread {
         if let Some(target) = &self.dump_target
             && let Err(error) = target.empty()
         {
-            let error = sentence(&error);
-            tracing::error!(error, "cannot empty the vault, writes stay halted");
-            self.dump = Dump::Failed(Instant::now() + DUMP_RETRY_DELAY);
+            self.retry_later(Failure::Unemptied(sentence(&error)));
             return false;
         }
         self.dump = Dump::None;

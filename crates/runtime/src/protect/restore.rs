@@ -303,7 +303,9 @@ fn void_older(
         // Unless each write was recorded before it was acknowledged, the journal may hold older
         // data than the lost sectors had.
         volume.journal_is_stale.store(used.durability == Durability::Flush, Ordering::Relaxed);
-        return used.journal.void_clean(used.number, volume.id).map_err(failed);
+        used.journal.void_clean(used.number, volume.id).map_err(failed)?;
+        used.journal.regain(used.number, volume.id);
+        return Ok(());
     }
     let (sender, result) = mpsc::channel();
     let id = volume.id;

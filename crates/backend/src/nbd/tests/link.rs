@@ -164,20 +164,83 @@ fn all_flushes_that_may_cover_lost_writes_fail() {
 }
 
 #[test]
+fn a_flush_submitted_before_a_write_was_answered_does_not_report_its_loss() {
+    let mut link = link(super::ALL_FLAGS);
+    let before = submit(&mut link, IoKind::Flush);
+    let early = send(&mut link);
+    let write = submit(&mut link, WRITE);
+    let cookie = send(&mut link);
+    link.on_reply(cookie, Ok(())).deliver();
+    assert_eq!(write.answer(0), Some(Ok(())));
+    link.on_disconnect(Instant::now());
+    assert!(link.on_connect(connection(super::ALL_FLAGS)));
+    assert_eq!(send(&mut link), early);
+    link.on_reply(early, Ok(())).deliver();
+    assert!(before.answer(0).is_some());
+    let after = submit(&mut link, IoKind::Flush);
+    let cookie = send(&mut link);
+    link.on_reply(cookie, Ok(())).deliver();
+    assert_eq!(after.answer(0), Some(Err(IoError::Io)));
+}
+
+const FLUSH_ONLY: u16 = super::export_flag::HAS_FLAGS | super::export_flag::SEND_FLUSH;
+
+#[test]
 fn fua_is_emulated_by_a_flush() {
-    let flags = super::export_flag::HAS_FLAGS | super::export_flag::SEND_FLUSH;
-    let mut link = link(flags);
+    let mut link = link(FLUSH_ONLY);
     let wait = submit(&mut link, FUA_WRITE);
-    // The answer comes early, and the connection is lost before the flush is sent.
-    let (cookie, _) = link.next_to_send(&mut Vec::new()).unwrap();
+    let cookie = send(&mut link);
+    link.on_reply(cookie, Ok(())).deliver();
+    assert_eq!(wait.answer(0), None);
+    // The connection is lost before the flush: the write may be lost, too, and is repeated.
+    link.on_disconnect(Instant::now());
+    assert!(!link.on_connect(connection(FLUSH_ONLY)));
+    for is_write in [true, false] {
+        assert_eq!(wait.answer(0), None);
+        assert_eq!(link.in_flight[&cookie].payload().is_some(), is_write);
+        assert_eq!(send(&mut link), cookie);
+        link.on_reply(cookie, Ok(())).deliver();
+    }
+    assert_eq!(wait.answer(0), Some(Ok(())));
+    assert_nothing_to_send(&mut link);
+}
+
+#[test]
+fn an_emulated_fua_write_does_not_hide_the_loss_of_other_writes() {
+    let mut link = link(FLUSH_ONLY);
+    let write = submit(&mut link, WRITE);
+    let cookie = send(&mut link);
+    link.on_reply(cookie, Ok(())).deliver();
+    assert_eq!(write.answer(0), Some(Ok(())));
+    let fua_write = submit(&mut link, FUA_WRITE);
+    let cookie = send(&mut link);
     link.on_reply(cookie, Ok(())).deliver();
     link.on_disconnect(Instant::now());
+    assert!(link.on_connect(connection(FLUSH_ONLY)));
+    for _ in 0..2 {
+        assert_eq!(send(&mut link), cookie);
+        link.on_reply(cookie, Ok(())).deliver();
+    }
+    assert_eq!(fua_write.answer(0), Some(Ok(())));
+    let flush = submit(&mut link, IoKind::Flush);
+    let cookie = send(&mut link);
+    link.on_reply(cookie, Ok(())).deliver();
+    assert_eq!(flush.answer(0), Some(Err(IoError::Io)));
+}
+
+#[test]
+fn a_write_answered_early_on_a_lost_connection_is_resent() {
+    let mut link = link(super::ALL_FLAGS);
+    let wait = submit(&mut link, WRITE);
+    let (cookie, _) = link.next_to_send(&mut Vec::new()).unwrap();
+    link.on_reply(cookie, Ok(())).deliver();
+    // Without the answer, nothing is in doubt.
+    link.on_disconnect(Instant::now());
+    assert!(!link.on_connect(connection(super::ALL_FLAGS)));
     link.on_sent(cookie).deliver();
     assert_eq!(wait.answer(0), None);
-    // The written data may be lost: the flush must not succeed.
-    assert!(link.on_connect(connection(flags)));
     assert_eq!(send(&mut link), cookie);
     link.on_reply(cookie, Ok(())).deliver();
-    assert_eq!(wait.answer(0), Some(Err(IoError::Io)));
+    assert_eq!(wait.answer(0), Some(Ok(())));
     assert_nothing_to_send(&mut link);
 }

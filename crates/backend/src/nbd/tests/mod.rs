@@ -310,7 +310,7 @@ fn an_early_answer_does_not_free_buffers_being_sent() {
     });
     let backend = open(&server);
     let bytes = vec![1; 4 << 20];
-    // The server's answer counts, even if it was wrong.
+    // The write is repeated, as its answer ended with the connection.
     assert_eq!(Blocking::new(&backend).write(0, &bytes, true), Ok(()));
     assert_eq!(Blocking::new(&backend).read(0, &mut [0; 512]), Ok(()));
 }

@@ -1,11 +1,12 @@
-//! The monitor with a vault that cannot be emptied.
+//! The monitor with a vault that cannot be written.
 
 use super::*;
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Ecc, Engine, RuntimeConfig};
+use std::io::{Read, Seek};
 use std::sync::atomic::AtomicU64;
 
-/// A vault that cannot be emptied until it is repaired.
+/// A vault that can neither take a dump nor be emptied until it is repaired.
 #[derive(Default)]
 struct BrokenVault {
     attempts: AtomicU64,
@@ -18,6 +19,7 @@ impl DumpTarget for BrokenVault {
     }
 
     fn dump(&self, _: &[VolumeId]) -> anyhow::Result<DumpReport> {
+        anyhow::ensure!(self.is_repaired.load(Ordering::Relaxed), "input/output error");
         Ok(DumpReport::default())
     }
 
@@ -60,6 +62,44 @@ fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
     }
 }
 
+/// Updates the dump as if the pause after a failed attempt were over.
+fn update_after_pause(monitor: &mut MonitorThread, decision: &Decision) {
+    if let Dump::Failed { retry_at, .. } = &mut monitor.dump {
+        *retry_at = Instant::now();
+    }
+    monitor.update_dump(decision);
+}
+
+/// What `call` logs on this thread.
+fn log_of(call: impl FnOnce()) -> String {
+    let mut file = tempfile::tempfile().unwrap();
+    let writer = file.try_clone().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    tracing::subscriber::with_default(subscriber, call);
+    let mut log = String::new();
+    file.rewind().unwrap();
+    file.read_to_string(&mut log).unwrap();
+    log
+}
+
+#[test]
+fn a_failure_is_logged_once_however_often_the_dump_is_repeated() {
+    let vault = Arc::new(BrokenVault::default());
+    let mut monitor = monitor_after_dump(&vault);
+    monitor.dump = Dump::None;
+    let decision = monitor.controller.decide(now_ms(), &Exposure::default());
+    let decision = Decision { dump_now: true, ..decision };
+    let log = log_of(|| (0..3).for_each(|_| update_after_pause(&mut monitor, &decision)));
+    for line in ["writes halted, dumping dirty data", "dump failed, dirty data is not protected"] {
+        assert_eq!(log.matches(line).count(), 1, "{log}");
+    }
+
+    vault.is_repaired.store(true, Ordering::Relaxed);
+    let log = log_of(|| update_after_pause(&mut monitor, &decision));
+    assert!(log.contains("dump complete and verified") && !log.contains("halted"), "{log}");
+    assert!(matches!(monitor.dump, Dump::Complete));
+}
+
 #[test]
 fn emptying_a_vault_that_fails_is_tried_once_a_second_and_writes_stay_halted() {
     let vault = Arc::new(BrokenVault::default());
@@ -74,17 +114,15 @@ fn emptying_a_vault_that_fails_is_tried_once_a_second_and_writes_stay_halted() {
     }
     let attempts_max = 1 + begun.elapsed().as_secs();
     assert!((1..=attempts_max).contains(&attempts()), "{} attempts", attempts());
-    assert!(matches!(monitor.dump, Dump::Failed(_)));
+    assert!(matches!(monitor.dump, Dump::Failed { .. }));
 
     let before = attempts();
-    monitor.dump = Dump::Failed(Instant::now());
-    monitor.update_dump(&decision);
+    update_after_pause(&mut monitor, &decision);
     assert_eq!(attempts(), before + 1, "the pause is over");
-    assert!(matches!(monitor.dump, Dump::Failed(_)));
+    assert!(matches!(monitor.dump, Dump::Failed { .. }));
 
     vault.is_repaired.store(true, Ordering::Relaxed);
-    monitor.dump = Dump::Failed(Instant::now());
-    monitor.update_dump(&decision);
+    update_after_pause(&mut monitor, &decision);
     assert!(matches!(monitor.dump, Dump::None), "writes are accepted again");
     monitor.update_dump(&decision);
     assert_eq!(attempts(), before + 2, "an empty vault is left alone");

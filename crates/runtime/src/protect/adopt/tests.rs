@@ -187,6 +187,27 @@ fn lost_while_older_records_stay() {
     third.stop(|_| ()).unwrap();
 }
 
+/// A line was lost before the pool was adopted, so the new process has counted no loss.
+#[test]
+fn data_lost_in_an_adopted_pool_is_restored_from_the_journal() {
+    before_lines_are_old(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = open(&directory.path().join("disk"), 4 * MIB);
+        let log = open(&directory.path().join("journal"), 40 * MIB);
+        let pool = crate::new_pool_file().unwrap();
+        let first = process(&pool, &disk, &log);
+        write(&first, 0, 1, true);
+        lose(&first, 0);
+        first.pause().unwrap();
+        let second = process(&pool, &disk, &log);
+        let id = second.named("v").unwrap().id;
+        wait_until("the line is restored", PATIENCE, || !second.shared().shards.has_lost(id));
+        second.flush_volume("v", |_| ()).unwrap();
+        assert_eq!(on_disk(&disk, 0), 1);
+        second.stop(|_| ()).unwrap();
+    });
+}
+
 /// The disk settings of a volume reach its shards.
 #[test]
 fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {

@@ -28,6 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Regain {
     requests: Lock<Requests>,
     /// By a volume's number in the journal: how many losses its last complete search covered.
+    /// Losses that an adopted pool contains are not counted, so zero differs from no search.
     searched_losses: Lock<BTreeMap<u16, u64>>,
 }
 
@@ -60,7 +61,7 @@ impl Regain {
 
     /// Whether the last complete search for the volume covered this many losses.
     fn has_searched(&self, number: u16, losses: u64) -> bool {
-        self.searched_losses.lock().get(&number).copied().unwrap_or(0) == losses
+        self.searched_losses.lock().get(&number) == Some(&losses)
     }
 
     fn record_search(&self, number: u16, losses: u64) {
@@ -162,9 +163,12 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
             restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors)
         };
     }
+    if !is_done {
+        return Ok(false);
+    }
     journal.regain.record_search(number, losses.iter().sum());
     // Sectors may have been lost meanwhile.
-    Ok(is_done && losses_of(&shared, volume).is_none_or(|now| now == losses))
+    Ok(losses_of(&shared, volume).is_none_or(|now| now == losses))
 }
 
 /// Reads the lost sectors of a line from the log; `None` if the log has none of them.
@@ -242,17 +246,22 @@ mod tests {
 
     /// A runtime with the volumes "a" and "b", which share a journal on `device`.
     fn start_runtime(device: Arc<dyn Backend>) -> Runtime {
+        start_over(device, [memory(4 * MIB), memory(4 * MIB)])
+    }
+
+    /// As [`start_runtime`], with the disks of the volumes.
+    fn start_over(device: Arc<dyn Backend>, disks: [Arc<dyn Backend>; 2]) -> Runtime {
         let config = RuntimeConfig { journals: 1, ..config(64 * MIB) };
         let runtime = Runtime::start(config, &NbdServer::new()).unwrap();
         let journal = open_journal(&runtime, device).journal;
-        for (name, number) in [("a", 7), ("b", 8)] {
+        for ((name, number), disk) in [("a", 7), ("b", 8)].into_iter().zip(disks) {
             let journal = Some(VolumeJournal {
                 journal: Arc::clone(&journal),
                 durability: Durability::Ack,
                 identity: [number; 32],
                 accept_disk: false,
             });
-            let (gather_below, disk) = (GATHERS_ALL, memory(4 * MIB));
+            let gather_below = GATHERS_ALL;
             let settings = VolumeSettings { gather_below, journal, ..volume(name, disk) };
             runtime.add_volume(settings).unwrap();
         }
@@ -273,13 +282,18 @@ mod tests {
 
     /// Reports the first line of a volume as damaged beyond repair, once the line is sealed.
     fn lose(runtime: &Runtime, id: VolumeId) {
+        lose_sectors(runtime, id, 0xff);
+    }
+
+    /// As [`lose`], for these sectors only.
+    fn lose_sectors(runtime: &Runtime, id: VolumeId, sectors: u8) {
         let key = LineKey::new(id, 0);
         wait_until("the line is sealed", PATIENCE, || {
             (0..runtime.shared().shards.len()).any(|number| {
                 let mut shard = runtime.shared().shard(number);
                 let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
                 let Some(seal) = seal else { return false };
-                shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+                shard.damaged(&seal, Verdict::Lost { sectors });
                 true
             })
         });
@@ -338,6 +352,31 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_found_a_line_in_use_is_repeated_later() {
+        before_lines_are_old(|| {
+            let disk = Gate::new(memory(4 * MIB));
+            let disks = [Arc::clone(&disk) as Arc<dyn Backend>, memory(4 * MIB)];
+            let runtime = start_over(memory(40 * MIB), disks);
+            let volume = runtime.named("a").unwrap();
+            let (id, used) = (volume.id, volume.journal.as_ref().unwrap());
+            write(&runtime, id);
+            lose_sectors(&runtime, id, 0x0f);
+            // The destage of the other sectors keeps the line in use.
+            disk.close(Kinds::WRITE);
+            runtime.run_on(0, move |tasks| tasks.checkpoint(id, Box::new(|_| ()))).unwrap();
+            assert!(disk.wait_held(1, PATIENCE));
+            assert_eq!(search(&used.journal, used.number, id), Ok(false));
+            assert!(!is_searched(&used.journal, used.number, id));
+            disk.open();
+            wait_until("the line is restored", BEFORE_A_CHECKPOINT, || {
+                retry(&used.journal, used.number, id);
+                lost_sectors(&runtime, id) == 0
+            });
+            runtime.stop(|_| ()).unwrap();
+        });
+    }
+
+    #[test]
     fn a_request_during_a_search_waits_for_its_end() {
         let regain = Regain::default();
         let (a, b) = ((7, VolumeId(0)), (8, VolumeId(1)));
@@ -358,6 +397,14 @@ mod tests {
         regain.record_search(3, 1);
         assert!(regain.has_searched(3, 1) && !regain.has_searched(3, 2));
         regain.forget(3);
-        assert!(!regain.has_searched(3, 1) && regain.has_searched(3, 0));
+        assert!(!regain.has_searched(3, 1));
+    }
+
+    #[test]
+    fn a_volume_without_counted_losses_is_searched_once() {
+        let regain = Regain::default();
+        assert!(!regain.has_searched(3, 0), "its lines in an adopted pool may be lost");
+        regain.record_search(3, 0);
+        assert!(regain.has_searched(3, 0));
     }
 }
