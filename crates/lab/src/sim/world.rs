@@ -355,6 +355,7 @@ impl World {
             return;
         }
         let Some(slot) = one.shard.idle_slot_of(key) else { return };
+        self.integrity.verify_idle(&mut self.run, &mut self.expected, shard, one, slot);
         one.set_stamp(slot, (range.offset - key.offset()) as u32, stamp);
         one.shard.regained(key, bit);
         let run = &mut self.run;
