@@ -43,7 +43,8 @@ pub struct SupplyStatus {
     /// The source of its readings, as configured.
     pub place: String,
     /// Its state in words: `protected against power failure`, `on battery, 300 s left`.
-    pub verdict: String,
+    #[serde(rename = "verdict")]
+    pub state: String,
     /// The last `ups.status`: `OL CHRG`.
     pub status: Option<String>,
     /// The charge of its battery.

@@ -14,7 +14,7 @@ const ARRAY: DiskGeometry = DiskGeometry {
     offset_bytes: 96 * KIB,
     offset_is_guess: false,
     optimal_bytes: 112 * KIB,
-    held_bytes: 0,
+    stripe_cache_bytes: 0,
     rotational: Some(true),
 };
 const UNKNOWN: DiskGeometry = DiskGeometry {
@@ -23,7 +23,7 @@ const UNKNOWN: DiskGeometry = DiskGeometry {
     offset_bytes: 0,
     offset_is_guess: false,
     optimal_bytes: 0,
-    held_bytes: 0,
+    stripe_cache_bytes: 0,
     rotational: None,
 };
 

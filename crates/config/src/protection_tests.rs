@@ -4,7 +4,7 @@ use crate::{
     Mistake, Protection, Settings, UpsSettings, VolumeChange, VolumeSpec, parse_volume_spec,
 };
 use forebay_types::Fault;
-use forebay_types::{Durability, Mode, UnsafeSupply};
+use forebay_types::{Durability, Mode, UnsafeUps};
 
 const JOURNALED: &str = "d=/x,mode=write-back,protection=journal,journal=/j";
 
@@ -250,9 +250,9 @@ fn a_served_volume_with_a_journal_can_change_its_live_settings() {
 fn unsafe_supply_requires_a_ups_without_a_journal() {
     let parse = parse_volume_spec;
     let spec = parse("vm=/x,mode=write-back,protection=ups").unwrap();
-    assert_eq!(spec.unsafe_supply, UnsafeSupply::Stable);
+    assert_eq!(spec.unsafe_supply, UnsafeUps::Stable);
     let lax = parse("vm=/x,mode=write-back,protection=ups,unsafe-supply=disk-cache").unwrap();
-    assert_eq!(lax.unsafe_supply, UnsafeSupply::DiskCache);
+    assert_eq!(lax.unsafe_supply, UnsafeUps::DiskCache);
     let change = VolumeChange::parse(["unsafe-supply=stable"]).unwrap();
     assert_eq!(lax.with(&change), Ok(spec), "the setting is live");
     for (text, sentence) in [

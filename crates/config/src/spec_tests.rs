@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Auto, GeometrySpec, Protection, TlsUse, WriteBackSpec};
-use forebay_types::{Durability, Fault, Mode, UnsafeSupply, VOLUME_KEYS, VOLUME_SETTINGS};
+use forebay_types::{Durability, Fault, Mode, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
@@ -251,8 +251,8 @@ prop_compose! {
             write_back: WriteBackSpec::default(),
             ordered: prefetch && accept_loss,
             unsafe_supply: match protection {
-                Protection::Ups if read_only => UnsafeSupply::DiskCache,
-                _ => UnsafeSupply::Stable,
+                Protection::Ups if read_only => UnsafeUps::DiskCache,
+                _ => UnsafeUps::Stable,
             },
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }

@@ -10,9 +10,7 @@ use crate::{
     words::{listed, word, words, yes_no, yes_or_no},
     write_back::{self, ReadLatency, WriteBackChange, WriteBackSpec},
 };
-use forebay_types::{
-    Durability, Mode, Setting, UnsafeSupply, VOLUME_KEYS, VOLUME_SETTINGS, limits,
-};
+use forebay_types::{Durability, Mode, Setting, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS, limits};
 use std::{fmt, str::FromStr};
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
@@ -50,7 +48,7 @@ pub struct VolumeSpec {
     /// When a write that the journal records is acknowledged.
     pub durability: Durability,
     /// Where a write must be before it is acknowledged while the volume's UPS is not safe.
-    pub unsafe_supply: UnsafeSupply,
+    pub unsafe_supply: UnsafeUps,
     /// Whether dirty data is destaged in order.
     pub ordered: bool,
     /// Whether the operator accepts the loss of acknowledged writes: by a crash without protection,
@@ -92,7 +90,7 @@ impl VolumeSpec {
             journal: None,
             journal_mirror: None,
             durability: Durability::default(),
-            unsafe_supply: UnsafeSupply::default(),
+            unsafe_supply: UnsafeUps::default(),
             ordered: false,
             accept_loss: false,
             read_only: false,
@@ -253,7 +251,7 @@ pub struct VolumeChange {
     /// See [`VolumeSpec::durability`].
     pub durability: Option<Durability>,
     /// See [`VolumeSpec::unsafe_supply`].
-    pub unsafe_supply: Option<UnsafeSupply>,
+    pub unsafe_supply: Option<UnsafeUps>,
     /// See [`VolumeSpec::ordered`].
     pub ordered: Option<bool>,
     /// See [`VolumeSpec::accept_loss`].
@@ -329,8 +327,8 @@ settings! {
     "journal": journal, device_name, text_or_none;
     "journal-mirror": journal_mirror, device_name, text_or_none;
     "durability": durability, |key, text| word(key, text, &Durability::ALL), Durability::to_string;
-    "unsafe-supply": unsafe_supply, |key, text| word(key, text, &UnsafeSupply::ALL),
-        UnsafeSupply::to_string;
+    "unsafe-supply": unsafe_supply, |key, text| word(key, text, &UnsafeUps::ALL),
+        UnsafeUps::to_string;
     "ordered": ordered, yes_or_no, switch;
     "accept-loss": accept_loss, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;

@@ -8,7 +8,7 @@ use crate::sabotage::{Planted, PlantedBug};
 use crate::writeback::Writeback;
 use crate::{Elevator, LineKey, Protection, Slot, VolumeCounters};
 use forebay_policy::Pace;
-use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, UnsafeSupply, VolumeId};
+use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId};
 use std::sync::Arc;
 
 /// A volume in one shard: its settings, its counters, and its dirty lines. Borrowed from
@@ -20,7 +20,7 @@ pub struct ShardVolume {
     mode: Mode,
     protection: Protection,
     /// For a volume that a UPS protects: how a write that the UPS does not cover is acknowledged.
-    unsafe_supply: UnsafeSupply,
+    unsafe_ups: UnsafeUps,
     /// Writes shorter than this, in bytes, may be held back, and are not boosted.
     gather_below: u64,
     /// Decides whether holding back writes is worthwhile.
@@ -41,7 +41,7 @@ impl ShardVolume {
             size_bytes,
             mode,
             protection: Protection::None,
-            unsafe_supply: UnsafeSupply::Stable,
+            unsafe_ups: UnsafeUps::Stable,
             gather_below: u64::MAX,
             trial: Trial::default(),
             writeback: Writeback::new(size_bytes),
@@ -76,8 +76,8 @@ impl ShardVolume {
     }
 
     /// Sets how writes that the UPS does not cover are acknowledged, from the next request on.
-    pub const fn set_unsafe_supply(&mut self, choice: UnsafeSupply) {
-        self.unsafe_supply = choice;
+    pub const fn set_unsafe_ups(&mut self, choice: UnsafeUps) {
+        self.unsafe_ups = choice;
     }
 
     /// Sets the stripes of the disk. Call it after adding the volume.
@@ -175,7 +175,7 @@ impl ShardVolume {
         self.mode == Mode::WriteBack
             && !planted.is(PlantedBug::AcknowledgeFromDiskCache)
             && self.protection == Protection::Power
-            && self.unsafe_supply == UnsafeSupply::Stable
+            && self.unsafe_ups == UnsafeUps::Stable
     }
 
     pub(crate) const fn trial(&self) -> &Trial {

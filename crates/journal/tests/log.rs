@@ -89,6 +89,15 @@ impl Lab {
         ));
     }
 
+    /// Forwards a block.
+    fn forward(&mut self, block: Entry) {
+        let len = block.range.len;
+        assert_eq!(self.log.admit_forward(block.volume, len), Admission::Granted);
+        let payload = vec![7; len as usize];
+        assert!(self.log.append(block, [&payload[..]].into_iter(), None));
+        self.pump();
+    }
+
     fn recover(&mut self) -> Found {
         let size = self.device.bytes.len() as u64;
         recover(&mut self.device, size).unwrap()
@@ -751,4 +760,91 @@ fn erase_waits_for_space_and_leaves_the_space_of_a_fence() {
     assert!(waits > 1 && recorded > 0, "{waits} waits, {recorded} records");
     let since = lab.log.next_record();
     assert!(lab.log.fence(lab.volume, since, &[ByteRange::new(4096, 512)], false));
+}
+
+/// A log with a block of each of two volumes and only the reserve left, and the second volume.
+fn full_log_of_two_volumes() -> (Lab, u16) {
+    let mut lab = Lab::new();
+    let other = lab.log.add_volume("other", 1 << 30, [2; 32]).unwrap();
+    lab.write(8192, &[7; 4096], 1);
+    assert_eq!(lab.log.admit(other, 4096, 1), Admission::Granted);
+    assert!(lab.log.append(entry(other, 8192, 8), [&[7; 4096][..]].into_iter(), Some(1)));
+    fill(&mut lab);
+    lab.log.skip_to_next_segment();
+    (lab, other)
+}
+
+#[test]
+fn blocks_that_two_disks_refuse_are_forwarded_into_the_reserve() {
+    let (mut lab, other) = full_log_of_two_volumes();
+    let checkpoint = lab.log.begin_checkpoint().unwrap();
+    assert_eq!(checkpoint.volumes, [lab.volume, other]);
+    for volume in checkpoint.volumes {
+        assert!(lab.log.can_forward(volume, 4096, 1));
+        lab.forward(entry(volume, 8192, 8));
+        lab.log.end_checkpoint(volume, Ok(()));
+    }
+    lab.pump();
+    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 2), Admission::Granted);
+}
+
+/// Regression: while the disk of another volume hung, a refused block was forwarded at each
+/// checkpoint, until no volume had the space of a fence.
+#[test]
+fn a_block_is_not_forwarded_into_the_reserve_if_that_frees_nothing() {
+    let (mut lab, other) = full_log_of_two_volumes();
+    let block = entry(lab.volume, 8192, 8);
+    let mut forwards = 0;
+    // The checkpoint of the other volume never ends.
+    for _ in 0..2000 {
+        lab.log.begin_checkpoint().unwrap();
+        let result = if lab.log.can_forward(lab.volume, 4096, 1) {
+            lab.forward(block);
+            forwards += 1;
+            Ok(())
+        } else {
+            let since = lab.log.next_record();
+            let is_fenced = lab.log.fence(lab.volume, since, &[block.range], false);
+            assert!(is_fenced, "no space for a fence after {forwards} forwarded blocks");
+            Err(IoError::Io)
+        };
+        lab.log.end_checkpoint(lab.volume, result);
+        lab.pump();
+    }
+    assert_eq!(forwards, 1, "the first time, it might have been the beginning of the log");
+    let kept: Vec<ByteRange> = (0..1000).map(|at| ByteRange::new(at << 13, 512)).collect();
+    let since = lab.log.next_record();
+    assert!(lab.log.fence(other, since, &kept, false));
+}
+
+/// Regression: the first forwarded block voided the fence, and with it the permission to forward
+/// the next one. So each checkpoint failed, and took a part of the reserve.
+#[test]
+fn all_blocks_that_may_be_forwarded_are_admitted() {
+    let mut lab = Lab::new();
+    let blocks = [8192, 8208].map(|sector| entry(lab.volume, sector, 8));
+    lab.write(8192, &[7; 4096], 1);
+    lab.write(8208, &[7; 4096], 1);
+    fill(&mut lab);
+    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    while lab.log.record(forget, None) == RecordOutcome::Recorded {
+        lab.pump();
+    }
+    lab.log.begin_checkpoint().unwrap();
+    assert!(!lab.log.can_forward(lab.volume, 8192, 2), "only the space of a fence is left");
+    let since = lab.log.next_record();
+    assert!(lab.log.fence(lab.volume, since, &blocks.map(|block| block.range), false));
+    lab.log.end_checkpoint(lab.volume, Err(IoError::Io));
+    lab.pump();
+    lab.log.begin_checkpoint().unwrap();
+    assert!(lab.log.can_forward(lab.volume, 8192, 2), "a fence is recorded already");
+    blocks.into_iter().for_each(|block| lab.forward(block));
+    lab.log.end_checkpoint(lab.volume, Ok(()));
+    lab.pump();
+    assert_eq!(lab.log.record(forget, Some(2)), RecordOutcome::Unneeded, "the fence is valid");
+    assert_eq!(lab.log.admit(lab.volume, 1 << 20, 2), Admission::Granted);
+    let found = lab.recover();
+    let writes = found.records.iter().map(|found| found.record);
+    let writes = writes.filter(|record| record.kind == RecordKind::Write);
+    assert!(writes.map(|record| record.range).eq(blocks.map(|block| block.range)));
 }

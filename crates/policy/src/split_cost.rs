@@ -23,7 +23,7 @@ pub const SIZES_MIN: usize = 4;
 pub const GATHER_BELOW_DEFAULT_BYTES: u64 = 64 << 10;
 
 /// The total cost divided by the fixed cost, at the threshold.
-const FIXED_SHARE: f64 = 4.0;
+const TOTAL_TO_FIXED_RATIO: f64 = 4.0;
 
 /// The latency of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +101,8 @@ impl SplitCost {
         }
         let fixed = |time: &ReadTime| time.ns as f64 - time.bytes as f64 * ns_per_byte;
         let fixed_ns = median(times.iter().map(fixed)).max(0.0);
-        // At the threshold, the transfer takes `FIXED_SHARE - 1` times the fixed cost.
-        let at_bytes = fixed_ns * (FIXED_SHARE - 1.0) / ns_per_byte;
+        // At the threshold, the transfer takes `TOTAL_TO_FIXED_RATIO - 1` times the fixed cost.
+        let at_bytes = fixed_ns * (TOTAL_TO_FIXED_RATIO - 1.0) / ns_per_byte;
         // The float-to-integer cast saturates.
         let at_bytes = (at_bytes.ceil() as u64).clamp(LINE_BYTES, GATHER_BELOW_BYTES_MAX);
         Ok(Self {

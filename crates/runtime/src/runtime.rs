@@ -19,7 +19,7 @@ use crate::worker::Crew;
 use forebay_engine::ShardConfig;
 use forebay_frontend::{Mailer, Service};
 use forebay_policy::SplitCost;
-use forebay_types::{LINE_BYTES, UnsafeSupply, VolumeId};
+use forebay_types::{LINE_BYTES, UnsafeUps, VolumeId};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -313,12 +313,12 @@ impl Runtime {
     }
 
     /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
-    /// only a UPS protects. The default is [`UnsafeSupply::Stable`].
+    /// only a UPS protects. The default is [`UnsafeUps::Stable`].
     ///
     /// # Errors
     /// When there is no such volume, or the runtime is stopping.
-    pub fn set_unsafe_supply(&self, name: &str, choice: UnsafeSupply) -> Result<(), VolumeError> {
-        self.ups_volumes().set_unsafe_supply(name, choice)
+    pub fn set_unsafe_ups(&self, name: &str, choice: UnsafeUps) -> Result<(), VolumeError> {
+        self.ups_volumes().set_unsafe_ups(name, choice)
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they

@@ -19,7 +19,7 @@ pub struct DiskGeometry {
     pub optimal_bytes: u64,
     /// The capacity of the array's buffer for incomplete stripes, such as the stripe cache of Linux
     /// md, in bytes of data; zero if unknown.
-    pub held_bytes: u64,
+    pub stripe_cache_bytes: u64,
     /// Whether seeks cost time, as on a hard disk; `None` if unknown.
     pub rotational: Option<bool>,
 }
@@ -34,7 +34,7 @@ impl DiskGeometry {
     #[must_use]
     pub const fn without_stripes(self) -> Self {
         let Self { optimal_bytes, rotational, .. } = self;
-        let (stripe_bytes, chunk_bytes, offset_bytes, held_bytes) = (0, 0, 0, 0);
+        let (stripe_bytes, chunk_bytes, offset_bytes, stripe_cache_bytes) = (0, 0, 0, 0);
         let offset_is_guess = false;
         Self {
             stripe_bytes,
@@ -42,7 +42,7 @@ impl DiskGeometry {
             offset_bytes,
             offset_is_guess,
             optimal_bytes,
-            held_bytes,
+            stripe_cache_bytes,
             rotational,
         }
     }

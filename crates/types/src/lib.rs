@@ -22,7 +22,7 @@ pub use fault::{Action, Alternative, Blame, Fault, Remedy};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
-pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeSupply};
+pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeUps};
 pub use settings::{PROGRAM_SETTINGS, Setting, VOLUME_KEYS, VOLUME_SETTINGS};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};

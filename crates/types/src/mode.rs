@@ -67,7 +67,7 @@ impl fmt::Display for Durability {
 /// Where a write to a volume protected by a UPS must be before it is acknowledged, while the UPS is
 /// not safe or the write exceeds the budget of dirty data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum UnsafeSupply {
+pub enum UnsafeUps {
     /// On the disk's stable storage: a power failure loses no acknowledged write.
     #[default]
     Stable,
@@ -75,7 +75,7 @@ pub enum UnsafeSupply {
     DiskCache,
 }
 
-impl UnsafeSupply {
+impl UnsafeUps {
     /// Both values, in the order of help texts.
     pub const ALL: [Self; 2] = [Self::Stable, Self::DiskCache];
 
@@ -88,7 +88,7 @@ impl UnsafeSupply {
     }
 }
 
-impl fmt::Display for UnsafeSupply {
+impl fmt::Display for UnsafeUps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

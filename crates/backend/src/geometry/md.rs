@@ -25,9 +25,9 @@ pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry
         .filter(|_| chunk_bytes.is_multiple_of(SECTOR_BYTES));
     Some(match stripe_bytes {
         Some(stripe_bytes) => {
-            let held_bytes = held_bytes(&directory, stripe_bytes / chunk_bytes);
+            let stripe_cache_bytes = stripe_cache_bytes(&directory, stripe_bytes / chunk_bytes);
             let optimal_bytes = stripe_bytes;
-            DiskGeometry { stripe_bytes, chunk_bytes, optimal_bytes, held_bytes, ..plain }
+            DiskGeometry { stripe_bytes, chunk_bytes, optimal_bytes, stripe_cache_bytes, ..plain }
         }
         None => plain,
     })
@@ -35,7 +35,7 @@ pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry
 
 /// Capacity of the stripe cache of a parity array, in bytes of data: a number of rows, each one
 /// page per disk. Zero for other arrays.
-fn held_bytes(directory: &Path, data_disks: u64) -> u64 {
+fn stripe_cache_bytes(directory: &Path, data_disks: u64) -> u64 {
     let rows = number(directory, "stripe_cache_size").unwrap_or(0);
     let row = number(directory, "stripe_size").unwrap_or(PAGE_BYTES);
     rows.saturating_mul(row).saturating_mul(data_disks)

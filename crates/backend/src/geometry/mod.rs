@@ -108,12 +108,12 @@ impl Sysfs {
         let below = below.iter().map(|disk| self.inspect(disk, depth));
         let is_inherited =
             |disk: &DiskGeometry| disk.has_stripes() && disk.stripe_bytes == own.stripe_bytes;
-        let inherited = below.filter(is_inherited).map(|disk| disk.held_bytes).max();
+        let inherited = below.filter(is_inherited).map(|disk| disk.stripe_cache_bytes).max();
         // LVM volumes start at whole MiB: a stripe border, if the stripe divides 1 MiB.
         let is_aligned = !own.has_stripes() || MIB.is_multiple_of(own.stripe_bytes);
         let is_guess = !is_aligned && inherited.is_some();
         let offset_is_guess = own.offset_is_guess || is_guess;
-        DiskGeometry { offset_is_guess, held_bytes: inherited.unwrap_or(0), ..own }
+        DiskGeometry { offset_is_guess, stripe_cache_bytes: inherited.unwrap_or(0), ..own }
     }
 }
 

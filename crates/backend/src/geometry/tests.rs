@@ -106,7 +106,7 @@ fn raid(offset_bytes: u64) -> DiskGeometry {
         offset_bytes,
         offset_is_guess: false,
         optimal_bytes: 112 * KIB,
-        held_bytes: 7 << 20,
+        stripe_cache_bytes: 7 << 20,
         rotational: Some(true),
     }
 }

@@ -62,19 +62,20 @@ pub struct Elevator {
 }
 
 impl Elevator {
-    /// The elevator of a volume in `shards` shards, on a disk that collects `held_bytes` of writes
-    /// before it destages them; see [`forebay_types::DiskGeometry::held_bytes`].
+    /// The elevator of a volume in `shards` shards, on a disk that collects `stripe_cache_bytes` of
+    /// writes before it destages them; see [`forebay_types::DiskGeometry::stripe_cache_bytes`].
     ///
     /// # Panics
     /// Unless there are 1 to 64 shards.
-    pub fn new(shards: usize, held_bytes: u64) -> Arc<Self> {
+    pub fn new(shards: usize, stripe_cache_bytes: u64) -> Arc<Self> {
         assert!((1..=SHARDS_MAX).contains(&shards), "1 to {SHARDS_MAX} shards share an elevator");
         Arc::new(Self {
             lines: Default::default(),
             in_flight: AtomicU32::new(0),
             lines_in_flight: AtomicUsize::new(0),
             started: AtomicU32::new(0),
-            lines_max: (held_bytes > 0).then_some((held_bytes / LINE_BYTES * 5 / 4) as usize),
+            lines_max: (stripe_cache_bytes > 0)
+                .then_some((stripe_cache_bytes / LINE_BYTES * 5 / 4) as usize),
             full: AtomicBool::new(false),
             stops: AtomicU64::new(0),
             over_limit: AtomicU64::new(0),

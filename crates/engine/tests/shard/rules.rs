@@ -3,7 +3,7 @@
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{IoVerb, Outcome, Place, Protection, ReadOutcome, ShardConfig, WriteOutcome};
 use forebay_policy::Pace;
-use forebay_types::{IoError, Mode, UnsafeSupply};
+use forebay_types::{IoError, Mode, UnsafeUps};
 
 #[test]
 fn a_read_fetches_only_the_sectors_that_are_missing() {
@@ -144,10 +144,10 @@ fn a_write_without_a_slot_goes_through_and_keeps_pinned_data() {
 
 #[test]
 fn a_write_through_not_covered_by_the_ups_has_fua() {
-    let stable = UnsafeSupply::Stable;
+    let stable = UnsafeUps::Stable;
     for (mode, protection, choice, fua) in [
         (Mode::WriteBack, Protection::Power, stable, true),
-        (Mode::WriteBack, Protection::Power, UnsafeSupply::DiskCache, false),
+        (Mode::WriteBack, Protection::Power, UnsafeUps::DiskCache, false),
         (Mode::WriteBack, Protection::None, stable, false),
         (Mode::WriteThrough, Protection::Power, stable, false),
         (Mode::Bypass, Protection::Power, stable, false),
@@ -156,7 +156,7 @@ fn a_write_through_not_covered_by_the_ups_has_fua() {
         let config = ShardConfig { dirty_lines_max: 0, ..ShardConfig::for_slots(8) };
         let mut rig = Rig::with(8, 4, mode, config);
         rig.shard.volume_mut(VOLUME).set_protection(protection);
-        rig.shard.volume_mut(VOLUME).set_unsafe_supply(choice);
+        rig.shard.volume_mut(VOLUME).set_unsafe_ups(choice);
         assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Started);
         assert_eq!(rig.ios[0].verb, IoVerb::Write { fua }, "{mode} {protection:?} {choice}");
         rig.complete_all();

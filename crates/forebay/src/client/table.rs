@@ -127,7 +127,7 @@ fn power(power: &PowerStatus) -> String {
         table.add_row([
             supply.name.clone(),
             supply.status.clone().unwrap_or_else(none),
-            supply.verdict.clone(),
+            supply.state.clone(),
             percent(supply.charge_percent),
             supply.runtime_seconds.map_or_else(none, |seconds| format!("{seconds} s")),
             percent(supply.load_percent),
@@ -331,7 +331,7 @@ mod tests {
     fn upses_have_a_table_and_the_power_state_below_it() {
         let supply = SupplyStatus {
             name: "lab".into(),
-            verdict: "safe".into(),
+            state: "safe".into(),
             status: Some("OL CHRG".into()),
             charge_percent: Some(97.6),
             runtime_seconds: Some(1800),

@@ -325,7 +325,7 @@ impl Manager for Daemon {
             ..VolumeSettings::new(spec.name.clone(), backend, spec.mode)
         };
         self.runtime.add_volume(settings).map_err(problem)?;
-        self.runtime.set_unsafe_supply(&spec.name, spec.unsafe_supply).map_err(problem)?;
+        self.runtime.set_unsafe_ups(&spec.name, spec.unsafe_supply).map_err(problem)?;
         let VolumeSpec { name, backing, mode, .. } = &spec;
         tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
         let name = spec.name.clone();
@@ -350,7 +350,7 @@ impl Manager for Daemon {
             tls_only: spec.tls == TlsUse::Required,
         };
         self.runtime.change_volume(name, change).map_err(problem)?;
-        self.runtime.set_unsafe_supply(name, spec.unsafe_supply).map_err(problem)?;
+        self.runtime.set_unsafe_ups(name, spec.unsafe_supply).map_err(problem)?;
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }

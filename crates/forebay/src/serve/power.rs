@@ -441,10 +441,10 @@ impl MonitorThread {
 
     fn update_status(&self, decision: &Decision) {
         let upses = self.controller.upses().zip(&self.upses);
-        let upses = upses.map(|((name, verdict, reading), ups)| SupplyStatus {
+        let upses = upses.map(|((name, state, reading), ups)| SupplyStatus {
             name: name.to_owned(),
             place: ups.to_string(),
-            verdict: verdict.to_string(),
+            state: state.to_string(),
             status: reading.and_then(|reading| Some(reading.status.as_ref()?.to_string())),
             charge_percent: reading.and_then(|reading| reading.charge_percent),
             runtime_seconds: reading.and_then(|reading| reading.runtime_seconds),

@@ -9,7 +9,7 @@ use forebay_runtime::{
     Calibration, Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, ThresholdSource,
     VolumeStatus as Figures,
 };
-use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeSupply};
+use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
 pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
     Memory {
@@ -128,7 +128,7 @@ fn gather(figures: &Figures) -> GatherStatus {
 fn effective_mode(
     figures: &Figures,
     power: Option<&PowerStatus>,
-    choice: UnsafeSupply,
+    choice: UnsafeUps,
 ) -> (Mode, Option<String>) {
     // After a change of mode, dirty data is still being destaged.
     if figures.mode != Mode::WriteBack && figures.dirty_bytes > 0 {
@@ -147,10 +147,10 @@ fn effective_mode(
 }
 
 /// Why a UPS prevents write-back, and the storage that writes are acknowledged from meanwhile.
-fn unsafe_reason(power: &PowerStatus, choice: UnsafeSupply) -> String {
+fn unsafe_reason(power: &PowerStatus, choice: UnsafeUps) -> String {
     let source = match choice {
-        UnsafeSupply::Stable => "writes are acknowledged from the disk's stable storage",
-        UnsafeSupply::DiskCache => {
+        UnsafeUps::Stable => "writes are acknowledged from the disk's stable storage",
+        UnsafeUps::DiskCache => {
             "writes are acknowledged from the disk's cache (unsafe-supply=disk-cache), which a \
              power failure loses"
         }

@@ -311,7 +311,12 @@ impl Superblock {
         assert!(!self.starts.is_empty(), "a log has a generation");
         assert!(self.starts.len() <= GENERATIONS_MAX, "{} generations", self.starts.len());
         assert!(self.starts.windows(2).all(ascends), "generations ascend: {:?}", self.starts);
-        assert!(self.sequence.max(self.first_segment) < 2 * COUNT_MAX, "counters are in range");
+        let is_inside = starts_inside(&self.starts, self.first_segment, segments);
+        assert!(is_inside, "generations start within the log: {:?}", self.starts);
+        let voided = self.volumes.iter().map(|volume| volume.void_before);
+        let started = self.starts.iter().flat_map(|start| [start.generation, start.batch]);
+        let counters = [self.sequence, self.first_segment].into_iter().chain(started).chain(voided);
+        assert!(counters.max() < Some(2 * COUNT_MAX), "counters are in range: {self:?}");
         for (at, volume) in self.volumes.iter().enumerate() {
             let number = volume.number;
             assert!(number < self.next_volume, "volume number {number} is below the next one");
@@ -444,7 +449,15 @@ fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
     if starts.is_empty() || !starts.windows(2).all(ascends) {
         return Err(invalid("generations are not in order"));
     }
+    if !starts_inside(&starts, head.first_segment.get(), head.segments.get()) {
+        return Err(invalid("a generation starts beyond the end of the log"));
+    }
     Ok(starts)
+}
+
+/// Whether the newest generation, and therefore each one, starts before the end of the log.
+fn starts_inside(starts: &[GenerationStart], first_segment: u64, segments: u64) -> bool {
+    starts.last().is_some_and(|last| last.segment.saturating_sub(first_segment) < segments)
 }
 
 /// Whether the second generation starts after the first one.
@@ -583,6 +596,48 @@ mod tests {
         let error = Superblock::decode(&bytes).unwrap_err();
         let text = "has journal format 9, this program reads format 1";
         assert_eq!((error.to_string().as_str(), error), (text, SuperblockInvalid::Version(9)));
+    }
+
+    /// Why a changed superblock is refused, although its checksum matches.
+    fn refusal(change: impl FnOnce(&mut Superblock)) -> SuperblockInvalid {
+        let mut superblock = example();
+        change(&mut superblock);
+        Superblock::decode(&superblock.encode_unchecked()).unwrap_err()
+    }
+
+    #[test]
+    fn rejects_counters_that_no_journal_reaches() {
+        for absurd in [COUNT_MAX + 1, u64::MAX] {
+            let errors = [
+                refusal(|superblock| superblock.sequence = absurd),
+                refusal(|superblock| superblock.first_segment = absurd),
+                refusal(|superblock| superblock.starts[1].generation = absurd),
+                refusal(|superblock| superblock.starts[1].batch = absurd),
+                refusal(|superblock| superblock.starts[1].segment = absurd),
+                refusal(|superblock| superblock.volumes[0].void_before = absurd),
+            ];
+            let expected = SuperblockInvalid::Contradiction(COUNTER_OUT_OF_RANGE);
+            assert!(errors.iter().all(|error| *error == expected), "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn rejects_a_generation_that_starts_beyond_the_log() {
+        let end = example().first_segment + example().geometry.segments;
+        let error = refusal(|superblock| superblock.starts[1].segment = end);
+        let text = "has an invalid superblock: a generation starts beyond the end of the log";
+        assert_eq!(error.to_string(), text);
+        let mut last = example();
+        last.starts[1].segment = end - 1;
+        assert_eq!(Superblock::decode(&last.encode()), Ok(last));
+    }
+
+    #[test]
+    #[should_panic(expected = "counters are in range")]
+    fn a_superblock_with_a_counter_out_of_range_is_not_written() {
+        let mut superblock = example();
+        superblock.volumes[0].void_before = u64::MAX;
+        superblock.encode();
     }
 
     #[test]

@@ -15,10 +15,11 @@
 //! The last free segment is reserved for forwarding and fences. Before it is used up, writes of
 //! volumes that need space wait for a checkpoint, which frees space or ends in one of the three. If
 //! several checkpoints in a row free nothing because the disk does not flush, the writes continue;
-//! but a record that would take the space reserved for the fence itself is refused.
+//! but a record that would take the space reserved for the fence itself is refused. Forwarding uses
+//! the last segment only if that frees others, and leaves space for a fence of any volume.
 
 use super::extent::RESERVED_SEGMENTS;
-use super::volumes::Fence;
+use super::volumes::{Fence, Volume};
 use super::{Admission, Entry, Log, Notification, Writing, retry};
 use forebay_format::journal::{RECORD_BYTES, RecordKind, batch_bytes};
 use forebay_types::{ByteRange, IoResult};
@@ -97,18 +98,37 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Space for further batches in bytes, without that of a volume's next fence.
     fn free_bytes_beside_fence(&self, number: u16) -> u64 {
-        let fence = match self.volumes.get(number).and_then(|volume| volume.fence.as_ref()) {
+        let fence_bytes = self.next_fence_bytes(self.volumes.get(number));
+        self.extent.free_bytes().saturating_sub(fence_bytes + self.batches.len_bytes())
+    }
+
+    /// The space to leave for the next fence of a volume in bytes.
+    fn next_fence_bytes(&self, volume: Option<&Volume>) -> u64 {
+        match volume.and_then(|volume| volume.fence.as_ref()) {
             // The next fence keeps no more ranges than this one.
             Some(fence) => self.batches.fence_bytes(fence.kept.len()),
             None => self.superblock().geometry.segment_bytes / 2,
-        };
-        self.extent.free_bytes().saturating_sub(fence + self.batches.len_bytes())
+        }
+    }
+
+    /// Space in one segment for data of a volume that the log forwards, in bytes, without that of
+    /// the next fence of any volume. Zero if forwarding would free no segment: repeated at each
+    /// checkpoint, it would use up the reserve.
+    fn reserve_bytes_to_forward(&self, number: u16) -> u64 {
+        if !self.volumes.pins_beginning(number) {
+            return 0;
+        }
+        let fences = self.volumes.with_records().map(|volume| self.next_fence_bytes(Some(volume)));
+        let fence_bytes = fences.max().unwrap_or(0);
+        let free_bytes = self.extent.free_bytes().min(self.superblock().geometry.segment_bytes);
+        free_bytes.saturating_sub(fence_bytes + self.batches.len_bytes())
     }
 
     /// Numbers a record that was just added to a batch.
     pub(super) fn count_record(&mut self, entry: &Entry) {
         self.samples.mark_touched(entry.volume, entry.range);
-        self.volumes.count_record(entry, self.extent.head().0);
+        // A log that admits no writes records data only to forward it.
+        self.volumes.count_record(entry, self.extent.head().0, self.extent.is_low());
     }
 
     /// Voids all records of a volume, because its disk has everything on stable storage.
@@ -258,14 +278,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Whether the log has space to forward `bytes` of a volume in this number of pieces: in the
-    /// free segments that are not reserved, or beside a fence in the reserved one. Otherwise a log
-    /// whose unreserved segments are used up would never be free again.
+    /// free segments that are not reserved; or in the reserved one, beside a fence, if the log
+    /// begins with records of this volume. Otherwise a log whose unreserved segments are used up
+    /// would never be free again.
     pub fn can_forward(&self, number: u16, bytes: u64, pieces: u64) -> bool {
         let segments = self.extent.free_segments().saturating_sub(RESERVED_SEGMENTS);
         let unreserved = segments * self.superblock().geometry.segment_bytes;
         // Batches are padded, and up to half a segment is lost where the next batch does not fit.
+        // A fence takes one more batch if another one is queued.
         2 * (bytes + pieces * RECORD_BYTES as u64) <= unreserved
-            || bytes + pieces * batch_bytes(0, 1) <= self.free_bytes_beside_fence(number)
+            || bytes + (pieces + 1) * batch_bytes(0, 1) <= self.reserve_bytes_to_forward(number)
     }
 
     /// As [`Log::admit`], for `len` bytes of a volume that the log forwards. On
@@ -276,7 +298,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Admission::Failed;
         }
         if self.extent.free_segments() <= RESERVED_SEGMENTS {
-            if batch_bytes(len, 1) > self.free_bytes_beside_fence(number) {
+            if batch_bytes(len, 1) > self.reserve_bytes_to_forward(number) {
                 return Admission::Full;
             }
             // An earlier write with a permit may yet need this space.

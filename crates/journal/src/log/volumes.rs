@@ -15,6 +15,12 @@ pub(super) struct Fence {
 }
 
 impl Fence {
+    /// Whether it keeps the whole range.
+    fn keeps(&self, range: ByteRange) -> bool {
+        let covers = |kept: &ByteRange| kept.offset <= range.offset && range.end() <= kept.end();
+        self.kept.iter().any(covers)
+    }
+
     /// Removes a range, which a [`RecordKind::Forget`] record with the number `from - 1` covers.
     fn narrow(&mut self, forgotten: ByteRange, from: u64) {
         let (start, end) = (forgotten.offset, forgotten.end());
@@ -123,6 +129,20 @@ impl Volumes {
         self.volumes.iter().filter_map(|volume| volume.needed).min()
     }
 
+    /// The volumes of which the log needs records.
+    pub(super) fn with_records(&self) -> impl Iterator<Item = &Volume> {
+        self.volumes.iter().filter(|volume| volume.needed.is_some())
+    }
+
+    /// Whether the log begins with records of a volume, and the checkpoint in progress would end
+    /// that.
+    pub(super) fn pins_beginning(&self, number: u16) -> bool {
+        self.get(number).is_some_and(|volume| {
+            let needed_then = volume.checkpoint.map(|begun| begun.segment);
+            volume.needed.is_some() && volume.needed == self.needed() && volume.needed < needed_then
+        })
+    }
+
     /// Whether the disk of a volume has everything that the log holds of it.
     pub(super) fn is_clean(&self, number: u16) -> bool {
         self.get(number).is_none_or(|volume| volume.needed.is_none())
@@ -142,7 +162,8 @@ impl Volumes {
     }
 
     /// Numbers a record that was just added to a batch, which goes to `segment` at the earliest.
-    pub(super) fn count_record(&mut self, entry: &Entry, segment: u64) {
+    /// With `keeps_fence`, data in a range that the fence of the volume keeps leaves it valid.
+    pub(super) fn count_record(&mut self, entry: &Entry, segment: u64, keeps_fence: bool) {
         let number = self.next_record;
         self.next_record += 1;
         let volume = self.get_mut(entry.volume).expect("the volume was added");
@@ -151,7 +172,8 @@ impl Volumes {
         volume.records_end = number + 1;
         if entry.kind != RecordKind::Forget {
             volume.changes_end = number + 1;
-            volume.fence = None;
+            let may_keep = keeps_fence && entry.kind == RecordKind::Write;
+            volume.fence = volume.fence.take().filter(|fence| may_keep && fence.keeps(entry.range));
         }
     }
 

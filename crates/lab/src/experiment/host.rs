@@ -76,7 +76,7 @@ impl CacheHost {
         let slots = (pool_bytes / LINE_BYTES / shards) as usize;
         let config = ShardConfig::for_slots(slots).among(shards as usize);
         let setup = VolumeSetup {
-            elevator: Some(Elevator::new(shards as usize, geometry.held_bytes)),
+            elevator: Some(Elevator::new(shards as usize, geometry.stripe_cache_bytes)),
             protection: Protection::Power,
             ..VolumeSetup::write_back(VOLUME, volume_bytes, stripes)
         };

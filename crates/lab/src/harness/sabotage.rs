@@ -75,6 +75,8 @@ named! {
         EmptyVaultEarly = "empty-vault-early",
         /// The failure of one device of a mirrored journal is not recorded.
         SkipMemberRecord = "skip-member-record",
+        /// A flush does not wait until the failure of one device is recorded.
+        IgnoreUnrecordedLoss = "ignore-unrecorded-loss",
         /// A process that takes over a pool exchanges the numbers of volumes.
         MixUpVolumes = "mix-up-volumes",
         /// A process that takes over a pool does not record its dirty data.

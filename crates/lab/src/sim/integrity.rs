@@ -252,6 +252,25 @@ impl Integrity {
         }
     }
 
+    /// Verifies a line that nothing uses, if it is sealed, before lost sectors of it are restored:
+    /// the next seal covers the rest, too.
+    pub(crate) fn verify_idle(
+        &mut self,
+        run: &mut Run,
+        expected: &mut Expected,
+        shard: usize,
+        one: &mut PooledShard,
+        slot: Slot,
+    ) {
+        let Some(sealed) = one.shard.seal_of(slot) else { return };
+        let damage = self.inject_damage(run, shard, one, &sealed);
+        let verdict = self.seals[shard].verify(run, one, &sealed, damage);
+        if verdict != Verdict::Intact {
+            one.shard.damaged(&sealed, verdict);
+            record_loss(run, expected, one, &sealed, verdict);
+        }
+    }
+
     /// Verifies the lines of a destage; returns whether it may start.
     pub(crate) fn verify_destage(
         &mut self,
@@ -303,31 +322,59 @@ pub(crate) fn check_verified(
     steps: &[MemoryStep],
 ) {
     for seal in sealed {
-        let verifies = |step: &MemoryStep| match step {
-            MemoryStep::Verify { seal: verified, .. } => verified.slot == seal.slot,
-            _ => false,
-        };
         // Another line may have taken the slot.
-        let here = one.shard.slots().find_valid(seal.key, 0);
-        let (mut filled, mut is_copied) = (0, false);
-        for step in steps.iter().take_while(|step| !verifies(step)) {
-            match *step {
-                MemoryStep::Fill { slot, offset, len, .. } if slot == seal.slot => {
-                    let sectors = ByteRange::new(u64::from(offset), u64::from(len));
-                    filled |= sectors_of(sectors).fold(0_u8, |mask, at| mask | 1 << at);
-                }
-                MemoryStep::Copy { from, to, .. } if from == seal.slot => {
-                    is_copied |= here == Some(to);
-                }
-                _ => {}
-            }
-        }
-        let is_changed = filled != 0 && seal.valid & !filled != 0 && here == Some(seal.slot);
-        if is_changed || is_copied {
+        let slots = one.shard.slots();
+        let here = slots.find_valid(seal.key, 0);
+        let seal_now = here.and_then(|slot| one.shard.seal_of(slot));
+        let is_valid = |at: &u32| slots.find_valid(seal.key, 1 << *at).is_some();
+        let valid = match &seal_now {
+            Some(found) => found.valid,
+            None => (0..8).filter(is_valid).fold(0, |mask, at| mask | 1 << at),
+        };
+        if unverified(seal, here, seal_now.is_some(), valid, steps) != 0 {
             let message = "a sealed line is changed in part without verification";
             run.violate(Some(place_of(seal)), message.into());
         }
     }
+}
+
+/// The sectors of a line that a call has kept without verification, although it has broken the
+/// line's seal. After the call, the line is in the slot `here`, with the sectors in `valid`.
+fn unverified(
+    seal: &Seal,
+    here: Option<Slot>,
+    is_sealed: bool,
+    valid: u8,
+    steps: &[MemoryStep],
+) -> u8 {
+    let (mut verified, mut filled, mut copied) = (0, 0, 0);
+    for step in steps {
+        match *step {
+            // A later verification finds the new data, which the seal does not match.
+            MemoryStep::Verify { seal: found, kept } if found.slot == seal.slot && filled == 0 => {
+                verified |= kept;
+            }
+            MemoryStep::Fill { slot, offset, len, .. } if slot == seal.slot => {
+                filled |= mask_of(offset, len);
+            }
+            MemoryStep::Copy { from, to, offset, len } if from == seal.slot && here == Some(to) => {
+                copied |= mask_of(offset, len) & !verified;
+            }
+            _ => {}
+        }
+    }
+    let kept = seal.valid & valid;
+    match here == Some(seal.slot) {
+        true if is_sealed && filled == 0 => 0,
+        true => kept & !filled & !verified,
+        false => kept & copied,
+    }
+}
+
+/// The mask of the sectors of a line in a range of bytes.
+fn mask_of(offset: u32, len: u32) -> u8 {
+    let sectors = sectors_of(ByteRange::new(u64::from(offset), u64::from(len)));
+    sectors.fold(0, |mask, at| mask | 1 << at)
 }
 
 /// Records the sectors of a line that the shard now counts as lost.
@@ -352,4 +399,57 @@ fn slots_of(io: &Io) -> Vec<Slot> {
     let mut slots: Vec<Slot> = io.action.segments.iter().filter_map(slot).collect();
     slots.dedup();
     slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_engine::LineKey;
+    use forebay_types::VolumeId;
+
+    const SECTOR: u32 = SECTOR_BYTES as u32;
+
+    /// A line of six valid sectors in slot 3.
+    fn sealed() -> Seal {
+        Seal { slot: 3, key: LineKey::new(VolumeId(0), 7), valid: 0x3f, parity: None }
+    }
+
+    fn verify(kept: u8) -> MemoryStep {
+        MemoryStep::Verify { seal: sealed(), kept }
+    }
+
+    /// Writes the first two sectors.
+    const fn fill() -> MemoryStep {
+        MemoryStep::Fill { slot: 3, offset: 0, payload_offset: 0, len: 2 * SECTOR }
+    }
+
+    #[test]
+    fn a_seal_that_an_invalidation_breaks_must_be_verified() {
+        let invalidated = |steps: &[MemoryStep]| unverified(&sealed(), Some(3), false, 0x0f, steps);
+        assert_eq!(invalidated(&[]), 0x0f);
+        assert_eq!(invalidated(&[verify(0x0f)]), 0);
+        assert_eq!(invalidated(&[verify(0x03)]), 0x0c, "only a part of the rest is verified");
+        assert_eq!(unverified(&sealed(), Some(3), false, 0, &[]), 0, "nothing is kept");
+        assert_eq!(unverified(&sealed(), Some(3), true, 0x3f, &[]), 0, "the seal is intact");
+        assert_eq!(unverified(&sealed(), None, false, 0, &[]), 0, "the line has left the pool");
+    }
+
+    #[test]
+    fn a_partial_write_must_be_verified_before_it() {
+        let written = |steps: &[MemoryStep]| unverified(&sealed(), Some(3), false, 0x3f, steps);
+        assert_eq!(written(&[fill()]), 0x3c);
+        assert_eq!(written(&[verify(0x3c), fill()]), 0);
+        assert_eq!(written(&[fill(), verify(0x3c)]), 0x3c);
+        assert_eq!(unverified(&sealed(), Some(3), true, 0x3f, &[fill()]), 0x3c, "it kept its seal");
+    }
+
+    #[test]
+    fn a_line_must_be_verified_before_it_is_relocated() {
+        let copy = MemoryStep::Copy { from: 3, to: 5, offset: 2 * SECTOR, len: 4 * SECTOR };
+        let moved = |steps: &[MemoryStep]| unverified(&sealed(), Some(5), false, 0x3f, steps);
+        assert_eq!(moved(&[copy]), 0x3c);
+        assert_eq!(moved(&[verify(0x3c), copy]), 0);
+        assert_eq!(moved(&[copy, verify(0x3c)]), 0x3c);
+        assert_eq!(moved(&[]), 0, "another copy of the line, or all of it rewritten");
+    }
 }

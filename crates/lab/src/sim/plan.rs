@@ -263,6 +263,7 @@ impl Plan {
             Some(Sabotage::HaltLate | Sabotage::SkipVaultLine) => self.favor_dumps(operations),
             Some(Sabotage::SkipMark) => self.favor_skipped_mark(operations),
             Some(Sabotage::SkipMemberRecord) => self.favor_skipped_member_record(operations),
+            Some(Sabotage::IgnoreUnrecordedLoss) => self.favor_unrecorded_loss(operations),
             _ => {}
         }
     }
@@ -338,6 +339,18 @@ impl Plan {
         (journal.error, journal.ack) = (0, true);
         self.protect_first_volume();
         self.fail_power(8, operations);
+    }
+
+    /// A mirrored journal that only flushes wait for and whose devices fail often, flushes of few
+    /// clients, so that often no record follows the loss, frequent power failures, and starts that
+    /// often find only one device.
+    fn favor_unrecorded_loss(&mut self, operations: u64) {
+        let journal = &mut self.journal;
+        (journal.mirrored, journal.device_error, journal.missing) = (true, 100_000, 900_000);
+        (journal.ack, journal.latency_us_max, journal.error) = (false, 100, 0);
+        (self.clients, self.mix[3]) = (self.clients.min(4), self.mix[3].max(400));
+        self.protect_first_volume();
+        self.fail_power(64, operations);
     }
 
     fn favor_skipped_forward(&mut self, operations: u64) {

@@ -356,6 +356,7 @@ impl World {
             return;
         }
         let Some(slot) = one.shard.idle_slot_of(key) else { return };
+        self.integrity.verify_idle(&mut self.run, &mut self.expected, shard, one, slot);
         one.set_stamp(slot, (range.offset - key.offset()) as u32, stamp);
         one.shard.regained(key, bit);
         let run = &mut self.run;
@@ -496,7 +497,9 @@ impl Host for World {
         if self.expected.losses.any_unrecoverable(volume) {
             return Err(IoError::Io);
         }
-        if self.run.strikes_always(Sabotage::IgnoreBarrier) {
+        let ignores_barrier = self.run.strikes_always(Sabotage::IgnoreBarrier);
+        let ignores_loss = self.run.strikes_always(Sabotage::IgnoreUnrecordedLoss);
+        if ignores_barrier || ignores_loss && self.journal.is_written() {
             return Ok(true);
         }
         self.journal.barrier(part)

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_given_in_order() {
+    fn memory_is_granted_in_order_of_arrival() {
         let budget = Budget::new(MIB, 0, MIB);
         let lane = budget.quota(Queue::Lane);
         let [a, b, c] = [(0, 1, 0), (1, 1, 0), (0, 2, 0)];
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_room_comes_alone() {
+    fn a_request_larger_than_the_quota_is_granted_alone() {
         let budget = Budget::new(MIB, 0, MIB);
         let payloads = budget.quota(Queue::Payloads);
         let [a, b] = [(0, 1, 0), (1, 1, 0)];

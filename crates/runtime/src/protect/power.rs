@@ -11,7 +11,7 @@
 
 use crate::error::VolumeError;
 use crate::shared::{Message, Shared, Volume};
-use forebay_types::{IoResult, UnsafeSupply, VolumeId};
+use forebay_types::{IoResult, UnsafeUps, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -85,17 +85,13 @@ impl<'a> UpsVolumes<'a> {
     }
 
     /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
-    /// only a UPS protects. The default is [`UnsafeSupply::Stable`].
+    /// only a UPS protects. The default is [`UnsafeUps::Stable`].
     ///
     /// # Errors
     /// When there is no such volume, or the runtime is stopping.
-    pub(crate) fn set_unsafe_supply(
-        &self,
-        name: &str,
-        choice: UnsafeSupply,
-    ) -> Result<(), VolumeError> {
+    pub(crate) fn set_unsafe_ups(&self, name: &str, choice: UnsafeUps) -> Result<(), VolumeError> {
         let id = self.shared.volumes.named(name)?.id;
-        self.shared.run_on(0, move |tasks| tasks.shared().shards.set_unsafe_supply(id, choice))
+        self.shared.run_on(0, move |tasks| tasks.shared().shards.set_unsafe_ups(id, choice))
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they

@@ -7,7 +7,7 @@ use super::Volume;
 use crate::locks::{Lock, Locked, order};
 use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard};
-use forebay_types::{LINE_BYTES, Mode, UnsafeSupply, VolumeId};
+use forebay_types::{LINE_BYTES, Mode, UnsafeUps, VolumeId};
 use std::sync::Arc;
 
 /// Slots examined per lock when the clean lines of a volume are dropped: a fraction of a
@@ -58,7 +58,7 @@ impl Shards {
     /// Adds a volume to all shards.
     pub(crate) fn add_volume(&self, volume: &Volume, mode: Mode, protection: Protection) {
         let size_bytes = volume.backend.description().size_bytes;
-        let elevator = Elevator::new(self.len(), volume.geometry.held_bytes);
+        let elevator = Elevator::new(self.len(), volume.geometry.stripe_cache_bytes);
         for (number, mut shard) in self.each().enumerate() {
             shard.add_volume(volume.id, size_bytes, mode);
             let in_shard = shard.volume_mut(volume.id);
@@ -82,8 +82,8 @@ impl Shards {
     }
 
     /// Sets when a write is acknowledged while the UPS does not cover it.
-    pub(crate) fn set_unsafe_supply(&self, id: VolumeId, choice: UnsafeSupply) {
-        self.each().for_each(|mut shard| shard.volume_mut(id).set_unsafe_supply(choice));
+    pub(crate) fn set_unsafe_ups(&self, id: VolumeId, choice: UnsafeUps) {
+        self.each().for_each(|mut shard| shard.volume_mut(id).set_unsafe_ups(choice));
     }
 
     /// Operations of the volume in progress.

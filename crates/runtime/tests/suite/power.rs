@@ -8,7 +8,7 @@ use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatili
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
 use forebay_runtime::{Engine, VolumeJournal, VolumeSettings};
-use forebay_types::{Durability, IoError, Mode, UnsafeSupply};
+use forebay_types::{Durability, IoError, Mode, UnsafeUps};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ fn a_disk_that_does_not_flush_is_reported(engine: Engine) {
     let gate = Gate::new(memory(16 * MIB) as _);
     add(&server, Arc::clone(&gate) as _);
     // With FUA there would be nothing left to flush.
-    server.runtime.set_unsafe_supply("v", UnsafeSupply::DiskCache).unwrap();
+    server.runtime.set_unsafe_ups("v", UnsafeUps::DiskCache).unwrap();
     let mut client = server.client("v");
     client.write(0, &block(0)).unwrap();
     gate.close(Kinds::FLUSH);
@@ -233,7 +233,7 @@ fn the_disk_cache_is_enough_if_the_operator_accepts_it(engine: Engine) {
     let server = Server::start(engine);
     let (disk, cache) = disk_with_cache();
     add(&server, Arc::clone(&cache));
-    server.runtime.set_unsafe_supply("v", UnsafeSupply::DiskCache).unwrap();
+    server.runtime.set_unsafe_ups("v", UnsafeUps::DiskCache).unwrap();
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
     assert!(has(&*cache, 1) && !has(&*disk, 1));
@@ -248,7 +248,7 @@ fn a_requested_flush_follows_a_flush_in_progress(engine: Engine) {
     let (disk, cache) = disk_with_cache();
     let gate = Gate::new(cache);
     add(&server, Arc::clone(&gate) as _);
-    server.runtime.set_unsafe_supply("v", UnsafeSupply::DiskCache).unwrap();
+    server.runtime.set_unsafe_ups("v", UnsafeUps::DiskCache).unwrap();
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
     gate.close(Kinds::FLUSH);

@@ -30,6 +30,9 @@ use forebay_volume::{Admission, worker_of};
 use media::Media;
 use stuck::Stuck;
 
+/// The maximum time to record that a device is lost.
+const MEMBER_RECORD_US_MAX: u64 = 20_000;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalPlan {
     pub segment_bytes: u64,
@@ -88,6 +91,14 @@ impl JournalPlan {
     }
 }
 
+/// A write that takes time, and at which power may fail.
+enum Writing {
+    /// To the devices, with a result for each.
+    Log(LogWrite<Vec<u8>>, [IoResult; 2]),
+    /// The record of the remaining members, after the loss of a device.
+    Members(Vec<u64>),
+}
+
 /// A journal, shared by the volumes that have one.
 pub(crate) struct Journal {
     plan: JournalPlan,
@@ -95,7 +106,7 @@ pub(crate) struct Journal {
     sizes: Vec<Option<u64>>,
     log: LabLog,
     media: Media,
-    writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
+    writing: Option<Writing>,
     /// The journal's numbers of the volumes.
     numbers: Vec<Option<u16>>,
     /// The failure mark: the records must not be used. It survives the process.
@@ -233,15 +244,14 @@ impl Journal {
 
     /// Starts the next write of the journal.
     pub(crate) fn pump(&mut self, run: &mut Run) {
-        let skips_record = run.strikes_always(Sabotage::SkipMemberRecord);
         if self.writing.is_some() {
             return;
         }
         if let Some(members) = self.log.unrecorded_loss() {
-            if !skips_record {
-                self.media.record_members(members);
-            }
-            self.log.confirm_loss_recorded();
+            self.writing = Some(Writing::Members(members));
+            let latency_us = run.dice.range(0, MEMBER_RECORD_US_MAX);
+            run.schedule(latency_us, Event::Journal);
+            return;
         }
         let Some(write) = self.log.poll_write() else { return };
         let plan = self.plan;
@@ -252,7 +262,7 @@ impl Journal {
         if is_one && run.dice.chance(plan.device_error) {
             results[run.dice.below(2) as usize] = Err(IoError::Io);
         }
-        self.writing = Some((write, results));
+        self.writing = Some(Writing::Log(write, results));
         run.report.journal_writes += 1;
         let latency_us = run.dice.range(0, plan.latency_us_max);
         run.schedule(latency_us, Event::Journal);
@@ -262,18 +272,35 @@ impl Journal {
     /// crash. One device of a mirrored journal may.
     pub(crate) fn spare(&mut self) {
         self.is_spared = true;
-        if let Some((_, results)) = &mut self.writing {
+        if let Some(Writing::Log(_, results)) = &mut self.writing {
             *results = [Ok(()); 2];
         }
     }
 
     pub(crate) fn end_write(&mut self, run: &mut Run) {
+        match self.writing.take().expect("a write is in flight") {
+            Writing::Log(write, results) => self.end_log_write(run, write, results),
+            Writing::Members(members) => {
+                self.record_members(run, members);
+                self.log.confirm_loss_recorded();
+            }
+        }
+        self.pump(run);
+    }
+
+    /// Records durably that a device is lost.
+    fn record_members(&mut self, run: &Run, members: Vec<u64>) {
+        if !run.strikes_always(Sabotage::SkipMemberRecord) {
+            self.media.record_members(members);
+        }
+    }
+
+    fn end_log_write(&mut self, run: &mut Run, write: LogWrite<Vec<u8>>, results: [IoResult; 2]) {
         let lose_batch = run.strikes(Sabotage::LoseBatch);
         let tear_batch = run.strikes(Sabotage::TearBatch);
         let lose_superblock = run.strikes_always(Sabotage::LoseSuperblock);
         let marks = !run.strikes_always(Sabotage::SkipMark);
         let dice = &mut run.dice;
-        let (write, results) = self.writing.take().expect("a write is in flight");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
         for (device, result) in results.into_iter().enumerate() {
@@ -300,7 +327,6 @@ impl Journal {
             run.report.journal_failures += 1;
         }
         deliver(run, notifications);
-        self.pump(run);
     }
 
     /// Begins a checkpoint if one is due; returns the volumes to destage.
@@ -369,11 +395,17 @@ impl Journal {
     pub(crate) fn crash(&mut self, run: &mut Run, expected: &mut Expected) -> Option<Found> {
         self.is_spared = false;
         let dice = &mut run.dice;
-        if let Some((write, _)) = self.writing.take() {
-            for device in 0..2 {
-                let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
-                self.media.put(&write, device, &mut |_| dice.chance(keep));
+        match self.writing.take() {
+            Some(Writing::Log(write, _)) => {
+                for device in 0..2 {
+                    let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
+                    self.media.put(&write, device, &mut |_| dice.chance(keep));
+                }
             }
+            Some(Writing::Members(members)) if dice.chance(500_000) => {
+                self.record_members(run, members);
+            }
+            Some(Writing::Members(_)) | None => {}
         }
         self.checkpoints.clear();
         self.stuck.clear();
@@ -470,8 +502,13 @@ impl Journal {
 
     /// Whether everything is recorded durably.
     pub(crate) fn is_settled(&self) -> bool {
-        let is_recorded = self.log.first_pending_record() == self.log.next_record();
-        !self.has_failed() && self.log.is_membership_recorded() && is_recorded
+        self.is_written() && self.log.is_membership_recorded()
+    }
+
+    /// Whether everything is recorded on the devices in use. Until the loss of a device is recorded
+    /// as well, the next start may find only that device and accept it.
+    pub(crate) fn is_written(&self) -> bool {
+        !self.has_failed() && self.log.first_pending_record() == self.log.next_record()
     }
 
     /// The end of the records so far.
