@@ -98,30 +98,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Space for further batches in bytes, without that of a volume's next fence.
     fn free_bytes_beside_fence(&self, number: u16) -> u64 {
-        let fence_bytes = self.next_fence_bytes(self.volumes.get(number));
+        let fence_bytes = next_fence_bytes(self, self.volumes.get(number));
         self.extent.free_bytes().saturating_sub(fence_bytes + self.batches.len_bytes())
-    }
-
-    /// The space to leave for the next fence of a volume in bytes.
-    fn next_fence_bytes(&self, volume: Option<&Volume>) -> u64 {
-        match volume.and_then(|volume| volume.fence.as_ref()) {
-            // The next fence keeps no more ranges than this one.
-            Some(fence) => self.batches.fence_bytes(fence.kept.len()),
-            None => self.superblock().geometry.segment_bytes / 2,
-        }
-    }
-
-    /// Space in one segment for data of a volume that the log forwards, in bytes, without that of
-    /// the next fence of any volume. Zero if forwarding would free no segment: repeated at each
-    /// checkpoint, it would use up the reserve.
-    fn reserve_bytes_to_forward(&self, number: u16) -> u64 {
-        if !self.volumes.pins_beginning(number) {
-            return 0;
-        }
-        let fences = self.volumes.with_records().map(|volume| self.next_fence_bytes(Some(volume)));
-        let fence_bytes = fences.max().unwrap_or(0);
-        let free_bytes = self.extent.free_bytes().min(self.superblock().geometry.segment_bytes);
-        free_bytes.saturating_sub(fence_bytes + self.batches.len_bytes())
     }
 
     /// Numbers a record that was just added to a batch.
@@ -287,7 +265,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         // Batches are padded, and up to half a segment is lost where the next batch does not fit.
         // A fence takes one more batch if another one is queued.
         2 * (bytes + pieces * RECORD_BYTES as u64) <= unreserved
-            || bytes + (pieces + 1) * batch_bytes(0, 1) <= self.reserve_bytes_to_forward(number)
+            || bytes + (pieces + 1) * batch_bytes(0, 1) <= reserve_bytes_to_forward(self, number)
     }
 
     /// As [`Log::admit`], for `len` bytes of a volume that the log forwards. On
@@ -298,7 +276,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return Admission::Failed;
         }
         if self.extent.free_segments() <= RESERVED_SEGMENTS {
-            if batch_bytes(len, 1) > self.reserve_bytes_to_forward(number) {
+            if batch_bytes(len, 1) > reserve_bytes_to_forward(self, number) {
                 return Admission::Full;
             }
             // An earlier write with a permit may yet need this space.
@@ -371,4 +349,29 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             self.extent.skip_segment();
         }
     }
+}
+
+/// The space to leave for the next fence of a volume, in bytes.
+fn next_fence_bytes<B: AsRef<[u8]> + AsMut<[u8]>, W>(
+    log: &Log<B, W>,
+    volume: Option<&Volume>,
+) -> u64 {
+    match volume.and_then(|volume| volume.fence.as_ref()) {
+        // The next fence keeps no more ranges than this one.
+        Some(fence) => log.batches.fence_bytes(fence.kept.len()),
+        None => log.superblock().geometry.segment_bytes / 2,
+    }
+}
+
+/// Space in one segment for data of a volume that the log forwards, in bytes, without that of the
+/// next fence of any volume. Zero if forwarding would free no segment: repeated at each checkpoint,
+/// it would use up the reserve.
+fn reserve_bytes_to_forward<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, number: u16) -> u64 {
+    if !log.volumes.pins_beginning(number) {
+        return 0;
+    }
+    let fences = log.volumes.with_records().map(|volume| next_fence_bytes(log, Some(volume)));
+    let fence_bytes = fences.max().unwrap_or(0);
+    let free_bytes = log.extent.free_bytes().min(log.superblock().geometry.segment_bytes);
+    free_bytes.saturating_sub(fence_bytes + log.batches.len_bytes())
 }

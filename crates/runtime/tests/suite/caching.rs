@@ -77,7 +77,7 @@ fn sequential_reads_trigger_read_ahead(engine: Engine) {
         assert_eq!(client.read(offset, 4096), Ok(vec![0; 4096]));
     }
     let (reads, status) = (count(&disk).reads, server.status("disk"));
-    assert!(reads < 100, "{reads} reads at the disk for 1024 of the client");
+    assert!(reads < 130, "{reads} reads at the disk for 1024 of the client");
     assert!(status.engine.prefetch_used_lines > 900, "{:?}", status.engine);
 }
 
