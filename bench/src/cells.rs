@@ -88,9 +88,6 @@ impl Cell {
     }
 
     /// Runs it once against `server`.
-    ///
-    /// # Errors
-    /// When the load fails.
     pub fn run(&self, server: &Server, seconds: f64, size_bytes: u64) -> Result<Sample> {
         match self.client {
             Client::Batch => {

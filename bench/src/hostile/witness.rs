@@ -28,9 +28,6 @@ pub struct Witness {
 
 impl Witness {
     /// Enters `export`; `len` bytes from `start` on are zero and belong to the witness.
-    ///
-    /// # Errors
-    /// If the server cannot be reached or lacks the export.
     pub fn enter(
         socket: &Path,
         export: &str,
@@ -45,9 +42,6 @@ impl Witness {
     }
 
     /// Writes and reads until `is_over`. The connection stays open.
-    ///
-    /// # Errors
-    /// If a request fails, is not answered, or returns wrong data.
     pub fn work(&mut self, is_over: &AtomicBool) -> Result<()> {
         while !is_over.load(Ordering::Relaxed) {
             let kind = self.random.below(100);

@@ -81,9 +81,6 @@ pub(super) struct Alias(pub(super) String);
 
 /// Checks whether an opened device, or an opened file on the device `on`, is in use under another
 /// name. Returns locks to hold as long as the store is open.
-///
-/// # Errors
-/// The store is in use under another name.
 pub(super) fn follow(
     kernel: &dyn Kernel,
     opened: Node,

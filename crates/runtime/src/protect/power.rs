@@ -86,9 +86,6 @@ impl<'a> UpsVolumes<'a> {
 
     /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
     /// only a UPS protects. The default is [`UnsafeSupply::Stable`].
-    ///
-    /// # Errors
-    /// When there is no such volume, or the runtime is stopping.
     pub(crate) fn set_unsafe_supply(
         &self,
         name: &str,

@@ -112,9 +112,6 @@ fn try_advance<S: Read + Write>(
 
 impl<S: Read + Write> Client<S> {
     /// Enters an export.
-    ///
-    /// # Errors
-    /// When the server refuses.
     pub fn enter(stream: S, config: &Config) -> Result<Self, Failure> {
         let entered = Self::try_enter(stream, config);
         entered.expect("the server ended the connection within the handshake")
