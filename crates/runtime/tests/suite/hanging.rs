@@ -8,7 +8,7 @@ use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
 use forebay_runtime::{Engine, RuntimeConfig, Stall, Timeouts, VolumeError};
-use forebay_types::{Durability, Mode};
+use forebay_types::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -200,7 +200,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     let server = impatient_server(engine);
     let (disk, gate) = (memory(16 * MIB), Gate::new(memory(JOURNAL_BYTES)));
     let journal = open(&server, Arc::clone(&gate) as _);
-    add(&server, Arc::clone(&disk) as _, &journal, Durability::Ack);
+    add(&server, "v", Arc::clone(&disk) as _, &journal);
     let mut client = server.client("v");
     gate.close(Kinds::ALL);
     client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
