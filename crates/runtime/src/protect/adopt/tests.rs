@@ -3,12 +3,11 @@
 use super::*;
 use crate::rig::common::client::PATIENCE;
 use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
-use crate::rig::{MIB, config, open_journal, volume};
+use crate::rig::{self, MIB, config, lose, open_journal, volume};
 use crate::{Runtime, RuntimeConfig, Timeouts};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
-use forebay_engine::Verdict;
 use forebay_frontend_nbd::NbdServer;
-use forebay_types::{ByteRange, DiskGeometry, Fault, IoResult};
+use forebay_types::{DiskGeometry, Fault, IoResult};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 
@@ -58,15 +57,7 @@ fn lose_power(disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) {
 
 /// Writes a line, which is recorded in the journal if `records`.
 fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
-    let id = runtime.named("v").unwrap().id;
-    let (sender, result) = mpsc::channel();
-    let asked = runtime.run_on(0, move |tasks| {
-        let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
-        let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
-        tasks.restore(id, range, Some(&[byte; 4096]), records, on_done);
-    });
-    asked.unwrap();
-    result.recv().unwrap().unwrap();
+    rig::write(runtime, runtime.named("v").unwrap().id, line, byte, records);
 }
 
 /// Destages all dirty data. The journal is not notified.
@@ -141,29 +132,6 @@ fn destaged_before_recorded() {
     assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 2));
 }
 
-/// Waits until a line is sealed, and reports it to the shard as damaged beyond repair.
-fn lose(runtime: &Runtime, line: u64) {
-    let id = runtime.named("v").unwrap().id;
-    let key = LineKey::new(id, line);
-    let begun = Instant::now();
-    loop {
-        assert!(begun.elapsed() < PATIENCE, "the line is never sealed");
-        for number in 0..runtime.shared().shards.len() {
-            let mut shard = runtime.shared().shard(number);
-            let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
-            if let Some(seal) = seal {
-                shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
-                let lost = shard.volume(id).lost_sectors();
-                // A panic under the lock would end the process.
-                drop(shard);
-                assert_eq!(lost, 8);
-                return;
-            }
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-}
-
 /// As above, but another line of the volume is lost, so that the old records are still needed.
 #[test]
 fn an_older_record_kept_for_lost_sectors_does_not_undo_destaged_data() {
@@ -178,7 +146,7 @@ fn lost_while_older_records_stay() {
     destage(&first);
     write(&first, 5, 3, true);
     write(&first, 9, 4, false);
-    lose(&first, 9);
+    assert_eq!(lose(&first, first.named("v").unwrap().id, 9), 8);
     assert_eq!(on_disk(&disk, 0), 2);
     first.pause().unwrap();
     let second = process(&pool, &disk, &log);
