@@ -1,10 +1,13 @@
 //! The protocol byte by byte, for invalid requests.
 
+use super::client::connect;
 use forebay_nbd::proto::{
     GREETING_BYTES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC,
     SIMPLE_REPLY_MAGIC, handshake_flag, option, option_reply,
 };
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 /// Reads the greeting and checks it.
 pub fn greeting(stream: &mut impl Read) {
@@ -19,6 +22,14 @@ pub fn greeting(stream: &mut impl Read) {
 pub fn client_flags() -> Vec<u8> {
     let flags = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
     flags.to_be_bytes().to_vec()
+}
+
+/// Connects to a Unix socket, and answers the greeting with the client's flags.
+pub fn greeted(socket: &Path) -> UnixStream {
+    let mut stream = connect(socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    stream
 }
 
 /// An option whose header claims `len` bytes and has `data`.

@@ -2,6 +2,7 @@
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
+use crate::journal::memory;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{Backend, IoCount, MemoryBackend};
@@ -20,10 +21,6 @@ on_both_engines! {
 }
 
 const MIB: u64 = 1 << 20;
-
-fn memory(size_bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(size_bytes).unwrap())
-}
 
 fn count(disk: &Arc<MemoryBackend>) -> IoCount {
     disk.io_count().unwrap()

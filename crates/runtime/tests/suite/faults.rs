@@ -2,6 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::journal::memory;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend, OpenOptions, open};
@@ -26,10 +27,6 @@ on_both_engines! {
 }
 
 const MIB: u64 = 1 << 20;
-
-fn memory(size_bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(size_bytes).unwrap())
-}
 
 fn failing(disk: &Arc<MemoryBackend>, kinds: Kinds, range: Option<ByteRange>) -> Arc<Errors> {
     let rule = ErrorRule { kinds, range, ..ErrorRule::default() };
