@@ -189,6 +189,16 @@ impl Rig {
         self.write_again(id, offset, len, value, false, Attempt::default())
     }
 
+    /// Writes again after a wait.
+    pub fn retry(&mut self, id: u64, offset: u64, len: u64, value: u64) -> WriteOutcome {
+        self.write_again(id, offset, len, value, false, attempt_after(None))
+    }
+
+    /// As [`Rig::retry`], with FUA.
+    pub fn retry_fua(&mut self, id: u64, offset: u64, len: u64, value: u64) -> WriteOutcome {
+        self.write_again(id, offset, len, value, true, attempt_after(None))
+    }
+
     pub fn write_again(
         &mut self,
         id: u64,

@@ -31,7 +31,7 @@ fn a_write_to_a_line_being_filled_waits_for_the_fill() {
     assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Waiting);
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(2, 0, LINE, 7, false, attempt_after(None)), WriteOutcome::Done);
+    assert_eq!(rig.retry(2, 0, LINE, 7), WriteOutcome::Done);
     assert_eq!(rig.read_to_end(0, LINE), [7; 8]);
 }
 
@@ -194,7 +194,7 @@ fn a_write_without_enough_slots_relocates_no_line() {
     rig.complete(0, Ok(()));
     assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0, "the destaged lines were not relocated");
     assert_eq!(rig.take_outcome(3), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(3, 0, 3 * LINE, 2, false, attempt_after(None)), WriteOutcome::Done);
+    assert_eq!(rig.retry(3, 0, 3 * LINE, 2), WriteOutcome::Done);
 }
 
 #[test]
@@ -233,10 +233,7 @@ fn a_write_ignores_the_failure_of_a_read_it_waited_for() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     assert_eq!(rig.read(2, LINE, LINE).0, ReadOutcome::Waiting);
-    assert_eq!(
-        rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Waiting
-    );
+    assert_eq!(rig.retry_fua(3, 0, 2 * LINE, 2), WriteOutcome::Waiting);
     rig.complete(0, Err(IoError::Io));
     let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("not retried") };
     let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
@@ -284,10 +281,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
     for (offset, len) in [(LINE, LINE), (LINE + 1024, 512), (512, 2 * LINE)] {
         let mut rig = Rig::new(16, 8, Mode::WriteBack);
         assert_eq!(rig.write(1, 0, 4 * LINE, 7), WriteOutcome::Done);
-        assert_eq!(
-            rig.write_again(2, offset, len, 8, true, attempt_after(None)),
-            WriteOutcome::Waiting
-        );
+        assert_eq!(rig.retry_fua(2, offset, len, 8), WriteOutcome::Waiting);
         assert_eq!(rig.ios.len(), 1);
         assert_eq!(rig.ios[0].range.len, 4 * LINE, "all adjacent dirty lines are included");
         rig.complete(0, Err(IoError::Io));
@@ -298,10 +292,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
         assert_eq!(rig.ios[0].range.len, len, "only the sectors under the write");
         rig.complete(0, Ok(()));
         assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
-        assert_eq!(
-            rig.write_again(2, offset, len, 8, true, attempt_after(None)),
-            WriteOutcome::Started
-        );
+        assert_eq!(rig.retry_fua(2, offset, len, 8), WriteOutcome::Started);
         rig.complete(0, Ok(()));
         assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
         let first = (offset / 512) as usize;
@@ -329,7 +320,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
 fn a_write_over_a_bad_sector_fails_and_keeps_the_dirty_data() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, 2 * LINE, 7), WriteOutcome::Done);
-    assert_eq!(rig.write_again(2, 0, 512, 8, true, attempt_after(None)), WriteOutcome::Waiting);
+    assert_eq!(rig.retry_fua(2, 0, 512, 8), WriteOutcome::Waiting);
     rig.complete(0, Err(IoError::Io));
     let again = attempt_after(Some(IoError::Io));
     assert_eq!(rig.write_again(2, 0, 512, 8, true, again), WriteOutcome::Waiting);
@@ -376,21 +367,12 @@ fn a_write_is_counted_once_however_often_it_is_tried() {
     let mut rig = Rig::new(8, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, LINE, 1), WriteOutcome::Done);
     // The write waits for the destage of the data it replaces, then for a fill, and then succeeds.
-    assert_eq!(
-        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Waiting
-    );
+    assert_eq!(rig.retry_fua(2, 0, 2 * LINE, 2), WriteOutcome::Waiting);
     rig.complete_all();
     assert_eq!(rig.read(3, LINE, LINE).0, ReadOutcome::Waiting);
-    assert_eq!(
-        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Waiting
-    );
+    assert_eq!(rig.retry_fua(2, 0, 2 * LINE, 2), WriteOutcome::Waiting);
     rig.complete_all();
-    assert_eq!(
-        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Started
-    );
+    assert_eq!(rig.retry_fua(2, 0, 2 * LINE, 2), WriteOutcome::Started);
     rig.complete_all();
     let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.write_hit_lines, counters.write_miss_lines), (2, 1));
