@@ -24,22 +24,12 @@ pub struct Forebay {
 }
 
 impl Forebay {
-    /// Starts the program in `programs` with `volumes` (each `NAME=BACKING[,KEY=VALUE...]`) and a
-    /// pool of `memory_bytes`, with all its files in `dir`.
+    /// Starts the program in `programs` with `volumes` (each `NAME=BACKING[,KEY=VALUE...]`), a pool
+    /// of `memory_bytes` and `more` arguments, with all its files in `dir`.
     ///
     /// # Errors
     /// If it does not start; the message has its output.
     pub fn start(
-        programs: &Path,
-        dir: &Path,
-        volumes: &[String],
-        memory_bytes: u64,
-    ) -> Result<Self> {
-        Self::start_with(programs, dir, volumes, memory_bytes, &[])
-    }
-
-    /// Like [`Forebay::start`], with more arguments.
-    pub fn start_with(
         programs: &Path,
         dir: &Path,
         volumes: &[String],

@@ -65,7 +65,8 @@ fn main() -> Result<ExitCode> {
     let mut figures = Figures::default();
     for scenario in &arguments.scenarios {
         let dir = servers::work_dir()?;
-        let start = |volumes: &[String]| Forebay::start(&programs, dir.path(), volumes, 256 * MIB);
+        let start =
+            |volumes: &[String]| Forebay::start(&programs, dir.path(), volumes, 256 * MIB, &[]);
         match scenario {
             Scenario::LatencyUnderMiss => latency_under_miss(start, &arguments, &mut figures)?,
             Scenario::Sequential => sequential(start, &arguments, &mut figures)?,

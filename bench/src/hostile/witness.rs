@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const WRITE_ZEROES: u16 = 6;
 /// Longest read or write, in sectors of 512 bytes: long enough to be received into the pool.
 const SECTORS_MAX: u64 = 128;
 /// Timeout of an answer.
@@ -91,7 +90,7 @@ impl Witness {
 
     fn zero(&mut self, offset: u64, len: u64) -> Result<()> {
         self.content[offset as usize..(offset + len) as usize].fill(0);
-        self.ask(Command::Other(WRITE_ZEROES), offset, len, &[])
+        self.ask(Command::WriteZeroes, offset, len, &[])
     }
 
     fn ask(&mut self, command: Command, offset: u64, len: u64, payload: &[u8]) -> Result<()> {
