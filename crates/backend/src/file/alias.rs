@@ -58,7 +58,6 @@ impl Attached {
 
 /// Access to sysfs, and queries that sysfs does not answer.
 pub(super) trait Kernel {
-    /// The path of sysfs.
     fn sysfs(&self) -> &Path;
 
     /// The backing of a loop device; `None` if unknown.

@@ -127,7 +127,6 @@ impl<'a> Restorer<'a> {
         self.submit_if_full()
     }
 
-    /// Writes zeroes to a range.
     pub(crate) fn write_zeroes(&mut self, range: ByteRange) -> IoResult {
         self.current.pieces.push((range, None));
         self.submit_if_full()

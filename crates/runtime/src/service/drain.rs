@@ -179,7 +179,6 @@ pub(crate) fn flush(
     }
 }
 
-/// Flushes all volumes.
 pub(crate) fn flush_all(shared: &Shared, progress: &mut dyn FnMut(u64)) -> Result<(), VolumeError> {
     shared.volumes.all().iter().try_for_each(|volume| flush(shared, volume, progress))
 }

@@ -41,7 +41,6 @@ pub fn option_claiming(option: u32, len: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An option.
 pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
     option_claiming(option, data.len() as u32, data)
 }

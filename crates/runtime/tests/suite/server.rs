@@ -88,12 +88,10 @@ impl Server {
         self.runtime.change_volume(name, change(mode)).unwrap();
     }
 
-    /// A client of a volume.
     pub fn client(&self, volume: &str) -> Client {
         Client::new(&self.socket, volume)
     }
 
-    /// The status of a volume.
     pub fn status(&self, volume: &str) -> VolumeStatus {
         let status = self.runtime.status().unwrap();
         status.volumes.into_iter().find(|status| status.name == volume).unwrap()

@@ -202,7 +202,6 @@ impl Vault {
         Ok(())
     }
 
-    /// Writes the superblock of an empty vault.
     pub(super) fn write_empty(&self, work: &mut Work) -> Result<(), VaultError> {
         let mut written = Ok(());
         // The second copy is the fallback if the first cannot be written.
