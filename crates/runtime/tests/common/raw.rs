@@ -88,6 +88,13 @@ pub fn enter<S: Read + Write>(stream: &mut S, export: &str) {
     assert_eq!(last, option_reply::ACK, "the export is entered");
 }
 
+/// Connects to a Unix socket, and enters an export with simple replies.
+pub fn connect_to(socket: &Path, export: &str) -> UnixStream {
+    let mut stream = connect(socket);
+    enter(&mut stream, export);
+    stream
+}
+
 /// A compact request header.
 pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let mut bytes = REQUEST_MAGIC.to_be_bytes().to_vec();

@@ -3,7 +3,7 @@
 
 use crate::common::client::{Client, config, connect};
 use crate::common::raw::{
-    ask, client_flags, enter, go_data, greeted, greeting, is_closed, option, option_claiming,
+    ask, client_flags, connect_to, go_data, greeted, greeting, is_closed, option, option_claiming,
     option_reply, request, simple_reply,
 };
 use crate::server::{Server, settings};
@@ -185,8 +185,7 @@ fn a_client_may_disconnect_at_any_byte(engine: Engine) {
         }
         stream.write_all(&session[..len]).unwrap();
     }
-    let mut stream = connect(&server.socket);
-    enter(&mut stream, "disk");
+    let _stream = connect_to(&server.socket, "disk");
     crate::common::wait_until(
         "the closed connections are removed",
         crate::common::client::PATIENCE,

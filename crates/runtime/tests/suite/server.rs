@@ -2,6 +2,7 @@
 
 use crate::common::GATHERS_ALL;
 use crate::common::client::{Client, PATIENCE};
+use forebay_backend::layers::Gate;
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
 use forebay_runtime::{
@@ -81,6 +82,19 @@ impl Server {
         let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
         self.add(name, Arc::clone(&disk) as _, mode);
         disk
+    }
+
+    /// Serves a disk in memory behind a gate.
+    pub fn add_gated(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        mode: Mode,
+    ) -> (Arc<Gate>, Arc<MemoryBackend>) {
+        let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
+        let gate = Gate::new(Arc::clone(&disk) as _);
+        self.add(name, Arc::clone(&gate) as _, mode);
+        (gate, disk)
     }
 
     /// Changes a volume's mode and nothing else.
