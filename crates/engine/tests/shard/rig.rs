@@ -313,6 +313,16 @@ impl Rig {
         result
     }
 
+    /// Flushes, and completes all I/Os with success.
+    pub fn flush_to_end(&mut self, id: u64) -> IoResult {
+        assert_eq!(self.flush(id), None);
+        self.complete_all();
+        match self.take_outcome(id) {
+            Some(Outcome::Done(result)) => result,
+            outcome => panic!("the flush ends with {outcome:?}"),
+        }
+    }
+
     pub fn tick(&mut self, now_ms: u64) {
         self.shard.tick(now_ms, &mut self.out);
         self.finish_call(0);

@@ -60,9 +60,7 @@ fn a_burst_of_overwrites_reaches_the_disk_once_per_line() {
         }
     }
     assert!(rig.ios.is_empty());
-    assert_eq!(rig.flush(1), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(1), Ok(()));
     let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.destaged_lines, counters.destage_writes), (4, 4));
     assert_eq!([rig.disk[0], rig.disk[16], rig.disk[32], rig.disk[48]], [990, 991, 992, 993]);
@@ -268,9 +266,7 @@ fn a_failed_destage_keeps_its_data_and_fails_the_flush() {
     rig.complete(0, Err(IoError::NoSpace));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Err(IoError::NoSpace))));
     assert_eq!(rig.read_to_end(0, LINE), [1; 8]);
-    assert_eq!(rig.flush(3), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(3), Ok(()));
     assert_eq!(rig.disk[..8], [1; 8]);
 }
 
@@ -304,9 +300,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
         let under = (offset + len).div_ceil(LINE) - offset / LINE;
         assert_eq!(counters.destaged_lines, 4 + under);
         // The adjacent sectors that failed are still dirty, and the next flush destages them.
-        assert_eq!(rig.flush(3), None);
-        rig.complete_all();
-        assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.flush_to_end(3), Ok(()));
         let expected: Vec<u64> = (0..32)
             .map(|sector| if (offset..offset + len).contains(&(sector * 512)) { 8 } else { 7 })
             .collect();
@@ -407,9 +401,7 @@ fn background_writeback_yields_to_reads_and_never_stops() {
     assert_eq!(went, [(50, 8), (1_050, 8), (2_050, 4)], "one burst per second");
     // A flush does not wait for reads.
     (0..20).for_each(|line| write(&mut rig, line));
-    assert_eq!(rig.flush(100), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(100), Ok(()));
     // Neither does destaging near the dirty limit: the nearer the limit, the faster it goes.
     rig.now_ms = 5_000;
     (0..46).for_each(|line| write(&mut rig, line));
@@ -470,9 +462,7 @@ fn rate_limits_apply_to_all_writeback_except_flushes() {
             rig.complete_all();
         }
         assert!((18..23).contains(&went), "{pace:?}: {went} in two seconds");
-        assert_eq!(rig.flush(100), None);
-        rig.complete_all();
-        assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.flush_to_end(100), Ok(()));
         assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0);
     }
 }

@@ -252,9 +252,7 @@ fn throttled_writes_are_admitted_in_order_after_any_destage() {
     assert_eq!(rig.retry(11, 30 * LINE, LINE, 2), WriteOutcome::Done);
     let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.room_waits, counters.writes_through_dirty_limit), (2, 0));
-    assert_eq!(rig.flush(90), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(90), Ok(()));
 }
 
 /// Regression: the write went through to the disk, behind all destages in flight.
