@@ -2,12 +2,11 @@
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use forebay_bench::client;
 use forebay_bench::figures::{Figures, Limit};
 use forebay_bench::forebay::Forebay;
 use forebay_bench::load::{Load, Op, Outcome, Pattern};
-use forebay_bench::servers;
 use forebay_bench::table::median;
+use forebay_bench::{client, servers};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
