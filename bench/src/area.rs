@@ -24,9 +24,6 @@ unsafe impl Sync for Area {}
 
 impl Area {
     /// Maps `len` bytes of zeroes.
-    ///
-    /// # Errors
-    /// If there is not enough memory, or `len` is zero.
     pub fn new(len: usize) -> Result<Self> {
         ensure!(len > 0, "cannot serve an empty area: give a --size above zero");
         // SAFETY: a new mapping at an address of the kernel's choice affects no existing memory.

@@ -24,9 +24,6 @@ const READ_BYTES_MAX: u32 = 32 << 20;
 const EINVAL: u32 = 22;
 
 /// Listens on a Unix socket at `path` and serves `area`. Returns only on failure.
-///
-/// # Errors
-/// If the socket cannot be created or no longer accepts.
 pub fn serve(path: &Path, area: Arc<Area>) -> Result<()> {
     let listener = UnixListener::bind(path)
         .with_context(|| format!("listening on {}: remove it if it is stale", path.display()))?;
@@ -42,9 +39,6 @@ pub fn serve(path: &Path, area: Arc<Area>) -> Result<()> {
 }
 
 /// Serves one connection until the client leaves.
-///
-/// # Errors
-/// If the client violates the protocol or closes the socket.
 pub fn serve_connection(mut stream: UnixStream, area: &Area) -> Result<()> {
     if !wire::accept_client(&mut stream, area.size_bytes())? {
         return Ok(());

@@ -4,6 +4,7 @@
 //! servers. Ratios are taken within a round, and the median over the rounds is shown: it varies far
 //! less than the ratio of two medians.
 
+use crate::figures::Limit;
 use crate::fio;
 use crate::load::{Load, Op, Outcome};
 use crate::servers::{EXPORT, Kind, Server};
@@ -88,9 +89,6 @@ impl Cell {
     }
 
     /// Runs it once against `server`.
-    ///
-    /// # Errors
-    /// When the load fails.
     pub fn run(&self, server: &Server, seconds: f64, size_bytes: u64) -> Result<Sample> {
         match self.client {
             Client::Batch => {
@@ -179,27 +177,27 @@ impl Rounds {
     /// the server to compare with did not run.
     pub fn verdict(&self) -> Option<Verdict> {
         let ours = Kind::Forebay;
-        let (name, value, limit, lower_is_better) = match (self.cell.client, self.cell.depth) {
-            (Client::Fio, _) => (
-                "IOPS to best peer",
-                self.ratio(ours, self.best_peer()?, iops)?,
-                FIO_SHARE_MIN,
-                false,
-            ),
+        let (name, value, limit) = match (self.cell.client, self.cell.depth) {
+            (Client::Fio, _) => {
+                let share = self.ratio(ours, self.best_peer()?, iops)?;
+                ("IOPS to best peer", share, Limit::AtLeast(FIO_SHARE_MIN))
+            }
             // The targets are for one connection and one line; larger blocks and more connections
             // are information.
             _ if self.cell.connections != 1 || self.cell.block_bytes != 4096 => return None,
-            (_, 1) => ("p50 to bare", self.ratio(ours, Kind::Bare, p50)?, LATENCY_RATIO_MAX, true),
+            (_, 1) => {
+                let ratio = self.ratio(ours, Kind::Bare, p50)?;
+                ("p50 to bare", ratio, Limit::AtMost(LATENCY_RATIO_MAX))
+            }
             (_, 16 | 64) => {
                 let reads = self.cell.op == Op::Read;
                 let max = if reads { CPU_RATIO_MAX } else { WRITE_CPU_RATIO_MAX };
-                ("CPU to bare", self.ratio(ours, Kind::Bare, cpu)?, max, true)
+                ("CPU to bare", self.ratio(ours, Kind::Bare, cpu)?, Limit::AtMost(max))
             }
             _ => return None,
         };
-        let met = if lower_is_better { value <= limit } else { value >= limit };
-        let sign = if lower_is_better { "<=" } else { ">=" };
-        Some(Verdict { text: format!("{name} {value:.2} {sign} {limit:.2}"), met })
+        let text = format!("{name} {value:.2} {}", limit.verdict(value));
+        Some(Verdict { text, met: limit.is_met(value) })
     }
 
     /// The rows of the table, one for each server.
@@ -219,7 +217,7 @@ impl Rounds {
                     number(self.ratio(*kind, Kind::Bare, cpu)),
                     number(self.ratio(*kind, Kind::Bare, p50)),
                     number(best.and_then(|best| self.ratio(*kind, best, iops))),
-                    verdict.map_or("information".to_owned(), |verdict| verdict.text()),
+                    verdict.map_or("information".to_owned(), |verdict| verdict.text),
                 ]
             })
             .collect()
@@ -246,12 +244,6 @@ pub struct Verdict {
     text: String,
     /// Whether it was met.
     pub met: bool,
-}
-
-impl Verdict {
-    fn text(&self) -> String {
-        format!("{} {}", self.text, if self.met { "met" } else { "MISSED" })
-    }
 }
 
 fn iops(sample: &Sample) -> Option<f64> {

@@ -71,9 +71,6 @@ pub struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     /// Prepares `plan` for `stream`, after the handshake.
-    ///
-    /// # Errors
-    /// If the histogram cannot be created.
     pub fn new(stream: &'a UnixStream, plan: Plan) -> Result<Self> {
         let depth = plan.load.depth;
         let reply_bytes = REPLY_BYTES + plan.load.block_bytes as usize;
@@ -260,9 +257,6 @@ impl<'a> Connection<'a> {
 }
 
 /// Flushes the server over a separate connection.
-///
-/// # Errors
-/// If the server cannot be reached or fails the flush.
 pub fn flush(socket: &Path, export: &str) -> Result<()> {
     let mut stream = UnixStream::connect(socket)
         .with_context(|| format!("connecting to {}", socket.display()))?;

@@ -93,9 +93,6 @@ impl GroupLog {
 
     /// Appends from `writers` threads for `duration`. Each appends its next block once the last one
     /// is durable.
-    ///
-    /// # Errors
-    /// When the file fails.
     pub fn run(&self, writers: u32, duration: Duration) -> Result<Figures> {
         let begin = Instant::now();
         let mut total = Histogram::<u64>::new_with_max(60_000_000_000, 3)?;
@@ -209,9 +206,6 @@ impl GroupLog {
 }
 
 /// Fills a file with zeroes, durably, so that later writes need no allocation.
-///
-/// # Errors
-/// When it can't be written.
 pub fn fill(path: &Path, bytes: u64) -> Result<()> {
     let context = || format!("writing {bytes} bytes to {}", path.display());
     let mut file = File::create(path).with_context(context)?;

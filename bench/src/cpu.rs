@@ -24,9 +24,6 @@ pub struct Reading {
 
 impl Reading {
     /// Reads the clocks of `pid` and of all that descend from it.
-    ///
-    /// # Errors
-    /// When there is no such process.
     pub fn of(pid: u32) -> Result<Self> {
         let mut ns_by_pid = HashMap::new();
         for member in family(pid) {
@@ -40,9 +37,6 @@ impl Reading {
     }
 
     /// Nanoseconds of CPU time used from this reading until now.
-    ///
-    /// # Errors
-    /// When the process has ended in between.
     pub fn elapsed_ns(&self) -> Result<u64> {
         let now = Self::of(self.pid)?;
         let before = |pid| self.ns_by_pid.get(pid).copied().unwrap_or(0);

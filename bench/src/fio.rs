@@ -34,9 +34,6 @@ pub struct Report {
 }
 
 /// Runs fio against the server behind `socket`, with `options`.
-///
-/// # Errors
-/// If fio is missing, fails, or prints an unexpected format.
 pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<Report> {
     let output = Command::new("fio")
         .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--group_reporting"])
@@ -55,9 +52,6 @@ pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<Report> {
 }
 
 /// Reads a file that fio wrote with `--output-format=json`.
-///
-/// # Errors
-/// If it cannot be read or is not such a report.
 pub fn read_report(path: &Path) -> Result<Report> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     parse(&text).with_context(|| format!("in {}", path.display()))

@@ -24,25 +24,12 @@ pub struct Forebay {
 }
 
 impl Forebay {
-    /// Starts the program in `programs` with `volumes` (each `NAME=BACKING[,KEY=VALUE...]`) and a
-    /// pool of `memory_bytes`, with all its files in `dir`.
+    /// Starts the program in `programs` with `volumes` (each `NAME=BACKING[,KEY=VALUE...]`), a pool
+    /// of `memory_bytes` and `more` arguments, with all its files in `dir`.
     ///
     /// # Errors
     /// If it does not start; the message has its output.
     pub fn start(
-        programs: &Path,
-        dir: &Path,
-        volumes: &[String],
-        memory_bytes: u64,
-    ) -> Result<Self> {
-        Self::start_with(programs, dir, volumes, memory_bytes, &[])
-    }
-
-    /// Like [`Forebay::start`], with more arguments.
-    ///
-    /// # Errors
-    /// As [`Forebay::start`].
-    pub fn start_with(
         programs: &Path,
         dir: &Path,
         volumes: &[String],
@@ -54,9 +41,6 @@ impl Forebay {
 
     /// Like [`Forebay::start`]; calls `watch` with the process id every few milliseconds until the
     /// server is up.
-    ///
-    /// # Errors
-    /// As [`Forebay::start`].
     pub fn start_watched(
         programs: &Path,
         dir: &Path,
@@ -88,9 +72,6 @@ impl Forebay {
     }
 
     /// Kills it, as a crash would.
-    ///
-    /// # Errors
-    /// If waiting for it fails.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -98,9 +79,6 @@ impl Forebay {
     }
 
     /// Stops it in order.
-    ///
-    /// # Errors
-    /// If it does not end within a minute, or exits with an error.
     pub fn stop(mut self) -> Result<()> {
         self.terminate()?;
         let ended = self.end_within(PATIENCE)?;
@@ -123,17 +101,11 @@ impl Forebay {
     }
 
     /// The current counters of a volume.
-    ///
-    /// # Errors
-    /// If the status is unavailable, or there is no such volume.
     pub fn counters(&self, volume: &str) -> Result<Counters> {
         Counters::parse(&self.command(&["status", "--json"])?, volume)
     }
 
     /// The current counters of the only journal.
-    ///
-    /// # Errors
-    /// If the status is unavailable, or there is no journal.
     pub fn journal(&self) -> Result<Counters> {
         let status = self.status()?;
         let journals = status["journals"].as_array().context("the status has no journals")?;
@@ -141,9 +113,6 @@ impl Forebay {
     }
 
     /// The complete status.
-    ///
-    /// # Errors
-    /// If the status is unavailable.
     pub fn status(&self) -> Result<Value> {
         let status = self.command(&["status", "--json"])?;
         serde_json::from_str(&status).context("the status is not JSON")
@@ -170,18 +139,12 @@ impl Forebay {
     }
 
     /// Sends it SIGTERM.
-    ///
-    /// # Errors
-    /// If it has exited.
     pub fn terminate(&self) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).context("cannot signal the server")
     }
 
     /// Waits for it to exit; `None` after `limit`.
-    ///
-    /// # Errors
-    /// If the wait fails.
     pub fn end_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + limit;
         loop {
@@ -220,9 +183,6 @@ pub struct Counters(Value);
 
 impl Counters {
     /// Takes the counters of `volume` out of a status in JSON.
-    ///
-    /// # Errors
-    /// If it is not a status, or has no such volume.
     pub fn parse(status: &str, volume: &str) -> Result<Self> {
         let status: Value = serde_json::from_str(status).context("the status is not JSON")?;
         let volumes = status["volumes"].as_array().context("the status has no volumes")?;
@@ -240,9 +200,6 @@ impl Counters {
     }
 
     /// The increase of one counter since `before`.
-    ///
-    /// # Errors
-    /// As [`Counters::get`].
     pub fn since(&self, before: &Self, name: &str) -> Result<u64> {
         Ok(self.get(name)?.saturating_sub(before.get(name)?))
     }

@@ -6,6 +6,7 @@
 //! uses none of Forebay's code: [`wire`] implements the protocol independently, so that an error in
 //! the server's codec cannot cancel itself out.
 
+pub mod allocations;
 pub mod area;
 pub mod bare;
 pub mod cells;

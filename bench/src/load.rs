@@ -127,10 +127,6 @@ impl Load {
     }
 
     /// Runs it, from the first connection to the last answer.
-    ///
-    /// # Errors
-    /// If the server cannot be reached, refuses the export, fails a request, or (with `verify`)
-    /// returns wrong data.
     pub fn run(&self) -> Result<Outcome> {
         let mut streams = Vec::new();
         let mut size_bytes = 0;
@@ -249,9 +245,6 @@ pub struct Tally {
 
 impl Tally {
     /// Empty counters.
-    ///
-    /// # Errors
-    /// If the histogram bounds are invalid, which cannot happen.
     pub fn new() -> Result<Self> {
         Ok(Self { requests: 0, latency_ns: Histogram::new_with_max(60_000_000_000, 3)? })
     }

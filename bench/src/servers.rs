@@ -91,9 +91,6 @@ pub struct Server {
 
 impl Server {
     /// Starts one and waits until it accepts connections.
-    ///
-    /// # Errors
-    /// If its program is missing, or its socket does not open in time.
     pub fn start(kind: Kind, setup: &Setup) -> Result<Self> {
         let dir = setup.dir.join(kind.name());
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
@@ -210,18 +207,12 @@ fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Comma
 }
 
 /// The directory of the running program.
-///
-/// # Errors
-/// If the running program cannot be found.
 pub fn own_programs() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding the running program")?;
     Ok(own.parent().context("the running program lies in no directory")?.to_path_buf())
 }
 
 /// A new directory, on tmpfs if available.
-///
-/// # Errors
-/// If no directory can be created.
 pub fn work_dir() -> Result<tempfile::TempDir> {
     let builder = || {
         let mut builder = tempfile::Builder::new();

@@ -152,9 +152,6 @@ impl Request {
     }
 
     /// Decodes a request.
-    ///
-    /// # Errors
-    /// If the magic is wrong: the stream is out of sync.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self> {
         let magic = u32::from_be_bytes(part(bytes, 0));
         ensure!(
@@ -191,9 +188,6 @@ impl Reply {
     }
 
     /// Decodes a reply.
-    ///
-    /// # Errors
-    /// If the magic is wrong: the server sends unnegotiated structured replies, or is out of sync.
     pub fn decode(bytes: &[u8; REPLY_BYTES]) -> Result<Self> {
         let magic = u32::from_be_bytes(part(bytes, 0));
         ensure!(magic == REPLY_MAGIC, "a reply began with {magic:#x}: the stream is out of sync");
@@ -238,17 +232,11 @@ pub struct Export {
 }
 
 /// The client's side of the handshake: opens `name` and leaves the stream ready for requests.
-///
-/// # Errors
-/// If the peer is not an NBD server, lacks `NBD_OPT_GO`, or has no such export.
 pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
     open_export_with(stream, name, Requested::default())
 }
 
 /// Like [`open_export`], with optional features.
-///
-/// # Errors
-/// As [`open_export`].
 pub fn open_export_with(
     stream: &mut (impl Read + Write),
     name: &str,
@@ -368,9 +356,6 @@ fn sized(text: &[u8]) -> Result<Vec<u8>> {
 
 /// The server's side of the handshake, for any export name. Returns whether the client enters
 /// transmission.
-///
-/// # Errors
-/// If the client violates the protocol or disconnects.
 pub fn accept_client(stream: &mut (impl Read + Write), size_bytes: u64) -> Result<bool> {
     let mut greeting = Vec::with_capacity(18);
     greeting.extend(GREETING_MAGIC.to_be_bytes());

@@ -1,35 +1,12 @@
 //! Allocations and data copies of a hit.
 
+use forebay_bench::allocations::{Counting, allocations};
 use forebay_engine::{
     Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
     ShardConfig, WriteOutcome, WriteTerms,
 };
 use forebay_policy::Weir;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-/// Counts allocations of this thread; the test harness has its own threads.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: forwards all calls to the system allocator; the counter has no destructor, so it
-// allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the system's.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -63,7 +40,7 @@ fn hits_allocate_nothing_and_copy_no_reads() {
     assert_eq!(outcome, WriteOutcome::Done);
     out.memory.clear();
     shard.finish_call();
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     for round in 0..3 * LINES {
         let part = part(round * 7 % LINES);
         let (outcome, line_hits) = shard.read(&part, Attempt::default(), &mut segments, &mut out);
@@ -83,5 +60,5 @@ fn hits_allocate_nothing_and_copy_no_reads() {
         out.memory.clear();
         shard.finish_call();
     }
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    assert_eq!(allocations() - before, 0);
 }

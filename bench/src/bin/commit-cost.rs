@@ -139,7 +139,7 @@ fn server(arguments: &Arguments, dir: &Path, durability: &str) -> Result<Forebay
         64 * MIB,
         journal.display()
     );
-    Forebay::start(&arguments.programs, &home, &[volume], 256 * MIB)
+    Forebay::start(&arguments.programs, &home, &[volume], 256 * MIB, &[])
 }
 
 fn measure(arguments: &Arguments, server: &Forebay, op: Op, writers: u32) -> Result<Sample> {

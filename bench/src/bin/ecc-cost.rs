@@ -47,8 +47,7 @@ fn main() -> Result<ExitCode> {
         let volumes =
             [format!("v=memory:{VOLUME_BYTES},mode=write-back,protection=none,accept-loss=yes")];
         let more = ["--ecc", way, "--workers", "1"];
-        let server =
-            Forebay::start_with(&arguments.programs, dir.path(), &volumes, 512 * MIB, &more)?;
+        let server = Forebay::start(&arguments.programs, dir.path(), &volumes, 512 * MIB, &more)?;
         servers.push((server, dir));
     }
     let load = |at: usize, op| {

@@ -7,6 +7,7 @@
 
 use clap::Parser;
 use forebay_bench::area::Area;
+use forebay_bench::content::Random;
 use forebay_bench::cpu::thread_ns;
 use forebay_bench::table::median;
 use forebay_ecc::{
@@ -49,9 +50,9 @@ fn main() {
     let arguments = Arguments::parse();
     let count = ((arguments.memory.bytes() / LINE_BYTES) as usize).max(1);
     let mut area = Area::new(count * LINE_BYTES as usize).expect("memory for the lines");
-    let mut numbers = 7u64;
+    let mut random = Random::new(7);
     for word in area.bytes_mut().as_chunks_mut::<8>().0 {
-        *word = next(&mut numbers).to_le_bytes();
+        *word = random.next_u64().to_le_bytes();
     }
     let (lines, _) = area.bytes_mut().as_chunks_mut::<{ LINE_BYTES as usize }>();
     let mut pool = Pool {
@@ -60,7 +61,7 @@ fn main() {
         page: Box::new([0; LINE_BYTES as usize]),
     };
     let places: Vec<usize> =
-        (0..arguments.lines).map(|_| next(&mut numbers) as usize % count).collect();
+        (0..arguments.lines).map(|_| random.next_u64() as usize % count).collect();
     for (line, parity) in pool.lines.iter().zip(&mut pool.parities) {
         Code::detect().encode(line, parity);
     }
@@ -144,12 +145,4 @@ fn cases() -> Vec<Case> {
         );
     }
     cases
-}
-
-/// SplitMix64.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

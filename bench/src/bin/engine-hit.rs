@@ -9,7 +9,9 @@
 //! and third loop. A missed limit exits with 1.
 
 use clap::Parser;
+use forebay_bench::allocations::{Counting, allocations};
 use forebay_bench::area::Area;
+use forebay_bench::content::Random;
 use forebay_bench::cpu::thread_ns;
 use forebay_bench::figures::{Figures, Limit};
 use forebay_bench::table::median;
@@ -19,29 +21,8 @@ use forebay_engine::{
 };
 use forebay_policy::Weir;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, Size, VolumeId};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Counts allocations.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: forwards all calls to the system allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the system's.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -82,13 +63,13 @@ fn main() -> ExitCode {
     let places = places(arguments.lines, slots as u64);
     let mut page = vec![0u8; LINE_BYTES as usize];
     let [mut bare, mut alone, mut among] = [(); 3].map(|()| Vec::with_capacity(arguments.rounds));
-    let mut allocations = 0;
+    let mut allocated = 0;
     let hints = shard.slots().hints();
     let mut segments: Vec<Segment> = Vec::with_capacity(4);
     let mut out = Outbox::default();
     for _ in 0..arguments.rounds {
         bare.push(time(&places, |line| copy(pool, line, &mut page)));
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         alone.push(time(&places, |line| {
             read(&mut shard, line, &mut segments, &mut out, |slot| copy(pool, slot, &mut page));
         }));
@@ -98,7 +79,7 @@ fn main() -> ExitCode {
             look_ahead(&hints, pool, behind.as_slice());
             read(&mut shard, line, &mut segments, &mut out, |slot| copy(pool, slot, &mut page));
         }));
-        allocations += ALLOCATIONS.load(Ordering::Relaxed) - before;
+        allocated += allocations() - before;
     }
     let per_line = usage.metadata_bytes as f64 / usage.capacity_lines as f64;
     let (fill, write) = writes(&mut shard, pool, &places, arguments.rounds);
@@ -109,7 +90,7 @@ fn main() -> ExitCode {
     figures.add("read hit alone / bare copy", median_ratio(&bare, &alone), ratio_alone_max);
     figures.add("read hit among others, ns", median_of(&among), Limit::Information);
     figures.add("read hit among others / bare copy", median_ratio(&bare, &among), ratio_max);
-    figures.add("allocations", allocations as f64, Limit::AtMost(0.0));
+    figures.add("allocations", allocated as f64, Limit::AtMost(0.0));
     add_pair(&mut figures, ["bare copy into the pool, ns", "write hit, ns"], &fill, &write);
     figures.add("write hit / bare copy", median_ratio(&fill, &write), Limit::Information);
     figures.add("engine's metadata per line, bytes", per_line, Limit::AtMost(METADATA_BYTES_MAX));
@@ -241,16 +222,10 @@ fn part(line: u64) -> Part {
     Part { id: PartId(0), volume: VOLUME, range, restores: false }
 }
 
-/// Random lines, the same for both loops (SplitMix64).
+/// Random lines, the same for both loops.
 fn places(count: usize, lines: u64) -> Vec<u64> {
-    let mut state = 7u64;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % lines
-    };
-    (0..count).map(|_| next()).collect()
+    let mut random = Random::new(7);
+    (0..count).map(|_| random.next_u64() % lines).collect()
 }
 
 fn copy(pool: &[u8], line: u64, page: &mut [u8]) {

@@ -169,8 +169,7 @@ fn round(arguments: &Arguments, plan: &Plan) -> Result<Outcome> {
     File::create(&disk)?.set_len(VOLUME_BYTES)?;
     let more = ["--workers", "2", "--io", plan.io, "--log", "warn", "--nbd", "tcp:127.0.0.1:0"];
     let (volume, memory) = (plan.volume(&disk), arguments.memory * MIB);
-    let mut server =
-        Forebay::start_with(&arguments.programs, dir.path(), &[volume], memory, &more)?;
+    let mut server = Forebay::start(&arguments.programs, dir.path(), &[volume], memory, &more)?;
     let outcome = run_attack(arguments, plan, &mut server);
     let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
     if outcome.is_err() && server.end_within(Duration::ZERO)?.is_none() {

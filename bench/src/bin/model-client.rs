@@ -282,6 +282,6 @@ impl Run {
         let _ = std::fs::remove_file(folder.join("socket"));
         let volume = format!("v={backing},{}", mode.settings(journal));
         let memory_bytes = self.arguments.memory_mib << 20;
-        Forebay::start_with(programs, folder, &[volume], memory_bytes, &["--io", io])
+        Forebay::start(programs, folder, &[volume], memory_bytes, &["--io", io])
     }
 }

@@ -113,7 +113,7 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     );
     let volumes = [volume];
     let memory = arguments.memory * MIB;
-    let server = Forebay::start(&arguments.programs, dir.path(), &volumes, memory)?;
+    let server = Forebay::start(&arguments.programs, dir.path(), &volumes, memory, &[])?;
     let mut load = Load::new(server.socket.clone(), "v".into());
     (load.connections, load.depth, load.block_bytes) = (2, 32, arguments.block);
     (load.op, load.pattern, load.verify) = (Op::Write, Pattern::Random, true);

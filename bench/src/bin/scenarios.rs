@@ -2,12 +2,11 @@
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use forebay_bench::client;
 use forebay_bench::figures::{Figures, Limit};
 use forebay_bench::forebay::Forebay;
 use forebay_bench::load::{Load, Op, Outcome, Pattern};
-use forebay_bench::servers;
 use forebay_bench::table::median;
+use forebay_bench::{client, servers};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -65,7 +64,8 @@ fn main() -> Result<ExitCode> {
     let mut figures = Figures::default();
     for scenario in &arguments.scenarios {
         let dir = servers::work_dir()?;
-        let start = |volumes: &[String]| Forebay::start(&programs, dir.path(), volumes, 256 * MIB);
+        let start =
+            |volumes: &[String]| Forebay::start(&programs, dir.path(), volumes, 256 * MIB, &[]);
         match scenario {
             Scenario::LatencyUnderMiss => latency_under_miss(start, &arguments, &mut figures)?,
             Scenario::Sequential => sequential(start, &arguments, &mut figures)?,

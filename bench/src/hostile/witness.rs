@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const WRITE_ZEROES: u16 = 6;
 /// Longest read or write, in sectors of 512 bytes: long enough to be received into the pool.
 const SECTORS_MAX: u64 = 128;
 /// Timeout of an answer.
@@ -28,9 +27,6 @@ pub struct Witness {
 
 impl Witness {
     /// Enters `export`; `len` bytes from `start` on are zero and belong to the witness.
-    ///
-    /// # Errors
-    /// If the server cannot be reached or lacks the export.
     pub fn enter(
         socket: &Path,
         export: &str,
@@ -45,9 +41,6 @@ impl Witness {
     }
 
     /// Writes and reads until `is_over`. The connection stays open.
-    ///
-    /// # Errors
-    /// If a request fails, is not answered, or returns wrong data.
     pub fn work(&mut self, is_over: &AtomicBool) -> Result<()> {
         while !is_over.load(Ordering::Relaxed) {
             let kind = self.random.below(100);
@@ -97,7 +90,7 @@ impl Witness {
 
     fn zero(&mut self, offset: u64, len: u64) -> Result<()> {
         self.content[offset as usize..(offset + len) as usize].fill(0);
-        self.ask(Command::Other(WRITE_ZEROES), offset, len, &[])
+        self.ask(Command::WriteZeroes, offset, len, &[])
     }
 
     fn ask(&mut self, command: Command, offset: u64, len: u64, payload: &[u8]) -> Result<()> {

@@ -65,9 +65,6 @@ pub struct Connection {
 
 impl Connection {
     /// Connects, for up to `depth` requests in flight.
-    ///
-    /// # Errors
-    /// If there is no server, or it refuses the export.
     pub fn open(socket: &Path, export: &str, depth: usize, structured: bool) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)
             .with_context(|| format!("connecting to {}", socket.display()))?;
@@ -175,9 +172,6 @@ impl Connection {
     }
 
     /// The next request with a complete answer.
-    ///
-    /// # Errors
-    /// If the server violates the protocol.
     pub fn take_answer(&mut self) -> Result<Option<Exchange>> {
         loop {
             let arrived = &self.input[self.taken..];

@@ -25,9 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PIECE_SECTORS: u32 = (PIECE_BYTES / SECTOR_BYTES) as u32;
 
 /// Fills the file or device at `path` with the initial content, and returns its model.
-///
-/// # Errors
-/// If it cannot be written, or its size does not fit the model.
 pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
     let about = || format!("making the content of {}", path.display());
     let mut file = OpenOptions::new().read(true).write(true).open(path).with_context(about)?;
@@ -66,9 +63,6 @@ pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
 }
 
 /// Compares the whole file or device with the model after the server has stopped.
-///
-/// # Errors
-/// If it cannot be read, or violates a guarantee.
 pub fn compare(path: &Path, oracle: &mut Oracle) -> Result<()> {
     let mut file = open_for_reading(path)?;
     let mut memory = vec![0; PIECE_BYTES + DIRECT_BYTES];
@@ -106,9 +100,6 @@ impl DiskProcess {
     }
 
     /// Starts it, unless it is running.
-    ///
-    /// # Errors
-    /// If its socket does not answer.
     pub fn start(&mut self) -> Result<()> {
         if self.is_running() {
             return Ok(());
@@ -134,9 +125,6 @@ impl DiskProcess {
     }
 
     /// Kills it: its memory is lost.
-    ///
-    /// # Errors
-    /// If waiting for it fails.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;

@@ -327,9 +327,6 @@ impl Oracle {
     }
 
     /// Checks the data returned by a read sent at `begun`, from `first` on.
-    ///
-    /// # Errors
-    /// If a sector has an unpermitted content.
     pub fn check_read(&mut self, first: u32, bytes: &[u8], begun: u64) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;
@@ -350,9 +347,6 @@ impl Oracle {
     }
 
     /// Checks the answer to a query sent at `begun` that these sectors read as zeroes.
-    ///
-    /// # Errors
-    /// If one of them cannot.
     pub fn check_zero(&self, sectors: Sectors, begun: u64) -> Result<()> {
         for sector in sectors {
             let can = match self.list(sector) {
@@ -391,9 +385,6 @@ impl Oracle {
 
     /// Checks the content after a [crash](Oracle::crash) or [stop](Oracle::stop) from `first` on,
     /// and adopts it as the current content.
-    ///
-    /// # Errors
-    /// If a sector has an unpermitted content: guaranteed data is lost.
     pub fn settle(&mut self, first: u32, bytes: &[u8], from: &str) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;

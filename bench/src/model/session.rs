@@ -32,9 +32,6 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Opens `count` connections, every other one with structured replies.
-    ///
-    /// # Errors
-    /// If the server refuses one, or its export does not match the oracle.
     pub fn open(
         socket: &Path,
         export: &str,
@@ -60,9 +57,6 @@ impl<'a> Session<'a> {
     }
 
     /// Sends `count` requests of `plan`; the last of them are still in flight when it returns.
-    ///
-    /// # Errors
-    /// If an answer is wrong.
     pub fn run(&mut self, plan: &mut Plan, count: u64) -> Result<()> {
         let mut sent = 0;
         let end = self.answered + count;
@@ -88,9 +82,6 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until everything is answered.
-    ///
-    /// # Errors
-    /// When an answer is wrong.
     pub fn drain(&mut self) -> Result<()> {
         while !self.connections.iter().all(Connection::is_idle) {
             self.turn()?;
@@ -99,9 +90,6 @@ impl<'a> Session<'a> {
     }
 
     /// Flushes, and waits for the answer.
-    ///
-    /// # Errors
-    /// When it fails.
     pub fn flush(&mut self) -> Result<()> {
         self.drain()?;
         self.send(0, 0, Operation { command: Command::Flush, flags: 0, sectors: 0..0 });
@@ -110,9 +98,6 @@ impl<'a> Session<'a> {
 
     /// Reads the whole volume. With `settle` (after a crash), adopts the content; otherwise checks
     /// it like any read.
-    ///
-    /// # Errors
-    /// If it violates a guarantee.
     pub fn scan(&mut self, settle: Option<&str>) -> Result<()> {
         self.drain()?;
         let mut next = 0;
@@ -147,9 +132,6 @@ impl<'a> Session<'a> {
     }
 
     /// After the server was killed: receives the answers that it had sent.
-    ///
-    /// # Errors
-    /// If one of them is wrong.
     pub fn take_last_answers(mut self) -> Result<u64> {
         for number in 0..self.connections.len() {
             while !self.connections[number].is_closed && self.connections[number].pull()? {}

@@ -26,97 +26,61 @@ impl BlockingClient {
     }
 
     /// See [`Client::status`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn status(&self) -> Result<Status> {
         self.runtime.block_on(self.client.status())
     }
 
     /// See [`Client::volume_list`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
         self.runtime.block_on(self.client.volume_list())
     }
 
     /// See [`Client::volume`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn volume(&self, name: &str) -> Result<VolumeStatus> {
         self.runtime.block_on(self.client.volume(name))
     }
 
     /// See [`Client::add_volume`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn add_volume(&self, request: &AddVolume) -> Result<VolumeStatus> {
         self.runtime.block_on(self.client.add_volume(request))
     }
 
     /// See [`Client::set_volume`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn set_volume(&self, name: &str, change: &VolumeSettings) -> Result<VolumeStatus> {
         self.runtime.block_on(self.client.set_volume(name, change))
     }
 
     /// See [`Client::remove_volume`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn remove_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.runtime.block_on(self.client.remove_volume(name, progress))
     }
 
     /// See [`Client::flush_volume`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn flush_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.runtime.block_on(self.client.flush_volume(name, progress))
     }
 
     /// See [`Client::trust_volume`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn trust_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.runtime.block_on(self.client.trust_volume(name, progress))
     }
 
     /// See [`Client::calibrate_volume`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
         self.runtime.block_on(self.client.calibrate_volume(name))
     }
 
     /// See [`Client::drill`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn drill(&self) -> Result<DrillReport> {
         self.runtime.block_on(self.client.drill())
     }
 
     /// See [`Client::stop`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.runtime.block_on(self.client.stop(progress))
     }
 
     /// See [`Client::upgrade`].
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub fn upgrade(&self) -> Result<()> {
         self.runtime.block_on(self.client.upgrade())
     }

@@ -149,50 +149,32 @@ impl Client {
     }
 
     /// The status of the server and its volumes.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn status(&self) -> Result<Status> {
         self.query(paths::STATUS).await
     }
 
     /// All volumes.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
         let list: VolumeList = self.query(paths::VOLUMES).await?;
         Ok(list.volumes)
     }
 
     /// One volume.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn volume(&self, name: &str) -> Result<VolumeStatus> {
         self.query(&paths::volume(name)).await
     }
 
     /// Adds a volume.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn add_volume(&self, request: &AddVolume) -> Result<VolumeStatus> {
         self.request(Method::POST, paths::VOLUMES, Some(request)).await
     }
 
     /// Changes settings of a volume.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn set_volume(&self, name: &str, change: &VolumeSettings) -> Result<VolumeStatus> {
         self.request(Method::PATCH, &paths::volume(name), Some(change)).await
     }
 
     /// Flushes a volume, then removes it.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn remove_volume(
         &self,
         name: &str,
@@ -202,9 +184,6 @@ impl Client {
     }
 
     /// Flushes a volume: destages all dirty data and flushes its disk.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn flush_volume(
         &self,
         name: &str,
@@ -214,9 +193,6 @@ impl Client {
     }
 
     /// Trusts a volume's disk again after it failed a flush, and flushes it.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn trust_volume(
         &self,
         name: &str,
@@ -226,34 +202,22 @@ impl Client {
     }
 
     /// Measures the size below which writes of a volume are worth gathering.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
         self.request(Method::POST, &paths::volume_calibrate(name), None::<&()>).await
     }
 
     /// Rehearses a power failure.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn drill(&self) -> Result<DrillReport> {
         self.request_within(DRILL_TIME_MAX, Method::POST, paths::DRILL, None::<&()>).await
     }
 
     /// Flushes all volumes and stops the server.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.operate(Method::POST, paths::STOP, progress).await
     }
 
     /// Hands the pool over to a new server, the program now at the server's path. Returns when that
     /// program is about to start.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
     pub async fn upgrade(&self) -> Result<()> {
         self.operate(Method::POST, paths::UPGRADE, |_| ()).await
     }

@@ -18,9 +18,6 @@ impl<'a> Blocking<'a> {
     }
 
     /// Fills `bytes` from `offset`.
-    ///
-    /// # Errors
-    /// The backend's error.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> IoResult {
         let Some((start, mut blocks)) = self.blocks_around(offset, bytes.len()) else {
             return self.read_vectored(offset, &mut [bytes]);
@@ -46,9 +43,6 @@ impl<'a> Blocking<'a> {
     }
 
     /// Fills several buffers from one range at `offset`.
-    ///
-    /// # Errors
-    /// The backend's error.
     pub fn read_vectored(&self, offset: u64, slices: &mut [&mut [u8]]) -> IoResult {
         let buffers = slices
             .iter_mut()
@@ -89,9 +83,6 @@ impl<'a> Blocking<'a> {
     }
 
     /// Stores `bytes` at `offset`, with `fua` on stable storage.
-    ///
-    /// # Errors
-    /// The backend's error.
     pub fn write(&self, offset: u64, bytes: &[u8], fua: bool) -> IoResult {
         self.write_vectored(offset, &[bytes], fua)
     }
@@ -114,9 +105,6 @@ impl<'a> Blocking<'a> {
     }
 
     /// Stores several buffers in one range at `offset`.
-    ///
-    /// # Errors
-    /// The backend's error.
     pub fn write_vectored(&self, offset: u64, slices: &[&[u8]], fua: bool) -> IoResult {
         let buffers = slices
             .iter()
@@ -128,25 +116,16 @@ impl<'a> Blocking<'a> {
     }
 
     /// Waits until all I/O answered before is on stable storage.
-    ///
-    /// # Errors
-    /// The backend's error.
     pub fn flush(&self) -> IoResult {
         self.run(IoKind::Flush, 0, 0, Vec::new())
     }
 
     /// Discards `len` bytes at `offset`.
-    ///
-    /// # Errors
-    /// The backend's error.
     pub fn discard(&self, offset: u64, len: u64) -> IoResult {
         self.run(IoKind::Discard, offset, len, Vec::new())
     }
 
     /// Makes `len` bytes at `offset` read as zeroes.
-    ///
-    /// # Errors
-    /// The backend's error.
     pub fn zero(&self, offset: u64, len: u64, unmap: bool) -> IoResult {
         self.run(IoKind::Zero { unmap }, offset, len, Vec::new())
     }

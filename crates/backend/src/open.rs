@@ -163,9 +163,6 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
 }
 
 /// Opens the backend that `spec` names.
-///
-/// # Errors
-/// If the name is malformed, or the backend cannot be opened with these options.
 pub fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, OpenError> {
     open_nested(spec, options, 0)
 }

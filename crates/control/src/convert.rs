@@ -73,7 +73,6 @@ pub fn geometry_status(found: &ResolvedGeometry) -> GeometryStatus {
     }
 }
 
-/// Converts a configuration error to a problem.
 fn invalid(error: ConfigError) -> Problem {
     Problem::of(ErrorKind::Invalid, &error, &Action::to_string)
 }

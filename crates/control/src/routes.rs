@@ -45,7 +45,6 @@ struct App {
 
 type Answer<T> = Result<T, Refusal>;
 
-/// The router to `manager`.
 pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     let permits = || Arc::new(Semaphore::new(LONG_OPERATIONS_MAX));
     let app = App { manager, operations: permits(), slow_calls: permits() };

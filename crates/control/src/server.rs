@@ -18,9 +18,6 @@ pub struct Server {
 impl Server {
     /// Listens at the control socket of `state`, which only the daemon's user may open. The stale
     /// socket of a killed daemon is replaced.
-    ///
-    /// # Errors
-    /// The socket is in use or cannot be created.
     pub fn bind(state: &StateDir) -> Result<Self, ControlError> {
         let mode = Mode::RUSR | Mode::WUSR;
         let listening = listen_at(&state.control_socket(), Some(mode));
@@ -30,9 +27,6 @@ impl Server {
 
     /// Serves until `end`, then completes the answers being sent, within two seconds, and removes
     /// the socket. Requires a tokio runtime with I/O and time.
-    ///
-    /// # Errors
-    /// The event loop cannot use the socket.
     pub async fn run(
         self,
         manager: Arc<dyn Manager>,

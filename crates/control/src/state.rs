@@ -96,9 +96,6 @@ impl StateDir {
 
     /// As [`StateDir::take`], but waits up to `wait` for another daemon to end: the kernel may
     /// release the lock of a killed process a moment after its end.
-    ///
-    /// # Errors
-    /// As [`StateDir::take`], after `wait`.
     pub fn take_within(path: impl Into<PathBuf>, wait: Duration) -> Result<Self, ControlError> {
         let path = path.into();
         // Other users may enter, because the NBD socket is in this directory by default. The

@@ -110,7 +110,6 @@ impl Planted {
         Self { bug: Some(bug) }
     }
 
-    /// Whether `bug` is planted.
     #[cfg(feature = "sabotage")]
     pub(crate) fn is(self, bug: PlantedBug) -> bool {
         self.bug == Some(bug)

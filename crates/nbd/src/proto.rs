@@ -83,8 +83,6 @@ pub mod export_flag {
     pub const SEND_CACHE: u16 = 1 << 10;
     /// The `FAST_ZERO` flag is honoured on `WRITE_ZEROES`.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
-    /// `BLOCK_STATUS` takes a payload that selects contexts (extension).
-    pub const BLOCK_STATUS_PAYLOAD: u16 = 1 << 12;
 }
 
 /// Options: requests of the handshake phase.
@@ -137,8 +135,6 @@ pub mod option_reply {
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
     /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
-    /// The client must ask for block sizes first.
-    pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR_BIT | 8;
     /// The option's data is too long.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
     /// Extended headers are needed (extension).

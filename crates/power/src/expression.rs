@@ -86,11 +86,6 @@ impl Expression {
         &self.names
     }
 
-    /// The index of a name.
-    pub fn index_of(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|known| known == name)
-    }
-
     /// Folds the expression: `leaf` returns the value of a UPS by its index; `group` combines the
     /// values of a group, and gets the number of them that are needed (from 1 to all).
     pub fn fold<T>(&self, leaf: impl Fn(usize) -> T, group: impl Fn(usize, Vec<T>) -> T) -> T {

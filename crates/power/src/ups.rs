@@ -7,7 +7,6 @@ use crate::{Critical, NotReady, PowerState, ReadError, Reading, Rules, Unknown, 
 /// What a driver delivers: a reading, or an error.
 pub type Observation = Result<Reading, ReadError>;
 
-/// One UPS.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ups {
     /// The last reading, and its time.

@@ -24,6 +24,9 @@ pub enum StartError {
     Worker(#[from] io::Error),
 }
 
+/// The result of an operation on a volume.
+pub(crate) type VolumeResult = Result<(), VolumeError>;
+
 /// Why an operation on a volume fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

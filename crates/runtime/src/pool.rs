@@ -86,9 +86,6 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 /// Creates an empty memory file for a pool. It is closed on exec.
-///
-/// # Errors
-/// When the system forbids memory files.
 pub fn new_file() -> std::io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("forebay-pool", MemfdFlags::CLOEXEC)?)
 }

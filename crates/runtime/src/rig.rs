@@ -7,14 +7,17 @@ use crate::{
     Ecc, Engine, JournalId, JournalSettings, MemberRecord, Runtime, RuntimeConfig, VoidRecords,
     VolumeJournal, VolumeSettings,
 };
+use common::client::PATIENCE;
+use common::wait_until;
 use forebay_backend::Backend;
+use forebay_engine::{LineKey, Verdict};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls};
-use forebay_types::{Durability, Mode};
+use forebay_types::{ByteRange, Durability, IoResult, LINE_BYTES, Mode, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -100,6 +103,41 @@ pub(crate) fn open_journal(runtime: &Runtime, device: Arc<dyn Backend>) -> Volum
     let journal = runtime.open_journal(settings).unwrap();
     let (durability, identity) = (Durability::Ack, [7; 32]);
     VolumeJournal { journal, durability, identity, accept_disk: false }
+}
+
+/// Writes a line, which is recorded in the journal if `records`.
+pub(crate) fn write(runtime: &Runtime, id: VolumeId, line: u64, byte: u8, records: bool) {
+    let (sender, result) = mpsc::channel();
+    let asked = runtime.run_on(0, move |tasks| {
+        let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
+        let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
+        tasks.restore(id, range, Some(&[byte; LINE_BYTES as usize]), records, on_done);
+    });
+    asked.unwrap();
+    result.recv().unwrap().unwrap();
+}
+
+/// Waits until a line is sealed, and reports it to its shard as damaged beyond repair. Returns the
+/// volume's lost sectors in that shard.
+pub(crate) fn lose(runtime: &Runtime, id: VolumeId, line: u64) -> u64 {
+    lose_sectors(runtime, id, line, 0xff)
+}
+
+/// As [`lose`], for these sectors only.
+pub(crate) fn lose_sectors(runtime: &Runtime, id: VolumeId, line: u64, sectors: u8) -> u64 {
+    let key = LineKey::new(id, line);
+    let mut lost = 0;
+    wait_until("the line is sealed", PATIENCE, || {
+        (0..runtime.shared().shards.len()).any(|number| {
+            let mut shard = runtime.shared().shard(number);
+            let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
+            let Some(seal) = seal else { return false };
+            shard.damaged(&seal, Verdict::Lost { sectors });
+            lost = shard.volume(id).lost_sectors();
+            true
+        })
+    });
+    lost
 }
 
 /// Accepts NBD clients at a Unix socket.

@@ -70,9 +70,6 @@ impl Runtime {
     }
 
     /// As [`Runtime::start`], with these timeouts.
-    ///
-    /// # Errors
-    /// As [`Runtime::start`].
     pub fn start_with<S: Service>(
         config: RuntimeConfig,
         timeouts: Timeouts,
@@ -128,9 +125,6 @@ impl Runtime {
 
     /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
     /// shard's lock is held only while the counters of a few volumes are copied.
-    ///
-    /// # Errors
-    /// When the workers have ended.
     pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
         self.volumes.status(self.engine(), self.plan.limit_bytes)
     }
@@ -293,9 +287,6 @@ impl Runtime {
 
     /// Rewrites the records of which volumes rely on which journal and vault, and of failed
     /// journals, after the records were deleted.
-    ///
-    /// # Errors
-    /// When a record cannot be written.
     pub fn renew_records(&self) -> Result<(), VolumeError> {
         self.volumes.protectors().renew_records()
     }

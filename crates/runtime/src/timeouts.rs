@@ -39,7 +39,6 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// The timeouts for clients.
     pub(crate) const fn for_clients(&self) -> ClientTimeouts {
         let Self { handshake, payload_pause, fetch, .. } = *self;
         ClientTimeouts { handshake, payload_pause, fetch }

@@ -108,7 +108,6 @@ impl Claim {
         Self { changed, owned }
     }
 
-    /// The runs of owned blocks.
     fn owned_runs(&self, block_bytes: u64) -> Vec<ByteRange> {
         let mut runs: Vec<ByteRange> = Vec::with_capacity(2);
         for block in &self.owned {

@@ -58,7 +58,6 @@ impl Attached {
 
 /// Access to sysfs, and queries that sysfs does not answer.
 pub(super) trait Kernel {
-    /// The path of sysfs.
     fn sysfs(&self) -> &Path;
 
     /// The backing of a loop device; `None` if unknown.
@@ -81,9 +80,6 @@ pub(super) struct Alias(pub(super) String);
 
 /// Checks whether an opened device, or an opened file on the device `on`, is in use under another
 /// name. Returns locks to hold as long as the store is open.
-///
-/// # Errors
-/// The store is in use under another name.
 pub(super) fn follow(
     kernel: &dyn Kernel,
     opened: Node,

@@ -42,9 +42,6 @@ pub struct FileBackend {
 
 impl FileBackend {
     /// Checks that `path` is a regular file or block device, without opening it.
-    ///
-    /// # Errors
-    /// If it is neither, or not accessible.
     pub fn check(path: &Path) -> Result<(), FileError> {
         open::is_block_device(path, false).map(drop)
     }

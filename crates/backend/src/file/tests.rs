@@ -14,6 +14,13 @@ fn make(directory: &TempDir, name: &str, size_bytes: u64) -> PathBuf {
     path
 }
 
+/// A file of this size, and its directory.
+fn disk(size_bytes: u64) -> (TempDir, PathBuf) {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", size_bytes);
+    (directory, path)
+}
+
 fn open(path: &Path) -> Result<FileBackend, FileError> {
     FileBackend::open(path, &OpenOptions::default())
 }
@@ -29,8 +36,7 @@ fn message(result: Result<FileBackend, FileError>) -> String {
 
 #[test]
 fn a_file_passes_the_suite() {
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", 16 << 20);
+    let (_directory, path) = disk(16 << 20);
     let backend = open(&path).unwrap();
     println!("{:?}", backend.description());
     conformance::check(&(Arc::new(backend) as Arc<dyn Backend>));
@@ -38,8 +44,7 @@ fn a_file_passes_the_suite() {
 
 #[test]
 fn a_file_of_odd_size_passes_the_suite() {
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", (16 << 20) + 512);
+    let (_directory, path) = disk((16 << 20) + 512);
     conformance::check(&(Arc::new(open(&path).unwrap()) as Arc<dyn Backend>));
 }
 
@@ -91,8 +96,7 @@ fn a_pipe_is_refused_without_waiting_for_its_other_end() {
 
 #[test]
 fn a_file_is_written_by_one_and_read_by_many() {
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", 1 << 20);
+    let (directory, path) = disk(1 << 20);
     let writer = open(&path).unwrap();
     assert!(matches!(open(&path), Err(FileError::InUse { .. })));
     assert!(matches!(open_read_only(&path), Err(FileError::InUse { .. })));
@@ -111,8 +115,7 @@ fn a_file_is_written_by_one_and_read_by_many() {
 
 #[test]
 fn a_file_opened_for_reading_is_not_written() {
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", 1 << 20);
+    let (_directory, path) = disk(1 << 20);
     let backend = open_read_only(&path).unwrap();
     let blocking = Blocking::new(&backend);
     let mut bytes = AlignedBuffer::new(4096);
@@ -125,8 +128,7 @@ fn a_file_opened_for_reading_is_not_written() {
 
 #[test]
 fn a_truncated_file_fails_past_its_end() {
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", 1 << 20);
+    let (_directory, path) = disk(1 << 20);
     let backend = open(&path).unwrap();
     // At the end of a page, and at the end of a sector.
     for cut_bytes in [512 << 10, (256 << 10) + 512] {
@@ -144,8 +146,7 @@ fn a_truncated_file_fails_past_its_end() {
 
 #[test]
 fn extents_match_written_ranges() {
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", 4 << 20);
+    let (_directory, path) = disk(4 << 20);
     let backend = open(&path).unwrap();
     let all = ByteRange::new(0, 4 << 20);
     let hole = |len| Extent { len, hole: true, zero: true };
@@ -212,8 +213,7 @@ impl Drop for Loop {
 #[ignore = "needs root and loop devices"]
 fn kernel_a_block_device_passes_the_suite() {
     for sector_bytes in [512, 4096] {
-        let directory = tempdir().unwrap();
-        let file = make(&directory, "disk", 16 << 20);
+        let (_directory, file) = disk(16 << 20);
         let device = Loop::new(&file, sector_bytes);
         let path = Path::new(&device.0);
         let backend = open(path).unwrap();
@@ -262,8 +262,7 @@ fn assert_refused(path: &Path, other: &str) {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn kernel_a_file_and_loop_devices_over_it_are_one_store() {
-    let directory = tempdir().unwrap();
-    let file = make(&directory, "disk", 16 << 20);
+    let (directory, file) = disk(16 << 20);
     let (first, second) = (Loop::new(&file, 512), Loop::new(&file, 4096));
     let (first, second) = (Path::new(&first.0), Path::new(&second.0));
     let on_file = open(&file).unwrap();
@@ -288,8 +287,7 @@ fn kernel_a_file_and_loop_devices_over_it_are_one_store() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn kernel_a_loop_device_is_identified_by_its_file_after_its_removal() {
-    let directory = tempdir().unwrap();
-    let file = make(&directory, "disk", 16 << 20);
+    let (directory, file) = disk(16 << 20);
     let link = directory.path().join("link");
     fs::hard_link(&file, &link).unwrap();
     let device = Loop::new(&file, 512);
@@ -306,8 +304,7 @@ fn kernel_a_loop_device_is_identified_by_its_file_after_its_removal() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn kernel_stacked_and_partial_loop_devices_are_distinguished() {
-    let directory = tempdir().unwrap();
-    let file = make(&directory, "disk", 16 << 20);
+    let (_directory, file) = disk(16 << 20);
     let part = |offset: &str| {
         let arguments = ["-f", "--show", "--sizelimit=8M", offset];
         let output = Command::new("losetup").args(arguments).arg(&file).output().unwrap();
@@ -330,8 +327,7 @@ fn kernel_stacked_and_partial_loop_devices_are_distinguished() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn kernel_a_file_mounted_through_a_loop_device_is_in_use() {
-    let directory = tempdir().unwrap();
-    let file = make(&directory, "disk", 32 << 20);
+    let (directory, file) = disk(32 << 20);
     let device = Loop::new(&file, 512);
     let mounted = Mounted::new(&device, "mkfs.ext4", directory.path().join("mounted"));
     assert_refused(&file, &device.0);
@@ -367,8 +363,7 @@ fn kernel_a_file_without_extents_is_zeroed_by_writing_and_says_so() {
 
 #[test]
 fn the_remedy_for_an_immutable_file_is_lsattr() {
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", 1 << 20);
+    let (_directory, path) = disk(1 << 20);
     let mark = |flag: &str| Command::new("chattr").arg(flag).arg(&path).status();
     // Needs root, and a file system with this attribute.
     if !mark("+i").is_ok_and(|status| status.success()) {
@@ -416,8 +411,7 @@ fn submit_here_runs_the_io_on_the_calling_thread() {
 #[test]
 fn a_replaced_truncated_or_read_only_file_is_detected() {
     use std::os::unix::fs::PermissionsExt;
-    let directory = tempdir().unwrap();
-    let path = make(&directory, "disk", 1 << 20);
+    let (directory, path) = disk(1 << 20);
     let backend = open(&path).unwrap();
     assert_eq!(backend.check_presence(), Ok(()));
     let away = directory.path().join("away");

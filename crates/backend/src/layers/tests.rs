@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::{Blocking, Buffer, Completion, Io, IoKind, MemoryBackend, OpenOptions, conformance};
-use forebay_types::Fault;
-use forebay_types::{ByteRange, IoError, IoResult};
+use forebay_types::{ByteRange, Fault, IoError, IoResult};
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
 

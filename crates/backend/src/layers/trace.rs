@@ -60,9 +60,6 @@ pub struct Trace {
 
 impl Trace {
     /// Records the I/O of `inner` as requests to volume `volume`. Truncates the file.
-    ///
-    /// # Errors
-    /// If the file or the thread cannot be created.
     pub fn new(inner: Arc<dyn Backend>, path: &Path, volume: u16) -> Result<Self, TraceError> {
         let fail = |source| TraceError { path: path.into(), source };
         let mut file = BufWriter::new(File::create(path).map_err(fail)?);

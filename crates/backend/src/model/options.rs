@@ -78,9 +78,6 @@ pub(crate) fn open(
 
 /// The timing of a modelled disk or array without a store, for virtual time, and its size in bytes.
 /// The name is that of [`crate::open()`], with or without `model:`.
-///
-/// # Errors
-/// If the name is malformed, lacks a size, or describes an impossible disk.
 pub fn timing(name: &str) -> Result<(Box<dyn DiskModel>, u64), OpenError> {
     let text = name.strip_prefix("model:").unwrap_or(name);
     let what = name_in_messages(text);

@@ -3,8 +3,7 @@
 use super::*;
 use crate::random::Random;
 use crate::{Backend, Blocking, MemoryBackend, OpenOptions, conformance};
-use forebay_types::ByteRange;
-use forebay_types::Fault;
+use forebay_types::{ByteRange, Fault};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

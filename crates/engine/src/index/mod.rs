@@ -154,7 +154,6 @@ impl<M: LineTable> Slots<M> {
         among.next_common(&self.unsealed, from)
     }
 
-    /// Removes a slot from the unsealed ones.
     pub(crate) fn remove_unsealed(&mut self, slot: Slot) {
         self.unsealed.remove(slot);
     }
@@ -197,7 +196,6 @@ impl<M: LineTable> Slots<M> {
         line.valid = parts;
     }
 
-    /// Invalidates sectors of a frozen slot.
     pub(crate) fn invalidate_frozen(&mut self, slot: Slot, sectors: u8) {
         let valid = self.get(slot).valid;
         self.change(slot, valid & !sectors);

@@ -3,8 +3,7 @@
 use super::Writer;
 use crate::index::key::line_parts;
 use crate::index::meta::{LineTable, NO_SLOT};
-use crate::ops::emit;
-use crate::ops::{Op, OpKind, OpLine};
+use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, modes::read::Run};
 

@@ -9,8 +9,7 @@
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED};
 use crate::lines::VolumeLines;
-use crate::ops::emit;
-use crate::ops::{Op, OpKind, OpLine, WaitFor};
+use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoVerb, LineKey, LineMeta, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;

@@ -97,12 +97,10 @@ impl DirtyLines {
         self.chunk(line).waiting() & bit(line) != 0
     }
 
-    /// Whether a line is owed.
     pub(crate) fn is_owed(&self, line: u64) -> bool {
         self.owed_lines > 0 && self.chunk(line).owed & bit(line) != 0
     }
 
-    /// The number of owed lines.
     pub(crate) const fn owed_lines(&self) -> usize {
         self.owed_lines
     }

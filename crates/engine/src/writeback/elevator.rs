@@ -89,7 +89,6 @@ impl Elevator {
         self.over_limit.load(Relaxed) != 0
     }
 
-    /// Whether a shard has published a stop.
     pub(crate) fn has_stop(&self, shard: usize) -> bool {
         self.stops.load(Relaxed) >> shard & 1 != 0
     }

@@ -111,7 +111,6 @@ impl Epochs {
         }
     }
 
-    /// Removes a slot from its closed epoch.
     fn remove_closed(&mut self, key: LineKey, slot: Slot) {
         let has_slot = |epoch: &Epoch| epoch.slots.get(&key) == Some(&slot);
         if let Some(at) = self.closed.iter().position(has_slot) {
@@ -231,7 +230,6 @@ impl Epochs {
         self.runs.iter().any(|run| run.remaining.contains(&slot))
     }
 
-    /// Records an attempt to destage a slot.
     pub(crate) fn record_attempt(&mut self, slot: Slot, error: Option<IoError>) {
         for run in &mut self.runs {
             if run.remaining.remove(&slot) {

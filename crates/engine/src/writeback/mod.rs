@@ -137,7 +137,6 @@ impl Writeback {
         self.dirty.clear_owed(line);
     }
 
-    /// Records an attempt to destage a slot.
     pub(crate) fn record_attempt(&mut self, key: LineKey, slot: Slot, error: Option<IoError>) {
         if let Some(epochs) = &mut self.epochs {
             return epochs.record_attempt(slot, error);

@@ -46,6 +46,20 @@ fn run_elevator(rigs: &mut [Rig; 2]) {
     assert_eq!(lines_in_flight(rigs)[0].len(), 4);
 }
 
+/// The elevator destages the first half of the first shard's lines, and a writer of the second shard,
+/// which has these dirty lines, is throttled.
+fn throttled(lines: impl IntoIterator<Item = u64>) -> [Rig; 2] {
+    let mut rigs = pair();
+    dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
+    dirty(&mut rigs[1], lines);
+    rigs[0].tick(50);
+    wake_shards(&mut rigs);
+    assert_eq!(lines_in_flight(&rigs), [vec![0, 2, 4, 6], vec![]]);
+    rigs[1].now_ms = 60;
+    assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
+    rigs
+}
+
 /// The lines that each shard is destaging.
 fn lines_in_flight(rigs: &[Rig; 2]) -> [Vec<u64>; 2] {
     [0, 1].map(|at: usize| rigs[at].ios.iter().map(|io| io.range.offset / LINE).collect())
@@ -93,14 +107,7 @@ fn the_elevator_serves_shards_below_the_limit_while_another_is_above() {
 
 #[test]
 fn a_writer_throttled_far_from_the_elevator_waits_a_quarter_of_a_second() {
-    let mut rigs = pair();
-    dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
-    dirty(&mut rigs[1], (50..58).map(|line| 2 * line));
-    rigs[0].tick(50);
-    wake_shards(&mut rigs);
-    assert_eq!(lines_in_flight(&rigs), [vec![0, 2, 4, 6], vec![]]);
-    rigs[1].now_ms = 60;
-    assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
+    let mut rigs = throttled((50..58).map(|line| 2 * line));
     wake_shards(&mut rigs);
     rigs[1].tick(300);
     assert_eq!(lines_in_flight(&rigs)[1], []);
@@ -197,13 +204,7 @@ fn a_flush_completes_beside_the_elevator_if_every_io_fails() {
 
 #[test]
 fn a_throttled_write_goes_through_if_the_disk_fails() {
-    let mut rigs = pair();
-    dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
-    dirty(&mut rigs[1], (50..58).map(|line| 2 * line));
-    rigs[0].tick(50);
-    wake_shards(&mut rigs);
-    rigs[1].now_ms = 60;
-    assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
+    let mut rigs = throttled((50..58).map(|line| 2 * line));
     rigs[1].tick(350);
     rigs[1].now_ms = 360;
     rigs[1].complete(0, Err(IoError::Io));
@@ -212,13 +213,7 @@ fn a_throttled_write_goes_through_if_the_disk_fails() {
 
 #[test]
 fn a_throttled_write_is_admitted_after_an_erase_of_the_dirty_lines() {
-    let mut rigs = pair();
-    dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
-    dirty(&mut rigs[1], 100..108);
-    rigs[0].tick(50);
-    wake_shards(&mut rigs);
-    rigs[1].now_ms = 60;
-    assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
+    let mut rigs = throttled(100..108);
     wake_shards(&mut rigs);
     assert_eq!(lines_in_flight(&rigs)[1], []);
     // The erase cleans the dirty lines.

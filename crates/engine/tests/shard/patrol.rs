@@ -98,9 +98,7 @@ fn a_write_past_the_pool_verifies_the_dirty_sectors_beside_it() {
         assert_eq!(rig.shard.volume(VOLUME).lost_sectors(), 1);
         rig.release(&held);
         rig.complete_all();
-        assert_eq!(rig.flush(4), None);
-        rig.complete_all();
-        assert_eq!(rig.take_outcome(4), Some(Outcome::Done(Err(IoError::Io))));
+        assert_eq!(rig.flush_to_end(4), Err(IoError::Io));
         assert_eq!((rig.disk[0], rig.disk[2]), (Rig::on_disk(0), 8), "{mode}");
     }
 }
@@ -156,9 +154,7 @@ fn a_destage_carries_the_seals_of_its_lines() {
     // The driver refuses the write, so the flush fails. The next flush destages the rest.
     rig.complete(0, Err(IoError::Io));
     assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Err(IoError::Io))));
-    assert_eq!(rig.flush(4), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(4), Some(Outcome::Done(Err(IoError::Io))));
+    assert_eq!(rig.flush_to_end(4), Err(IoError::Io));
     let mut expected = vec![5; 8];
     expected[0] = Rig::on_disk(0);
     assert_eq!(rig.disk[..8], expected, "lost sectors are not destaged");
@@ -234,9 +230,7 @@ fn lost_sectors_fail_until_rewritten_erased_or_abandoned() {
         assert_eq!(rig.read_to_end(1024, 3072), [5; 6]);
         // A fill must not read lost sectors from the disk.
         assert_eq!(rig.prefetch(0, LINE), 0);
-        assert_eq!(rig.flush(3), None);
-        rig.complete_all();
-        assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Err(IoError::Io))));
+        assert_eq!(rig.flush_to_end(3), Err(IoError::Io));
         assert_eq!(rig.disk[..2], [Rig::on_disk(0), Rig::on_disk(1)]);
         let expected = match way {
             0 => {

@@ -189,6 +189,16 @@ impl Rig {
         self.write_again(id, offset, len, value, false, Attempt::default())
     }
 
+    /// Writes again after a wait.
+    pub fn retry(&mut self, id: u64, offset: u64, len: u64, value: u64) -> WriteOutcome {
+        self.write_again(id, offset, len, value, false, attempt_after(None))
+    }
+
+    /// As [`Rig::retry`], with FUA.
+    pub fn retry_fua(&mut self, id: u64, offset: u64, len: u64, value: u64) -> WriteOutcome {
+        self.write_again(id, offset, len, value, true, attempt_after(None))
+    }
+
     pub fn write_again(
         &mut self,
         id: u64,
@@ -301,6 +311,16 @@ impl Rig {
         let result = self.shard.flush(VOLUME, PartId(id), 0, &mut self.out);
         self.finish_call(0);
         result
+    }
+
+    /// Flushes, and completes all I/Os with success.
+    pub fn flush_to_end(&mut self, id: u64) -> IoResult {
+        assert_eq!(self.flush(id), None);
+        self.complete_all();
+        match self.take_outcome(id) {
+            Some(Outcome::Done(result)) => result,
+            outcome => panic!("the flush ends with {outcome:?}"),
+        }
     }
 
     pub fn tick(&mut self, now_ms: u64) {

@@ -31,7 +31,7 @@ fn a_write_to_a_line_being_filled_waits_for_the_fill() {
     assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Waiting);
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(2, 0, LINE, 7, false, attempt_after(None)), WriteOutcome::Done);
+    assert_eq!(rig.retry(2, 0, LINE, 7), WriteOutcome::Done);
     assert_eq!(rig.read_to_end(0, LINE), [7; 8]);
 }
 
@@ -60,9 +60,7 @@ fn a_burst_of_overwrites_reaches_the_disk_once_per_line() {
         }
     }
     assert!(rig.ios.is_empty());
-    assert_eq!(rig.flush(1), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(1), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(1), Ok(()));
     let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.destaged_lines, counters.destage_writes), (4, 4));
     assert_eq!([rig.disk[0], rig.disk[16], rig.disk[32], rig.disk[48]], [990, 991, 992, 993]);
@@ -194,7 +192,7 @@ fn a_write_without_enough_slots_relocates_no_line() {
     rig.complete(0, Ok(()));
     assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0, "the destaged lines were not relocated");
     assert_eq!(rig.take_outcome(3), Some(Outcome::Retry(None)));
-    assert_eq!(rig.write_again(3, 0, 3 * LINE, 2, false, attempt_after(None)), WriteOutcome::Done);
+    assert_eq!(rig.retry(3, 0, 3 * LINE, 2), WriteOutcome::Done);
 }
 
 #[test]
@@ -233,10 +231,7 @@ fn a_write_ignores_the_failure_of_a_read_it_waited_for() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);
     rig.write(1, 0, LINE, 1);
     assert_eq!(rig.read(2, LINE, LINE).0, ReadOutcome::Waiting);
-    assert_eq!(
-        rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Waiting
-    );
+    assert_eq!(rig.retry_fua(3, 0, 2 * LINE, 2), WriteOutcome::Waiting);
     rig.complete(0, Err(IoError::Io));
     let Some(Outcome::Retry(error)) = rig.take_outcome(3) else { panic!("not retried") };
     let outcome = rig.write_again(3, 0, 2 * LINE, 2, true, attempt_after(error));
@@ -271,9 +266,7 @@ fn a_failed_destage_keeps_its_data_and_fails_the_flush() {
     rig.complete(0, Err(IoError::NoSpace));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Err(IoError::NoSpace))));
     assert_eq!(rig.read_to_end(0, LINE), [1; 8]);
-    assert_eq!(rig.flush(3), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(3), Ok(()));
     assert_eq!(rig.disk[..8], [1; 8]);
 }
 
@@ -284,10 +277,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
     for (offset, len) in [(LINE, LINE), (LINE + 1024, 512), (512, 2 * LINE)] {
         let mut rig = Rig::new(16, 8, Mode::WriteBack);
         assert_eq!(rig.write(1, 0, 4 * LINE, 7), WriteOutcome::Done);
-        assert_eq!(
-            rig.write_again(2, offset, len, 8, true, attempt_after(None)),
-            WriteOutcome::Waiting
-        );
+        assert_eq!(rig.retry_fua(2, offset, len, 8), WriteOutcome::Waiting);
         assert_eq!(rig.ios.len(), 1);
         assert_eq!(rig.ios[0].range.len, 4 * LINE, "all adjacent dirty lines are included");
         rig.complete(0, Err(IoError::Io));
@@ -298,10 +288,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
         assert_eq!(rig.ios[0].range.len, len, "only the sectors under the write");
         rig.complete(0, Ok(()));
         assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
-        assert_eq!(
-            rig.write_again(2, offset, len, 8, true, attempt_after(None)),
-            WriteOutcome::Started
-        );
+        assert_eq!(rig.retry_fua(2, offset, len, 8), WriteOutcome::Started);
         rig.complete(0, Ok(()));
         assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
         let first = (offset / 512) as usize;
@@ -313,9 +300,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
         let under = (offset + len).div_ceil(LINE) - offset / LINE;
         assert_eq!(counters.destaged_lines, 4 + under);
         // The adjacent sectors that failed are still dirty, and the next flush destages them.
-        assert_eq!(rig.flush(3), None);
-        rig.complete_all();
-        assert_eq!(rig.take_outcome(3), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.flush_to_end(3), Ok(()));
         let expected: Vec<u64> = (0..32)
             .map(|sector| if (offset..offset + len).contains(&(sector * 512)) { 8 } else { 7 })
             .collect();
@@ -329,7 +314,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
 fn a_write_over_a_bad_sector_fails_and_keeps_the_dirty_data() {
     let mut rig = Rig::new(16, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, 2 * LINE, 7), WriteOutcome::Done);
-    assert_eq!(rig.write_again(2, 0, 512, 8, true, attempt_after(None)), WriteOutcome::Waiting);
+    assert_eq!(rig.retry_fua(2, 0, 512, 8), WriteOutcome::Waiting);
     rig.complete(0, Err(IoError::Io));
     let again = attempt_after(Some(IoError::Io));
     assert_eq!(rig.write_again(2, 0, 512, 8, true, again), WriteOutcome::Waiting);
@@ -376,21 +361,12 @@ fn a_write_is_counted_once_however_often_it_is_tried() {
     let mut rig = Rig::new(8, 8, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, LINE, 1), WriteOutcome::Done);
     // The write waits for the destage of the data it replaces, then for a fill, and then succeeds.
-    assert_eq!(
-        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Waiting
-    );
+    assert_eq!(rig.retry_fua(2, 0, 2 * LINE, 2), WriteOutcome::Waiting);
     rig.complete_all();
     assert_eq!(rig.read(3, LINE, LINE).0, ReadOutcome::Waiting);
-    assert_eq!(
-        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Waiting
-    );
+    assert_eq!(rig.retry_fua(2, 0, 2 * LINE, 2), WriteOutcome::Waiting);
     rig.complete_all();
-    assert_eq!(
-        rig.write_again(2, 0, 2 * LINE, 2, true, attempt_after(None)),
-        WriteOutcome::Started
-    );
+    assert_eq!(rig.retry_fua(2, 0, 2 * LINE, 2), WriteOutcome::Started);
     rig.complete_all();
     let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.write_hit_lines, counters.write_miss_lines), (2, 1));
@@ -425,9 +401,7 @@ fn background_writeback_yields_to_reads_and_never_stops() {
     assert_eq!(went, [(50, 8), (1_050, 8), (2_050, 4)], "one burst per second");
     // A flush does not wait for reads.
     (0..20).for_each(|line| write(&mut rig, line));
-    assert_eq!(rig.flush(100), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(100), Ok(()));
     // Neither does destaging near the dirty limit: the nearer the limit, the faster it goes.
     rig.now_ms = 5_000;
     (0..46).for_each(|line| write(&mut rig, line));
@@ -488,9 +462,7 @@ fn rate_limits_apply_to_all_writeback_except_flushes() {
             rig.complete_all();
         }
         assert!((18..23).contains(&went), "{pace:?}: {went} in two seconds");
-        assert_eq!(rig.flush(100), None);
-        rig.complete_all();
-        assert_eq!(rig.take_outcome(100), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.flush_to_end(100), Ok(()));
         assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 0);
     }
 }

@@ -92,7 +92,7 @@ fn after_bypass_a_write_waits_for_the_staged_write_before_it() {
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.take_outcome(3), Some(Outcome::Retry(None)));
-    let outcome = rig.write_again(3, 1024, 512, 9, false, attempt_after(None));
+    let outcome = rig.retry(3, 1024, 512, 9);
     assert_eq!(outcome, WriteOutcome::Done);
     assert_eq!((rig.read_to_end(0, 512), rig.read_to_end(1024, 512)), (vec![7], vec![9]));
 }

@@ -1,7 +1,7 @@
 //! Whole stripes: which lines are destaged together, and what happens if that fails.
 
 use crate::patrol::seal_all;
-use crate::rig::{LINE, Rig, VOLUME, attempt_after};
+use crate::rig::{LINE, Rig, VOLUME};
 use forebay_engine::{IoVerb, LineKey, Outcome, ShardConfig, Verdict, WriteOutcome};
 use forebay_types::{ByteRange, IoError, Mode, Stripes};
 
@@ -223,10 +223,7 @@ fn a_throttled_write_waits_for_a_destage() {
     assert_eq!(writes(&rig), [(0, 8)]);
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
-    assert_eq!(
-        rig.write_again(2, 20 * LINE, LINE, 2, false, attempt_after(None)),
-        WriteOutcome::Done
-    );
+    assert_eq!(rig.retry(2, 20 * LINE, LINE, 2), WriteOutcome::Done);
     assert_eq!(rig.shard.volume(VOLUME).counters().room_waits, 1);
     assert_eq!(rig.shard.volume(VOLUME).counters().writes_through_dirty_limit, 0);
 }
@@ -249,21 +246,13 @@ fn throttled_writes_are_admitted_in_order_after_any_destage() {
     rig.complete(1, Ok(()));
     assert_eq!(rig.take_outcome(10), Some(Outcome::Retry(None)));
     assert_eq!(rig.take_outcome(11), None);
-    assert_eq!(
-        rig.write_again(10, 20 * LINE, 2 * LINE, 2, false, attempt_after(None)),
-        WriteOutcome::Done
-    );
+    assert_eq!(rig.retry(10, 20 * LINE, 2 * LINE, 2), WriteOutcome::Done);
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(11), Some(Outcome::Retry(None)));
-    assert_eq!(
-        rig.write_again(11, 30 * LINE, LINE, 2, false, attempt_after(None)),
-        WriteOutcome::Done
-    );
+    assert_eq!(rig.retry(11, 30 * LINE, LINE, 2), WriteOutcome::Done);
     let counters = rig.shard.volume(VOLUME).counters();
     assert_eq!((counters.room_waits, counters.writes_through_dirty_limit), (2, 0));
-    assert_eq!(rig.flush(90), None);
-    rig.complete_all();
-    assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.flush_to_end(90), Ok(()));
 }
 
 /// Regression: the write went through to the disk, behind all destages in flight.
@@ -278,10 +267,7 @@ fn a_write_without_a_slot_waits_for_destages() {
     assert_eq!(rig.write(4, 30 * LINE, LINE, 2), WriteOutcome::Waiting);
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(4), Some(Outcome::Retry(None)));
-    assert_eq!(
-        rig.write_again(4, 30 * LINE, LINE, 2, false, attempt_after(None)),
-        WriteOutcome::Done
-    );
+    assert_eq!(rig.retry(4, 30 * LINE, LINE, 2), WriteOutcome::Done);
     assert_eq!(rig.shard.volume(VOLUME).counters().writes_through_no_room, 0);
     rig.release(&held);
 }
@@ -294,7 +280,7 @@ fn a_write_at_the_dirty_limit_goes_through_if_the_disk_fails() {
     assert_eq!(rig.write(2, 20 * LINE, LINE, 2), WriteOutcome::Waiting);
     rig.complete(0, Err(IoError::Io));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
-    let again = rig.write_again(2, 20 * LINE, LINE, 2, false, attempt_after(None));
+    let again = rig.retry(2, 20 * LINE, LINE, 2);
     assert_eq!(again, WriteOutcome::Started, "the volume backs off");
     let through = ByteRange::new(20 * LINE, LINE);
     assert!(rig.ios.iter().any(|io| io.range == through));

@@ -58,7 +58,6 @@ impl Stream {
     }
 }
 
-/// A connection.
 pub(super) struct Connection {
     stream: Stream,
     parser: ReplyParser,

@@ -36,9 +36,6 @@ pub struct Poller {
 impl Poller {
     /// Starts a thread that reads `source` at once and then every `interval`, and passes each
     /// observation to `sink`. A slow read delays the next one.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
     pub fn start(mut source: impl Source, interval: Duration, mut sink: Sink) -> io::Result<Self> {
         let (orders, inbox) = mpsc::channel();
         let interval = interval.max(INTERVAL_MIN);

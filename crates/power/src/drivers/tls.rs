@@ -46,9 +46,6 @@ impl Fault for AuthorityError {
 
 impl Authority {
     /// Reads the CA certificates from a PEM file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or has no usable certificate.
     pub fn from_pem_file(path: &Path) -> Result<Self, AuthorityError> {
         let read = |source| AuthorityError::Read { path: path.to_owned(), source };
         let unfit = |source| AuthorityError::Unfit { path: path.to_owned(), source };

@@ -59,7 +59,6 @@ impl Budget {
         self.lane.has_waiters() || self.payloads.has_waiters()
     }
 
-    /// The quota of a queue.
     pub(crate) const fn quota(&self, queue: Queue) -> &FairQuota {
         match queue {
             Queue::Lane => &self.lane,

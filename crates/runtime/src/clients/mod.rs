@@ -44,7 +44,6 @@ pub(crate) type Completions = CompletionQueue<Submitted, Memory>;
 /// A batch of answers that is being delivered.
 pub(crate) type Deliveries = CompletionBatch<Submitted, Memory>;
 
-/// One client.
 #[derive(Default)]
 struct Client {
     /// The volume that it has entered.
@@ -125,7 +124,6 @@ impl ClientTable {
         self.len
     }
 
-    /// The clients of a volume, or all.
     pub(crate) fn of(&self, volume: Option<VolumeId>) -> Vec<ClientId> {
         let numbered = self.places.iter().zip(0..);
         let clients = numbered.filter_map(|((generation, client), number)| {

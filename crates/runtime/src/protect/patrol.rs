@@ -84,7 +84,6 @@ fn place_of(seal: &Seal) -> u64 {
     seed(u64::from(seal.key.volume().0), seal.key.offset() / SECTOR_BYTES)
 }
 
-/// The parity at a place of a shard.
 fn parity_at(pool: &Pool, shard: usize, place: ParityPlace) -> *mut LineParity {
     assert!(place.index < PARITIES_PER_SLOT);
     let start = pool.line(shard, place.slot);

@@ -86,9 +86,6 @@ impl<'a> UpsVolumes<'a> {
 
     /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
     /// only a UPS protects. The default is [`UnsafeUps::Stable`].
-    ///
-    /// # Errors
-    /// When there is no such volume, or the runtime is stopping.
     pub(crate) fn set_unsafe_ups(&self, name: &str, choice: UnsafeUps) -> Result<(), VolumeError> {
         let id = self.shared.volumes.named(name)?.id;
         self.shared.run_on(0, move |tasks| tasks.shared().shards.set_unsafe_ups(id, choice))

@@ -127,10 +127,6 @@ impl<'a> Restorer<'a> {
         self.submit_if_full()
     }
 
-    /// Writes zeroes to a range.
-    ///
-    /// # Errors
-    /// When an earlier write has failed.
     pub(crate) fn write_zeroes(&mut self, range: ByteRange) -> IoResult {
         self.current.pieces.push((range, None));
         self.submit_if_full()
@@ -192,9 +188,6 @@ impl<'a> Restorer<'a> {
     }
 
     /// Waits until everything is in the pool or on the disk.
-    ///
-    /// # Errors
-    /// When a write has failed.
     pub(crate) fn finish(mut self) -> IoResult {
         let batch = Arc::new(std::mem::take(&mut self.current));
         let latch = self.submit(&batch);

@@ -11,6 +11,29 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+/// Makes two tests of each function, one for each reactor.
+macro_rules! on_both_reactors {
+    ($($name:ident),* $(,)?) => {
+        $(mod $name {
+            #[test]
+            fn io_uring() {
+                super::$name::<super::UringReactor>();
+            }
+
+            #[test]
+            fn epoll() {
+                super::$name::<super::EpollReactor>();
+            }
+        })*
+    };
+}
+
+on_both_reactors! {
+    every_end_is_reported_although_buffers_run_out,
+    many_listeners_do_not_disturb_the_connections,
+    a_turn_allocates_nothing,
+}
+
 /// Many more than the receive buffers.
 const CONNECTIONS: u32 = 64;
 /// Connections whose peer sends a byte before it disconnects: enough to use all buffers.
@@ -65,16 +88,6 @@ fn every_end_is_reported<R: Reactor>(listeners: &[(u32, UnixListener)]) {
     }
 }
 
-#[test]
-fn every_end_is_reported_although_buffers_run_out_by_io_uring() {
-    every_end_is_reported_although_buffers_run_out::<UringReactor>();
-}
-
-#[test]
-fn every_end_is_reported_although_buffers_run_out_by_epoll() {
-    every_end_is_reported_although_buffers_run_out::<EpollReactor>();
-}
-
 /// Fails if a reactor keeps the descriptors of listeners and of connections in one list: with many
 /// listeners, a starved receive is repeated on the socket of a listener.
 fn many_listeners_do_not_disturb_the_connections<R: Reactor>() {
@@ -86,16 +99,6 @@ fn many_listeners_do_not_disturb_the_connections<R: Reactor>() {
     };
     let listeners: Vec<_> = (0..2 * CONNECTIONS).map(listener).collect();
     every_end_is_reported::<R>(&listeners);
-}
-
-#[test]
-fn many_listeners_do_not_disturb_the_connections_of_io_uring() {
-    many_listeners_do_not_disturb_the_connections::<UringReactor>();
-}
-
-#[test]
-fn many_listeners_do_not_disturb_the_connections_of_epoll() {
-    many_listeners_do_not_disturb_the_connections::<EpollReactor>();
 }
 
 /// A byte in each direction, turn by turn. The first turns grow the buffers.
@@ -139,14 +142,4 @@ fn a_turn_allocates_nothing<R: Reactor>() {
         assert_eq!(recv(&theirs, &mut fetched[..], RecvFlags::empty()).unwrap().0, 1);
     }
     assert_eq!(allocations() - before, 0, "allocations in 100 turns");
-}
-
-#[test]
-fn a_turn_allocates_nothing_with_io_uring() {
-    a_turn_allocates_nothing::<UringReactor>();
-}
-
-#[test]
-fn a_turn_allocates_nothing_with_epoll() {
-    a_turn_allocates_nothing::<EpollReactor>();
 }

@@ -4,7 +4,7 @@ use super::drain::flush;
 use super::protectors::pool_and_vault;
 use super::{VolumeService, VolumeSettings};
 use crate::clients::{ExtentQueries, info_of};
-use crate::error::VolumeError;
+use crate::error::{VolumeError, VolumeResult};
 use crate::gather::Gather;
 use crate::govern::Govern;
 use crate::locks::{Lock, SharedLock};
@@ -47,7 +47,7 @@ impl VolumeService {
 
     /// Flushes a volume's lines in the adopted pool to its disk, drops them, and voids the
     /// journal's records of the volume.
-    fn flush_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
+    fn flush_first(&self, settings: &VolumeSettings) -> VolumeResult {
         tracing::warn!(
             volume = %settings.name,
             "an earlier start was interrupted, flushing the volume to its disk first"
@@ -155,7 +155,7 @@ impl VolumeService {
         mode: Mode,
         plan: RecoveryPlan,
         vault: Option<&VolumeVault>,
-    ) -> Result<(), VolumeError> {
+    ) -> VolumeResult {
         if mode == Mode::Bypass {
             // Drops clean lines of an adopted pool.
             self.shared.shards.drop_clean(volume.id);
@@ -171,7 +171,7 @@ impl VolumeService {
     }
 
     /// Recovers a volume's data from the adopted pool and the journal.
-    fn recover(&self, volume: &Volume, plan: RecoveryPlan) -> Result<(), VolumeError> {
+    fn recover(&self, volume: &Volume, plan: RecoveryPlan) -> VolumeResult {
         if self.shared.pool.is_adopted() {
             // The previous process may have written to the disk without a flush.
             volume.flush.record_write();

@@ -9,7 +9,7 @@
 //! their last replies, from the moment when the disk has completed all I/O; then their sockets are
 //! shut down, and sockets that the kernel has not finished after [`SHUTDOWN`] are closed.
 
-use crate::error::VolumeError;
+use crate::error::{VolumeError, VolumeResult};
 use crate::shared::{Shared, Volume};
 use crate::stats::add_up_answers;
 use crate::worker::Outstanding;
@@ -28,6 +28,9 @@ const PROGRESS: Duration = Duration::from_millis(100);
 /// given up: those of a disk that hangs would otherwise accumulate. Further flushes wait for their
 /// turn.
 const INTERNAL_FLUSHES_MAX: u64 = 16;
+
+/// Called periodically with the dirty bytes left.
+pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(u64);
 
 /// Why a flush, a removal or a stop does not complete, if the disk is not the cause.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +81,7 @@ impl<'a> Watchdog<'a> {
 
     /// Fails if the volume has waited too long: for its disk if I/O is in flight, otherwise for the
     /// journal or a request. The latter timeout also covers the clients' farewell.
-    pub(super) fn check(&mut self, shared: &Shared) -> Result<(), VolumeError> {
+    pub(super) fn check(&mut self, shared: &Shared) -> VolumeResult {
         let answers = add_up_answers(&self.volume.stats);
         if answers != self.answers {
             (self.answers, self.since) = (answers, Instant::now());
@@ -145,8 +148,8 @@ impl Drop for InternalFlush {
 pub(crate) fn flush(
     shared: &Shared,
     volume: &Arc<Volume>,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(), VolumeError> {
+    progress: OnProgress<'_>,
+) -> VolumeResult {
     let (id, name) = (volume.id, volume.name.clone());
     let mut watchdog = Watchdog::new(volume);
     let turn = loop {
@@ -179,8 +182,7 @@ pub(crate) fn flush(
     }
 }
 
-/// Flushes all volumes.
-pub(crate) fn flush_all(shared: &Shared, progress: &mut dyn FnMut(u64)) -> Result<(), VolumeError> {
+pub(crate) fn flush_all(shared: &Shared, progress: OnProgress<'_>) -> VolumeResult {
     shared.volumes.all().iter().try_for_each(|volume| flush(shared, volume, progress))
 }
 
@@ -194,10 +196,7 @@ fn flush_error(shared: &Shared, volume: &Volume, error: IoError) -> VolumeError 
 
 /// Waits until the clients of a volume, or all clients, have disconnected and the disks have
 /// completed all I/O. Clients that take too long to fetch their replies are dropped.
-pub(crate) fn wait_until_idle(
-    shared: &Shared,
-    volume: Option<&Arc<Volume>>,
-) -> Result<(), VolumeError> {
+pub(crate) fn wait_until_idle(shared: &Shared, volume: Option<&Arc<Volume>>) -> VolumeResult {
     let id = volume.map(|volume| volume.id);
     let volumes = volume.map_or_else(|| shared.volumes.all(), |one| vec![Arc::clone(one)]);
     let mut watchdogs: Vec<Watchdog<'_>> = volumes.iter().map(Watchdog::new).collect();

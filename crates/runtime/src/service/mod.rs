@@ -29,11 +29,12 @@ pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 pub(crate) use drain::{POLL, flush_all, outstanding, wait_until_idle};
 pub(crate) use protectors::Protectors;
 
-use crate::error::VolumeError;
+use crate::error::{VolumeError, VolumeResult};
 use crate::locks::{Lock, order};
 use crate::protect::adopt::PoolVolumes;
 use crate::shared::Shared;
 use calibrate::Calibrator;
+use drain::OnProgress;
 use forebay_policy::SplitCost;
 use forebay_types::Mode;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl VolumeService {
     }
 
     /// See [`crate::Runtime::change_volume`].
-    pub(crate) fn change(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
+    pub(crate) fn change(&self, name: &str, change: VolumeChange) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
         if !change.read_only && volume.backend.description().read_only {
@@ -101,11 +102,7 @@ impl VolumeService {
     }
 
     /// See [`crate::Runtime::flush_volume`].
-    pub(crate) fn flush(
-        &self,
-        name: &str,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), VolumeError> {
+    pub(crate) fn flush(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
         drain::flush(&self.shared, &volume, progress)
     }

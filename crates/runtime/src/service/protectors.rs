@@ -5,7 +5,7 @@
 //! collects what is known about journal, pool and vault; [`forebay_journal::decision`] decides.
 
 use super::VolumeSettings;
-use crate::error::VolumeError;
+use crate::error::{VolumeError, VolumeResult};
 use crate::locks::Lock;
 use crate::protect::adopt::{PoolVolumes, RecoveryPlan};
 use crate::protect::journal::{
@@ -144,7 +144,7 @@ impl Protectors {
 
     /// Rewrites the records of which volumes rely on which journal and vault, and of failed
     /// journals.
-    pub(crate) fn renew_records(&self) -> Result<(), VolumeError> {
+    pub(crate) fn renew_records(&self) -> VolumeResult {
         for volume in self.shared.volumes.all() {
             let mode = {
                 let shard = self.shared.shard(0);
@@ -170,7 +170,7 @@ impl Protectors {
         &self,
         settings: &VolumeSettings,
         plan: RecoveryPlan,
-    ) -> Result<(), VolumeError> {
+    ) -> VolumeResult {
         let open = self.vault().map(|vault| vault.number());
         let Some(missing) = self.vault_record().elsewhere(&settings.name, open) else {
             return Ok(());
@@ -204,7 +204,7 @@ impl Protectors {
     }
 
     /// Records that the data of a volume in vaults other than the open one is void.
-    pub(super) fn supersede_vaults(&self, volume: &str) -> Result<(), VolumeError> {
+    pub(super) fn supersede_vaults(&self, volume: &str) -> VolumeResult {
         let open = self.vault().map(|vault| vault.number());
         let recorded = self.vault_record().supersede(volume, open);
         recorded.map_err(|error| VolumeError::Record { name: volume.to_owned(), error })
@@ -212,10 +212,7 @@ impl Protectors {
 
     /// Refuses a volume whose newest data may be in a journal other than the configured one, unless
     /// the pool has the data or the operator accepts its loss. Called before anything is changed.
-    pub(super) fn check_missing_journal(
-        &self,
-        settings: &VolumeSettings,
-    ) -> Result<(), VolumeError> {
+    pub(super) fn check_missing_journal(&self, settings: &VolumeSettings) -> VolumeResult {
         let named = settings.journal.as_ref().map(|used| used.journal.id());
         let name = &settings.name;
         if self.shared.volumes.named(name).is_ok() {
@@ -260,7 +257,7 @@ impl Protectors {
         &self,
         volume: &str,
         named: Option<JournalId>,
-    ) -> Result<(), VolumeError> {
+    ) -> VolumeResult {
         let recorded = self.journal_record().supersede(volume, named);
         recorded.map_err(|error| VolumeError::Record { name: volume.to_owned(), error })
     }

@@ -2,8 +2,8 @@
 //! flush.
 
 use super::VolumeService;
-use super::drain::{POLL, Watchdog, flush, wait_until_idle};
-use crate::error::VolumeError;
+use super::drain::{OnProgress, POLL, Watchdog, flush, wait_until_idle};
+use crate::error::{VolumeError, VolumeResult};
 use crate::protect::restore;
 use crate::shared::{JournalUse, Volume};
 use forebay_types::{Fault, VolumeId};
@@ -12,11 +12,7 @@ use std::sync::atomic::Ordering;
 
 impl VolumeService {
     /// See [`crate::Runtime::remove_volume`].
-    pub(crate) fn remove(
-        &self,
-        name: &str,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), VolumeError> {
+    pub(crate) fn remove(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
         let shared = &self.shared;
         let volume = shared.volumes.named(name)?;
         if volume.half_added.swap(false, Ordering::Relaxed) {
@@ -62,21 +58,13 @@ impl VolumeService {
     }
 
     /// As [`VolumeService::undo_add`], and returns the error.
-    pub(super) fn retract(
-        &self,
-        volume: &Arc<Volume>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), VolumeError> {
+    pub(super) fn retract(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
         let retracted = self.flush_and_retract(volume, progress);
         volume.half_added.store(retracted.is_err(), Ordering::Relaxed);
         retracted
     }
 
-    fn flush_and_retract(
-        &self,
-        volume: &Arc<Volume>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), VolumeError> {
+    fn flush_and_retract(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
         let failure = volume.journal.as_ref().and_then(|used| used.journal.unrecorded_failure());
         if let Some(error) = failure {
             // A flush would wait for the record, which is not made before the volume is served.
@@ -102,7 +90,7 @@ impl VolumeService {
     }
 
     /// Removes an idle and clean volume from the table and from the shards.
-    fn deregister(&self, id: VolumeId) -> Result<(), VolumeError> {
+    fn deregister(&self, id: VolumeId) -> VolumeResult {
         let shared = &self.shared;
         shared.shards.drop_clean(id);
         shared.run_on(0, move |tasks| {
@@ -117,11 +105,7 @@ impl VolumeService {
 
     /// Drains the clients of a volume that is being removed, and waits until the volume is clean
     /// and has no operation in progress.
-    fn empty(
-        &self,
-        volume: &Arc<Volume>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), VolumeError> {
+    fn empty(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
         let (shared, id) = (&self.shared, volume.id);
         shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         wait_until_idle(shared, Some(volume))?;
@@ -137,11 +121,7 @@ impl VolumeService {
     }
 
     /// See [`crate::Runtime::trust_volume`].
-    pub(crate) fn trust(
-        &self,
-        name: &str,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<(), VolumeError> {
+    pub(crate) fn trust(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
         self.restore_running(&volume)?;
         volume.flush.trust();
@@ -151,7 +131,7 @@ impl VolumeService {
 
     /// Restores a running volume from its journal, because its disk may have lost acknowledged
     /// data. Drains the volume's clients first, so that the restored data is the newest.
-    fn restore_running(&self, volume: &Arc<Volume>) -> Result<(), VolumeError> {
+    fn restore_running(&self, volume: &Arc<Volume>) -> VolumeResult {
         let Some(used) = &volume.journal else { return Ok(()) };
         if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
             return Ok(());
@@ -164,11 +144,7 @@ impl VolumeService {
         restored
     }
 
-    fn drain_clients_and_restore(
-        &self,
-        volume: &Arc<Volume>,
-        used: &JournalUse,
-    ) -> Result<(), VolumeError> {
+    fn drain_clients_and_restore(&self, volume: &Arc<Volume>, used: &JournalUse) -> VolumeResult {
         let id = volume.id;
         self.shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         wait_until_idle(&self.shared, Some(volume))?;

@@ -33,7 +33,6 @@ impl Shards {
         self.shards.len()
     }
 
-    /// Locks a shard.
     pub(crate) fn lock(&self, shard: usize) -> Locked<'_, Shard<MappedLines>> {
         // After a panic in the engine, the shard cannot be trusted. Every thread that needs it
         // panics, too, and the process ends.

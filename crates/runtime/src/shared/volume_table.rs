@@ -16,7 +16,6 @@ pub(crate) struct VolumeTable {
 }
 
 impl VolumeTable {
-    /// The volume of this number.
     pub(crate) fn get(&self, id: VolumeId) -> Option<Arc<Volume>> {
         let places = self.places.read();
         places.get(usize::from(id.0)).cloned().flatten()
@@ -28,7 +27,6 @@ impl VolumeTable {
         places.iter().flatten().cloned().collect()
     }
 
-    /// The volume of this name.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
         let found = self.all().into_iter().find(|volume| volume.name == name);
         found.ok_or_else(|| VolumeError::Unknown(name.to_owned()))

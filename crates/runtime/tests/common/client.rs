@@ -46,7 +46,6 @@ pub struct Client<S = UnixStream> {
     answers: HashMap<u64, Answer>,
 }
 
-/// Connects to a Unix socket.
 pub fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -112,9 +111,6 @@ fn try_advance<S: Read + Write>(
 
 impl<S: Read + Write> Client<S> {
     /// Enters an export.
-    ///
-    /// # Errors
-    /// When the server refuses.
     pub fn enter(stream: S, config: &Config) -> Result<Self, Failure> {
         let entered = Self::try_enter(stream, config);
         entered.expect("the server ended the connection within the handshake")
@@ -259,18 +255,15 @@ impl<S: Read + Write> Client<S> {
         self.wait(cookie)
     }
 
-    /// Reads.
     pub fn read(&mut self, offset: u64, len: u64) -> Result<Vec<u8>, IoError> {
         let answer = self.call(Command::Read, 0, offset, len);
         answer.result.map(|()| answer.data)
     }
 
-    /// Writes.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> IoResult {
         self.write_with(0, offset, data)
     }
 
-    /// Writes with FUA.
     pub fn write_fua(&mut self, offset: u64, data: &[u8]) -> IoResult {
         self.write_with(FUA, offset, data)
     }
@@ -280,7 +273,6 @@ impl<S: Read + Write> Client<S> {
         self.wait(cookie).result
     }
 
-    /// Flushes.
     pub fn flush(&mut self) -> IoResult {
         self.call(Command::Flush, 0, 0, 0).result
     }

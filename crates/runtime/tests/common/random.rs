@@ -19,7 +19,6 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`.
     pub const fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }

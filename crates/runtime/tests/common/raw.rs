@@ -1,10 +1,13 @@
 //! The protocol byte by byte, for invalid requests.
 
+use super::client::connect;
 use forebay_nbd::proto::{
     GREETING_BYTES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC,
     SIMPLE_REPLY_MAGIC, handshake_flag, option, option_reply,
 };
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 /// Reads the greeting and checks it.
 pub fn greeting(stream: &mut impl Read) {
@@ -21,6 +24,14 @@ pub fn client_flags() -> Vec<u8> {
     flags.to_be_bytes().to_vec()
 }
 
+/// Connects to a Unix socket, and answers the greeting with the client's flags.
+pub fn greeted(socket: &Path) -> UnixStream {
+    let mut stream = connect(socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    stream
+}
+
 /// An option whose header claims `len` bytes and has `data`.
 pub fn option_claiming(option: u32, len: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
@@ -30,7 +41,6 @@ pub fn option_claiming(option: u32, len: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An option.
 pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
     option_claiming(option, data.len() as u32, data)
 }
@@ -76,6 +86,13 @@ pub fn enter<S: Read + Write>(stream: &mut S, export: &str) {
     stream.write_all(&client_flags()).unwrap();
     let (_, last) = ask(stream, option::GO, &go_data(export, &[]));
     assert_eq!(last, option_reply::ACK, "the export is entered");
+}
+
+/// Connects to a Unix socket, and enters an export with simple replies.
+pub fn connect_to(socket: &Path, export: &str) -> UnixStream {
+    let mut stream = connect(socket);
+    enter(&mut stream, export);
+    stream
 }
 
 /// A compact request header.

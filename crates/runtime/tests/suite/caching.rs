@@ -2,8 +2,9 @@
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
+use crate::journal::memory;
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::layers::Kinds;
 use forebay_backend::{Backend, IoCount, MemoryBackend};
 use forebay_nbd::Command;
 use forebay_runtime::Engine;
@@ -21,19 +22,13 @@ on_both_engines! {
 
 const MIB: u64 = 1 << 20;
 
-fn memory(size_bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(size_bytes).unwrap())
-}
-
 fn count(disk: &Arc<MemoryBackend>) -> IoCount {
     disk.io_count().unwrap()
 }
 
 fn sixteen_readers_of_a_cold_block_cost_one_read(engine: Engine) {
     let server = Server::start(engine);
-    let disk = memory(16 * MIB);
-    let gate = Gate::new(Arc::clone(&disk) as _);
-    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let (gate, disk) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     gate.close(Kinds::READ);
     let mut clients: Vec<Client> = (0..16).map(|_| server.client("disk")).collect();
     let cookies: Vec<u64> =

@@ -1,7 +1,7 @@
 //! Clients that are slow on purpose: their timeouts, and that they do not delay others.
 
 use crate::common::client::{Client, PATIENCE, config, connect};
-use crate::common::raw::{client_flags, enter, greeting, is_closed, request};
+use crate::common::raw::{client_flags, connect_to, greeting, is_closed, request};
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
@@ -74,8 +74,7 @@ fn a_handshake_has_a_deadline(engine: Engine) {
 
 fn a_stalled_payload_has_a_deadline(engine: Engine) {
     let server = server(engine, Timeouts { payload_pause: PAYLOAD_PAUSE, ..Timeouts::default() });
-    let mut stream = connect(&server.socket);
-    enter(&mut stream, "disk");
+    let mut stream = connect_to(&server.socket, "disk");
     let begin = Instant::now();
     stream.write_all(&request(command::WRITE, 0, 1, 0, 65536)).unwrap();
     // On a slow machine, the deadline may pass before the bytes are sent.
@@ -92,8 +91,7 @@ fn a_stalled_payload_has_a_deadline(engine: Engine) {
 
 fn a_trickling_payload_has_a_deadline(engine: Engine) {
     let server = server(engine, Timeouts { payload_pause: PAYLOAD_PAUSE, ..Timeouts::default() });
-    let mut stream = connect(&server.socket);
-    enter(&mut stream, "disk");
+    let mut stream = connect_to(&server.socket, "disk");
     let begin = Instant::now();
     stream.write_all(&request(command::WRITE, 0, 1, 0, 200 << 10)).unwrap();
     let (mut last, mut longest_pause) = (Instant::now(), Duration::ZERO);
@@ -117,8 +115,7 @@ fn a_slow_writer_does_not_delay_other_clients(engine: Engine) {
     let timeouts = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
     let server = Server::start_over(config, timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
-    let mut slow = connect(&server.socket);
-    enter(&mut slow, "disk");
+    let mut slow = connect_to(&server.socket, "disk");
     slow.write_all(&request(command::WRITE, 0, 1, 0, 32 << 20)).unwrap();
     slow.write_all(&vec![9; 3 << 20]).unwrap();
     let mut client = server.client("disk");
@@ -149,8 +146,7 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
     });
     // If a client disconnects while it waits or is served, the next one is served.
     for _ in 0..4 {
-        let mut stream = connect(&server.socket);
-        enter(&mut stream, "disk");
+        let mut stream = connect_to(&server.socket, "disk");
         stream.write_all(&request(command::READ, 0, 1, 0, 32 << 20)).unwrap();
         stream.write_all(&request(command::WRITE, 0, 1, 0, 32 << 20)).unwrap();
     }
@@ -160,8 +156,7 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 fn a_client_that_does_not_fetch_is_dropped_when_others_wait_for_its_memory(engine: Engine) {
     let timeouts = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
     let server = server(engine, timeouts);
-    let mut deaf = connect(&server.socket);
-    enter(&mut deaf, "disk");
+    let mut deaf = connect_to(&server.socket, "disk");
     deaf.write_all(&request(command::READ, 0, 1, 0, 32 << 20)).unwrap();
     // The first bytes were sent; the rest of the reply occupies the whole lane until it is fetched.
     deaf.read_exact(&mut [0; 16]).unwrap();

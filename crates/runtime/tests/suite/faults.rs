@@ -2,8 +2,9 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::journal::memory;
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{ErrorRule, Errors, Kinds};
 use forebay_backend::{Backend, MemoryBackend, OpenOptions, open};
 use forebay_nbd::Command;
 use forebay_runtime::{Engine, VolumeError};
@@ -26,10 +27,6 @@ on_both_engines! {
 }
 
 const MIB: u64 = 1 << 20;
-
-fn memory(size_bytes: u64) -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new(size_bytes).unwrap())
-}
 
 fn failing(disk: &Arc<MemoryBackend>, kinds: Kinds, range: Option<ByteRange>) -> Arc<Errors> {
     let rule = ErrorRule { kinds, range, ..ErrorRule::default() };
@@ -119,8 +116,7 @@ fn a_failed_flush_of_the_disk_is_reported(engine: Engine) {
 
 fn a_joined_io_that_fails_is_split_and_fails_one_member(engine: Engine) {
     let server = Server::start_with(engine, 64 * MIB, 1);
-    let gate = Gate::new(memory(16 * MIB));
-    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::READ);
     let mut bytes = Vec::new();
@@ -217,8 +213,7 @@ fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engi
 fn a_hanging_disk_does_not_disturb_another_volume(engine: Engine) {
     // One worker, which both volumes share.
     let server = Server::start_with(engine, 64 * MIB, 1);
-    let gate = Gate::new(memory(16 * MIB));
-    server.add("hangs", Arc::clone(&gate) as _, Mode::WriteBack);
+    let (gate, _) = server.add_gated("hangs", 16 * MIB, Mode::WriteBack);
     server.add_memory("other", 16 * MIB, Mode::WriteThrough);
     let (mut stuck, mut client) = (server.client("hangs"), server.client("other"));
     gate.close(Kinds::ALL);

@@ -2,37 +2,25 @@
 
 use crate::common::client::PATIENCE;
 use crate::journal::{
-    JOURNAL_BYTES, MIB, add_named, block, copy, journal_settings, memory, open, power_loss, start,
+    JOURNAL_BYTES, MIB, add, block, copy, journal_settings, memory, open, power_loss, start, volume,
 };
-use crate::server::{read_backend, settings};
+use crate::server::read_backend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock, sample_places};
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalSettings, VoidRecords, VolumeError, VolumeJournal,
-    VolumeSettings,
+    Engine, JournalError, JournalSettings, VoidRecords, VolumeError, VolumeSettings,
 };
-use forebay_types::{Durability, Fault, IoError, Mode};
+use forebay_types::{Fault, IoError};
 use std::sync::Arc;
-
-/// A volume of this name and identity with a journal.
-fn volume(name: &str, disk: Arc<dyn Backend>, journal: &Arc<Journal>) -> VolumeSettings {
-    let journal = VolumeJournal {
-        journal: Arc::clone(journal),
-        durability: Durability::Ack,
-        identity: [name.as_bytes()[0]; 32],
-        accept_disk: false,
-    };
-    VolumeSettings { journal: Some(journal), ..settings(name, disk, Mode::WriteBack) }
-}
 
 #[test]
 fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record() {
     let (a, b, journal) = (memory(8 * MIB), memory(8 * MIB), memory(JOURNAL_BYTES));
     let first = start(Engine::Epoll);
     let opened = open(&first, Arc::clone(&journal) as _);
-    add_named(&first, "a", Arc::clone(&a) as _, &opened, Durability::Ack);
-    add_named(&first, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
+    add(&first, "a", Arc::clone(&a) as _, &opened);
+    add(&first, "b", Arc::clone(&b) as _, &opened);
     first.client("a").write(0, &block(1)).unwrap();
     first.client("b").write(0, &block(2)).unwrap();
     let ([a_then, b_then], [journal_then]) = power_loss([&*a, &*b], [&*journal]);
@@ -50,7 +38,7 @@ fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record()
     let error = second.runtime.add_volume(volume("a", a_then, &opened)).err().unwrap();
     let is_given_up = matches!(error, VolumeError::Journal(JournalError::AbandonedFor { .. }));
     assert!(is_given_up && error.explained().contains("the newest there is of b"), "{error}");
-    add_named(&second, "b", b_then, &opened, Durability::Ack);
+    add(&second, "b", b_then, &opened);
     assert_eq!(second.client("b").read(0, 4096).unwrap(), block(2));
     second.stop();
     // It failed while both were served: all of its records are void.
@@ -87,8 +75,7 @@ fn write_and_die(disk: &Arc<MemoryBackend>) -> Arc<MemoryBackend> {
     // The disk accepts no writes, so it stays unchanged.
     let gate = Gate::new(Arc::clone(disk) as _);
     gate.close(Kinds::WRITE);
-    let settings = VolumeSettings { mode: Mode::WriteBack, ..volume("v", gate.clone(), &opened) };
-    server.runtime.add_volume(settings).unwrap();
+    add(&server, "v", gate.clone(), &opened);
     server.client("v").write(4096, &block(1)).unwrap();
     let journal_then = copy(&*journal);
     gate.open();
@@ -219,7 +206,7 @@ fn a_snapshot_that_was_rolled_back_is_refused() {
     let snapshot = copy(&*disk);
     let server = start(Engine::Epoll);
     let opened = open(&server, memory(JOURNAL_BYTES));
-    server.runtime.add_volume(volume("v", Arc::clone(&disk) as _, &opened)).unwrap();
+    add(&server, "v", Arc::clone(&disk) as _, &opened);
     let mut client = server.client("v");
     for at in 0..DISK / 4096 {
         // A tenth of the disk.
@@ -253,7 +240,7 @@ fn a_pair_of_disks_that_was_swapped_is_refused() {
     let first = start(Engine::Epoll);
     let opened = open(&first, Arc::clone(&journal) as _);
     for (name, disk) in [("a", &a), ("b", &b)] {
-        add_named(&first, name, Arc::clone(disk) as _, &opened, Durability::Ack);
+        add(&first, name, Arc::clone(disk) as _, &opened);
         first.client(name).write(4096, &block(9)).unwrap();
     }
     let ([a_then, b_then], [journal_then]) = power_loss([&*a, &*b], [&*journal]);
@@ -266,7 +253,7 @@ fn a_pair_of_disks_that_was_swapped_is_refused() {
         assert!(error.contains("samples differ"), "{error}");
     }
     for (name, disk) in [("a", &a_then), ("b", &b_then)] {
-        add_named(&second, name, Arc::clone(disk) as _, &opened, Durability::Ack);
+        add(&second, name, Arc::clone(disk) as _, &opened);
         assert_eq!(second.client(name).read(4096, 4096).unwrap(), block(9));
     }
     second.stop();
@@ -293,7 +280,7 @@ fn a_disk_is_recognised_after_checkpoints() {
     fill(&*disk, 3);
     let server = start(Engine::Epoll);
     let opened = open(&server, Arc::clone(&journal) as _);
-    server.runtime.add_volume(volume("v", Arc::clone(&disk) as _, &opened)).unwrap();
+    add(&server, "v", Arc::clone(&disk) as _, &opened);
     let mut client = server.client("v");
     // Always the same fifth of the disk: samples elsewhere stay valid.
     for at in 0..20_000_u64 {
@@ -320,7 +307,7 @@ fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
     let gate = Gate::new(Arc::clone(&disk) as _);
     let server = start(Engine::Epoll);
     let opened = open(&server, Arc::clone(&journal) as _);
-    server.runtime.add_volume(volume("v", gate.clone(), &opened)).unwrap();
+    add(&server, "v", gate.clone(), &opened);
     let before = content(&*disk);
     let mut client = server.client("v");
     for at in [1, 100, 2000] {

@@ -3,8 +3,8 @@
 
 use crate::common::client::{Client, config, connect};
 use crate::common::raw::{
-    ask, client_flags, enter, go_data, greeting, is_closed, option, option_claiming, option_reply,
-    request, simple_reply,
+    ask, client_flags, connect_to, go_data, greeted, greeting, is_closed, option, option_claiming,
+    option_reply, request, simple_reply,
 };
 use crate::server::{Server, settings};
 use forebay_backend::MemoryBackend;
@@ -70,9 +70,7 @@ fn an_export_is_entered_with_every_combination_of_options(engine: Engine) {
 fn unknown_export_names_are_answered(engine: Engine) {
     let server = server(engine);
     // I-04, G-01: one session asks for many wrong names, and then for a right one.
-    let mut stream = connect(&server.socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let mut stream = greeted(&server.socket);
     let long = "x".repeat(4096);
     for name in ["dis", "disk2", "", &long[..257], &long] {
         let (replies, last) = ask(&mut stream, proto::option::GO, &go_data(name, &[]));
@@ -88,15 +86,11 @@ fn unknown_export_names_are_answered(engine: Engine) {
     assert_eq!(ask(&mut stream, proto::option::GO, &go_data("disk", &[])).1, kind::ACK);
     // there is no error message for the older option.
     for name in ["dis", "", &long] {
-        let mut stream = connect(&server.socket);
-        greeting(&mut stream);
-        stream.write_all(&client_flags()).unwrap();
+        let mut stream = greeted(&server.socket);
         stream.write_all(&option(proto::option::EXPORT_NAME, name.as_bytes())).unwrap();
         assert!(is_closed(&mut stream));
     }
-    let mut stream = connect(&server.socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let mut stream = greeted(&server.socket);
     stream.write_all(&option_claiming(proto::option::EXPORT_NAME, u32::MAX, b"disk")).unwrap();
     assert!(is_closed(&mut stream), "the server does not wait for a name of 4 GiB");
 }
@@ -123,9 +117,7 @@ fn exports_are_listed_and_described(engine: Engine) {
     volume.description = "spare parts".to_owned();
     volume.read_only = true;
     server.runtime.add_volume(volume).unwrap();
-    let mut stream = connect(&server.socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let mut stream = greeted(&server.socket);
     let (replies, last) = ask(&mut stream, proto::option::LIST, &[]);
     assert_eq!(last, kind::ACK);
     let names: Vec<&[u8]> =
@@ -144,9 +136,7 @@ fn exports_are_listed_and_described(engine: Engine) {
 
 fn unknown_options_keep_the_stream_in_sync(engine: Engine) {
     let server = server(engine);
-    let mut stream = connect(&server.socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let mut stream = greeted(&server.socket);
     for (number, len) in [(4u32, 0usize), (12, 1), (999, 65_537), (u32::MAX, 1 << 20)] {
         assert_eq!(ask(&mut stream, number, &vec![1; len]).1, kind::ERR_UNSUP, "{number}");
     }
@@ -195,8 +185,7 @@ fn a_client_may_disconnect_at_any_byte(engine: Engine) {
         }
         stream.write_all(&session[..len]).unwrap();
     }
-    let mut stream = connect(&server.socket);
-    enter(&mut stream, "disk");
+    let _stream = connect_to(&server.socket, "disk");
     crate::common::wait_until(
         "the closed connections are removed",
         crate::common::client::PATIENCE,
@@ -216,9 +205,7 @@ fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
         volume.description = "d".repeat(1000);
         server.runtime.add_volume(volume).unwrap();
     }
-    let mut stream = connect(&server.socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let mut stream = greeted(&server.socket);
     // D-02: many answers of 375 KB each are not all built at once, but all are sent.
     let begin = Instant::now();
     stream.write_all(&option(proto::option::LIST, &[]).repeat(LISTS)).unwrap();

@@ -4,11 +4,10 @@ use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::journal::{JOURNAL_BYTES, add, memory, open};
 use crate::server::{Server, read_backend};
-use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
 use forebay_runtime::{Engine, RuntimeConfig, Stall, Timeouts, VolumeError};
-use forebay_types::{Durability, Mode};
+use forebay_types::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -44,16 +43,9 @@ fn server_with(engine: Engine, timeouts: Timeouts) -> Server {
     Server::start_over(config, timeouts)
 }
 
-fn gated(server: &Server, name: &str, mode: Mode) -> (Arc<Gate>, Arc<MemoryBackend>) {
-    let disk = Arc::new(MemoryBackend::new(16 * MIB).unwrap());
-    let gate = Gate::new(Arc::clone(&disk) as _);
-    server.add(name, Arc::clone(&gate) as _, mode);
-    (gate, disk)
-}
-
 fn a_hanging_block_status_delays_no_other_client(engine: Engine) {
     let server = server(engine);
-    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     let (mut querier, mut reader) = (server.client("disk"), server.client("disk"));
     assert_eq!(reader.write(0, &[7; 4096]), Ok(()));
     let wanted = querier.block_status(0, 8 * MIB).unwrap();
@@ -75,7 +67,7 @@ fn a_hanging_block_status_delays_no_other_client(engine: Engine) {
 
 fn excess_block_status_requests_are_answered_as_allocated(engine: Engine) {
     let server = server(engine);
-    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     let wanted = client.block_status(0, MIB).unwrap();
     gate.close_extents();
@@ -96,7 +88,7 @@ fn excess_block_status_requests_are_answered_as_allocated(engine: Engine) {
 
 fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) {
     let server = server(engine);
-    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     gate.close_extents();
     let mut client = server.client("disk");
     client.send(Command::BlockStatus, 0, 0, MIB, &[]);
@@ -116,7 +108,7 @@ fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) 
 
 fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) {
     let server = impatient_server(engine);
-    let (gate, disk) = gated(&server, "disk", Mode::WriteBack);
+    let (gate, disk) = server.add_gated("disk", 16 * MIB, Mode::WriteBack);
     let mut client = server.client("disk");
     assert_eq!(client.write(4096, &[5; 8192]), Ok(()));
     gate.close(Kinds::ALL);
@@ -139,7 +131,7 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
 
 fn other_volumes_are_administered_while_a_disk_hangs(engine: Engine) {
     let server = Server::patient(RuntimeConfig { workers: 1, ..Server::config(engine) });
-    let (gate, _) = gated(&server, "hangs", Mode::WriteBack);
+    let (gate, _) = server.add_gated("hangs", 16 * MIB, Mode::WriteBack);
     assert_eq!(server.client("hangs").write(0, &[5; 4096]), Ok(()));
     gate.close(Kinds::ALL);
     std::thread::scope(|scope| {
@@ -159,7 +151,7 @@ fn other_volumes_are_administered_while_a_disk_hangs(engine: Engine) {
 
 fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     let server = impatient_server(engine);
-    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::READ);
     client.send(Command::Read, 0, 0, 4096, &[]);
@@ -174,7 +166,7 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
 fn a_stop_does_not_disconnect_a_client_whose_request_waits_for_the_disk(engine: Engine) {
     let farewell = Duration::from_millis(50);
     let server = server_with(engine, Timeouts { disk: PATIENCE, farewell, ..Timeouts::default() });
-    let (gate, disk) = gated(&server, "disk", Mode::WriteThrough);
+    let (gate, disk) = server.add_gated("disk", 16 * MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::ALL);
     let write = client.send(Command::Write, 0, 0, 4096, &[1; 4096]);
@@ -196,7 +188,7 @@ fn a_stop_does_not_disconnect_a_client_whose_request_waits_for_the_disk(engine: 
 fn more_flushes_than_may_be_in_flight_wait_for_their_turn(engine: Engine) {
     const FLUSHES: usize = 40;
     let server = Server::patient(RuntimeConfig { workers: 1, ..Server::config(engine) });
-    let (gate, _) = gated(&server, "disk", Mode::WriteBack);
+    let (gate, _) = server.add_gated("disk", 16 * MIB, Mode::WriteBack);
     assert_eq!(server.client("disk").write(0, &[5; 4096]), Ok(()));
     gate.close(Kinds::ALL);
     let waiting = AtomicUsize::new(0);
@@ -222,7 +214,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     let server = impatient_server(engine);
     let (disk, gate) = (memory(16 * MIB), Gate::new(memory(JOURNAL_BYTES)));
     let journal = open(&server, Arc::clone(&gate) as _);
-    add(&server, Arc::clone(&disk) as _, &journal, Durability::Ack);
+    add(&server, "v", Arc::clone(&disk) as _, &journal);
     let mut client = server.client("v");
     gate.close(Kinds::ALL);
     client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);

@@ -3,7 +3,7 @@
 //! A power loss is simulated by a copy of disk and journal, and a second runtime over the copies:
 //! data that only the first runtime's memory held is gone.
 
-use crate::common::client::PATIENCE;
+use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
@@ -95,35 +95,44 @@ pub(crate) fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Journal> {
     server.runtime.open_journal(journal_settings(backend)).unwrap()
 }
 
-pub(crate) fn add(
-    server: &Server,
-    disk: Arc<dyn Backend>,
-    journal: &Arc<Journal>,
-    durability: Durability,
-) {
-    add_named(server, "v", disk, journal, durability);
+/// A volume whose writes wait for their records.
+pub(crate) fn volume(name: &str, disk: Arc<dyn Backend>, journal: &Arc<Journal>) -> VolumeSettings {
+    let journal = VolumeJournal {
+        journal: Arc::clone(journal),
+        durability: Durability::Ack,
+        identity: [name.as_bytes()[0]; 32],
+        accept_disk: false,
+    };
+    VolumeSettings { journal: Some(journal), ..settings(name, disk, Mode::WriteBack) }
 }
 
-pub(crate) fn add_named(
-    server: &Server,
-    name: &str,
-    disk: Arc<dyn Backend>,
-    journal: &Arc<Journal>,
-    durability: Durability,
-) {
-    let journal = Arc::clone(journal);
-    let identity = [name.as_bytes()[0]; 32];
-    let journal = Some(VolumeJournal { journal, durability, identity, accept_disk: false });
-    let settings = VolumeSettings { journal, ..settings(name, disk, Mode::WriteBack) };
-    server.runtime.add_volume(settings).unwrap();
+pub(crate) fn add(server: &Server, name: &str, disk: Arc<dyn Backend>, journal: &Arc<Journal>) {
+    server.runtime.add_volume(volume(name, disk, journal)).unwrap();
+}
+
+/// A server of the volume "v" with a journal.
+fn serve(
+    engine: Engine,
+    disk: &Arc<impl Backend + 'static>,
+    journal: &Arc<impl Backend + 'static>,
+) -> (Server, Arc<Journal>) {
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(journal) as _);
+    add(&server, "v", Arc::clone(disk) as _, &opened);
+    (server, opened)
 }
 
 pub(crate) fn block(value: u64) -> Vec<u8> {
     (0..512).flat_map(|at: u64| (value * 1000 + at).to_le_bytes()).collect()
 }
 
-pub(crate) fn write_some(server: &Server, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
-    let mut client = server.client("v");
+/// Writes these blocks, each to a place of its own. Returns what was written where.
+pub(crate) fn write_some(
+    server: &Server,
+    name: &str,
+    blocks: std::ops::Range<u64>,
+) -> BTreeMap<u64, Vec<u8>> {
+    let mut client = server.client(name);
     let mut written = BTreeMap::new();
     for value in blocks {
         let offset = value * 7919 % 4096 * 4096;
@@ -133,10 +142,16 @@ pub(crate) fn write_some(server: &Server, blocks: std::ops::Range<u64>) -> BTree
     written
 }
 
-pub(crate) fn check(server: &Server, written: &BTreeMap<u64, Vec<u8>>) {
-    let mut client = server.client("v");
+pub(crate) fn check(server: &Server, name: &str, written: &BTreeMap<u64, Vec<u8>>) {
+    let mut client = server.client(name);
     for (&offset, bytes) in written {
         assert_eq!(&client.read(offset, 4096).unwrap(), bytes, "at {offset}");
+    }
+}
+
+pub(crate) fn check_disk(disk: &MemoryBackend, written: &BTreeMap<u64, Vec<u8>>) {
+    for (&offset, bytes) in written {
+        assert_eq!(&read_backend(disk, offset, 4096), bytes, "at {offset}");
     }
 }
 
@@ -163,39 +178,38 @@ on_both_engines! {
 
 fn every_acknowledged_write_survives_a_power_loss(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
-    let first = start(engine);
-    let opened = open(&first, Arc::clone(&journal) as _);
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let mut written = write_some(&first, 0..300);
+    let (first, _opened) = serve(engine, &disk, &journal);
+    let mut written = write_some(&first, "v", 0..300);
     let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     assert!(read_backend(&*disk_then, 0, 4096) != block(0), "the disk lacks the write");
     first.stop();
 
     // The second runtime loses power, too, after it has overwritten data of the first.
-    let second = start(engine);
-    let opened = open(&second, Arc::clone(&journal_then) as _);
-    add(&second, Arc::clone(&disk_then) as _, &opened, Durability::Ack);
-    check(&second, &written);
-    written.append(&mut write_some(&second, 4096..4196));
+    let (second, _opened) = serve(engine, &disk_then, &journal_then);
+    check(&second, "v", &written);
+    written.append(&mut write_some(&second, "v", 4096..4196));
     let ([disk_later], [journal_later]) = power_loss([&*disk_then], [&*journal_then]);
     second.stop();
 
-    let third = start(engine);
-    let opened = open(&third, journal_later);
-    add(&third, Arc::clone(&disk_later) as _, &opened, Durability::Ack);
-    check(&third, &written);
+    let (third, _opened) = serve(engine, &disk_later, &journal_later);
+    check(&third, "v", &written);
     third.stop();
-    for (&offset, bytes) in &written {
-        assert_eq!(&read_backend(&*disk_later, offset, 4096), bytes);
-    }
+    check_disk(&disk_later, &written);
+}
+
+/// Adds the volume "v", where only a flush waits for records.
+fn add_with_flush(server: &Server, disk: Arc<dyn Backend>, journal: &Arc<Journal>) {
+    let mut settings = volume("v", disk, journal);
+    settings.journal.as_mut().unwrap().durability = Durability::Flush;
+    server.runtime.add_volume(settings).unwrap();
 }
 
 fn a_flush_survives_a_power_loss_where_writes_do_not_wait(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     let first = start(engine);
     let opened = open(&first, Arc::clone(&journal) as _);
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Flush);
-    let mut written = write_some(&first, 0..100);
+    add_with_flush(&first, Arc::clone(&disk) as _, &opened);
+    let mut written = write_some(&first, "v", 0..100);
     let mut client = first.client("v");
     client.flush().unwrap();
     client.write_fua(0, &block(77)).unwrap();
@@ -206,8 +220,8 @@ fn a_flush_survives_a_power_loss_where_writes_do_not_wait(engine: Engine) {
     first.stop();
     let second = start(engine);
     let opened = open(&second, journal_then);
-    add(&second, disk_then, &opened, Durability::Flush);
-    check(&second, &written);
+    add_with_flush(&second, disk_then, &opened);
+    check(&second, "v", &written);
     second.stop();
 }
 
@@ -215,9 +229,7 @@ fn long_writes_zeroes_and_trims_survive_a_power_loss(engine: Engine) {
     use forebay_nbd::Command;
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
-    let first = start(engine);
-    let opened = open(&first, Arc::clone(&journal) as _);
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let (first, _opened) = serve(engine, &disk, &journal);
     let mut client = first.client("v");
     // Received into the pool, across regions, with partial lines at both ends.
     let long: Vec<u8> = (0..(2 * MIB as usize + 1024)).map(|at| (at / 512 % 251) as u8).collect();
@@ -226,9 +238,7 @@ fn long_writes_zeroes_and_trims_survive_a_power_loss(engine: Engine) {
     client.write(8 * MIB + 512, &[7; 512]).unwrap();
     let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     first.stop();
-    let second = start(engine);
-    let opened = open(&second, journal_then);
-    add(&second, disk_then, &opened, Durability::Ack);
+    let (second, _opened) = serve(engine, &disk_then, &journal_then);
     let mut client = second.client("v");
     assert!(client.read(MIB - 512, long.len() as u64).unwrap() == long);
     let mut expected = vec![0; 4096];
@@ -249,7 +259,7 @@ fn sectors_survive_a_power_loss_on_disks_of_every_block_size(engine: Engine) {
         let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
         let first = start(engine);
         let opened = open(&first, in_blocks(&journal, journal_block));
-        add(&first, in_blocks(&disk, disk_block), &opened, Durability::Ack);
+        add(&first, "v", in_blocks(&disk, disk_block), &opened);
         let mut client = first.client("v");
         // Two sectors in each of many blocks, some of which have data on the disk already.
         let mut written = BTreeMap::new();
@@ -275,7 +285,7 @@ fn sectors_survive_a_power_loss_on_disks_of_every_block_size(engine: Engine) {
         assert!(as_written(&disk), "blocks of {disk_block}: after a stop");
         let second = start(engine);
         let opened = open(&second, in_blocks(&journal_then, journal_block));
-        add(&second, in_blocks(&disk_then, disk_block), &opened, Durability::Ack);
+        add(&second, "v", in_blocks(&disk_then, disk_block), &opened);
         let mut client = second.client("v");
         for (&offset, bytes) in &written {
             assert_eq!(&client.read(offset, 512).unwrap(), bytes, "at {offset}");
@@ -296,9 +306,7 @@ fn a_journal_needs_blocks_no_larger_than_those_of_its_log(engine: Engine) {
 
 fn a_full_journal_writes_through_and_is_reclaimed(engine: Engine) {
     let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
-    let server = start(engine);
-    let opened = open(&server, Arc::clone(&journal) as _);
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let (server, opened) = serve(engine, &disk, &journal);
     let mut client = server.client("v");
     let mut content = vec![0_u8; 64 * MIB as usize];
     for round in 0..3_u8 {
@@ -337,14 +345,14 @@ fn a_journal_failure_is_recorded_before_anything_is_acknowledged(engine: Engine)
         ..journal_settings(Arc::clone(&gate) as _)
     };
     let opened = server.runtime.open_journal(settings).unwrap();
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let mut written = write_some(&server, 0..50);
+    add(&server, "v", Arc::clone(&disk) as _, &opened);
+    let mut written = write_some(&server, "v", 0..50);
     gate.close(Kinds::ALL);
     let mut client = server.client("v");
     let path = server.socket.clone();
     let flag = Arc::clone(&recorded);
     let waiting = std::thread::spawn(move || {
-        let mut client = crate::common::client::Client::new(&path, "v");
+        let mut client = Client::new(&path, "v");
         client.write(0, &block(500)).unwrap();
         assert!(flag.load(Ordering::SeqCst), "acknowledged before the record");
     });
@@ -362,45 +370,37 @@ fn a_journal_failure_is_recorded_before_anything_is_acknowledged(engine: Engine)
     assert_eq!(read_backend(&*disk, 4096, 4096), block(501));
     assert_eq!(read_backend(&*disk, 0, 4096), block(500));
     drop(client);
-    check(&server, &written);
+    check(&server, "v", &written);
     server.stop();
-    for (&offset, bytes) in &written {
-        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
-    }
+    check_disk(&disk, &written);
 }
 
 fn a_stop_leaves_a_clean_journal(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
-    let server = start(engine);
-    let opened = open(&server, Arc::clone(&journal) as _);
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let written = write_some(&server, 0..100);
+    let (server, _opened) = serve(engine, &disk, &journal);
+    let written = write_some(&server, "v", 0..100);
     server.stop();
-    for (&offset, bytes) in &written {
-        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
-    }
+    check_disk(&disk, &written);
     // After a clean stop, another program may change the disk.
     Blocking::new(&*disk).write(0, &AlignedBuffer::from(&[3; 4096][..]), true).unwrap();
     let again = start(engine);
     let opened = open(&again, Arc::clone(&journal) as _);
     assert_eq!(opened.unserved(), []);
-    add(&again, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    add(&again, "v", Arc::clone(&disk) as _, &opened);
     assert_eq!(again.client("v").read(0, 4096).unwrap(), [3; 4096]);
     again.stop();
 }
 
 fn a_removed_volume_leaves_no_record_behind(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
-    let server = start(engine);
-    let opened = open(&server, Arc::clone(&journal) as _);
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    write_some(&server, 0..100);
+    let (server, _opened) = serve(engine, &disk, &journal);
+    write_some(&server, "v", 0..100);
     server.runtime.remove_volume("v", |_| {}).unwrap();
     Blocking::new(&*disk).write(0, &AlignedBuffer::from(&[3; 4096][..]), true).unwrap();
     // Power is lost, and the volume is attached to its journal again.
     let again = start(engine);
     let twin = open(&again, copy(&*journal));
-    add(&again, Arc::clone(&disk) as _, &twin, Durability::Ack);
+    add(&again, "v", Arc::clone(&disk) as _, &twin);
     assert_eq!(again.client("v").read(0, 4096).unwrap(), [3; 4096]);
     again.stop();
     server.stop();
@@ -420,7 +420,7 @@ fn a_volume_is_removed_although_its_journal_fails_meanwhile(engine: Engine) {
         ..journal_settings(Arc::clone(&gate) as _)
     };
     let opened = server.runtime.open_journal(settings).unwrap();
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    add(&server, "v", Arc::clone(&disk) as _, &opened);
     // Nothing was written: the first write to the journal is the volume's removal from it.
     gate.close(Kinds::WRITE);
     std::thread::scope(|scope| {
@@ -441,8 +441,8 @@ fn two_volumes_share_a_journal(engine: Engine) {
     let (a, b, journal) = (memory(8 * MIB), memory(8 * MIB), memory(JOURNAL_BYTES));
     let first = start(engine);
     let opened = open(&first, Arc::clone(&journal) as _);
-    add_named(&first, "a", Arc::clone(&a) as _, &opened, Durability::Ack);
-    add_named(&first, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
+    add(&first, "a", Arc::clone(&a) as _, &opened);
+    add(&first, "b", Arc::clone(&b) as _, &opened);
     first.client("a").write(0, &block(1)).unwrap();
     first.client("b").write(0, &block(2)).unwrap();
     let ([a_then, b_then], [journal_then]) = power_loss([&*a, &*b], [&*journal]);
@@ -450,14 +450,14 @@ fn two_volumes_share_a_journal(engine: Engine) {
     // Only "a" is served at first; the journal keeps the writes of "b".
     let second = start(engine);
     let opened = open(&second, Arc::clone(&journal_then) as _);
-    add_named(&second, "a", Arc::clone(&a_then) as _, &opened, Durability::Ack);
+    add(&second, "a", Arc::clone(&a_then) as _, &opened);
     assert_eq!(opened.unserved(), [("b".to_owned(), 4096)]);
     assert_eq!(second.client("a").read(0, 4096).unwrap(), block(1));
     second.stop();
     let third = start(engine);
     let opened = open(&third, journal_then);
     assert_eq!(opened.unserved(), [("b".to_owned(), 4096)]);
-    add_named(&third, "b", b_then, &opened, Durability::Ack);
+    add(&third, "b", b_then, &opened);
     assert_eq!(third.client("b").read(0, 4096).unwrap(), block(2));
     third.stop();
 }
@@ -490,27 +490,17 @@ fn a_device_that_is_no_journal_is_refused_and_not_changed() {
 #[test]
 fn a_volume_of_the_same_name_on_another_disk_is_refused() {
     let (disk, journal) = (memory(8 * MIB), memory(JOURNAL_BYTES));
-    let first = start(Engine::Epoll);
-    let opened = open(&first, Arc::clone(&journal) as _);
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let (first, _opened) = serve(Engine::Epoll, &disk, &journal);
     first.client("v").write(0, &block(1)).unwrap();
     let journal_then = copy(&*journal);
     first.stop();
     let second = start(Engine::Epoll);
     let opened = open(&second, journal_then);
-    let other = VolumeJournal {
-        journal: Arc::clone(&opened),
-        durability: Durability::Ack,
-        identity: [0; 32],
-        accept_disk: false,
-    };
-    let settings = VolumeSettings {
-        journal: Some(other),
-        ..settings("v", Arc::clone(&disk) as _, Mode::WriteBack)
-    };
+    let mut settings = volume("v", Arc::clone(&disk) as _, &opened);
+    settings.journal.as_mut().unwrap().identity = [0; 32];
     let error = second.runtime.add_volume(settings).err().unwrap().explained();
     assert!(error.contains("holds 4096 bytes of volume 'v', and"), "{error}");
-    add(&second, disk, &opened, Durability::Ack);
+    add(&second, "v", disk, &opened);
     assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));
     second.stop();
 }
@@ -520,21 +510,19 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
 fn a_full_log_waits_for_its_checkpoint(engine: Engine) {
     let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
     let gate = Gate::new(Arc::clone(&disk) as _);
-    let server = start(engine);
-    let opened = open(&server, Arc::clone(&journal) as _);
-    add(&server, Arc::clone(&gate) as _, &opened, Durability::Ack);
+    let (server, opened) = serve(engine, &gate, &journal);
     // No checkpoint ends, so the log runs out of space for writes. Writes then bypass it, and wait
     // for space for their records before the last segment is used.
     gate.close(Kinds::FLUSH);
     let path = server.socket.clone();
     let writer = std::thread::spawn(move || {
-        let mut client = crate::common::client::Client::new(&path, "v");
+        let mut client = Client::new(&path, "v");
         for at in 0..12_000_u64 {
             client.write(at % 1000 * 65536, &block(at)).unwrap();
         }
     });
     let full = || opened.status().usage.used_bytes >= 24 * MIB;
-    crate::common::wait_until("the log is full", crate::common::client::PATIENCE, full);
+    wait_until("the log is full", PATIENCE, full);
     gate.open();
     writer.join().unwrap();
     let mut client = server.client("v");
@@ -547,17 +535,13 @@ fn a_full_log_waits_for_its_checkpoint(engine: Engine) {
 
 fn a_journal_that_fails_before_a_volume_is_served_keeps_its_records(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
-    let first = start(engine);
-    let opened = open(&first, Arc::clone(&journal) as _);
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let written = write_some(&first, 0..50);
+    let (first, _opened) = serve(engine, &disk, &journal);
+    let written = write_some(&first, "v", 0..50);
     let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     first.stop();
     let second = start(engine);
-    let readable = forebay_backend::layers::Errors::new(
-        Arc::clone(&journal_then) as _,
-        forebay_backend::layers::ErrorRule { kinds: Kinds::WRITE, ..Default::default() },
-    );
+    let rule = ErrorRule { kinds: Kinds::WRITE, ..ErrorRule::default() };
+    let readable = Errors::new(Arc::clone(&journal_then) as _, rule);
     let settings = JournalSettings {
         on_failure: Box::new(|_, _, _| panic!("its records are all there is of some writes")),
         ..journal_settings(Arc::new(readable))
@@ -565,10 +549,8 @@ fn a_journal_that_fails_before_a_volume_is_served_keeps_its_records(engine: Engi
     let error = second.runtime.open_journal(settings).err().unwrap();
     assert!(matches!(error, JournalError::Io { .. }), "{error}");
     second.stop();
-    let third = start(engine);
-    let opened = open(&third, journal_then);
-    add(&third, disk_then, &opened, Durability::Ack);
-    check(&third, &written);
+    let (third, _opened) = serve(engine, &disk_then, &journal_then);
+    check(&third, "v", &written);
     third.stop();
 }
 
@@ -579,9 +561,7 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     let bad = ByteRange::new(8 * MIB, 4096);
     let errors = ErrorRule { kinds: Kinds::WRITE, range: Some(bad), ..ErrorRule::default() };
     let errors = Arc::new(Errors::new(Arc::clone(&disk) as _, errors));
-    let server = start(engine);
-    let opened = open(&server, Arc::clone(&journal) as _);
-    add(&server, Arc::clone(&errors) as _, &opened, Durability::Ack);
+    let (server, opened) = serve(engine, &errors, &journal);
     let mut client = server.client("v");
     client.write(8 * MIB, &block(7)).unwrap();
     // Overwrites of few lines stay below the dirty limit, so all of them go to the journal.
@@ -600,9 +580,7 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     drop(client);
     errors.set_enabled(false);
     server.stop();
-    let second = start(engine);
-    let opened = open(&second, journal_then);
-    add(&second, disk_then, &opened, Durability::Ack);
+    let (second, _opened) = serve(engine, &disk_then, &journal_then);
     let mut client = second.client("v");
     assert_eq!(client.read(8 * MIB, 4096).unwrap(), block(7));
     assert!(client.read(16 * MIB, 2 * MIB).unwrap() == vec![round; 2 * MIB as usize]);
@@ -616,8 +594,8 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
     let gate = Gate::new(Arc::clone(&a) as _);
     let server = start(engine);
     let opened = open(&server, Arc::clone(&journal) as _);
-    add_named(&server, "a", Arc::clone(&gate) as _, &opened, Durability::Ack);
-    add_named(&server, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
+    add(&server, "a", Arc::clone(&gate) as _, &opened);
+    add(&server, "b", Arc::clone(&b) as _, &opened);
     server.client("a").write(0, &block(1)).unwrap();
     gate.close(Kinds::ALL);
     let mut client = server.client("b");
@@ -637,8 +615,8 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
     server.stop();
     let second = start(engine);
     let opened = open(&second, journal_then);
-    add_named(&second, "a", a_then, &opened, Durability::Ack);
-    add_named(&second, "b", b_then, &opened, Durability::Ack);
+    add(&second, "a", a_then, &opened);
+    add(&second, "b", b_then, &opened);
     assert_eq!(second.client("a").read(0, 4096).unwrap(), block(1));
     assert!(second.client("b").read(0, 16 * MIB).unwrap() == vec![9; 16 * MIB as usize]);
     second.stop();
@@ -649,9 +627,7 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
     let bad = ByteRange::new(0, 32 * MIB);
     let errors = ErrorRule { kinds: Kinds::WRITE, range: Some(bad), ..ErrorRule::default() };
     let errors = Arc::new(Errors::new(Arc::clone(&disk) as _, errors));
-    let server = start(engine);
-    let opened = open(&server, Arc::clone(&journal) as _);
-    add(&server, Arc::clone(&errors) as _, &opened, Durability::Ack);
+    let (server, opened) = serve(engine, &errors, &journal);
     let mut client = server.client("v");
     let mut taken = 0;
     while client.write(taken, &[7; 64 << 10]).is_ok() {
@@ -682,7 +658,7 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
             return assert!(text.contains("no space to resume"), "{text}");
         }
     };
-    add(&second, disk_then, &opened, Durability::Ack);
+    add(&second, "v", disk_then, &opened);
     let mut client = second.client("v");
     assert!(client.read(0, taken).unwrap() == vec![7; taken as usize]);
     assert!(client.read(32 * MIB, 32 * MIB).unwrap() == vec![2; 32 * MIB as usize]);
@@ -700,33 +676,22 @@ fn corrupt(journal: &dyn Backend) {
 
 fn damage_on_every_device_of_a_journal_flushes_the_volumes_at_once(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
-    let server = start(engine);
-    let opened = open(&server, Arc::clone(&journal) as _);
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let written = write_some(&server, 0..50);
-    let patience = crate::common::client::PATIENCE;
+    let (server, opened) = serve(engine, &disk, &journal);
+    let written = write_some(&server, "v", 0..50);
     opened.patrol_now();
-    crate::common::wait_until("the log is read", patience, || opened.status().patrol.walks == 1);
+    wait_until("the log is read", PATIENCE, || opened.status().patrol.walks == 1);
     let patrol = opened.status().patrol;
     assert!(patrol.damaged == 0 && patrol.read_bytes > 50 * 4096, "{patrol:?}");
     corrupt(&*journal);
     opened.patrol_now();
-    crate::common::wait_until("the damage is found", patience, || {
-        opened.status().patrol.damaged == 1
-    });
-    crate::common::wait_until("the disk has everything", patience, || {
-        opened.status().usage.used_bytes == 0
-    });
-    for (&offset, bytes) in &written {
-        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
-    }
+    wait_until("the damage is found", PATIENCE, || opened.status().patrol.damaged == 1);
+    wait_until("the disk has everything", PATIENCE, || opened.status().usage.used_bytes == 0);
+    check_disk(&disk, &written);
     // The log begins past the damage now: another start finds none.
-    write_some(&server, 50..60);
+    write_some(&server, "v", 50..60);
     opened.patrol_now();
     let walks = opened.status().patrol.walks;
-    crate::common::wait_until("it is read again", patience, || {
-        opened.status().patrol.walks > walks
-    });
+    wait_until("it is read again", PATIENCE, || opened.status().patrol.walks > walks);
     assert_eq!(opened.status().patrol.damaged, 1);
     let second = start(engine);
     open(&second, copy(&*journal));
@@ -742,12 +707,11 @@ fn damage_on_one_device_of_a_journal_is_repaired_from_the_other(engine: Engine) 
         ..journal_settings(Arc::clone(&one) as _)
     };
     let opened = server.runtime.open_journal(settings).unwrap();
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    write_some(&server, 0..50);
+    add(&server, "v", Arc::clone(&disk) as _, &opened);
+    write_some(&server, "v", 0..50);
     corrupt(&*other);
     opened.patrol_now();
-    let patience = crate::common::client::PATIENCE;
-    crate::common::wait_until("it is healed", patience, || opened.status().patrol.healed == 1);
+    wait_until("it is healed", PATIENCE, || opened.status().patrol.healed == 1);
     assert_eq!(opened.status().patrol.damaged, 1);
     assert_eq!(read_backend(&*one, 128 << 10, MIB), read_backend(&*other, 128 << 10, MIB));
     server.stop();

@@ -2,16 +2,16 @@
 //!
 //! A power loss is simulated by a copy of the disk and of both devices.
 
-use crate::common::client::PATIENCE;
+use crate::common::client::{Client, PATIENCE};
 use crate::journal::{
-    JOURNAL_BYTES, MIB, OnRecord, add, block, check, copy, journal_settings, memory, power_loss,
-    start, write_some,
+    JOURNAL_BYTES, MIB, OnRecord, add, block, check, check_disk, copy, journal_settings, memory,
+    power_loss, start, write_some,
 };
 use crate::server::{Server, read_backend};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, MemoryBackend};
 use forebay_runtime::{Engine, Journal, JournalError, JournalSettings, MissingDevice};
-use forebay_types::{Durability, Fault, IoError};
+use forebay_types::{Fault, IoError};
 use std::sync::Arc;
 
 fn pair() -> [Arc<MemoryBackend>; 2] {
@@ -48,8 +48,8 @@ fn either_device_alone_restores_every_write(engine: Engine) {
     let (disk, [a, b], on) = (memory(16 * MIB), pair(), OnRecord::default());
     let first = start(engine);
     let opened = open(&first, mirrored(Arc::clone(&a) as _, Some(Arc::clone(&b) as _), &on));
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let written = write_some(&first, 0..200);
+    add(&first, "v", Arc::clone(&disk) as _, &opened);
+    let written = write_some(&first, "v", 0..200);
     assert_eq!(opened.status().degraded, None);
     let crashed = || {
         let ([disk], [a, b]) = power_loss([&*disk], [&*a, &*b]);
@@ -68,8 +68,8 @@ fn either_device_alone_restores_every_write(engine: Engine) {
         let opened = open(&second, settings());
         let degraded = opened.status().degraded.unwrap();
         assert_eq!(degraded, "/b cannot be opened: '/b' does not exist");
-        add(&second, disk, &opened, Durability::Ack);
-        check(&second, &written);
+        add(&second, "v", disk, &opened);
+        check(&second, "v", &written);
         second.stop();
         assert_eq!(on.now().len(), 1, "the missing device is stale from now on");
     }
@@ -81,12 +81,12 @@ fn a_failed_device_is_stale_and_never_read_again(engine: Engine) {
     let gate = Gate::new(Arc::clone(&a) as _);
     let first = start(engine);
     let opened = open(&first, mirrored(Arc::clone(&gate) as _, Some(Arc::clone(&b) as _), &on));
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let mut written = write_some(&first, 0..50);
+    add(&first, "v", Arc::clone(&disk) as _, &opened);
+    let mut written = write_some(&first, "v", 0..50);
     gate.close(Kinds::ALL);
     let path = first.socket.clone();
     let waiting = std::thread::spawn(move || {
-        let mut client = crate::common::client::Client::new(&path, "v");
+        let mut client = Client::new(&path, "v");
         client.write(0, &block(500)).unwrap();
     });
     assert!(gate.wait_held(1, PATIENCE));
@@ -100,7 +100,7 @@ fn a_failed_device_is_stale_and_never_read_again(engine: Engine) {
     let status = opened.status();
     assert_eq!(status.failed, None);
     assert!(status.degraded.unwrap().ends_with("has failed: input/output error"));
-    written.append(&mut write_some(&first, 1000..1050));
+    written.append(&mut write_some(&first, "v", 1000..1050));
     let ([disk_then], [a_then, b_then]) = power_loss([&*disk], [&*a, &*b]);
     first.stop();
 
@@ -111,16 +111,16 @@ fn a_failed_device_is_stale_and_never_read_again(engine: Engine) {
     let opened = open(&second, settings);
     assert_eq!(opened.status().degraded, None, "it was written anew");
     assert_eq!(on.now().len(), 2);
-    add(&second, Arc::clone(&disk_then) as _, &opened, Durability::Ack);
-    check(&second, &written);
+    add(&second, "v", Arc::clone(&disk_then) as _, &opened);
+    check(&second, "v", &written);
     let ([disk_later], [a_later]) = power_loss([&*disk_then], [&*a_then]);
     second.stop();
 
     // The device that had failed has everything now.
     let third = start(engine);
     let opened = open(&third, mirrored(a_later, None, &on));
-    add(&third, disk_later, &opened, Durability::Ack);
-    check(&third, &written);
+    add(&third, "v", disk_later, &opened);
+    check(&third, "v", &written);
     third.stop();
 }
 
@@ -130,12 +130,12 @@ fn a_failure_of_both_devices_fails_the_journal(engine: Engine) {
     let [gate_a, gate_b] = gates.each_ref().map(|gate| Arc::clone(gate) as Arc<dyn Backend>);
     let server = start(engine);
     let opened = open(&server, mirrored(gate_a, Some(gate_b), &on));
-    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let mut written = write_some(&server, 0..50);
+    add(&server, "v", Arc::clone(&disk) as _, &opened);
+    let mut written = write_some(&server, "v", 0..50);
     gates.iter().for_each(|gate| gate.close(Kinds::ALL));
     let path = server.socket.clone();
     let waiting = std::thread::spawn(move || {
-        let mut client = crate::common::client::Client::new(&path, "v");
+        let mut client = Client::new(&path, "v");
         client.write(0, &block(500)).unwrap();
     });
     for gate in &gates {
@@ -146,19 +146,17 @@ fn a_failure_of_both_devices_fails_the_journal(engine: Engine) {
     waiting.join().unwrap();
     written.insert(0, block(500));
     assert_eq!(opened.status().failed, Some(IoError::Io));
-    check(&server, &written);
+    check(&server, "v", &written);
     server.stop();
-    for (&offset, bytes) in &written {
-        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
-    }
+    check_disk(&disk, &written);
 }
 
 fn damage_on_one_device_is_copied_from_the_other(engine: Engine) {
     let (disk, [a, b], on) = (memory(16 * MIB), pair(), OnRecord::default());
     let first = start(engine);
     let opened = open(&first, mirrored(Arc::clone(&a) as _, Some(Arc::clone(&b) as _), &on));
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let written = write_some(&first, 0..200);
+    add(&first, "v", Arc::clone(&disk) as _, &opened);
+    let written = write_some(&first, "v", 0..200);
     let ([disk_then], [a_then, b_then]) = power_loss([&*disk], [&*a, &*b]);
     first.stop();
     // Each device lacks data that the other one has.
@@ -175,8 +173,8 @@ fn damage_on_one_device_is_copied_from_the_other(engine: Engine) {
     assert_eq!(opened.status().degraded, None);
     let log = |device: &MemoryBackend| read_backend(device, 128 << 10, 200 * 8192);
     assert!(log(&a_then) == log(&b_then) && log(&a_then) == log(&a), "both are whole again");
-    add(&second, disk_then, &opened, Durability::Ack);
-    check(&second, &written);
+    add(&second, "v", disk_then, &opened);
+    check(&second, "v", &written);
     second.stop();
 }
 
@@ -184,16 +182,16 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     let (disk, [a, b], on) = (memory(16 * MIB), pair(), OnRecord::default());
     let first = start(engine);
     let opened = open(&first, journal_settings(Arc::clone(&a) as _));
-    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    let mut written = write_some(&first, 0..100);
+    add(&first, "v", Arc::clone(&disk) as _, &opened);
+    let mut written = write_some(&first, "v", 0..100);
     let ([disk], [a]) = power_loss([&*disk], [&*a]);
     first.stop();
 
     let second = start(engine);
     let opened = open(&second, mirrored(Arc::clone(&a) as _, Some(Arc::clone(&b) as _), &on));
     assert_eq!(opened.status().degraded, None);
-    add(&second, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    written.append(&mut write_some(&second, 1000..1100));
+    add(&second, "v", Arc::clone(&disk) as _, &opened);
+    written.append(&mut write_some(&second, "v", 1000..1100));
     let ([disk], [b]) = power_loss([&*disk], [&*b]);
     second.stop();
 
@@ -201,8 +199,8 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     let third = start(engine);
     let new = memory(JOURNAL_BYTES);
     let opened = open(&third, mirrored(Arc::clone(&new) as _, Some(Arc::clone(&b) as _), &on));
-    add(&third, Arc::clone(&disk) as _, &opened, Durability::Ack);
-    check(&third, &written);
+    add(&third, "v", Arc::clone(&disk) as _, &opened);
+    check(&third, "v", &written);
     let ([disk], [new]) = power_loss([&*disk], [&*new]);
     third.stop();
 
@@ -211,8 +209,8 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     let broken = Errors::new(memory(JOURNAL_BYTES), unwritable);
     let opened = open(&fourth, mirrored(new, Some(Arc::new(broken)), &on));
     assert!(opened.status().degraded.unwrap().contains("cannot be written"));
-    add(&fourth, disk, &opened, Durability::Ack);
-    check(&fourth, &written);
+    add(&fourth, "v", disk, &opened);
+    check(&fourth, "v", &written);
     fourth.stop();
 }
 

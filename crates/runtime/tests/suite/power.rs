@@ -2,13 +2,13 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::journal::{JOURNAL_BYTES, MIB, memory, open, start};
+use crate::journal::{JOURNAL_BYTES, MIB, memory, open, start, volume};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatility};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
-use forebay_runtime::{Engine, VolumeJournal, VolumeSettings};
-use forebay_types::{Durability, IoError, Mode, UnsafeUps};
+use forebay_runtime::{Engine, VolumeSettings};
+use forebay_types::{IoError, Mode, UnsafeUps};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,18 +142,8 @@ fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
     // The superblocks and the first batch are written, and then nothing.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
     let journal = open(&server, Arc::new(Errors::new(memory(JOURNAL_BYTES), rule)));
-    let used = VolumeJournal {
-        journal: Arc::clone(&journal),
-        durability: Durability::Ack,
-        identity: [1; 32],
-        accept_disk: false,
-    };
-    let settings = VolumeSettings {
-        ups: true,
-        journal: Some(used),
-        ..settings("v", Arc::clone(&gate) as _, Mode::WriteBack)
-    };
-    server.runtime.add_volume(settings).unwrap();
+    let protected = volume("v", Arc::clone(&gate) as _, &journal);
+    server.runtime.add_volume(VolumeSettings { ups: true, ..protected }).unwrap();
     server.runtime.set_power(MIB);
     let mut client = server.client("v");
     let mut written = 0;

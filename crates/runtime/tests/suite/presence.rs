@@ -13,7 +13,7 @@ use forebay_runtime::{
     Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings,
     VoidRecords,
 };
-use forebay_types::{Durability, Fault, Mode};
+use forebay_types::{Fault, Mode};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn a_displaced_journal_counts_as_failed(engine: Engine) {
         let path = server.directory.path().join("journal");
         let disk = memory(16 * MIB);
         let journal = open(&server, make(&path, JOURNAL_BYTES));
-        add(&server, Arc::clone(&disk) as _, &journal, Durability::Ack);
+        add(&server, "v", Arc::clone(&disk) as _, &journal);
         let mut client = server.client("v");
         for value in 0..20 {
             client.write(value * 4096, &block(value)).unwrap();
@@ -97,7 +97,7 @@ fn a_mirrored_journal_continues_on_the_device_in_place(engine: Engine) {
         ..journal_settings(make(&one, JOURNAL_BYTES))
     };
     let journal = server.runtime.open_journal(settings).unwrap();
-    add(&server, memory(16 * MIB), &journal, Durability::Ack);
+    add(&server, "v", memory(16 * MIB), &journal);
     fs::remove_file(&one).unwrap();
     check_presence(&server);
     wait_until("it is degraded", PATIENCE, || journal.status().degraded.is_some());
@@ -117,7 +117,7 @@ fn a_name_that_is_briefly_missing_does_not_fail_the_journal() {
     let server = start(Engine::Epoll);
     let path = server.directory.path().join("journal");
     let journal = open(&server, make(&path, JOURNAL_BYTES));
-    add(&server, memory(16 * MIB), &journal, Durability::Ack);
+    add(&server, "v", memory(16 * MIB), &journal);
     for _ in 0..3 {
         fs::rename(&path, path.with_extension("away")).unwrap();
         server.runtime.check_presence();
@@ -180,7 +180,7 @@ fn a_failed_journal_is_formatted_again_once_the_disks_have_everything() {
     // The superblocks and some batches can be written, then all writes fail.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
     let journal = open(&first, Arc::new(Errors::new(Arc::clone(&device) as _, rule)));
-    add(&first, Arc::clone(&disk) as _, &journal, Durability::Ack);
+    add(&first, "v", Arc::clone(&disk) as _, &journal);
     let mut client = first.client("v");
     for value in 0..100 {
         client.write(value * 4096, &block(value)).unwrap();
@@ -205,7 +205,7 @@ fn a_failed_journal_is_formatted_again_once_the_disks_have_everything() {
     assert!(matches!(error, JournalError::Abandoned { .. }), "it may hold the only copy: {error}");
     let journal = second.runtime.open_journal(with(VoidRecords::Settled(names()))).unwrap();
     assert_ne!(journal.status().id, before, "the old journal is not read");
-    add(&second, Arc::clone(&disk) as _, &journal, Durability::Ack);
+    add(&second, "v", Arc::clone(&disk) as _, &journal);
     let mut client = second.client("v");
     for value in 0..100 {
         assert_eq!(client.read(value * 4096, 4096).unwrap(), block(value));

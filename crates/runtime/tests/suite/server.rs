@@ -2,6 +2,7 @@
 
 use crate::common::GATHERS_ALL;
 use crate::common::client::{Client, PATIENCE, connect};
+use forebay_backend::layers::Gate;
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
 use forebay_runtime::{
@@ -93,17 +94,28 @@ impl Server {
         disk
     }
 
+    /// Serves a disk in memory behind a gate.
+    pub fn add_gated(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        mode: Mode,
+    ) -> (Arc<Gate>, Arc<MemoryBackend>) {
+        let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
+        let gate = Gate::new(Arc::clone(&disk) as _);
+        self.add(name, Arc::clone(&gate) as _, mode);
+        (gate, disk)
+    }
+
     /// Changes a volume's mode and nothing else.
     pub fn set_mode(&self, name: &str, mode: Mode) {
         self.runtime.change_volume(name, change(mode)).unwrap();
     }
 
-    /// A client of a volume.
     pub fn client(&self, volume: &str) -> Client {
         Client::new(&self.socket, volume)
     }
 
-    /// The status of a volume.
     pub fn status(&self, volume: &str) -> VolumeStatus {
         let status = self.runtime.status().unwrap();
         status.volumes.into_iter().find(|status| status.name == volume).unwrap()

@@ -1,7 +1,9 @@
 //! TLS: required and optional, client certificates, and attacks on the handshake.
 
 use crate::common::client::{Client, PATIENCE, advance, config, connect};
-use crate::common::raw::{ask, client_flags, go_data, greeting, is_closed, option, request};
+use crate::common::raw::{
+    ask, client_flags, go_data, greeted, greeting, is_closed, option, request,
+};
 use crate::common::wait_until;
 use crate::server::{Server, settings};
 use forebay_backend::MemoryBackend;
@@ -128,6 +130,14 @@ fn tls_server(
     (server, socket)
 }
 
+/// As [`tls_server`], with a certificate of a new authority.
+fn certified_server(engine: Engine, policy: Tls, tls_only: bool) -> (Authority, Server, PathBuf) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, policy, Some(setup), tls_only);
+    (authority, server, socket)
+}
+
 /// The TLS session after STARTTLS.
 fn wrap(stream: UnixStream, config: &Arc<ClientConfig>) -> TlsStream {
     let name = ServerName::try_from("localhost").unwrap();
@@ -158,9 +168,7 @@ fn enter(
 }
 
 fn data_goes_through_both_versions_of_tls(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let (authority, server, socket) = certified_server(engine, Tls::Forced, false);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let tls = authority.client_of(&[version], None);
         let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();
@@ -180,32 +188,22 @@ fn data_goes_through_both_versions_of_tls(engine: Engine) {
 }
 
 fn a_forced_listener_answers_nothing_in_plain_text(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
-    let mut stream = connect(&socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let (_, _server, socket) = certified_server(engine, Tls::Forced, false);
+    let mut stream = greeted(&socket);
     // T-03: for every option, known or unknown.
     for number in [3u32, 6, 7, 8, 9, 10, 11, 4711] {
         assert_eq!(ask(&mut stream, number, &go_data("disk", &[])).1, kind::ERR_TLS_REQD);
     }
     assert_eq!(ask(&mut stream, proto::option::ABORT, &[]).1, kind::ACK);
-    let mut stream = connect(&socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let mut stream = greeted(&socket);
     stream.write_all(&option(proto::option::EXPORT_NAME, b"disk")).unwrap();
     assert!(is_closed(&mut stream));
 }
 
 fn a_selective_listener_hides_tls_only_volumes(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Selective, Some(setup), true);
+    let (authority, server, socket) = certified_server(engine, Tls::Selective, true);
     for socket in [&socket, &server.socket] {
-        let mut stream = connect(socket);
-        greeting(&mut stream);
-        stream.write_all(&client_flags()).unwrap();
+        let mut stream = greeted(socket);
         let (names, _) = ask(&mut stream, proto::option::LIST, &[]);
         assert_eq!(names.len(), 1, "the TLS-only volume is not listed");
         let (_, last) = ask(&mut stream, proto::option::GO, &go_data("disk", &[]));
@@ -227,9 +225,7 @@ fn a_listener_without_tls_refuses_to_start_it(engine: Engine) {
 
 /// Whether a client with this configuration completes the TLS handshake.
 fn is_accepted(socket: &std::path::Path, tls: &Arc<ClientConfig>) -> bool {
-    let mut stream = connect(socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let mut stream = greeted(socket);
     assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
     let mut stream = wrap(stream, tls);
     // With TLS 1.3, the client sees a refusal only when it reads.
@@ -253,9 +249,7 @@ fn clients_without_a_valid_certificate_are_refused(engine: Engine) {
 }
 
 fn plain_text_behind_starttls_is_ignored(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Selective, Some(setup), false);
+    let (_, server, socket) = certified_server(engine, Tls::Selective, false);
     // P-06: in the same packet, and in one that follows at once.
     for split in [false, true] {
         let mut stream = connect(&socket);
@@ -282,12 +276,8 @@ fn plain_text_behind_starttls_is_ignored(engine: Engine) {
 }
 
 fn options_negotiated_before_tls_are_reset(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (_server, socket) = tls_server(engine, Tls::Selective, Some(setup), false);
-    let mut stream = connect(&socket);
-    greeting(&mut stream);
-    stream.write_all(&client_flags()).unwrap();
+    let (authority, _server, socket) = certified_server(engine, Tls::Selective, false);
+    let mut stream = greeted(&socket);
     assert_eq!(ask(&mut stream, proto::option::EXTENDED_HEADERS, &[]).1, kind::ACK);
     assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
     let mut stream = wrap(stream, &authority.client(None));
@@ -302,9 +292,7 @@ fn options_negotiated_before_tls_are_reset(engine: Engine) {
 }
 
 fn the_end_of_a_session_sends_close_notify(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let (authority, server, socket) = certified_server(engine, Tls::Forced, false);
     let tls = authority.client(None);
     let ends_well = |mut client: Client<TlsStream>| {
         // Without close_notify this is an error, as the stream may have been truncated.
@@ -331,15 +319,11 @@ fn a_renewed_certificate_serves_new_clients(engine: Engine) {
 }
 
 fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let (_, server, socket) = certified_server(engine, Tls::Forced, false);
     let mut random = crate::common::random::Random::new(8);
     for len in [1usize, 5, 6, 100, 20_000] {
         for _ in 0..20 {
-            let mut stream = connect(&socket);
-            greeting(&mut stream);
-            stream.write_all(&client_flags()).unwrap();
+            let mut stream = greeted(&socket);
             assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
             let mut bytes = random.bytes(len);
             if random.one_in(2) {
@@ -355,9 +339,7 @@ fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
 }
 
 fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let (authority, server, socket) = certified_server(engine, Tls::Forced, false);
     for len in [1usize, 100, 5000, 100_000] {
         let mut client = enter(connect(&socket), &authority.client(None), &config("disk")).unwrap();
         let mut bytes = Vec::new();
@@ -378,9 +360,7 @@ fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
 }
 
 fn a_tls_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let (authority, server, socket) = certified_server(engine, Tls::Forced, false);
     let tls = authority.client(None);
     let mut deaf = enter(connect(&socket), &tls, &config("disk")).unwrap();
     deaf.stream.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
@@ -399,17 +379,13 @@ fn a_tls_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
 }
 
 fn a_client_may_disconnect_during_the_tls_handshake(engine: Engine) {
-    let authority = Authority::new();
-    let setup = TlsSetup::new(authority.server(None));
-    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let (authority, server, socket) = certified_server(engine, Tls::Forced, false);
     let tls = authority.client(None);
     let mut hello = Vec::new();
     let name = ServerName::try_from("localhost").unwrap();
     ClientConnection::new(tls, name).unwrap().write_tls(&mut hello).unwrap();
     for len in (0..=hello.len()).step_by(7) {
-        let mut stream = connect(&socket);
-        greeting(&mut stream);
-        stream.write_all(&client_flags()).unwrap();
+        let mut stream = greeted(&socket);
         assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
         stream.write_all(&hello[..len]).unwrap();
     }

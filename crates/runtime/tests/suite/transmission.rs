@@ -3,12 +3,12 @@
 use crate::common::client::{Client, PATIENCE, config, connect};
 use crate::common::random::Random;
 use crate::common::raw::{
-    client_flags, enter, go_data, greeting, is_closed, option, request, simple_reply,
+    client_flags, connect_to, enter, go_data, greeting, is_closed, option, request, simple_reply,
 };
 use crate::common::wait_until;
 use crate::server::{Server, change, read_backend, settings};
 use forebay_backend::MemoryBackend;
-use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::layers::Kinds;
 use forebay_nbd::Command;
 use forebay_nbd::client::Config;
 use forebay_nbd::proto::{self, command, command_flag};
@@ -72,8 +72,7 @@ fn invalid_requests_get_their_errors_and_keep_the_stream_in_sync(engine: Engine)
         }
     }
     // Commands that do not exist.
-    let mut stream = connect(&server.socket);
-    enter(&mut stream, "disk");
+    let mut stream = connect_to(&server.socket, "disk");
     for (number, cookie) in [(8, 1), (9, 2), (4711, 3), (u16::MAX, 4)] {
         stream.write_all(&request(number, 0, cookie, 0, 512)).unwrap();
         assert_eq!(simple_reply(&mut stream), (22, cookie));
@@ -96,8 +95,7 @@ fn an_out_of_range_request_may_follow_at_once(engine: Engine) {
     volume.geometry.stripe_bytes = 768 << 10;
     volume.geometry.offset_bytes = 64 << 10;
     server.runtime.add_volume(volume).unwrap();
-    let mut stream = connect(&server.socket);
-    enter(&mut stream, "disk");
+    let mut stream = connect_to(&server.socket, "disk");
     let offsets = [0, u64::MAX - 511, u64::MAX, 0];
     let requests = offsets.iter().zip(0..);
     let bytes = requests.flat_map(|(&at, cookie)| request(command::READ, 0, cookie, at, 512));
@@ -186,9 +184,7 @@ fn extended_headers_carry_everything(engine: Engine) {
 
 fn a_disconnect_waits_for_requests_in_flight(engine: Engine) {
     let server = Server::start(engine);
-    let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
-    let gate = Gate::new(Arc::clone(&disk) as _);
-    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let (gate, disk) = server.add_gated("disk", MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::ALL);
     let cookies: Vec<u64> = (0..8u8)
@@ -214,8 +210,7 @@ fn a_client_that_vanishes_within_a_payload_changes_nothing(engine: Engine) {
         let mut other = server.client("disk");
         assert_eq!(other.write(0, &[5; 8192]), Ok(()));
         for (len, sent) in [(4096, 0), (4096, 100), (4096, 4095), (32 << 20, 3 << 20)] {
-            let mut stream = connect(&server.socket);
-            enter(&mut stream, "disk");
+            let mut stream = connect_to(&server.socket, "disk");
             stream.write_all(&request(command::WRITE, 0, 1, 0, len)).unwrap();
             stream.write_all(&vec![9; sent]).unwrap();
         }
@@ -292,21 +287,18 @@ fn payloads_that_wait_for_memory_all_arrive(engine: Engine) {
 /// have reduced its share so that its request cannot be granted.
 fn a_connection_over_its_share_does_not_block_later_ones(engine: Engine) {
     let server = Server::start_with(engine, 16 * MIB, 1);
-    let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()));
-    server.add("disk", Arc::clone(&gate) as _, Mode::Bypass);
+    let (gate, _) = server.add_gated("disk", 64 * MIB, Mode::Bypass);
     let payload = vec![7; 900 << 10];
     let begun = |offset: u64| {
         let header = request(command::WRITE, 0, 1, offset, payload.len() as u32);
         [&header[..], &payload[..100 << 10]].concat()
     };
     // Takes the memory, and keeps it until its payload is complete.
-    let mut holder = connect(&server.socket);
-    enter(&mut holder, "disk");
+    let mut holder = connect_to(&server.socket, "disk");
     holder.write_all(&begun(0)).unwrap();
     // Waits for memory, with a read in flight that the disk does not complete.
     gate.close(Kinds::READ);
-    let mut first = connect(&server.socket);
-    enter(&mut first, "disk");
+    let mut first = connect_to(&server.socket, "disk");
     first.write_all(&request(command::READ, 0, 2, 0, 1 << 20)).unwrap();
     assert!(gate.wait_held(1, PATIENCE));
     first.write_all(&begun(8 * MIB)).unwrap();
@@ -353,9 +345,7 @@ fn a_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
 
 fn requests_in_flight_are_answered_at_a_stop(engine: Engine) {
     let server = Server::start(engine);
-    let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
-    let gate = Gate::new(Arc::clone(&disk) as _);
-    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let (gate, disk) = server.add_gated("disk", MIB, Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::ALL);
     let write = client.send(Command::Write, 0, 0, 4096, &[1; 4096]);
@@ -386,8 +376,7 @@ fn a_broken_stream_ends_its_connection_only(engine: Engine) {
         request(command::WRITE, 0, 1, 0, u32::MAX),
         [request(command::FLUSH, 0, 1, 0, 0), vec![0xff; 28]].concat(),
     ] {
-        let mut stream = connect(&server.socket);
-        enter(&mut stream, "disk");
+        let mut stream = connect_to(&server.socket, "disk");
         stream.write_all(&bytes).unwrap();
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);

@@ -5,7 +5,9 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::{before_lines_are_old, wait_until};
-use crate::journal::{MIB, block, copy, journal_settings, memory, start};
+use crate::journal::{
+    MIB, block, check, check_disk, copy, journal_settings, memory, start, write_some,
+};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
@@ -34,6 +36,18 @@ fn add(server: &Server, name: &str, disk: Arc<dyn Backend>, vault: &Arc<Vault>) 
     try_add(server, name, disk, vault, false).unwrap();
 }
 
+/// A server of the volume "v" with a vault.
+fn serve(
+    engine: Engine,
+    disk: &Arc<impl Backend + 'static>,
+    device: &Arc<impl Backend + 'static>,
+) -> (Server, Arc<Vault>) {
+    let server = start(engine);
+    let vault = open(&server, Arc::clone(device) as _);
+    add(&server, "v", Arc::clone(disk) as _, &vault);
+    (server, vault)
+}
+
 fn try_add(
     server: &Server,
     name: &str,
@@ -45,24 +59,6 @@ fn try_add(
     let vault = Some(VolumeVault { vault, identity, accept_loss });
     let settings = VolumeSettings { vault, ..settings(name, disk, Mode::WriteBack) };
     server.runtime.add_volume(settings).map(drop)
-}
-
-fn write_some(server: &Server, name: &str, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
-    let mut client = server.client(name);
-    let mut written = BTreeMap::new();
-    for value in blocks {
-        let offset = value * 7919 % 4096 * 4096;
-        client.write(offset, &block(value)).unwrap();
-        written.insert(offset, block(value));
-    }
-    written
-}
-
-fn check(server: &Server, name: &str, written: &BTreeMap<u64, Vec<u8>>) {
-    let mut client = server.client(name);
-    for (&offset, bytes) in written {
-        assert_eq!(&client.read(offset, 4096).unwrap(), bytes, "at {offset}");
-    }
 }
 
 on_both_engines! {
@@ -81,9 +77,7 @@ fn every_acknowledged_write_survives_a_power_loss_after_a_dump(engine: Engine) {
 
 fn dump_and_load_every_acknowledged_write(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
-    let first = start(engine);
-    let vault = open(&first, Arc::clone(&device) as _);
-    add(&first, "v", Arc::clone(&disk) as _, &vault);
+    let (first, vault) = serve(engine, &disk, &device);
     let mut written = write_some(&first, "v", 0..300);
     assert_eq!(vault.dirty_bytes(&ALL), 300 * 4096);
     let report = vault.dump(&ALL, None).unwrap();
@@ -103,9 +97,7 @@ fn dump_and_load_every_acknowledged_write(engine: Engine) {
     assert!(matches!(refused, VaultError::Occupied(_)), "{refused}");
     add(&second, "v", Arc::clone(&disk_then) as _, &vault);
     // Before a client can connect, the disk has everything, and the vault is empty.
-    for (&offset, bytes) in &written {
-        assert_eq!(&read_backend(&*disk_then, offset, 4096), bytes);
-    }
+    check_disk(&disk_then, &written);
     assert!(vault.is_ready());
     check(&second, "v", &written);
     written.append(&mut write_some(&second, "v", 5000..5200));
@@ -113,9 +105,7 @@ fn dump_and_load_every_acknowledged_write(engine: Engine) {
     let (disk_later, device_later) = (copy(&*disk_then), copy(&*device_then));
     second.stop();
 
-    let third = start(engine);
-    let vault = open(&third, device_later);
-    add(&third, "v", disk_later, &vault);
+    let (third, vault) = serve(engine, &disk_later, &device_later);
     check(&third, "v", &written);
     third.stop();
     assert_eq!(Arc::strong_count(&vault), 1, "a stopped runtime releases the device");
@@ -128,9 +118,7 @@ fn parts_of_lines_and_long_writes_are_dumped(engine: Engine) {
 fn dump_and_load_parts_of_lines_and_long_writes(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
-    let first = start(engine);
-    let vault = open(&first, Arc::clone(&device) as _);
-    add(&first, "v", Arc::clone(&disk) as _, &vault);
+    let (first, vault) = serve(engine, &disk, &device);
     let mut client = first.client("v");
     let long: Vec<u8> = (0..(2 * MIB as usize + 1024)).map(|at| (at / 512 % 251) as u8).collect();
     client.write(MIB - 512, &long).unwrap();
@@ -141,9 +129,7 @@ fn dump_and_load_parts_of_lines_and_long_writes(engine: Engine) {
     assert_eq!(report.bytes, long.len() as u64 + 4 * 512, "only dirty sectors");
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     first.stop();
-    let second = start(engine);
-    let vault = open(&second, device_then);
-    add(&second, "v", disk_then, &vault);
+    let (second, _vault) = serve(engine, &disk_then, &device_then);
     let mut client = second.client("v");
     assert!(client.read(MIB - 512, long.len() as u64).unwrap() == long);
     let mut expected = vec![9; 8192];
@@ -157,9 +143,7 @@ fn dump_and_load_parts_of_lines_and_long_writes(engine: Engine) {
 
 fn a_cancelled_dump_is_never_loaded(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
-    let server = start(engine);
-    let vault = open(&server, Arc::clone(&device) as _);
-    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    let (server, vault) = serve(engine, &disk, &device);
     write_some(&server, "v", 0..100);
     vault.dump(&ALL, None).unwrap();
     vault.empty().unwrap();
@@ -194,7 +178,7 @@ fn a_volume_that_is_not_served_stays_in_the_vault(engine: Engine) {
     assert_eq!(status.held, [("b".to_owned(), 40 * 4096)]);
     assert_eq!((status.phase, vault.measured_bytes_per_second()), (VaultPhase::Holding, None));
     // Writes to "a" from now on are not undone when "b" is loaded.
-    server_writes(&second, "a", 0, 888);
+    second.client("a").write(0, &block(888)).unwrap();
     second.stop();
     let third = start(engine);
     let vault = open(&third, device_then);
@@ -211,9 +195,7 @@ fn a_volume_that_is_not_served_stays_in_the_vault(engine: Engine) {
 /// A dump of "v" with the disk as a power loss leaves it, and what was written to it.
 fn dumped(engine: Engine) -> (Arc<MemoryBackend>, Arc<MemoryBackend>, BTreeMap<u64, Vec<u8>>) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
-    let server = start(engine);
-    let vault = open(&server, Arc::clone(&device) as _);
-    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    let (server, vault) = serve(engine, &disk, &device);
     let written = write_some(&server, "v", 0..100);
     vault.dump(&ALL, None).unwrap();
     let then = (copy(&*disk), copy(&*device));
@@ -273,19 +255,13 @@ fn a_load_that_a_disk_refuses_is_undone_by_a_removal(engine: Engine) {
     server.stop();
 }
 
-fn server_writes(server: &Server, name: &str, offset: u64, value: u64) {
-    server.client(name).write(offset, &block(value)).unwrap();
-}
-
 fn a_drill_saves_everything_and_changes_nothing(engine: Engine) {
     before_lines_are_old(|| drill_and_compare(engine));
 }
 
 fn drill_and_compare(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
-    let server = start(engine);
-    let vault = open(&server, Arc::clone(&device) as _);
-    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    let (server, vault) = serve(engine, &disk, &device);
     let written = write_some(&server, "v", 0..200);
     let report = vault.drill(&ALL).unwrap();
     assert!(report.verified && report.unflushed.is_empty(), "{report:?}");

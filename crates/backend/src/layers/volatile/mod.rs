@@ -89,9 +89,6 @@ pub struct Volatile {
 
 impl Volatile {
     /// Caches writes to `inner` until they are flushed.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
     pub fn new(inner: Arc<dyn Backend>, volatility: Volatility) -> Result<Self, VolatileError> {
         let description = describe("volatile", &*inner);
         let cache = Cache::new(description.alignment_bytes, volatility);

@@ -6,8 +6,7 @@ mod server;
 
 use super::*;
 use crate::{Blocking, Completion, Wait, conformance};
-use forebay_types::Fault;
-use forebay_types::{IoError, IoResult};
+use forebay_types::{Fault, IoError, IoResult};
 use server::{ALL_FLAGS, Act, DISCONNECT, FLUSH, READ, Server, WRITE};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};

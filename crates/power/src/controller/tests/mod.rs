@@ -37,6 +37,13 @@ impl Bench {
         Self { controller: controller_of(text), now_ms: 1_000_000 }
     }
 
+    /// The UPS "a", under which write-back has just been allowed.
+    fn safe() -> Self {
+        let mut bench = Self::new("a");
+        assert!(bench.observe_for(61, &[good()]).write_back_allowed);
+        bench
+    }
+
     /// Advances the time by a second, then delivers an observation for each UPS.
     fn observe(&mut self, observations: &[Observation]) -> Decision {
         self.now_ms += 1000;
@@ -86,8 +93,7 @@ fn write_back_ends_at_once_and_settles_again() {
         reading("OL", 100, 60),
         reading("", 100, 1800),
     ] {
-        let mut bench = Bench::new("a");
-        assert!(bench.observe_for(61, &[good()]).write_back_allowed);
+        let mut bench = Bench::safe();
         let decision = bench.observe(std::slice::from_ref(&bad));
         assert!(!decision.write_back_allowed && decision.drain_now, "{bad:?}");
         assert!(!bench.observe_for(60, &[good()]).write_back_allowed, "{bad:?}");
@@ -113,8 +119,7 @@ fn charge_has_hysteresis() {
 
 #[test]
 fn write_back_ends_when_the_reading_expires() {
-    let mut bench = Bench::new("a");
-    assert!(bench.observe_for(61, &[good()]).write_back_allowed);
+    let mut bench = Bench::safe();
     assert!(bench.controller.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
     let decision = bench.controller.decide(bench.now_ms + 3001, &EXPOSED);
     assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(3001)));
@@ -126,8 +131,7 @@ fn write_back_ends_when_the_reading_expires() {
 
 #[test]
 fn reading_has_the_age_it_reports() {
-    let mut bench = Bench::new("a");
-    assert!(bench.observe_for(61, &[good()]).write_back_allowed);
+    let mut bench = Bench::safe();
     let aged = |age_ms| good().map(|reading| Reading { age_ms, ..reading });
     assert!(bench.observe(&[aged(3000)]).write_back_allowed);
     let decision = bench.controller.decide(bench.now_ms + 1, &EXPOSED);
@@ -151,8 +155,7 @@ fn expired_reading_orders_no_dump() {
 
 #[test]
 fn flapping_does_not_enable_write_back() {
-    let mut bench = Bench::new("a");
-    assert!(bench.observe_for(61, &[good()]).write_back_allowed);
+    let mut bench = Bench::safe();
     for _ in 0..1000 {
         assert!(!bench.observe(&[battery()]).write_back_allowed);
         assert!(!bench.observe(&[good()]).write_back_allowed);
@@ -179,8 +182,7 @@ fn clock_jump_expires_readings_and_backward_clock_stands_still() {
 
 #[test]
 fn dump_begins_in_time_on_battery() {
-    let mut bench = Bench::new("a");
-    bench.observe_for(61, &[good()]);
+    let mut bench = Bench::safe();
     // 80 % of 600 s, less 60 s of margin and 7 s of dump.
     assert_eq!(bench.observe(&[battery()]).dump_in_ms, Some(413_000));
     assert_eq!(bench.controller.decide(bench.now_ms + 1500, &EXPOSED).dump_in_ms, Some(411_500));
@@ -203,8 +205,7 @@ fn dump_begins_in_time_on_battery() {
 #[test]
 fn dump_stays_ordered_until_mains_is_stable() {
     for word in ["OB LB", "FSD OL", "OL OB LB"] {
-        let mut bench = Bench::new("a");
-        bench.observe_for(61, &[good()]);
+        let mut bench = Bench::safe();
         let critical = [reading(word, 30, 200)];
         assert!(bench.observe(&critical).dump_now, "{word}");
         // Mains power flaps, and the server is unreachable for a while.
@@ -221,8 +222,7 @@ fn dump_stays_ordered_until_mains_is_stable() {
 
 #[test]
 fn unreachable_ups_on_battery_is_lost() {
-    let mut bench = Bench::new("a");
-    bench.observe_for(61, &[good()]);
+    let mut bench = Bench::safe();
     bench.observe(&[battery()]);
     let decision = bench.observe_for(5, &[trouble()]);
     assert!(!decision.dump_now && decision.dump_in_ms == Some(408_000), "{decision:?}");
@@ -233,8 +233,7 @@ fn unreachable_ups_on_battery_is_lost() {
 
 #[test]
 fn unreachable_ups_on_mains_is_assumed_on_battery() {
-    let mut bench = Bench::new("a");
-    bench.observe_for(61, &[good()]);
+    let mut bench = Bench::safe();
     let decision = bench.observe(&[trouble()]);
     assert!(!decision.dump_now && decision.drain_now);
     // 80 % of 1,800 s, less 67 s, and the second that has passed.
@@ -244,8 +243,7 @@ fn unreachable_ups_on_mains_is_assumed_on_battery() {
 
 #[test]
 fn no_write_back_without_a_measured_vault() {
-    let mut bench = Bench::new("a");
-    bench.observe_for(61, &[good()]);
+    let mut bench = Bench::safe();
     for speed in [None, Some(0)] {
         let unmeasured = Exposure { dirty_bytes: 0, vault_bytes_per_second: speed };
         let decision = bench.controller.decide(bench.now_ms, &unmeasured);

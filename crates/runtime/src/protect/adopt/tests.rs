@@ -3,14 +3,12 @@
 use super::*;
 use crate::rig::common::client::PATIENCE;
 use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
-use crate::rig::{MIB, config, open_journal, volume};
+use crate::rig::{self, MIB, config, lose, open_journal, volume};
 use crate::{Runtime, RuntimeConfig, Timeouts};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
-use forebay_engine::Verdict;
 use forebay_frontend_nbd::NbdServer;
-use forebay_types::{ByteRange, DiskGeometry, Fault, IoResult};
+use forebay_types::{DiskGeometry, Fault, IoResult};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::mpsc;
 
 #[test]
@@ -24,8 +22,11 @@ fn every_combination_of_pool_and_journal_is_decided() {
     assert_eq!(with, [Restore, Restore, Flush, Record]);
 }
 
-fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
-    std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
+/// A file, which is deleted once it is open.
+fn device(bytes: u64) -> Arc<dyn Backend> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("device");
+    std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
     forebay_backend::open(path.to_str().unwrap(), &OpenOptions::default()).unwrap()
 }
 
@@ -47,17 +48,16 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
     runtime
 }
 
+/// A process that has only the disk and the journal serves the volume and flushes it.
+fn lose_power(disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) {
+    let runtime = process(&crate::new_pool_file().unwrap(), disk, log);
+    runtime.flush_volume("v", |_| ()).unwrap();
+    runtime.stop(|_| ()).unwrap();
+}
+
 /// Writes a line, which is recorded in the journal if `records`.
 fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
-    let id = runtime.named("v").unwrap().id;
-    let (sender, result) = mpsc::channel();
-    let asked = runtime.run_on(0, move |tasks| {
-        let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
-        let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
-        tasks.restore(id, range, Some(&[byte; 4096]), records, on_done);
-    });
-    asked.unwrap();
-    result.recv().unwrap().unwrap();
+    rig::write(runtime, runtime.named("v").unwrap().id, line, byte, records);
 }
 
 /// Destages all dirty data. The journal is not notified.
@@ -76,6 +76,12 @@ fn on_disk(disk: &Arc<dyn Backend>, line: u64) -> u8 {
     bytes[0]
 }
 
+/// Another program writes a line.
+fn overwrite(disk: &Arc<dyn Backend>, line: u64, byte: u8) {
+    let bytes = AlignedBuffer::from(&[byte; 4096][..]);
+    Blocking::new(&**disk).write(line * LINE_BYTES, &bytes, true).unwrap();
+}
+
 /// A second process adopts a pool that holds newer data than the journal. Then power is lost, and a
 /// third process has only the disk and the journal.
 fn adopt_then_lose_power(progress: Progress) {
@@ -83,10 +89,7 @@ fn adopt_then_lose_power(progress: Progress) {
 }
 
 fn adopt_then_lose_power_once(progress: Progress) {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = open(&directory.path().join("disk"), 4 * MIB);
-    let log = open(&directory.path().join("journal"), 40 * MIB);
-    let pool = crate::new_pool_file().unwrap();
+    let (pool, disk, log) = (crate::new_pool_file().unwrap(), device(4 * MIB), device(40 * MIB));
     let first = process(&pool, &disk, &log);
     write(&first, 0, 1, true);
     write(&first, 0, 2, false);
@@ -102,10 +105,8 @@ fn adopt_then_lose_power_once(progress: Progress) {
     }
     assert_eq!(PoolVolumes::of(second.shared()).in_pool("v").unwrap().progress, Progress::Whole);
     second.pause().unwrap();
-    let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
-    third.flush_volume("v", |_| ()).unwrap();
+    lose_power(&disk, &log);
     assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3));
-    third.stop(|_| ()).unwrap();
 }
 
 /// A process died with the newest record of a line in its memory, after it had destaged the line.
@@ -116,10 +117,7 @@ fn an_older_record_does_not_undo_data_destaged_before_its_own_record_was_durable
 }
 
 fn destaged_before_recorded() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = open(&directory.path().join("disk"), 4 * MIB);
-    let log = open(&directory.path().join("journal"), 40 * MIB);
-    let pool = crate::new_pool_file().unwrap();
+    let (pool, disk, log) = (crate::new_pool_file().unwrap(), device(4 * MIB), device(40 * MIB));
     let first = process(&pool, &disk, &log);
     write(&first, 0, 1, true);
     write(&first, 5, 1, true);
@@ -130,33 +128,8 @@ fn destaged_before_recorded() {
     first.pause().unwrap();
     let second = process(&pool, &disk, &log);
     second.pause().unwrap();
-    let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
-    third.flush_volume("v", |_| ()).unwrap();
+    lose_power(&disk, &log);
     assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 2));
-    third.stop(|_| ()).unwrap();
-}
-
-/// Waits until a line is sealed, and reports it to the shard as damaged beyond repair.
-fn lose(runtime: &Runtime, line: u64) {
-    let id = runtime.named("v").unwrap().id;
-    let key = LineKey::new(id, line);
-    let begun = Instant::now();
-    loop {
-        assert!(begun.elapsed() < PATIENCE, "the line is never sealed");
-        for number in 0..runtime.shared().shards.len() {
-            let mut shard = runtime.shared().shard(number);
-            let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
-            if let Some(seal) = seal {
-                shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
-                let lost = shard.volume(id).lost_sectors();
-                // A panic under the lock would end the process.
-                drop(shard);
-                assert_eq!(lost, 8);
-                return;
-            }
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
 }
 
 /// As above, but another line of the volume is lost, so that the old records are still needed.
@@ -166,25 +139,20 @@ fn an_older_record_kept_for_lost_sectors_does_not_undo_destaged_data() {
 }
 
 fn lost_while_older_records_stay() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = open(&directory.path().join("disk"), 4 * MIB);
-    let log = open(&directory.path().join("journal"), 40 * MIB);
-    let pool = crate::new_pool_file().unwrap();
+    let (pool, disk, log) = (crate::new_pool_file().unwrap(), device(4 * MIB), device(40 * MIB));
     let first = process(&pool, &disk, &log);
     write(&first, 0, 1, true);
     write(&first, 0, 2, false);
     destage(&first);
     write(&first, 5, 3, true);
     write(&first, 9, 4, false);
-    lose(&first, 9);
+    assert_eq!(lose(&first, first.named("v").unwrap().id, 9), 8);
     assert_eq!(on_disk(&disk, 0), 2);
     first.pause().unwrap();
     let second = process(&pool, &disk, &log);
     second.pause().unwrap();
-    let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
-    third.flush_volume("v", |_| ()).unwrap();
+    lose_power(&disk, &log);
     assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3));
-    third.stop(|_| ()).unwrap();
 }
 
 /// A line was lost before the pool was adopted, so the new process has counted no loss.
@@ -211,8 +179,7 @@ fn data_lost_in_an_adopted_pool_is_restored_from_the_journal() {
 /// The disk settings of a volume reach its shards.
 #[test]
 fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let disk = device(4 * MIB);
     let pool = crate::new_pool_file().unwrap();
     let runtime = bare_process(&pool, 64 * MIB);
     let geometry = DiskGeometry { stripe_bytes: 28 << 10, ..DiskGeometry::default() };
@@ -236,8 +203,7 @@ fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {
 /// A shard may destage adopted lines as soon as it has their volume, so workers need it before.
 #[test]
 fn workers_know_a_volume_before_any_shard_does() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let disk = device(4 * MIB);
     for _ in 0..30 {
         let runtime = bare_process(&crate::new_pool_file().unwrap(), 64 * MIB);
         let shared = runtime.shared();
@@ -270,8 +236,7 @@ fn no_thread_accesses_the_pool_after_a_pause() {
 /// Dirty lines of an adopted pool are found although the stripe size was changed in between.
 #[test]
 fn adopted_lines_are_found_by_the_stripes_of_the_previous_process() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = open(&directory.path().join("disk"), 64 * MIB);
+    let disk = device(64 * MIB);
     let pool = crate::new_pool_file().unwrap();
     let serve = |stripe_bytes| {
         let runtime = bare_process(&pool, 256 * MIB);
@@ -306,27 +271,27 @@ fn an_interrupted_recording_is_completed_by_a_flush_to_the_disk() {
 #[test]
 fn an_open_pool_of_the_same_size_is_adopted_and_a_damaged_one_refused() {
     let pool = crate::new_pool_file().unwrap();
-    let open = |bytes: u64| Pool::open(bytes, 1, Some(pool.try_clone().unwrap())).unwrap();
-    let first = open(8 * MIB);
+    let open = |bytes: u64| Pool::open(bytes, 1, Some(pool.try_clone().unwrap()));
+    let first = open(8 * MIB).unwrap();
     assert!(!first.is_adopted());
     drop(first);
-    let second = open(4 * MIB);
+    let second = open(4 * MIB).unwrap();
     assert_eq!((second.is_adopted(), second.data_bytes()), (false, 4 * MIB), "it was empty");
     drop(second);
-    let third = open(4 * MIB);
+    let third = open(4 * MIB).unwrap();
     assert!(third.is_adopted());
     third.close();
     drop(third);
-    assert!(!open(4 * MIB).is_adopted(), "a closed pool is not adopted");
+    assert!(!open(4 * MIB).unwrap().is_adopted(), "a closed pool is not adopted");
     rustix::fs::ftruncate(&pool, 3 * MIB).unwrap();
-    let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
+    let failed = open(4 * MIB).unwrap_err();
     assert!(matches!(failed, PoolError::Damaged(_)), "{failed}");
     rustix::io::pwrite(&pool, &[0xff; 1 << 20], 0).unwrap();
     rustix::io::pwrite(&pool, &[0xff; 1 << 20], MIB).unwrap();
-    let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
+    let failed = open(4 * MIB).unwrap_err();
     assert!(matches!(failed, PoolError::Foreign(_)), "{failed}");
     rustix::io::pwrite(&pool, b"FBAYPOOL\x63", 0).unwrap();
-    let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
+    let failed = open(4 * MIB).unwrap_err();
     assert!(matches!(failed, PoolError::Version), "{failed}");
 }
 
@@ -358,8 +323,7 @@ fn resident(runtime: &Runtime, line: u64) -> bool {
 #[test]
 fn clean_lines_of_a_changed_disk_are_dropped() {
     for changed in [false, true] {
-        let directory = tempfile::tempdir().unwrap();
-        let disk = open(&directory.path().join("disk"), 4 * MIB);
+        let disk = device(4 * MIB);
         let pool = crate::new_pool_file().unwrap();
         let first = bare_process(&pool, 64 * MIB);
         first.add_volume(bare(&disk, false)).unwrap();
@@ -367,9 +331,7 @@ fn clean_lines_of_a_changed_disk_are_dropped() {
         clean(&first);
         first.pause().unwrap();
         if changed {
-            // Another program writes one line of the ten.
-            let bytes = AlignedBuffer::from(&[77; 4096][..]);
-            Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+            overwrite(&disk, 3, 77);
         }
         let second = bare_process(&pool, 64 * MIB);
         second.add_volume(bare(&disk, false)).unwrap();
@@ -381,8 +343,7 @@ fn clean_lines_of_a_changed_disk_are_dropped() {
 
 #[test]
 fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let disk = device(4 * MIB);
     let pool = crate::new_pool_file().unwrap();
     let first = bare_process(&pool, 64 * MIB);
     first.add_volume(bare(&disk, false)).unwrap();
@@ -390,8 +351,7 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     clean(&first);
     write(&first, 20, 99, false);
     first.pause().unwrap();
-    let bytes = AlignedBuffer::from(&[77; 4096][..]);
-    Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+    overwrite(&disk, 3, 77);
     let second = bare_process(&pool, 64 * MIB);
     let refused = second.add_volume(bare(&disk, false)).unwrap_err();
     for part in ["4096 bytes of volume 'v'", "samples differ", "accept the changed disk of 'v'"] {
@@ -402,16 +362,14 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     second.pause().unwrap();
 
     // With its old content, the disk is accepted.
-    let bytes = AlignedBuffer::from(&[4; 4096][..]);
-    Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+    overwrite(&disk, 3, 4);
     let third = bare_process(&pool, 64 * MIB);
     third.add_volume(bare(&disk, false)).unwrap();
     assert!(resident(&third, 3) && resident(&third, 20));
     third.pause().unwrap();
 
     // Changed again, it is accepted by the operator, and the dirty line is written to it.
-    let bytes = AlignedBuffer::from(&[78; 4096][..]);
-    Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+    overwrite(&disk, 3, 78);
     let fourth = bare_process(&pool, 64 * MIB);
     fourth.add_volume(bare(&disk, true)).unwrap();
     assert!(!resident(&fourth, 3) && resident(&fourth, 20));

@@ -68,9 +68,6 @@ impl Journal {
     /// Removes a volume that is no longer served and whose disk has all of its data. Whatever the
     /// result, its writes cannot be recorded from now on. If the journal has failed, or fails
     /// meanwhile, a record outside of it voids its records of the volume.
-    ///
-    /// # Errors
-    /// When that cannot be recorded.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
         self.release_disks(Some(number));
         self.regain.forget(number);

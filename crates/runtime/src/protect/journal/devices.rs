@@ -28,9 +28,6 @@ pub trait MemberRecord: Send + Sync {
     fn members(&self, journal: JournalId) -> Vec<u64>;
 
     /// Replaces the recorded members durably.
-    ///
-    /// # Errors
-    /// When the record cannot be written.
     fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()>;
 }
 

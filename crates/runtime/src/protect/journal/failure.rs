@@ -104,7 +104,6 @@ impl Journal {
         }
     }
 
-    /// Records the members of a mirrored journal.
     pub(super) fn record_members(&self) -> Result<(), JournalError> {
         let state = self.lock();
         let superblock = state.log.superblock();

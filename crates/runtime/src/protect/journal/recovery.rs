@@ -48,9 +48,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 impl Journal {
     /// Reads the log again for a volume whose clients are drained, so that it can be restored. Its
     /// records are not reclaimed before that.
-    ///
-    /// # Errors
-    /// When a record cannot be read.
     pub(crate) fn reload(&self, number: u16) -> Result<(), IoError> {
         self.lock().log.retain_records(number);
         let mut records = self.records_of(number)?;
@@ -61,9 +58,6 @@ impl Journal {
     }
 
     /// Reads all records of a volume from the log.
-    ///
-    /// # Errors
-    /// When a record cannot be read.
     pub(crate) fn records_of(&self, number: u16) -> Result<Vec<FoundRecord>, IoError> {
         {
             let mut state = self.lock();

@@ -228,14 +228,12 @@ mod tests {
     use super::*;
     use crate::rig::common::client::PATIENCE;
     use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
-    use crate::rig::{MIB, config, open_journal, volume};
+    use crate::rig::{MIB, config, lose, lose_sectors, open_journal, volume, write};
     use crate::{Runtime, RuntimeConfig, VolumeJournal, VolumeSettings};
     use forebay_backend::layers::{Gate, Kinds};
     use forebay_backend::{Backend, MemoryBackend};
-    use forebay_engine::Verdict;
     use forebay_frontend_nbd::NbdServer;
-    use forebay_types::{ByteRange, Durability, IoResult};
-    use std::sync::mpsc;
+    use forebay_types::Durability;
 
     /// Less than the time until a checkpoint fails because of lost sectors, which is 30 s.
     const BEFORE_A_CHECKPOINT: Duration = Duration::from_secs(20);
@@ -268,37 +266,6 @@ mod tests {
         runtime
     }
 
-    /// Writes the first line of a volume, and records it in the journal.
-    fn write(runtime: &Runtime, id: VolumeId) {
-        let (sender, result) = mpsc::channel();
-        let asked = runtime.run_on(0, move |tasks| {
-            let range = ByteRange::new(0, LINE_BYTES);
-            let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
-            tasks.restore(id, range, Some(&[1; LINE_BYTES as usize]), true, on_done);
-        });
-        asked.unwrap();
-        result.recv().unwrap().unwrap();
-    }
-
-    /// Reports the first line of a volume as damaged beyond repair, once the line is sealed.
-    fn lose(runtime: &Runtime, id: VolumeId) {
-        lose_sectors(runtime, id, 0xff);
-    }
-
-    /// As [`lose`], for these sectors only.
-    fn lose_sectors(runtime: &Runtime, id: VolumeId, sectors: u8) {
-        let key = LineKey::new(id, 0);
-        wait_until("the line is sealed", PATIENCE, || {
-            (0..runtime.shared().shards.len()).any(|number| {
-                let mut shard = runtime.shared().shard(number);
-                let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
-                let Some(seal) = seal else { return false };
-                shard.damaged(&seal, Verdict::Lost { sectors });
-                true
-            })
-        });
-    }
-
     fn lost_sectors(runtime: &Runtime, id: VolumeId) -> u64 {
         let shards = 0..runtime.shared().shards.len();
         shards.map(|number| runtime.shared().shard(number).volume(id).lost_sectors()).sum()
@@ -310,8 +277,8 @@ mod tests {
             let runtime = start_runtime(memory(40 * MIB));
             for name in ["a", "b"] {
                 let volume = runtime.named(name).unwrap();
-                write(&runtime, volume.id);
-                lose(&runtime, volume.id);
+                write(&runtime, volume.id, 0, 1, true);
+                lose(&runtime, volume.id, 0);
                 assert_eq!(lost_sectors(&runtime, volume.id), 8);
                 // As if no thread could be started when the line was lost: only a failed checkpoint
                 // starts one for this volume.
@@ -333,8 +300,8 @@ mod tests {
             let runtime = start_runtime(Arc::clone(&gate) as _);
             let volumes = ["a", "b"].map(|name| runtime.named(name).unwrap());
             for volume in &volumes {
-                write(&runtime, volume.id);
-                lose(&runtime, volume.id);
+                write(&runtime, volume.id, 0, 1, true);
+                lose(&runtime, volume.id, 0);
             }
             gate.close(Kinds::READ);
             for volume in &volumes {
@@ -359,8 +326,8 @@ mod tests {
             let runtime = start_over(memory(40 * MIB), disks);
             let volume = runtime.named("a").unwrap();
             let (id, used) = (volume.id, volume.journal.as_ref().unwrap());
-            write(&runtime, id);
-            lose_sectors(&runtime, id, 0x0f);
+            write(&runtime, id, 0, 1, true);
+            lose_sectors(&runtime, id, 0, 0x0f);
             // The destage of the other sectors keeps the line in use.
             disk.close(Kinds::WRITE);
             runtime.run_on(0, move |tasks| tasks.checkpoint(id, Box::new(|_| ()))).unwrap();

@@ -17,9 +17,6 @@ pub trait JournalRecord: Send + Sync {
 
     /// Records that the newest data of a volume may be in this journal alone. `name` is the name of
     /// the journal's device.
-    ///
-    /// # Errors
-    /// When the record cannot be made durable.
     fn rely(&self, journal: JournalId, name: &str, volume: &str) -> io::Result<()>;
 
     /// Removes the record: the volume's disk has everything.
@@ -30,18 +27,12 @@ pub trait JournalRecord: Send + Sync {
 
     /// Records that a failed journal is no longer needed: the disks of all its volumes have
     /// everything.
-    ///
-    /// # Errors
-    /// When the record cannot be made durable.
     fn settled(&self, _journal: JournalId) -> io::Result<()> {
         Ok(())
     }
 
     /// Voids the records of a volume in journals other than `named`, because the volume is about to
     /// be served without them.
-    ///
-    /// # Errors
-    /// When that cannot be made durable.
     fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()>;
 }
 

@@ -7,7 +7,7 @@ use super::{Attached, DumpReport, Vault, VaultError, VaultPhase, Work, fresh_id}
 use crate::protect::guard::{KeptSamples, hardware};
 use crate::shared::Volume;
 use forebay_backend::{AlignedBuffer, Blocking, Displaced};
-use forebay_format::journal::{DiskInfo, VolumeEntry};
+use forebay_format::journal::{DiskInfo, Superblock, VolumeEntry};
 use forebay_journal::Dump;
 use forebay_types::VolumeId;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,17 +202,23 @@ impl Vault {
         Ok(())
     }
 
-    /// Writes the superblock of an empty vault.
     pub(super) fn write_empty(&self, work: &mut Work) -> Result<(), VaultError> {
+        let dump = Dump::new(work.id, self.size_bytes, self.geometry, work.sequence, Vec::new());
+        let mut superblock = dump.in_vault(self.number).superblock().clone();
+        superblock.is_clean = true;
+        self.write_superblock(work, &mut superblock)
+    }
+
+    /// Writes the next superblock. The second copy is the fallback if the first cannot be written.
+    pub(super) fn write_superblock(
+        &self,
+        work: &mut Work,
+        superblock: &mut Superblock,
+    ) -> Result<(), VaultError> {
         let mut written = Ok(());
-        // The second copy is the fallback if the first cannot be written.
         for _ in 0..2 {
-            let (id, sequence) = (work.id, work.sequence);
-            let dump = Dump::new(id, self.size_bytes, self.geometry, sequence, Vec::new());
-            let mut superblock = dump.in_vault(self.number).superblock().clone();
-            superblock.is_clean = true;
-            superblock.sequence += 1;
-            work.sequence = superblock.sequence;
+            work.sequence += 1;
+            superblock.sequence = work.sequence;
             let bytes = AlignedBuffer::from(&*superblock.encode());
             written = Blocking::new(&*self.backend).write(superblock.position(), &bytes, true);
             if written.is_ok() {

@@ -11,7 +11,7 @@ use crate::protect::guard::examine_disk;
 use crate::protect::journal::ReadAhead;
 use crate::protect::restore::Restorer;
 use crate::shared::{Shared, Volume};
-use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_backend::Backend;
 use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, VaultState, decide,
@@ -166,17 +166,7 @@ impl Vault {
         let mut superblock = found.superblock.clone();
         superblock.volumes.retain(|entry| entry.number != number);
         superblock.is_clean = superblock.volumes.is_empty();
-        let mut written = Ok(());
-        for _ in 0..2 {
-            work.sequence += 1;
-            superblock.sequence = work.sequence;
-            let bytes = AlignedBuffer::from(&*superblock.encode());
-            written = Blocking::new(&*self.backend).write(superblock.position(), &bytes, true);
-            if written.is_ok() {
-                break;
-            }
-        }
-        written.map_err(|error| VaultError::io(&self.name, error))?;
+        self.write_superblock(&mut work, &mut superblock)?;
         if superblock.is_clean {
             tracing::info!(vault = %self.name, "vault emptied, all of its data is on the disks");
             state.found = None;

@@ -75,9 +75,6 @@ impl Vault {
     }
 
     /// Checks that the next start would find the device.
-    ///
-    /// # Errors
-    /// When the device is not where it was opened.
     pub(super) fn is_in_place(&self) -> Result<(), VaultError> {
         self.backend.check_presence().map_err(|displaced| {
             let name = self.name.clone();

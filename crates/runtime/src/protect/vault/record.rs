@@ -15,9 +15,6 @@ pub trait VaultRecord: Send + Sync {
     /// Records that the newest data of a volume may be in this vault: from now on or, if the volume
     /// has a journal, once the journal has failed. Removes the record that an older dump in this
     /// vault is superseded.
-    ///
-    /// # Errors
-    /// When the record cannot be made durable.
     fn rely(&self, vault: u64, volume: &str, has_journal: bool) -> io::Result<()>;
 
     /// Removes the record: the volume's disk has everything.
@@ -28,15 +25,9 @@ pub trait VaultRecord: Send + Sync {
 
     /// Voids the data of a volume in vaults other than the open one, because the volume is about to
     /// be served without it.
-    ///
-    /// # Errors
-    /// When that cannot be made durable.
     fn supersede(&self, volume: &str, open: Option<u64>) -> io::Result<()>;
 
     /// Whether the data of a volume in this vault is void.
-    ///
-    /// # Errors
-    /// When the record cannot be read.
     fn is_superseded(&self, vault: u64, volume: &str) -> io::Result<bool>;
 }
 

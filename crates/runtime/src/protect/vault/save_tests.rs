@@ -1,6 +1,7 @@
 //! Dumps to a disk in memory that fails, tears writes and flips bits. The loaded data is compared
 //! with the saved data.
 
+use super::super::Device;
 use super::*;
 use forebay_backend::layers::{ErrorRule, Errors, Kinds};
 use forebay_backend::{Description, Io, IoKind, MemoryBackend};
@@ -27,17 +28,6 @@ impl Source for Vec<(u16, u64, Vec<u8>)> {
             at += 1;
         }
         at
-    }
-}
-
-struct Device<'a>(&'a dyn Backend);
-
-impl ReadAt for Device<'_> {
-    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let mut aligned = AlignedBuffer::new(buffer.len());
-        Blocking::new(self.0).read(position, &mut aligned)?;
-        buffer.copy_from_slice(&aligned);
-        Ok(())
     }
 }
 
@@ -94,7 +84,7 @@ fn save(
 }
 
 fn load(backend: &dyn Backend) -> (Found, Map) {
-    let found = recover_vault(&mut Device(backend), SIZE).unwrap();
+    let found = recover_vault(&mut Device(Blocking::new(backend)), SIZE).unwrap();
     let mut map = Map::new();
     for number in [1, 2] {
         for extent in Image::of_volume(&found.records, number).extents() {
@@ -106,7 +96,7 @@ fn load(backend: &dyn Backend) -> (Found, Map) {
             let from = position / 4096 * 4096;
             let len = (position + extent.range.len - from).next_multiple_of(4096);
             let mut bytes = vec![0; len as usize];
-            Device(backend).read_at(from, &mut bytes).unwrap();
+            Device(Blocking::new(backend)).read_at(from, &mut bytes).unwrap();
             let at = (position - from) as usize;
             let bytes = bytes[at..at + extent.range.len as usize].to_vec();
             map.insert((number, extent.range.offset), bytes);
@@ -224,7 +214,7 @@ fn a_loss_of_power_at_any_moment_leaves_what_was_written_and_says_that_it_is_not
             let bytes = AlignedBuffer::from(&bytes[..len]);
             Blocking::new(&*disk).write(*offset, &bytes, false).unwrap();
         }
-        let Ok(found) = recover_vault(&mut Device(&*disk), SIZE) else {
+        let Ok(found) = recover_vault(&mut Device(Blocking::new(&*disk)), SIZE) else {
             assert_eq!(cut, 0, "only the first superblock may be missing");
             continue;
         };
@@ -255,7 +245,7 @@ proptest! {
         Blocking::new(&*disk).read(block, &mut bytes).unwrap();
         bytes[(byte - block) as usize] ^= 1 << (bit % 8);
         Blocking::new(&*disk).write(block, &bytes, false).unwrap();
-        let Ok(found) = recover_vault(&mut Device(&*disk), SIZE) else {
+        let Ok(found) = recover_vault(&mut Device(Blocking::new(&*disk)), SIZE) else {
             return Err(TestCaseError::fail("one of the superblocks is intact"));
         };
         let (_, map) = load(&*disk);
