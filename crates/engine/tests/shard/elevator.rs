@@ -46,8 +46,8 @@ fn run_elevator(rigs: &mut [Rig; 2]) {
     assert_eq!(lines_in_flight(rigs)[0].len(), 4);
 }
 
-/// The elevator destages the first half of the first shard's lines, and a writer of the second shard,
-/// which has these dirty lines, is throttled.
+/// The elevator destages the first half of the first shard's lines, and a writer of the second
+/// shard, which has these dirty lines, is throttled.
 fn throttled(lines: impl IntoIterator<Item = u64>) -> [Rig; 2] {
     let mut rigs = pair();
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));

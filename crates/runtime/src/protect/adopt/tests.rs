@@ -159,13 +159,11 @@ fn lost_while_older_records_stay() {
 #[test]
 fn data_lost_in_an_adopted_pool_is_restored_from_the_journal() {
     before_lines_are_old(|| {
-        let directory = tempfile::tempdir().unwrap();
-        let disk = open(&directory.path().join("disk"), 4 * MIB);
-        let log = open(&directory.path().join("journal"), 40 * MIB);
+        let (disk, log) = (device(4 * MIB), device(40 * MIB));
         let pool = crate::new_pool_file().unwrap();
         let first = process(&pool, &disk, &log);
         write(&first, 0, 1, true);
-        lose(&first, 0);
+        lose(&first, first.named("v").unwrap().id, 0);
         first.pause().unwrap();
         let second = process(&pool, &disk, &log);
         let id = second.named("v").unwrap().id;
