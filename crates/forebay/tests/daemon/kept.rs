@@ -5,16 +5,23 @@ use crate::common::client::{Client, PATIENCE, config};
 use crate::common::random::Random;
 use crate::common::wait_until;
 use crate::crash::{LINES, Line, SIZE_BYTES, check, content, write_until};
-use crate::process::{Daemon, MIB, UNPROTECTED, make_file, run_forebay, status};
+use crate::process::{Daemon, MIB, UNPROTECTED, make_file, output_of, run_forebay, status};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn disk(directory: &Path) -> PathBuf {
     let path = directory.join("disk.img");
     make_file(&path, SIZE_BYTES);
     path
+}
+
+fn write_script(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Connects to the next server. Retries, as the previous one may still be exiting.
@@ -131,9 +138,7 @@ fn an_upgrade_under_load_loses_no_write_and_a_failing_program_is_rolled_back() {
         let staged = directory.path().join("staged");
         if round % 2 == 1 {
             let script = "#!/bin/sh\ncase \"$*\" in *--version*|*--check*) exit 0;; esac\nexit 3\n";
-            std::fs::write(&staged, script).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(&staged, mode).unwrap();
+            write_script(&staged, script);
         } else {
             std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &staged).unwrap();
         }
@@ -198,6 +203,37 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
     assert!(code == Some(0), "{text}");
     assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 1));
     assert_ne!(daemon.server(), before);
+    daemon.stop();
+}
+
+#[test]
+fn the_check_before_an_upgrade_counts_the_memory_of_the_running_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let total = forebay_config::MemInfo::read().unwrap().total_bytes;
+    let check = |of_server: u64| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["serve", "--check", "--memory", &total.to_string()]).arg(&path);
+        output_of(command.env("FOREBAY_SERVER_MEMORY", of_server.to_string())).status.code()
+    };
+    assert_eq!((check(0), check(total)), (Some(1), Some(0)));
+
+    let program = directory.path().join("forebay");
+    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &program).unwrap();
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept_from(&program, directory.path(), "64MiB", &[volume]);
+    daemon.client("disk").read(0, SIZE_BYTES).unwrap();
+    let (staged, seen) = (directory.path().join("staged"), directory.path().join("seen"));
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *--version*) exit 0;; esac\n\
+         echo \"$FOREBAY_SERVER_MEMORY\" > {}\nexit 3\n",
+        seen.display()
+    );
+    write_script(&staged, &script);
+    std::fs::rename(&staged, &program).unwrap();
+    assert_eq!(run_forebay(directory.path(), &["upgrade"]).0, Some(1));
+    let seen: u64 = std::fs::read_to_string(&seen).unwrap().trim().parse().unwrap();
+    assert!((MIB..256 * MIB).contains(&seen), "{seen}");
     daemon.stop();
 }
 
