@@ -142,7 +142,11 @@ struct Server {
 impl Server {
     fn start(pool: &OwnedFd, program: &PathBuf, path: &Path) -> anyhow::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
-        // The keeper is single-threaded, so no other child can inherit these descriptors.
+        // Nothing below the start of the child may fail: a child without a `Server` would go on
+        // using the pool beside the next one.
+        ours.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(ours)?;
+        // The keeper starts nothing but servers, and only one at a time.
         fcntl_setfd(pool, FdFlags::empty())?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
         let mut handoff = OsString::from(format!("{},{},", pool.as_raw_fd(), theirs.as_raw_fd()));
@@ -152,10 +156,8 @@ impl Server {
         command.arg0(arguments.next().unwrap_or_else(|| "forebay".into())).args(arguments);
         // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
         let child = command.env(VARIABLE, handoff).process_group(0).spawn();
-        fcntl_setfd(pool, FdFlags::CLOEXEC)?;
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
-        ours.set_nonblocking(true)?;
-        Ok(Self { child, socket: UnixStream::from_std(ours)?, serving_since: None })
+        Ok(Self { child, socket, serving_since: None })
     }
 
     fn forward(&self, signal: Signal) {
@@ -179,7 +181,7 @@ impl KeeperSignals {
 /// Holds a pool and restarts the server on it until the server exits in order.
 ///
 /// # Errors
-/// Fails if the server crashes repeatedly or cannot be started.
+/// Fails if the server crashes repeatedly, or cannot be started repeatedly.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     // An upgrade starts the program that is at this path then.
     let path = std::env::current_exe().context("cannot find the path of this program")?;
@@ -198,17 +200,11 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
             Program::AtPath => path.clone(),
         };
         let run = match Server::start(pool, &program, &path) {
-            Ok(server) => supervise(server, &mut signals, &mut stopping, pool).await?,
-            Err(error) if policy.program == Program::AtPath => {
-                tracing::error!(
-                    program = %program.display(),
-                    error = sentence(&error),
-                    "upgrade failed: the new program cannot be started"
-                );
-                let is_dirty = forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
-                ServerRun { exit: Exit::Code(1), served: None, is_dirty }
+            Ok(server) => supervise(server, &mut signals, &mut stopping, pool).await,
+            Err(error) => {
+                tracing::error!(error = sentence(&error), "cannot start the server");
+                ServerRun { exit: Exit::Unknown, served: None, is_dirty: false }
             }
-            Err(error) => return Err(error),
         };
         match policy.next_action(run) {
             Action::Exit(code) => return Ok(ExitCode::from(code)),
@@ -237,25 +233,33 @@ async fn supervise(
     signals: &mut KeeperSignals,
     stopping: &mut bool,
     pool: &OwnedFd,
-) -> anyhow::Result<ServerRun> {
+) -> ServerRun {
     let mut byte = [0; 1];
     let mut is_open = true;
     loop {
-        if let Some(status) = server.child.try_wait()? {
+        let exit = match server.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(match (status.code(), status.signal()) {
+                (Some(code), _) => Exit::Code(code),
+                (None, signal) => Exit::Signal(signal.unwrap_or_default()),
+            }),
+            // There is no such child: it has exited.
+            Err(error) => {
+                tracing::error!(%error, "cannot get the exit status of the server");
+                Some(Exit::Unknown)
+            }
+        };
+        if let Some(exit) = exit {
             // The server may have sent its byte just before it exited.
             let is_unset = server.serving_since.is_none();
             if is_unset && server.socket.try_read(&mut byte).is_ok_and(|n| n > 0) {
                 server.serving_since = Some(Instant::now());
             }
-            let exit = match (status.code(), status.signal()) {
-                (Some(code), _) => Exit::Code(code),
-                (None, signal) => Exit::Signal(signal.unwrap_or_default()),
-            };
-            // The policy ignores this after a signal, so the pool need not be scanned.
+            // The policy needs this for no other exit, so the pool need not be scanned.
             let is_dirty =
                 matches!(exit, Exit::Code(_)) && forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
             let served = server.serving_since.map(|since| since.elapsed());
-            return Ok(ServerRun { exit, served, is_dirty });
+            return ServerRun { exit, served, is_dirty };
         }
         tokio::select! {
             _ = signals.child.recv() => {}

@@ -293,6 +293,31 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
     assert!(std::fs::read(at("other.img")).unwrap().iter().all(|&byte| byte == 0));
 }
 
+/// Sets how many descriptors a process may have open. Those that are open stay so.
+fn limit_descriptors(pid: u32, current: u64) {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    // The keeper has the limits of this process.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: Some(current), maximum };
+    prlimit(Pid::from_raw(pid as i32), Resource::Nofile, limit).unwrap();
+}
+
+#[test]
+fn a_keeper_that_cannot_start_the_next_server_keeps_the_pool_and_tries_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
+    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    limit_descriptors(daemon.id(), 3);
+    daemon.kill_server();
+    wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));
+    limit_descriptors(daemon.id(), 1024);
+    assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 1));
+    daemon.stop();
+    assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 1));
+}
+
 #[test]
 fn the_keeper_does_not_restart_a_server_that_cannot_start() {
     let directory = tempfile::tempdir().unwrap();
