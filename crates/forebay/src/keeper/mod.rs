@@ -25,7 +25,7 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind};
@@ -35,6 +35,8 @@ use tokio::signal::unix::{self, SignalKind};
 pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// Sent by the server once it accepts clients.
 const SERVING: &[u8] = b"S";
+/// How long the keeper waits for signals sent before it asks the operator: they do not answer it.
+const SIGNALS_SETTLE: Duration = Duration::from_millis(10);
 /// The keeper's own executable, even if its file has been replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -170,11 +172,28 @@ impl Server {
 struct KeeperSignals {
     forwarded: Signals,
     child: unix::Signal,
+    /// A server has to stop: this one, or the next one if this one dies first.
+    is_stop_due: bool,
 }
 
 impl KeeperSignals {
     fn listen() -> io::Result<Self> {
-        Ok(Self { forwarded: Signals::listen()?, child: unix::signal(SignalKind::child())? })
+        let child = unix::signal(SignalKind::child())?;
+        Ok(Self { forwarded: Signals::listen()?, child, is_stop_due: false })
+    }
+
+    /// Waits while no server runs. The next server is stopped if a signal requests that meanwhile;
+    /// a reload requires nothing, because each server reads the configuration.
+    async fn pause(&mut self, delay: Duration) {
+        let end = tokio::time::sleep(delay);
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                biased;
+                signal = self.forwarded.next() => self.is_stop_due |= signal == Request::Stop,
+                () = &mut end => return,
+            }
+        }
     }
 }
 
@@ -193,14 +212,13 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
     let mut signals = KeeperSignals::listen().context("cannot install signal handlers")?;
     let mut policy = RestartPolicy::new();
-    let mut stopping = false;
     loop {
         let program = match policy.program {
             Program::Own => OWN_PROGRAM.into(),
             Program::AtPath => path.clone(),
         };
         let run = match Server::start(pool, &program, &path) {
-            Ok(server) => supervise(server, &mut signals, &mut stopping, pool).await,
+            Ok(server) => supervise(server, &mut signals, pool).await,
             Err(error) => {
                 tracing::error!(error = sentence(&error), "cannot start the server");
                 ServerRun { exit: Exit::Unknown, served: None, is_dirty: false }
@@ -217,7 +235,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
                     is_rollback,
                     "server exited, restarting on the same pool"
                 );
-                tokio::time::sleep(delay).await;
+                signals.pause(delay).await;
             }
             Action::GiveUp => {
                 wait_for_operator(pool, &mut signals).await?;
@@ -228,12 +246,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
 }
 
 /// Forwards signals to the server until it exits.
-async fn supervise(
-    mut server: Server,
-    signals: &mut KeeperSignals,
-    stopping: &mut bool,
-    pool: &OwnedFd,
-) -> ServerRun {
+async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &OwnedFd) -> ServerRun {
     let mut byte = [0; 1];
     let mut is_open = true;
     loop {
@@ -266,7 +279,7 @@ async fn supervise(
             read = server.socket.read(&mut byte), if is_open => match read {
                 Ok(1..) => {
                     server.serving_since = Some(Instant::now());
-                    if *stopping {
+                    if signals.is_stop_due {
                         // The previous server received SIGTERM but crashed before it stopped.
                         server.forward(Signal::TERM);
                     }
@@ -275,7 +288,7 @@ async fn supervise(
             },
             signal = signals.forwarded.next() => match signal {
                 Request::Stop => {
-                    *stopping = true;
+                    signals.is_stop_due = true;
                     server.forward(Signal::TERM);
                 }
                 Request::Reload => server.forward(Signal::HUP),
@@ -292,6 +305,7 @@ async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyho
         let error = anyhow!("the server crashed repeatedly and is not restarted");
         return Err(with_remedy(error, "see its log above"));
     }
+    signals.pause(SIGNALS_SETTLE).await;
     tracing::error!(
         dirty_bytes,
         pid = std::process::id(),

@@ -319,6 +319,26 @@ fn a_keeper_that_cannot_start_the_next_server_keeps_the_pool_and_tries_again() {
 }
 
 #[test]
+#[ignore = "takes half a minute"]
+fn slow_a_stop_requested_while_no_server_runs_does_not_discard_the_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
+    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    limit_descriptors(daemon.id(), 3);
+    daemon.kill_server();
+    wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));
+    daemon.terminate();
+    wait_until("the keeper gives up", PATIENCE, || daemon.log().contains("SIGTERM to discard"));
+    limit_descriptors(daemon.id(), 1024);
+    daemon.signal(rustix::process::Signal::HUP);
+    // The next server carries the stop out.
+    daemon.wait();
+    assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 1));
+}
+
+#[test]
 fn the_keeper_does_not_restart_a_server_that_cannot_start() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["serve", "--keeper", "yes", "--memory", "64MiB", "--volume", "disk=none.img"];
