@@ -4,7 +4,8 @@
 //! file, starts the server as a child that inherits the descriptor, forwards signals, and restarts
 //! the server if it dies; the new server adopts the pool unchanged. The keeper does nothing else,
 //! so it has few ways to fail. A socket pair connects the two: the server writes one byte once it
-//! serves clients, and shuts down cleanly when the keeper's end closes.
+//! serves clients, and another one each time that it cannot stop as requested; it shuts down
+//! cleanly when the keeper's end closes.
 
 mod rules;
 pub(crate) mod systemd;
@@ -26,7 +27,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -34,7 +35,9 @@ use tokio::signal::unix::{self, SignalKind};
 /// and of the socket, and the path of the program, separated by commas.
 pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// Sent by the server once it accepts clients.
-const SERVING: &[u8] = b"S";
+const SERVING: u8 = b'S';
+/// Sent by the server if it continues after a stop that a signal requested has failed.
+const CONTINUING: u8 = b'C';
 /// How long the keeper waits for signals sent before it asks the operator: they do not answer it.
 const SIGNALS_SETTLE: Duration = Duration::from_millis(10);
 /// The keeper's own executable, even if its file has been replaced or deleted.
@@ -98,7 +101,7 @@ impl Kept {
     pub(crate) fn serving(&mut self) {
         if let Some(socket) = &mut self.socket {
             // If the keeper is gone, `wait_until_gone` detects it.
-            let _ = io::Write::write_all(socket, SERVING);
+            let _ = io::Write::write_all(socket, &[SERVING]);
         }
         systemd::ready();
     }
@@ -121,6 +124,14 @@ pub(crate) async fn wait_until_gone(socket: &mut Option<UnixStream>) {
         None => std::future::pending().await,
     }
     *socket = None;
+}
+
+/// Notifies the keeper that the server continues, because a requested stop has failed.
+pub(crate) async fn continuing(socket: &mut Option<UnixStream>) {
+    if let Some(socket) = socket {
+        // If the keeper is gone, `wait_until_gone` detects it.
+        let _ = socket.write_all(&[CONTINUING]).await;
+    }
 }
 
 /// Returns true if this process should become a keeper.
@@ -160,6 +171,19 @@ impl Server {
         let child = command.env(VARIABLE, handoff).process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { child, socket, serving_since: None })
+    }
+
+    /// Handles what the server has sent. Returns true if it has begun to serve.
+    fn hear(&mut self, bytes: &[u8], is_stop_due: &mut bool) -> bool {
+        let was_serving = self.serving_since.is_some();
+        for byte in bytes {
+            match *byte {
+                SERVING => self.serving_since = Some(Instant::now()),
+                CONTINUING => *is_stop_due = false,
+                _ => {}
+            }
+        }
+        !was_serving && self.serving_since.is_some()
     }
 
     fn forward(&self, signal: Signal) {
@@ -247,7 +271,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
 
 /// Forwards signals to the server until it exits.
 async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &OwnedFd) -> ServerRun {
-    let mut byte = [0; 1];
+    let mut bytes = [0; 16];
     let mut is_open = true;
     loop {
         let exit = match server.child.try_wait() {
@@ -263,10 +287,9 @@ async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &Owned
             }
         };
         if let Some(exit) = exit {
-            // The server may have sent its byte just before it exited.
-            let is_unset = server.serving_since.is_none();
-            if is_unset && server.socket.try_read(&mut byte).is_ok_and(|n| n > 0) {
-                server.serving_since = Some(Instant::now());
+            // The server may have sent something just before it exited.
+            while let Ok(count @ 1..) = server.socket.try_read(&mut bytes) {
+                server.hear(&bytes[..count], &mut signals.is_stop_due);
             }
             // The policy needs this for no other exit, so the pool need not be scanned.
             let is_dirty =
@@ -276,10 +299,10 @@ async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &Owned
         }
         tokio::select! {
             _ = signals.child.recv() => {}
-            read = server.socket.read(&mut byte), if is_open => match read {
-                Ok(1..) => {
-                    server.serving_since = Some(Instant::now());
-                    if signals.is_stop_due {
+            read = server.socket.read(&mut bytes), if is_open => match read {
+                Ok(count @ 1..) => {
+                    let has_begun = server.hear(&bytes[..count], &mut signals.is_stop_due);
+                    if has_begun && signals.is_stop_due {
                         // The previous server received SIGTERM but crashed before it stopped.
                         server.forward(Signal::TERM);
                     }

@@ -249,6 +249,7 @@ async fn wait_for_stop(
                     Ok(()) => return Ok(()),
                     // Exiting now would lose the data that the disk refuses.
                     Err(problem) => {
+                        keeper::continuing(&mut keeper_socket).await;
                         tracing::error!(
                             error = sentence_of(&problem),
                             "shutdown failed, continuing to serve"

@@ -319,6 +319,42 @@ fn a_keeper_that_cannot_start_the_next_server_keeps_the_pool_and_tries_again() {
 }
 
 #[test]
+fn a_stop_that_a_server_refused_is_not_repeated_to_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = disk(directory.path());
+    let section = format!(
+        "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
+         protection = \"none\"\naccept-loss = true\n",
+        path.display()
+    );
+    std::fs::write(at("forebay.toml"), &section).unwrap();
+    let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
+    daemon.client("disk").write(8192, &content(2, 1)).unwrap();
+    // The next servers do not serve the volume, and refuse the first stop for its dirty lines.
+    std::fs::write(at("forebay.toml"), "").unwrap();
+    let kill_and_wait = || {
+        let before = status(directory.path())["pid"].clone();
+        daemon.kill_server();
+        wait_until("the next server answers", PATIENCE, || {
+            let (code, text) = run_forebay(directory.path(), &["status", "--json"]);
+            let status = serde_json::from_str::<serde_json::Value>(&text);
+            code == Some(0) && status.is_ok_and(|status| status["pid"] != before)
+        });
+    };
+    kill_and_wait();
+    daemon.terminate();
+    wait_until("it continues", PATIENCE, || daemon.log().contains("continuing to serve"));
+    kill_and_wait();
+    let (code, text) = run_forebay(directory.path(), &["stop"]);
+    assert!(code == Some(1) && text.contains("4096 bytes of volume 'disk'"), "{text}");
+    let spec = format!("disk={},{UNPROTECTED}", path.display());
+    assert_eq!(run_forebay(directory.path(), &["volume", "add", &spec]).0, Some(0));
+    daemon.stop();
+    assert_eq!(std::fs::read(&path).unwrap()[8192..12288], content(2, 1));
+}
+
+#[test]
 #[ignore = "takes half a minute"]
 fn slow_a_stop_requested_while_no_server_runs_does_not_discard_the_pool() {
     let directory = tempfile::tempdir().unwrap();
