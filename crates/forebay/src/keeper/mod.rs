@@ -12,6 +12,7 @@ pub(crate) mod systemd;
 
 pub(crate) use rules::UPGRADE_CODE;
 
+use crate::cli::without_overrides;
 use crate::report::{sentence, with_remedy};
 use crate::signals::{Signal as Request, Signals};
 use anyhow::{Context, anyhow};
@@ -153,7 +154,12 @@ struct Server {
 }
 
 impl Server {
-    fn start(pool: &OwnedFd, program: &PathBuf, path: &Path) -> anyhow::Result<Self> {
+    fn start(
+        pool: &OwnedFd,
+        program: &PathBuf,
+        path: &Path,
+        arguments: &[OsString],
+    ) -> anyhow::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         // Nothing below the start of the child may fail: a child without a `Server` would go on
         // using the pool beside the next one.
@@ -164,9 +170,9 @@ impl Server {
         fcntl_setfd(&theirs, FdFlags::empty())?;
         let mut handoff = OsString::from(format!("{},{},", pool.as_raw_fd(), theirs.as_raw_fd()));
         handoff.push(path);
-        let mut arguments = std::env::args_os();
         let mut command = Command::new(program);
-        command.arg0(arguments.next().unwrap_or_else(|| "forebay".into())).args(arguments);
+        command.arg0(std::env::args_os().next().unwrap_or_else(|| "forebay".into()));
+        command.args(arguments);
         // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
         let child = command.env(VARIABLE, handoff).process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
@@ -236,18 +242,23 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
     let mut signals = KeeperSignals::listen().context("cannot install signal handlers")?;
     let mut policy = RestartPolicy::new();
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     loop {
         let program = match policy.program {
             Program::Own => OWN_PROGRAM.into(),
             Program::AtPath => path.clone(),
         };
-        let run = match Server::start(pool, &program, &path) {
+        let run = match Server::start(pool, &program, &path, &arguments) {
             Ok(server) => supervise(server, &mut signals, pool).await,
             Err(error) => {
                 tracing::error!(error = sentence(&error), "cannot start the server");
                 ServerRun { exit: Exit::Unknown, served: None, is_dirty: false }
             }
         };
+        if run.served.is_some() {
+            // The operator accepted the state found at that start, not at the next ones.
+            arguments = without_overrides(arguments);
+        }
         match policy.next_action(run) {
             Action::Exit(code) => return Ok(ExitCode::from(code)),
             Action::Restart(delay) => {

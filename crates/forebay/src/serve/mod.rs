@@ -46,8 +46,9 @@ const IN_USE_WAIT: Duration = Duration::from_secs(5);
 /// process has exited. On a loaded machine this takes long.
 const KILLED_WAIT: Duration = Duration::from_secs(60);
 
-/// Safety checks that the operator overrides, by volume name. They are options of the command line,
-/// so restarts by a keeper and upgrades apply them again.
+/// Safety checks that the operator overrides, by volume name. They are options of the command line.
+/// A keeper passes them on until a server has served with them; systemd does so until the unit is
+/// changed.
 #[derive(Debug, Default)]
 pub(crate) struct ServeOverrides {
     /// Volumes to serve even if their disks do not match their fingerprints.

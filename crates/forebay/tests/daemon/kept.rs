@@ -355,6 +355,24 @@ fn a_stop_that_a_server_refused_is_not_repeated_to_the_next_one() {
 }
 
 #[test]
+fn what_the_operator_accepts_for_one_start_does_not_hold_for_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let accept = ["--accept-changed-disk", "disk", "--accept-lost-journal=disk"];
+    let daemon = Daemon::start_kept_given(directory.path(), &[volume], &accept);
+    let options = || {
+        let server = daemon.server().as_raw_nonzero();
+        std::fs::read_to_string(format!("/proc/{server}/cmdline")).unwrap()
+    };
+    assert!(options().contains("--accept-changed-disk"), "{}", options());
+    daemon.kill_server();
+    drop(reconnect(&daemon));
+    assert!(options().contains("--volume") && !options().contains("--accept"), "{}", options());
+    daemon.stop();
+}
+
+#[test]
 #[ignore = "takes half a minute"]
 fn slow_a_stop_requested_while_no_server_runs_does_not_discard_the_pool() {
     let directory = tempfile::tempdir().unwrap();
