@@ -20,9 +20,10 @@ use forebay_config::KeeperMode;
 use rules::{Action, Exit, Program, RestartPolicy, ServerRun};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,33 @@ const CONTINUING: u8 = b'C';
 const SIGNALS_SETTLE: Duration = Duration::from_millis(10);
 /// The keeper's own executable, even if its file has been replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// The content of [`VARIABLE`].
+#[derive(Debug, PartialEq, Eq)]
+struct Handoff {
+    pool: RawFd,
+    socket: RawFd,
+    successor: Option<PathBuf>,
+}
+
+impl Handoff {
+    fn to_text(&self) -> OsString {
+        let mut text = OsString::from(format!("{},{}", self.pool, self.socket));
+        if let Some(path) = &self.successor {
+            text.push(",");
+            text.push(path);
+        }
+        text
+    }
+
+    fn parse(text: &OsStr) -> Option<Self> {
+        let mut fields = text.as_bytes().splitn(3, |&byte| byte == b',');
+        let mut number = || -> Option<RawFd> { str::from_utf8(fields.next()?).ok()?.parse().ok() };
+        let (pool, socket) = (number()?, number()?);
+        let successor = fields.next().map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        Some(Self { pool, socket, successor })
+    }
+}
 
 /// A server's connection to its keeper or service manager.
 #[derive(Debug, Default)]
@@ -67,15 +95,12 @@ impl Kept {
     /// Fails if [`VARIABLE`] is malformed, if a promised descriptor is not open, or if the pool
     /// cannot be created or stored.
     pub(crate) fn take(mode: KeeperMode) -> anyhow::Result<Self> {
-        if let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) {
-            let mut fields = text.splitn(3, ',');
-            let mut number = || fields.next().and_then(|text| text.parse::<RawFd>().ok());
-            let foreign = || format!("{VARIABLE}='{text}' was not set by a keeper");
+        if let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) {
+            let foreign = || format!("{VARIABLE}='{}' was not set by a keeper", text.display());
             let remedy = "unset the variable";
-            let (Some(pool), Some(socket)) = (number(), number()) else {
+            let Some(Handoff { pool, socket, successor }) = Handoff::parse(&text) else {
                 return Err(with_remedy(anyhow!(foreign()), remedy));
             };
-            let successor = fields.next().map(PathBuf::from);
             let inherit = |number| {
                 let inherited = forebay_runtime::inherit(number).with_context(foreign);
                 inherited.map_err(|error| with_remedy(error, remedy))
@@ -168,13 +193,16 @@ impl Server {
         // The keeper starts nothing but servers, and only one at a time.
         fcntl_setfd(pool, FdFlags::empty())?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
-        let mut handoff = OsString::from(format!("{},{},", pool.as_raw_fd(), theirs.as_raw_fd()));
-        handoff.push(path);
+        let handoff = Handoff {
+            pool: pool.as_raw_fd(),
+            socket: theirs.as_raw_fd(),
+            successor: Some(path.to_owned()),
+        };
         let mut command = Command::new(program);
         command.arg0(std::env::args_os().next().unwrap_or_else(|| "forebay".into()));
         command.args(arguments);
         // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
-        let child = command.env(VARIABLE, handoff).process_group(0).spawn();
+        let child = command.env(VARIABLE, handoff.to_text()).process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { child, socket, serving_since: None })
     }
@@ -351,5 +379,27 @@ async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyho
         Request::Stop => {
             anyhow::bail!("stopped by a signal: {dirty_bytes} bytes of dirty data are lost")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_path_that_is_no_text_is_handed_over() {
+        for path in [&b"/opt/forebay"[..], b"/opt/f\xff,1/forebay", b""] {
+            let successor = Some(OsStr::from_bytes(path).into());
+            let handoff = Handoff { pool: 5, socket: 17, successor };
+            assert_eq!(Handoff::parse(&handoff.to_text()), Some(handoff));
+        }
+        assert_eq!(
+            Handoff::parse(OsStr::new("5,17")),
+            Some(Handoff { pool: 5, socket: 17, successor: None })
+        );
+        for foreign in ["", "5", "5,", "five,17", "5,17x,/opt"] {
+            assert_eq!(Handoff::parse(OsStr::new(foreign)), None, "{foreign}");
+        }
+        assert_eq!(Handoff::parse(OsStr::from_bytes(b"5,\xff")), None);
     }
 }
