@@ -78,6 +78,8 @@ pub(crate) struct Kept {
     /// The pool's memory file; `None` if the pool ends with the process.
     pub pool: Option<OwnedFd>,
     socket: Option<StdStream>,
+    /// The service manager stores the pool.
+    is_stored: bool,
     /// The program that an upgrade starts; `None` without a keeper or descriptor store.
     pub successor: Option<PathBuf>,
 }
@@ -106,7 +108,8 @@ impl Kept {
                 inherited.map_err(|error| with_remedy(error, remedy))
             };
             let socket = StdStream::from(inherit(socket)?);
-            return Ok(Self { pool: Some(inherit(pool)?), socket: Some(socket), successor });
+            let (pool, socket) = (Some(inherit(pool)?), Some(socket));
+            return Ok(Self { pool, socket, is_stored: false, successor });
         }
         if mode != KeeperMode::Auto || !systemd::keeps_descriptors() {
             return Ok(Self::default());
@@ -120,7 +123,8 @@ impl Kept {
                 pool
             }
         };
-        Ok(Self { pool: Some(pool), socket: None, successor: std::env::current_exe().ok() })
+        let successor = std::env::current_exe().ok();
+        Ok(Self { pool: Some(pool), socket: None, is_stored: true, successor })
     }
 
     /// Notifies the keeper and the service manager that the server accepts clients.
@@ -130,6 +134,13 @@ impl Kept {
             let _ = io::Write::write_all(socket, &[SERVING]);
         }
         systemd::ready();
+    }
+
+    /// Releases the pool after an orderly stop. A keeper process exits by itself.
+    pub(crate) fn release(&self) {
+        if self.is_stored {
+            systemd::remove();
+        }
     }
 
     /// Takes the socket to the keeper, for [`wait_until_gone`].

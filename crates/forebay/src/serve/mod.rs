@@ -118,6 +118,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         tracing::info!("exiting for an upgrade, the keeper holds the pool");
         return Ok(ExitCode::from(keeper::UPGRADE_CODE));
     }
+    kept.release();
     tracing::info!("shutdown complete, all dirty data flushed");
     Ok(ExitCode::SUCCESS)
 }

@@ -438,10 +438,15 @@ impl ServiceManager {
             }
         }
         assert_eq!(&text[..received.bytes], b"FDSTORE=1\nFDNAME=forebay-pool");
-        let mut ready = [0; 64];
-        let len = self.socket.recv(&mut ready).unwrap();
-        assert_eq!(&ready[..len], b"READY=1");
+        assert_eq!(self.receive(), "READY=1");
         stored
+    }
+
+    /// Receives a message without a descriptor.
+    fn receive(&self) -> String {
+        let mut text = [0; 256];
+        let len = self.socket.recv(&mut text).unwrap();
+        String::from_utf8(text[..len].to_vec()).unwrap()
     }
 }
 
@@ -454,9 +459,11 @@ fn acknowledged_writes_survive_in_the_service_managers_descriptor_store() {
     daemon.kill();
     let daemon = manager.start(stored);
     assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 3));
+    assert_eq!(manager.receive(), "READY=1");
     daemon.stop();
     let path = manager.directory.path().join("disk.img");
     assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 3));
+    assert_eq!(manager.receive(), "FDSTOREREMOVE=1\nFDNAME=forebay-pool");
 }
 
 #[test]
