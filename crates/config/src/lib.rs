@@ -36,7 +36,9 @@ pub use file::parse_toml;
 pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
-pub use memory::{AUTO_BYTES_MIN, MACHINE_BYTES_MIN, MemInfo, MemoryError, SYSTEM_BYTES_MIN};
+pub use memory::{
+    AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemInfo, MemoryError, SYSTEM_BYTES_MIN,
+};
 pub use protection::Protection;
 pub use settings::{
     Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers,

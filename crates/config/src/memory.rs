@@ -18,6 +18,15 @@ const AUTO_SHARE: u64 = 8;
 /// Sizes are rounded down to whole mebibytes, for short numbers in logs and tables.
 const STEP_BYTES: u64 = 1 << 20;
 
+/// The memory of a pool that a keeper holds. The server that starts continues with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptMemory {
+    /// The memory that the pool occupies, in bytes.
+    pub used_bytes: u64,
+    /// The memory for the cache that the pool was created for, in bytes; `None` if that is unknown.
+    pub limit_bytes: Option<u64>,
+}
+
 /// The memory of the machine, or the lower limit of the process's control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemInfo {
@@ -59,21 +68,31 @@ impl MemInfo {
         Ok(bytes)
     }
 
+    /// Counts the memory of a kept pool as available.
+    fn beside(self, kept: KeptMemory) -> Self {
+        // The pool may be charged to another control group, whose limit is not this one's.
+        let available_bytes = self.available_bytes.saturating_add(kept.used_bytes);
+        Self { available_bytes: available_bytes.min(self.total_bytes), ..self }
+    }
+
     /// The size that the operator's setting means on this machine. An explicit size may use the
-    /// system's part, but not exceed the available memory.
+    /// system's part, but not exceed the available memory. With `auto`, a kept pool keeps its size
+    /// if that leaves the system its part, because a pool of another size would begin empty.
     ///
     /// # Errors
     /// As [`MemInfo::auto_bytes`], or an explicit size exceeds the available memory.
-    pub fn resolve(self, setting: MemorySetting) -> Result<u64, MemoryError> {
-        match setting {
-            MemorySetting::Auto => self.auto_bytes(),
-            MemorySetting::Bytes(bytes) if bytes > self.available_bytes => {
+    pub fn resolve(self, setting: MemorySetting, kept: KeptMemory) -> Result<u64, MemoryError> {
+        let machine = self.beside(kept);
+        match (setting, kept.limit_bytes) {
+            (MemorySetting::Auto, Some(bytes)) if bytes <= machine.spare_bytes() => Ok(bytes),
+            (MemorySetting::Auto, _) => machine.auto_bytes(),
+            (MemorySetting::Bytes(bytes), _) if bytes > machine.available_bytes => {
                 Err(MemoryError::NotAvailable {
                     wanted_bytes: bytes,
-                    available_bytes: self.available_bytes,
+                    available_bytes: machine.available_bytes,
                 })
             }
-            MemorySetting::Bytes(bytes) => Ok(bytes),
+            (MemorySetting::Bytes(bytes), _) => Ok(bytes),
         }
     }
 }
@@ -153,6 +172,11 @@ mod tests {
         MemInfo { total_bytes, available_bytes }
     }
 
+    /// Resolves a setting without a kept pool.
+    fn resolve(machine: MemInfo, setting: MemorySetting) -> Result<u64, MemoryError> {
+        machine.resolve(setting, KeptMemory::default())
+    }
+
     #[test]
     fn auto_is_an_eighth_of_the_available_memory() {
         assert_eq!(machine(32 << 30, 16 << 30).auto_bytes(), Ok(2 << 30));
@@ -177,17 +201,50 @@ mod tests {
     fn a_machine_below_512_mb_is_refused_without_an_explicit_size() {
         let small = machine(511 * MB, 480 * MB);
         assert_eq!(
-            small.resolve(MemorySetting::Auto).unwrap_err().explained(),
+            resolve(small, MemorySetting::Auto).unwrap_err().explained(),
             "the machine has 511 MB of memory, less than the 512 MB that memory=auto requires: use \
              a larger machine, or set memory to 32MiB"
         );
-        assert_eq!(small.resolve(MemorySetting::Bytes(32 * MIB)), Ok(32 * MIB));
-        let error = small.resolve(MemorySetting::Bytes(512 * MIB)).unwrap_err().explained();
+        assert_eq!(resolve(small, MemorySetting::Bytes(32 * MIB)), Ok(32 * MIB));
+        let error = resolve(small, MemorySetting::Bytes(512 * MIB)).unwrap_err().explained();
         assert_eq!(
             error,
             "memory 512MiB exceeds the 457MiB available: ask for less, or set memory \
              to auto"
         );
+    }
+
+    #[test]
+    fn the_memory_of_a_kept_pool_counts_as_available() {
+        let full = machine(32 << 30, 10 << 30);
+        let kept = KeptMemory { used_bytes: 19 << 30, limit_bytes: Some(20 << 30) };
+        let twenty = MemorySetting::Bytes(20 << 30);
+        assert_eq!(full.resolve(twenty, kept), Ok(20 << 30));
+        assert!(resolve(full, twenty).is_err(), "it does not without the pool");
+        let error = full.resolve(MemorySetting::Bytes(30 << 30), kept).unwrap_err();
+        assert_eq!(
+            error,
+            MemoryError::NotAvailable { wanted_bytes: 30 << 30, available_bytes: 29 << 30 }
+        );
+        // The pool is charged to another group than the one that limits this process.
+        let limited = full.limited(8 << 30, 1 << 30);
+        assert!(limited.resolve(MemorySetting::Bytes(9 << 30), kept).is_err());
+    }
+
+    #[test]
+    fn auto_keeps_the_size_of_a_kept_pool_that_leaves_the_system_its_part() {
+        let kept = |mib: u64| KeptMemory { used_bytes: mib * MIB, limit_bytes: Some(mib * MIB) };
+        let auto = |available_bytes, kept| {
+            machine(32 << 30, available_bytes).resolve(MemorySetting::Auto, kept)
+        };
+        for available_bytes in [1 << 30, 8 << 30, 28 << 30] {
+            assert_eq!(auto(available_bytes, kept(2048)), Ok(2 << 30), "{available_bytes}");
+        }
+        // Other programs have taken the memory, beside which the pool is too large.
+        let in_use = KeptMemory { used_bytes: 100 * MIB, ..kept(4096) };
+        assert_eq!(auto(2 << 30, in_use), machine(32 << 30, (2 << 30) + 100 * MIB).auto_bytes());
+        let unknown = KeptMemory { limit_bytes: None, ..kept(2048) };
+        assert_eq!(auto(14 << 30, unknown), Ok(2 << 30), "an eighth");
     }
 
     #[test]

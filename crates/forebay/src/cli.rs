@@ -8,6 +8,7 @@ use crate::user::is_root;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use forebay_config::{Settings, Source, VolumeSpec, default_state};
 use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A block cache between clients and disks.
@@ -117,6 +118,33 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     settings: ProgramOptions,
+}
+
+/// The options of `forebay serve` that override a safety check for one start.
+const OVERRIDES: [&str; 3] =
+    ["--accept-changed-disk", "--accept-lost-vault", "--accept-lost-journal"];
+
+/// Removes the options that override a safety check, with their values, from the arguments of
+/// `forebay serve`.
+pub(crate) fn without_overrides(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut left = Vec::new();
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let text = argument.as_encoded_bytes();
+        if text == b"--" {
+            // Disks follow, whatever their names.
+            left.push(argument);
+            left.extend(arguments);
+            break;
+        }
+        let rest = OVERRIDES.iter().find_map(|option| text.strip_prefix(option.as_bytes()));
+        match rest {
+            Some([]) => drop(arguments.next()),
+            Some([b'=', ..]) => {}
+            _ => left.push(argument),
+        }
+    }
+    left
 }
 
 impl ServeArguments {
@@ -292,6 +320,23 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_without_overrides_are_those_of_the_next_start() {
+        let kept = ["forebay", "serve", "/dev/sdb", "--log", "info", "--workers=2"];
+        let mut arguments: Vec<OsString> = kept[..3].iter().map(OsString::from).collect();
+        for option in OVERRIDES {
+            let twice = [OsString::from(option), "a".into(), format!("{option}=b").into()];
+            arguments.extend(twice);
+        }
+        arguments.extend(kept[3..].iter().map(OsString::from));
+        let Command::Serve(parsed) = Cli::parse_from(&arguments).command else { panic!() };
+        let accepted = [parsed.accepted_disks, parsed.accepted_vaults, parsed.accepted_journals];
+        assert!(accepted.iter().all(|volumes| *volumes == ["a", "b"]), "{accepted:?}");
+        assert_eq!(without_overrides(arguments), kept);
+        let disks = ["serve", "--", "--accept-lost-vault", "x"].map(OsString::from);
+        assert_eq!(without_overrides(disks.clone()), disks);
     }
 
     #[test]

@@ -78,6 +78,28 @@ fn every_command_in_the_documents_is_understood() {
     assert!(count > 100, "only {count} commands were found");
 }
 
+#[test]
+fn the_unit_in_the_manual_keeps_the_pool_while_starts_fail_or_take_long() {
+    let (_, serve) = documents().into_iter().find(|(page, _)| page.ends_with("serve.md")).unwrap();
+    let blocks = blocks(&serve).unwrap();
+    let unit = blocks.iter().find(|block| block.language == "ini").unwrap();
+    let sections = unit.text.split_once("\n[Service]\n").unwrap();
+    assert!(sections.0.lines().any(|line| line == "StartLimitIntervalSec=0"), "{}", unit.text);
+    for wanted in [
+        "Type=notify",
+        "NotifyAccess=main",
+        "FileDescriptorStoreMax=1",
+        "FileDescriptorStorePreserve=yes",
+        "RuntimeDirectoryPreserve=yes",
+        "TimeoutStartSec=infinity",
+        "TimeoutStopSec=infinity",
+        "Restart=on-failure",
+        &format!("RestartForceExitStatus={}", crate::keeper::UPGRADE_CODE),
+    ] {
+        assert!(sections.1.lines().any(|line| line == wanted), "{wanted}: {}", unit.text);
+    }
+}
+
 /// The values of a setting in the manual's form: "a size, `none`, `auto`".
 fn values_in_manual(values: &str) -> String {
     let is_number = |text: &str| text.parse::<u32>().is_ok();

@@ -149,6 +149,15 @@ impl Reliance {
         Ok(Self::read(&Holder::Vault(vault).path(state_dir), Kind::Vault)?.void)
     }
 
+    /// Returns true if the record says that the volume relies on this holder.
+    ///
+    /// # Errors
+    /// Fails if the record exists but cannot be read.
+    pub(crate) fn includes(state_dir: &Path, holder: Holder, volume: &str) -> io::Result<bool> {
+        let record = Self::read(&holder.path(state_dir), holder.kind())?;
+        Ok(record.relies.iter().any(|name| name == volume))
+    }
+
     /// The name of a journal or vault other than `open` that may hold the volume's newest data. An
     /// unreadable record applies to every volume.
     pub(crate) fn elsewhere(

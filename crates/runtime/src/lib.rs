@@ -30,7 +30,9 @@ pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
 pub use gather::{Calibration, CalibrationFailure, GatherStatus};
-pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
+pub use pool::{
+    PoolError, dirty_bytes_in, inherit, limit_bytes_in, new_file as new_pool_file, used_bytes_in,
+};
 pub use protect::guard::examine_disk;
 pub use protect::journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,

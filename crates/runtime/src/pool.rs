@@ -120,6 +120,21 @@ pub fn dirty_bytes_in(file: BorrowedFd<'_>) -> u64 {
     }
 }
 
+/// The memory that a file occupies, in bytes.
+pub fn used_bytes_in(file: BorrowedFd<'_>) -> u64 {
+    // The unit of `st_blocks` is 512 bytes on every file system.
+    rustix::fs::fstat(file).map_or(0, |found| found.st_blocks as u64 * 512)
+}
+
+/// The memory, in bytes, of the process that created the pool in a file; `None` if there is no
+/// pool, or a closed one, or if that was not recorded.
+pub fn limit_bytes_in(file: BorrowedFd<'_>) -> Option<u64> {
+    match Found::read(file) {
+        Ok(Found::Pool(header)) => (header.limit_bytes > 0).then_some(header.limit_bytes),
+        _ => None,
+    }
+}
+
 fn dirty_lines_in(file: BorrowedFd<'_>, layout: &Layout) -> u64 {
     let mut lines = 0;
     let (mut at, end) = (layout.table_offset(0), layout.table_offset(layout.shards));
@@ -278,6 +293,14 @@ impl Pool {
             is_adopted,
             _file: file,
         }))
+    }
+
+    /// Records the memory of this process, from which the size of a new pool follows. An adopted
+    /// pool has the size that followed from another process's.
+    pub(crate) fn record_limit(&self, bytes: u64) {
+        if !self.is_adopted {
+            self.change_header(|header| header.limit_bytes = bytes);
+        }
     }
 
     /// Whether it holds the lines of a previous process.
@@ -479,6 +502,30 @@ mod tests {
             }
         }
         assert!(tables[1].iter().all(|line| *line == LineMeta::FREE));
+    }
+
+    #[test]
+    fn a_kept_file_has_the_memory_that_it_occupies_and_its_first_process_had() {
+        let file = new_file().unwrap();
+        assert_eq!((used_bytes_in(file.as_fd()), limit_bytes_in(file.as_fd())), (0, None));
+        let open = |bytes| Pool::open(bytes, 1, Some(file.try_clone().unwrap())).unwrap();
+        let first = open(8 << 20);
+        first.record_limit(64 << 20);
+        let empty = used_bytes_in(file.as_fd());
+        assert!(empty < 8 << 20, "{empty}");
+        for slot in 0..512 {
+            // SAFETY: a line of the pool, which only this test accesses.
+            unsafe { first.line(0, slot).write_bytes(1, 4096) };
+        }
+        let used = used_bytes_in(file.as_fd());
+        assert!((empty + (2 << 20)..=10 << 20).contains(&used), "{used}");
+        drop(first);
+        assert_eq!(limit_bytes_in(file.as_fd()), Some(64 << 20));
+        let second = open(8 << 20);
+        second.record_limit(96 << 20);
+        assert_eq!(limit_bytes_in(file.as_fd()), Some(64 << 20), "it is adopted");
+        second.close();
+        assert_eq!(limit_bytes_in(file.as_fd()), None, "a closed pool is not continued");
     }
 
     #[test]

@@ -4,13 +4,15 @@
 //! file, starts the server as a child that inherits the descriptor, forwards signals, and restarts
 //! the server if it dies; the new server adopts the pool unchanged. The keeper does nothing else,
 //! so it has few ways to fail. A socket pair connects the two: the server writes one byte once it
-//! serves clients, and shuts down cleanly when the keeper's end closes.
+//! serves clients, and another one each time that it cannot stop as requested; it shuts down
+//! cleanly when the keeper's end closes.
 
 mod rules;
 pub(crate) mod systemd;
 
 pub(crate) use rules::UPGRADE_CODE;
 
+use crate::cli::without_overrides;
 use crate::report::{sentence, with_remedy};
 use crate::signals::{Signal as Request, Signals};
 use anyhow::{Context, anyhow};
@@ -18,15 +20,16 @@ use forebay_config::KeeperMode;
 use rules::{Action, Exit, Program, RestartPolicy, ServerRun};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
-use std::time::Instant;
-use tokio::io::AsyncReadExt;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -34,9 +37,40 @@ use tokio::signal::unix::{self, SignalKind};
 /// and of the socket, and the path of the program, separated by commas.
 pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// Sent by the server once it accepts clients.
-const SERVING: &[u8] = b"S";
+const SERVING: u8 = b'S';
+/// Sent by the server if it continues after a stop that a signal requested has failed.
+const CONTINUING: u8 = b'C';
+/// How long the keeper waits for signals sent before it asks the operator: they do not answer it.
+const SIGNALS_SETTLE: Duration = Duration::from_millis(10);
 /// The keeper's own executable, even if its file has been replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// The content of [`VARIABLE`].
+#[derive(Debug, PartialEq, Eq)]
+struct Handoff {
+    pool: RawFd,
+    socket: RawFd,
+    successor: Option<PathBuf>,
+}
+
+impl Handoff {
+    fn to_text(&self) -> OsString {
+        let mut text = OsString::from(format!("{},{}", self.pool, self.socket));
+        if let Some(path) = &self.successor {
+            text.push(",");
+            text.push(path);
+        }
+        text
+    }
+
+    fn parse(text: &OsStr) -> Option<Self> {
+        let mut fields = text.as_bytes().splitn(3, |&byte| byte == b',');
+        let mut number = || -> Option<RawFd> { str::from_utf8(fields.next()?).ok()?.parse().ok() };
+        let (pool, socket) = (number()?, number()?);
+        let successor = fields.next().map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        Some(Self { pool, socket, successor })
+    }
+}
 
 /// A server's connection to its keeper or service manager.
 #[derive(Debug, Default)]
@@ -44,6 +78,8 @@ pub(crate) struct Kept {
     /// The pool's memory file; `None` if the pool ends with the process.
     pub pool: Option<OwnedFd>,
     socket: Option<StdStream>,
+    /// The service manager stores the pool.
+    is_stored: bool,
     /// The program that an upgrade starts; `None` without a keeper or descriptor store.
     pub successor: Option<PathBuf>,
 }
@@ -61,21 +97,19 @@ impl Kept {
     /// Fails if [`VARIABLE`] is malformed, if a promised descriptor is not open, or if the pool
     /// cannot be created or stored.
     pub(crate) fn take(mode: KeeperMode) -> anyhow::Result<Self> {
-        if let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) {
-            let mut fields = text.splitn(3, ',');
-            let mut number = || fields.next().and_then(|text| text.parse::<RawFd>().ok());
-            let foreign = || format!("{VARIABLE}='{text}' was not set by a keeper");
+        if let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) {
+            let foreign = || format!("{VARIABLE}='{}' was not set by a keeper", text.display());
             let remedy = "unset the variable";
-            let (Some(pool), Some(socket)) = (number(), number()) else {
+            let Some(Handoff { pool, socket, successor }) = Handoff::parse(&text) else {
                 return Err(with_remedy(anyhow!(foreign()), remedy));
             };
-            let successor = fields.next().map(PathBuf::from);
             let inherit = |number| {
                 let inherited = forebay_runtime::inherit(number).with_context(foreign);
                 inherited.map_err(|error| with_remedy(error, remedy))
             };
             let socket = StdStream::from(inherit(socket)?);
-            return Ok(Self { pool: Some(inherit(pool)?), socket: Some(socket), successor });
+            let (pool, socket) = (Some(inherit(pool)?), Some(socket));
+            return Ok(Self { pool, socket, is_stored: false, successor });
         }
         if mode != KeeperMode::Auto || !systemd::keeps_descriptors() {
             return Ok(Self::default());
@@ -89,16 +123,24 @@ impl Kept {
                 pool
             }
         };
-        Ok(Self { pool: Some(pool), socket: None, successor: std::env::current_exe().ok() })
+        let successor = std::env::current_exe().ok();
+        Ok(Self { pool: Some(pool), socket: None, is_stored: true, successor })
     }
 
     /// Notifies the keeper and the service manager that the server accepts clients.
     pub(crate) fn serving(&mut self) {
         if let Some(socket) = &mut self.socket {
             // If the keeper is gone, `wait_until_gone` detects it.
-            let _ = io::Write::write_all(socket, SERVING);
+            let _ = io::Write::write_all(socket, &[SERVING]);
         }
         systemd::ready();
+    }
+
+    /// Releases the pool after an orderly stop. A keeper process exits by itself.
+    pub(crate) fn release(&self) {
+        if self.is_stored {
+            systemd::remove();
+        }
     }
 
     /// Takes the socket to the keeper, for [`wait_until_gone`].
@@ -121,6 +163,14 @@ pub(crate) async fn wait_until_gone(socket: &mut Option<UnixStream>) {
     *socket = None;
 }
 
+/// Notifies the keeper that the server continues, because a requested stop has failed.
+pub(crate) async fn continuing(socket: &mut Option<UnixStream>) {
+    if let Some(socket) = socket {
+        // If the keeper is gone, `wait_until_gone` detects it.
+        let _ = socket.write_all(&[CONTINUING]).await;
+    }
+}
+
 /// Returns true if this process should become a keeper.
 pub(crate) fn is_wanted(mode: KeeperMode) -> bool {
     let needs_keeper = match mode {
@@ -140,22 +190,45 @@ struct Server {
 }
 
 impl Server {
-    fn start(pool: &OwnedFd, program: &PathBuf, path: &Path) -> anyhow::Result<Self> {
+    fn start(
+        pool: &OwnedFd,
+        program: &PathBuf,
+        path: &Path,
+        arguments: &[OsString],
+    ) -> anyhow::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
-        // The keeper is single-threaded, so no other child can inherit these descriptors.
+        // Nothing below the start of the child may fail: a child without a `Server` would go on
+        // using the pool beside the next one.
+        ours.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(ours)?;
+        // The keeper starts nothing but servers, and only one at a time.
         fcntl_setfd(pool, FdFlags::empty())?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
-        let mut handoff = OsString::from(format!("{},{},", pool.as_raw_fd(), theirs.as_raw_fd()));
-        handoff.push(path);
-        let mut arguments = std::env::args_os();
+        let handoff = Handoff {
+            pool: pool.as_raw_fd(),
+            socket: theirs.as_raw_fd(),
+            successor: Some(path.to_owned()),
+        };
         let mut command = Command::new(program);
-        command.arg0(arguments.next().unwrap_or_else(|| "forebay".into())).args(arguments);
+        command.arg0(std::env::args_os().next().unwrap_or_else(|| "forebay".into()));
+        command.args(arguments);
         // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
-        let child = command.env(VARIABLE, handoff).process_group(0).spawn();
-        fcntl_setfd(pool, FdFlags::CLOEXEC)?;
+        let child = command.env(VARIABLE, handoff.to_text()).process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
-        ours.set_nonblocking(true)?;
-        Ok(Self { child, socket: UnixStream::from_std(ours)?, serving_since: None })
+        Ok(Self { child, socket, serving_since: None })
+    }
+
+    /// Handles what the server has sent. Returns true if it has begun to serve.
+    fn hear(&mut self, bytes: &[u8], is_stop_due: &mut bool) -> bool {
+        let was_serving = self.serving_since.is_some();
+        for byte in bytes {
+            match *byte {
+                SERVING => self.serving_since = Some(Instant::now()),
+                CONTINUING => *is_stop_due = false,
+                _ => {}
+            }
+        }
+        !was_serving && self.serving_since.is_some()
     }
 
     fn forward(&self, signal: Signal) {
@@ -168,18 +241,35 @@ impl Server {
 struct KeeperSignals {
     forwarded: Signals,
     child: unix::Signal,
+    /// A server has to stop: this one, or the next one if this one dies first.
+    is_stop_due: bool,
 }
 
 impl KeeperSignals {
     fn listen() -> io::Result<Self> {
-        Ok(Self { forwarded: Signals::listen()?, child: unix::signal(SignalKind::child())? })
+        let child = unix::signal(SignalKind::child())?;
+        Ok(Self { forwarded: Signals::listen()?, child, is_stop_due: false })
+    }
+
+    /// Waits while no server runs. The next server is stopped if a signal requests that meanwhile;
+    /// a reload requires nothing, because each server reads the configuration.
+    async fn pause(&mut self, delay: Duration) {
+        let end = tokio::time::sleep(delay);
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                biased;
+                signal = self.forwarded.next() => self.is_stop_due |= signal == Request::Stop,
+                () = &mut end => return,
+            }
+        }
     }
 }
 
 /// Holds a pool and restarts the server on it until the server exits in order.
 ///
 /// # Errors
-/// Fails if the server crashes repeatedly or cannot be started.
+/// Fails if the server crashes repeatedly, or cannot be started repeatedly.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     // An upgrade starts the program that is at this path then.
     let path = std::env::current_exe().context("cannot find the path of this program")?;
@@ -191,25 +281,23 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
     let mut signals = KeeperSignals::listen().context("cannot install signal handlers")?;
     let mut policy = RestartPolicy::new();
-    let mut stopping = false;
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     loop {
         let program = match policy.program {
             Program::Own => OWN_PROGRAM.into(),
             Program::AtPath => path.clone(),
         };
-        let run = match Server::start(pool, &program, &path) {
-            Ok(server) => supervise(server, &mut signals, &mut stopping, pool).await?,
-            Err(error) if policy.program == Program::AtPath => {
-                tracing::error!(
-                    program = %program.display(),
-                    error = sentence(&error),
-                    "upgrade failed: the new program cannot be started"
-                );
-                let is_dirty = forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
-                ServerRun { exit: Exit::Code(1), served: None, is_dirty }
+        let run = match Server::start(pool, &program, &path, &arguments) {
+            Ok(server) => supervise(server, &mut signals, pool).await,
+            Err(error) => {
+                tracing::error!(error = sentence(&error), "cannot start the server");
+                ServerRun { exit: Exit::Unknown, served: None, is_dirty: false }
             }
-            Err(error) => return Err(error),
         };
+        if run.served.is_some() {
+            // The operator accepted the state found at that start, not at the next ones.
+            arguments = without_overrides(arguments);
+        }
         match policy.next_action(run) {
             Action::Exit(code) => return Ok(ExitCode::from(code)),
             Action::Restart(delay) => {
@@ -221,7 +309,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
                     is_rollback,
                     "server exited, restarting on the same pool"
                 );
-                tokio::time::sleep(delay).await;
+                signals.pause(delay).await;
             }
             Action::GiveUp => {
                 wait_for_operator(pool, &mut signals).await?;
@@ -232,37 +320,39 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
 }
 
 /// Forwards signals to the server until it exits.
-async fn supervise(
-    mut server: Server,
-    signals: &mut KeeperSignals,
-    stopping: &mut bool,
-    pool: &OwnedFd,
-) -> anyhow::Result<ServerRun> {
-    let mut byte = [0; 1];
+async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &OwnedFd) -> ServerRun {
+    let mut bytes = [0; 16];
     let mut is_open = true;
     loop {
-        if let Some(status) = server.child.try_wait()? {
-            // The server may have sent its byte just before it exited.
-            let is_unset = server.serving_since.is_none();
-            if is_unset && server.socket.try_read(&mut byte).is_ok_and(|n| n > 0) {
-                server.serving_since = Some(Instant::now());
-            }
-            let exit = match (status.code(), status.signal()) {
+        let exit = match server.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(match (status.code(), status.signal()) {
                 (Some(code), _) => Exit::Code(code),
                 (None, signal) => Exit::Signal(signal.unwrap_or_default()),
-            };
-            // The policy ignores this after a signal, so the pool need not be scanned.
+            }),
+            // There is no such child: it has exited.
+            Err(error) => {
+                tracing::error!(%error, "cannot get the exit status of the server");
+                Some(Exit::Unknown)
+            }
+        };
+        if let Some(exit) = exit {
+            // The server may have sent something just before it exited.
+            while let Ok(count @ 1..) = server.socket.try_read(&mut bytes) {
+                server.hear(&bytes[..count], &mut signals.is_stop_due);
+            }
+            // The policy needs this for no other exit, so the pool need not be scanned.
             let is_dirty =
                 matches!(exit, Exit::Code(_)) && forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
             let served = server.serving_since.map(|since| since.elapsed());
-            return Ok(ServerRun { exit, served, is_dirty });
+            return ServerRun { exit, served, is_dirty };
         }
         tokio::select! {
             _ = signals.child.recv() => {}
-            read = server.socket.read(&mut byte), if is_open => match read {
-                Ok(1..) => {
-                    server.serving_since = Some(Instant::now());
-                    if *stopping {
+            read = server.socket.read(&mut bytes), if is_open => match read {
+                Ok(count @ 1..) => {
+                    let has_begun = server.hear(&bytes[..count], &mut signals.is_stop_due);
+                    if has_begun && signals.is_stop_due {
                         // The previous server received SIGTERM but crashed before it stopped.
                         server.forward(Signal::TERM);
                     }
@@ -271,7 +361,7 @@ async fn supervise(
             },
             signal = signals.forwarded.next() => match signal {
                 Request::Stop => {
-                    *stopping = true;
+                    signals.is_stop_due = true;
                     server.forward(Signal::TERM);
                 }
                 Request::Reload => server.forward(Signal::HUP),
@@ -288,6 +378,7 @@ async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyho
         let error = anyhow!("the server crashed repeatedly and is not restarted");
         return Err(with_remedy(error, "see its log above"));
     }
+    signals.pause(SIGNALS_SETTLE).await;
     tracing::error!(
         dirty_bytes,
         pid = std::process::id(),
@@ -299,5 +390,27 @@ async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyho
         Request::Stop => {
             anyhow::bail!("stopped by a signal: {dirty_bytes} bytes of dirty data are lost")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_path_that_is_no_text_is_handed_over() {
+        for path in [&b"/opt/forebay"[..], b"/opt/f\xff,1/forebay", b""] {
+            let successor = Some(OsStr::from_bytes(path).into());
+            let handoff = Handoff { pool: 5, socket: 17, successor };
+            assert_eq!(Handoff::parse(&handoff.to_text()), Some(handoff));
+        }
+        assert_eq!(
+            Handoff::parse(OsStr::new("5,17")),
+            Some(Handoff { pool: 5, socket: 17, successor: None })
+        );
+        for foreign in ["", "5", "5,", "five,17", "5,17x,/opt"] {
+            assert_eq!(Handoff::parse(OsStr::new(foreign)), None, "{foreign}");
+        }
+        assert_eq!(Handoff::parse(OsStr::from_bytes(b"5,\xff")), None);
     }
 }

@@ -19,6 +19,8 @@ const DELAY_MAX: Duration = Duration::from_secs(5);
 pub(super) enum Exit {
     Code(i32),
     Signal(i32),
+    /// The server could not be started, or its exit status is lost.
+    Unknown,
 }
 
 /// One run of a server, from start to exit.
@@ -27,7 +29,7 @@ pub(super) struct ServerRun {
     pub exit: Exit,
     /// How long it served clients; `None` if it never did.
     pub served: Option<Duration>,
-    /// Whether the pool holds dirty data. Ignored after [`Exit::Signal`].
+    /// Whether the pool holds dirty data. Ignored unless the server exited with a code.
     pub is_dirty: bool,
 }
 
@@ -89,7 +91,7 @@ impl RestartPolicy {
             Exit::Code(code) if code != PANIC_CODE && !run.is_dirty => {
                 return Action::Exit(u8::try_from(code).unwrap_or(1));
             }
-            Exit::Code(_) | Exit::Signal(_) => {}
+            Exit::Code(_) | Exit::Signal(_) | Exit::Unknown => {}
         }
         let is_early = run.served.is_none_or(|served| served < EARLY);
         self.early_exits = if is_early { self.early_exits + 1 } else { 0 };
@@ -125,6 +127,8 @@ mod tests {
             (Exit::Signal(9), LONG, false, now),
             (Exit::Signal(6), LONG, true, now),
             (Exit::Signal(9), None, false, Action::Restart(DELAY_FIRST)),
+            (Exit::Unknown, None, false, Action::Restart(DELAY_FIRST)),
+            (Exit::Unknown, LONG, false, now),
             (Exit::Signal(9), Some(Duration::from_millis(10)), true, Action::Restart(DELAY_FIRST)),
         ] {
             let mut policy = RestartPolicy::new();
@@ -163,7 +167,7 @@ mod tests {
     fn an_upgrade_that_never_serves_is_rolled_back() {
         let mut policy = RestartPolicy::new();
         let upgrade = run(Exit::Code(i32::from(UPGRADE_CODE)), LONG, true);
-        for failure in [Exit::Code(2), Exit::Code(0), Exit::Signal(4)] {
+        for failure in [Exit::Code(2), Exit::Code(0), Exit::Signal(4), Exit::Unknown] {
             assert_eq!(policy.next_action(upgrade), Action::Restart(Duration::ZERO));
             assert_eq!(policy.program, Program::AtPath);
             assert_eq!(

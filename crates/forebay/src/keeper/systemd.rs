@@ -42,6 +42,14 @@ pub(super) fn store(pool: BorrowedFd<'_>) -> io::Result<()> {
     notify(&format!("FDSTORE=1\nFDNAME={NAME}"), Some(pool))
 }
 
+/// Removes the pool's descriptor from the store. Otherwise, the pool would take its memory while the
+/// service is stopped.
+pub(super) fn remove() {
+    if let Err(error) = notify(&format!("FDSTOREREMOVE=1\nFDNAME={NAME}"), None) {
+        tracing::warn!(%error, "cannot remove the pool from the service manager");
+    }
+}
+
 /// Notifies the service manager, if there is one, that the server accepts clients.
 pub(super) fn ready() {
     if let Err(error) = notify("READY=1", None) {

@@ -48,6 +48,11 @@ pub(super) struct ApplyOverrides {
     /// Write even if part of the data in the journal can no longer be read
     #[arg(long)]
     pub(super) accept_loss: bool,
+
+    /// Write even if no state directory records that the volume relies on it; newer data of the
+    /// disk, if there is any, is then overwritten
+    #[arg(long)]
+    pub(super) accept_older: bool,
 }
 
 /// The outcome of an apply, or of a dry run.
@@ -188,6 +193,7 @@ pub(super) fn check(
         };
         return Err(with_remedy(error, remedy));
     }
+    check_reliance(source, name, &held, overrides)?;
     source.log.check_release()?;
     let written = held.extents.iter().filter(|extent| must_write(source, extent, disk));
     let (mut written_bytes, mut erased_bytes) = (0, 0);
@@ -199,6 +205,27 @@ pub(super) fn check(
     }
     let applied = Applied { written_bytes, erased_bytes, lost_bytes, evidence };
     Ok((held, applied))
+}
+
+/// Refuses data that may be older than the disk. A journal that failed, or a vault without which its
+/// volume was served, looks as before; only the state directory tells.
+fn check_reliance(
+    source: &Source,
+    volume: &str,
+    held: &Held,
+    overrides: ApplyOverrides,
+) -> anyhow::Result<()> {
+    let is_exempt = held.records == 0 || source.is_given_up(volume) || overrides.accept_older;
+    if is_exempt || source.is_relied_on(volume)? {
+        return Ok(());
+    }
+    let here = source.name();
+    let error = anyhow!(
+        "no state directory records that volume '{volume}' relies on {here}: the disk may have \
+         newer data, if {here} failed or the volume was served without it"
+    );
+    let remedy = Remedy::from("name the daemon's state directory with --state");
+    Err(with_remedy(error, remedy.or("use --accept-older to overwrite newer data")))
 }
 
 /// Splits a range into pieces of at most [`PIECE_BYTES`].

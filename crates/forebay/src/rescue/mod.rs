@@ -13,9 +13,7 @@ mod show;
 mod source;
 
 use crate::report;
-use crate::user::is_root;
 use clap::{Args, Subcommand};
-use forebay_config::default_state;
 use source::Source;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,8 +45,8 @@ pub(crate) struct SourceArguments {
     #[arg(long, value_name = "DEVICE")]
     pub(crate) mirror: Option<String>,
 
-    /// State directory of the daemon that used it, which records failures of the journal
-    /// [default: /run/forebay for root, else $XDG_RUNTIME_DIR/forebay]
+    /// State directory of the daemon that used it, which records whether its data is still the
+    /// newest
     #[arg(long, value_name = "DIR", env = "FOREBAY_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
 
@@ -59,12 +57,7 @@ pub(crate) struct SourceArguments {
 
 impl SourceArguments {
     fn open(&self, read_only: bool) -> anyhow::Result<Source> {
-        let state_dir = self.state_dir();
-        Source::open(&self.path, self.mirror.as_deref(), read_only, state_dir.as_deref())
-    }
-
-    fn state_dir(&self) -> Option<PathBuf> {
-        self.state.clone().or_else(|| default_state(is_root()))
+        Source::open(&self.path, self.mirror.as_deref(), read_only, self.state.as_deref())
     }
 }
 

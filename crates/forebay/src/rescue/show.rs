@@ -116,6 +116,15 @@ fn notes(source: &Source) -> String {
         text += "note: this is one of the two devices of a mirrored journal; the state directory \
                  records that it has all data, but the other device was not checked\n";
     }
+    for VolumeEntry { name, number, .. } in source.volumes() {
+        let is_unknown = source.is_relied_on(name).is_ok_and(|relies| !relies);
+        if is_unknown && !source.is_given_up(name) && source.held(*number).records > 0 {
+            text += &format!(
+                "note: no state directory (--state) records that volume '{name}' relies on it, so \
+                 its disk may have newer data\n"
+            );
+        }
+    }
     if let Some(mark) = &source.mark {
         let volumes = match &mark.volumes {
             None => "all volumes".to_owned(),

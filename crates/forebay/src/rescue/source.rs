@@ -34,8 +34,7 @@ pub(super) struct Held {
 }
 
 impl Source {
-    /// Opens and walks a log. Its failure mark and reliance record are read from `state_dir`; if
-    /// they are not there, the log counts as current.
+    /// Opens and walks a log. Its failure mark and reliance record are read from `state_dir`.
     pub(super) fn open(
         name: &str,
         mirror: Option<&str>,
@@ -87,6 +86,15 @@ impl Source {
             LogKind::Vault { .. } => Holder::Vault(superblock.members.own),
             LogKind::Journal => Holder::Journal(superblock.journal),
         }
+    }
+
+    /// Whether the state directory records that the volume relies on this log. If not, it is not
+    /// the directory of the log's daemon, or the disk has had all of the volume's data since; the
+    /// disk may have newer data in both cases.
+    pub(super) fn is_relied_on(&self, volume: &str) -> anyhow::Result<bool> {
+        let Some(state_dir) = &self.state_dir else { return Ok(false) };
+        Reliance::includes(state_dir, self.holder(), volume)
+            .with_context(|| format!("cannot read the reliance record of {}", self.name()))
     }
 
     /// A vault or another journal that may hold newer data of the volume.

@@ -114,7 +114,8 @@ fn rescue(journal: Arc<dyn Backend>, disk: &dyn Backend) -> anyhow::Result<()> {
     let source = Source::walk(journal, None, None)?;
     let volume = source.find(&arguments("a"))?;
     // The journal does not know the identity of this disk.
-    apply(&source, volume, disk, ApplyOverrides { force: true, accept_loss: false }).map(drop)
+    let overrides = ApplyOverrides { force: true, accept_loss: false, accept_older: true };
+    apply(&source, volume, disk, overrides).map(drop)
 }
 
 #[test]
@@ -201,7 +202,8 @@ fn run_all_commands(device: &Arc<MemoryBackend>) {
     }
     for volume in source.volumes() {
         let disk = MemoryBackend::new(DISK_BYTES).unwrap();
-        let _ = apply(&source, volume, &disk, ApplyOverrides { force: true, accept_loss: true });
+        let overrides = ApplyOverrides { force: true, accept_loss: true, accept_older: true };
+        let _ = apply(&source, volume, &disk, overrides);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Checks a configuration without serving it. It locks, writes and changes nothing, so it can run
 //! beside a daemon that uses the same disks.
 
-use super::{memory_bytes, tls};
+use super::{memory_bytes, successor, tls};
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_backend::{FileError, OpenError};
@@ -10,12 +10,13 @@ use std::path::Path;
 
 /// Checks the memory size, the certificates, and that the named disks, journals, vault and socket
 /// directories exist. Does not check that they are free, what they hold, or the UPS settings, so
-/// the daemon may still fail to start.
+/// the daemon may still fail to start. If a server runs this check before an upgrade, its own memory
+/// counts as available.
 ///
 /// # Errors
 /// Returns the first fault found.
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
-    memory_bytes(config.memory)?;
+    memory_bytes(config.memory, successor::memory_of_server())?;
     tls::load(&config.tls)?;
     for volume in &config.volumes {
         let name = &volume.name;

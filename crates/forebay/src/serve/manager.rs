@@ -4,8 +4,9 @@ use super::battery::Batteries;
 use super::claims::Claims;
 use super::journals::Journals;
 use super::power::PowerMonitor;
+use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{listen, report, successor, tls, vault};
+use super::{listen, report, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::{Description, OpenOptions};
@@ -20,7 +21,6 @@ use forebay_runtime::{
 };
 use forebay_types::{DiskGeometry, Size};
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) struct Daemon {
     in_use_wait: Duration,
     stopped: Notify,
     /// The program that an upgrade starts; `None` without a keeper.
-    successor: Option<PathBuf>,
+    successor: Option<Successor>,
     is_upgrade: AtomicBool,
 }
 
@@ -82,8 +82,8 @@ impl Daemon {
     }
 
     /// Sets the program that an upgrade starts.
-    pub(super) fn set_successor(&mut self, program: Option<PathBuf>) {
-        self.successor = program;
+    pub(super) fn set_successor(&mut self, successor: Option<Successor>) {
+        self.successor = successor;
     }
 
     /// Returns true if the daemon has stopped for an upgrade, with its pool intact.
@@ -402,13 +402,13 @@ impl Manager for Daemon {
     }
 
     fn upgrade(&self) -> Result<(), Problem> {
-        let Some(program) = &self.successor else {
+        let Some(successor) = &self.successor else {
             let message = "no keeper holds the pool while the program is replaced";
             let remedy = "stop and start the server, from now on with --keeper auto";
             return Err(Problem::new(ErrorKind::Invalid, message.to_owned(), remedy));
         };
         // Without a claim: the check may take long, and other commands run meanwhile.
-        successor::check(program)?;
+        successor.check()?;
         let _claim = self.claims.everything()?;
         self.runtime.pause().map_err(problem)?;
         self.is_upgrade.store(true, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::report::{sentence_of, with_remedy};
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
 pub(crate) use check::check;
-use forebay_config::{Config, Ecc, IoEngine, MemInfo, MemorySetting, Workers};
+use forebay_config::{Config, Ecc, IoEngine, KeptMemory, MemInfo, MemorySetting, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
@@ -30,10 +30,11 @@ pub(crate) use journals::identity;
 use manager::Daemon;
 pub(crate) use members::Members;
 use presence::PresenceMonitor;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use successor::Successor;
 use tokio::net::UnixStream;
 
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
@@ -45,8 +46,9 @@ const IN_USE_WAIT: Duration = Duration::from_secs(5);
 /// process has exited. On a loaded machine this takes long.
 const KILLED_WAIT: Duration = Duration::from_secs(60);
 
-/// Safety checks that the operator overrides, by volume name. They are options of the command line,
-/// so restarts by a keeper and upgrades apply them again.
+/// Safety checks that the operator overrides, by volume name. They are options of the command line.
+/// A keeper passes them on until a server has served with them; systemd does so until the unit is
+/// changed.
 #[derive(Debug, Default)]
 pub(crate) struct ServeOverrides {
     /// Volumes to serve even if their disks do not match their fingerprints.
@@ -72,8 +74,11 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let signals = Signals::listen().context("cannot install signal handlers")?;
     let control = Server::bind(&state)?;
     let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
-    let mut daemon = start(config, kept.pool.take(), overrides, in_use_wait)?;
-    daemon.set_successor(kept.successor.take());
+    let pool = kept.pool.take();
+    let successor = Successor::new(kept.successor.take(), pool.as_ref())
+        .context("cannot duplicate the descriptor of the pool")?;
+    let mut daemon = start(config, pool, overrides, in_use_wait)?;
+    daemon.set_successor(successor);
     let daemon = Arc::new(daemon);
     kept.serving();
     let keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
@@ -113,6 +118,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         tracing::info!("exiting for an upgrade, the keeper holds the pool");
         return Ok(ExitCode::from(keeper::UPGRADE_CODE));
     }
+    kept.release();
     tracing::info!("shutdown complete, all dirty data flushed");
     Ok(ExitCode::SUCCESS)
 }
@@ -135,13 +141,22 @@ fn report_descriptors() {
 }
 
 /// Resolves the memory setting on this machine.
-fn memory_bytes(setting: MemorySetting) -> anyhow::Result<u64> {
+fn memory_bytes(setting: MemorySetting, kept: KeptMemory) -> anyhow::Result<u64> {
     let machine = MemInfo::read().map_err(|error| {
         let error =
             anyhow::Error::new(error).context("cannot read the size of the machine's memory");
         with_remedy(error, Action::set("memory", "SIZE"))
     })?;
-    Ok(machine.resolve(setting)?)
+    Ok(machine.resolve(setting, kept)?)
+}
+
+/// The memory of the pool in a file that a keeper holds.
+fn kept_memory(pool: &OwnedFd) -> KeptMemory {
+    let pool = pool.as_fd();
+    KeptMemory {
+        used_bytes: forebay_runtime::used_bytes_in(pool),
+        limit_bytes: forebay_runtime::limit_bytes_in(pool),
+    }
 }
 
 /// Starts the runtime, adds the volumes, and listens for clients. Waits up to `in_use_wait` for
@@ -155,7 +170,8 @@ fn start(
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
-    let memory_bytes = memory_bytes(config.memory)?;
+    let kept = pool.as_ref().map(kept_memory).unwrap_or_default();
+    let memory_bytes = memory_bytes(config.memory, kept)?;
     let tls = tls::load(&config.tls)?;
     let settings = RuntimeConfig {
         memory_bytes,
@@ -235,6 +251,7 @@ async fn wait_for_stop(
                     Ok(()) => return Ok(()),
                     // Exiting now would lose the data that the disk refuses.
                     Err(problem) => {
+                        keeper::continuing(&mut keeper_socket).await;
                         tracing::error!(
                             error = sentence_of(&problem),
                             "shutdown failed, continuing to serve"

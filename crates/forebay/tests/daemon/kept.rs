@@ -5,16 +5,23 @@ use crate::common::client::{Client, PATIENCE, config};
 use crate::common::random::Random;
 use crate::common::wait_until;
 use crate::crash::{LINES, Line, SIZE_BYTES, check, content, write_until};
-use crate::process::{Daemon, MIB, UNPROTECTED, make_file, run_forebay, status};
+use crate::process::{Daemon, MIB, UNPROTECTED, make_file, output_of, run_forebay, status};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn disk(directory: &Path) -> PathBuf {
     let path = directory.join("disk.img");
     make_file(&path, SIZE_BYTES);
     path
+}
+
+fn write_script(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Connects to the next server. Retries, as the previous one may still be exiting.
@@ -131,9 +138,7 @@ fn an_upgrade_under_load_loses_no_write_and_a_failing_program_is_rolled_back() {
         let staged = directory.path().join("staged");
         if round % 2 == 1 {
             let script = "#!/bin/sh\ncase \"$*\" in *--version*|*--check*) exit 0;; esac\nexit 3\n";
-            std::fs::write(&staged, script).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(&staged, mode).unwrap();
+            write_script(&staged, script);
         } else {
             std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &staged).unwrap();
         }
@@ -202,6 +207,37 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
 }
 
 #[test]
+fn the_check_before_an_upgrade_counts_the_memory_of_the_running_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let total = forebay_config::MemInfo::read().unwrap().total_bytes;
+    let check = |of_server: u64| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(["serve", "--check", "--memory", &total.to_string()]).arg(&path);
+        output_of(command.env("FOREBAY_SERVER_MEMORY", of_server.to_string())).status.code()
+    };
+    assert_eq!((check(0), check(total)), (Some(1), Some(0)));
+
+    let program = directory.path().join("forebay");
+    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &program).unwrap();
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept_from(&program, directory.path(), "64MiB", &[volume]);
+    daemon.client("disk").read(0, SIZE_BYTES).unwrap();
+    let (staged, seen) = (directory.path().join("staged"), directory.path().join("seen"));
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *--version*) exit 0;; esac\n\
+         echo \"$FOREBAY_SERVER_MEMORY\" > {}\nexit 3\n",
+        seen.display()
+    );
+    write_script(&staged, &script);
+    std::fs::rename(&staged, &program).unwrap();
+    assert_eq!(run_forebay(directory.path(), &["upgrade"]).0, Some(1));
+    let seen: u64 = std::fs::read_to_string(&seen).unwrap().trim().parse().unwrap();
+    assert!((MIB..256 * MIB).contains(&seen), "{seen}");
+    daemon.stop();
+}
+
+#[test]
 fn a_server_flushes_and_exits_when_its_keeper_dies() {
     let directory = tempfile::tempdir().unwrap();
     let path = disk(directory.path());
@@ -257,6 +293,105 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
     assert!(std::fs::read(at("other.img")).unwrap().iter().all(|&byte| byte == 0));
 }
 
+/// Sets how many descriptors a process may have open. Those that are open stay so.
+fn limit_descriptors(pid: u32, current: u64) {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    // The keeper has the limits of this process.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: Some(current), maximum };
+    prlimit(Pid::from_raw(pid as i32), Resource::Nofile, limit).unwrap();
+}
+
+#[test]
+fn a_keeper_that_cannot_start_the_next_server_keeps_the_pool_and_tries_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
+    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    limit_descriptors(daemon.id(), 3);
+    daemon.kill_server();
+    wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));
+    limit_descriptors(daemon.id(), 1024);
+    assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 1));
+    daemon.stop();
+    assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 1));
+}
+
+#[test]
+fn a_stop_that_a_server_refused_is_not_repeated_to_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = disk(directory.path());
+    let section = format!(
+        "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
+         protection = \"none\"\naccept-loss = true\n",
+        path.display()
+    );
+    std::fs::write(at("forebay.toml"), &section).unwrap();
+    let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
+    daemon.client("disk").write(8192, &content(2, 1)).unwrap();
+    // The next servers do not serve the volume, and refuse the first stop for its dirty lines.
+    std::fs::write(at("forebay.toml"), "").unwrap();
+    let kill_and_wait = || {
+        let before = status(directory.path())["pid"].clone();
+        daemon.kill_server();
+        wait_until("the next server answers", PATIENCE, || {
+            let (code, text) = run_forebay(directory.path(), &["status", "--json"]);
+            let status = serde_json::from_str::<serde_json::Value>(&text);
+            code == Some(0) && status.is_ok_and(|status| status["pid"] != before)
+        });
+    };
+    kill_and_wait();
+    daemon.terminate();
+    wait_until("it continues", PATIENCE, || daemon.log().contains("continuing to serve"));
+    kill_and_wait();
+    let (code, text) = run_forebay(directory.path(), &["stop"]);
+    assert!(code == Some(1) && text.contains("4096 bytes of volume 'disk'"), "{text}");
+    let spec = format!("disk={},{UNPROTECTED}", path.display());
+    assert_eq!(run_forebay(directory.path(), &["volume", "add", &spec]).0, Some(0));
+    daemon.stop();
+    assert_eq!(std::fs::read(&path).unwrap()[8192..12288], content(2, 1));
+}
+
+#[test]
+fn what_the_operator_accepts_for_one_start_does_not_hold_for_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let accept = ["--accept-changed-disk", "disk", "--accept-lost-journal=disk"];
+    let daemon = Daemon::start_kept_given(directory.path(), &[volume], &accept);
+    let options = || {
+        let server = daemon.server().as_raw_nonzero();
+        std::fs::read_to_string(format!("/proc/{server}/cmdline")).unwrap()
+    };
+    assert!(options().contains("--accept-changed-disk"), "{}", options());
+    daemon.kill_server();
+    drop(reconnect(&daemon));
+    assert!(options().contains("--volume") && !options().contains("--accept"), "{}", options());
+    daemon.stop();
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn slow_a_stop_requested_while_no_server_runs_does_not_discard_the_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
+    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    limit_descriptors(daemon.id(), 3);
+    daemon.kill_server();
+    wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));
+    daemon.terminate();
+    wait_until("the keeper gives up", PATIENCE, || daemon.log().contains("SIGTERM to discard"));
+    limit_descriptors(daemon.id(), 1024);
+    daemon.signal(rustix::process::Signal::HUP);
+    // The next server carries the stop out.
+    daemon.wait();
+    assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 1));
+}
+
 #[test]
 fn the_keeper_does_not_restart_a_server_that_cannot_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -303,10 +438,15 @@ impl ServiceManager {
             }
         }
         assert_eq!(&text[..received.bytes], b"FDSTORE=1\nFDNAME=forebay-pool");
-        let mut ready = [0; 64];
-        let len = self.socket.recv(&mut ready).unwrap();
-        assert_eq!(&ready[..len], b"READY=1");
+        assert_eq!(self.receive(), "READY=1");
         stored
+    }
+
+    /// Receives a message without a descriptor.
+    fn receive(&self) -> String {
+        let mut text = [0; 256];
+        let len = self.socket.recv(&mut text).unwrap();
+        String::from_utf8(text[..len].to_vec()).unwrap()
     }
 }
 
@@ -319,9 +459,11 @@ fn acknowledged_writes_survive_in_the_service_managers_descriptor_store() {
     daemon.kill();
     let daemon = manager.start(stored);
     assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 3));
+    assert_eq!(manager.receive(), "READY=1");
     daemon.stop();
     let path = manager.directory.path().join("disk.img");
     assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 3));
+    assert_eq!(manager.receive(), "FDSTOREREMOVE=1\nFDNAME=forebay-pool");
 }
 
 #[test]

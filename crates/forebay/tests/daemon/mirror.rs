@@ -99,7 +99,8 @@ fn a_rescue_from_one_device_of_a_mirror_warns_that_the_other_may_be_newer() {
     let (code, said) = rescue("nowhere", &["verify", &a, "--mirror", &b]);
     assert_eq!(code, Some(0), "{said}");
     assert!(std::fs::read(&a).unwrap() == damaged && std::fs::read(&b).unwrap() == before);
-    let (code, said) = rescue("nowhere", &[&apply[..], &["--mirror", &a]].concat());
+    let (code, said) =
+        rescue("nowhere", &[&apply[..], &["--mirror", &a, "--accept-older"]].concat());
     assert_eq!(code, Some(0), "{said}");
     check(&std::fs::read(&disk).unwrap(), &mut lines);
     // The records are released on both devices.

@@ -109,6 +109,14 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
+    /// Starts a daemon with a keeper and with extra arguments.
+    pub fn start_kept_given(directory: &Path, volumes: &[String], arguments: &[&str]) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, "auto", "64MiB", volumes);
+        command.args(["--keeper", "yes"]).args(arguments);
+        Self::spawn_kept(command, directory)
+    }
+
     /// Starts a daemon with a keeper from the executable at `program`.
     pub fn start_kept_from(
         program: &Path,

@@ -58,13 +58,17 @@ impl Fixture {
     }
 
     fn rescue(&self, arguments: &[&str]) -> Ran {
-        let output = output_of(
-            Command::new(env!("CARGO_BIN_EXE_forebay"))
-                .arg("rescue")
-                .args(arguments)
-                .env("FOREBAY_STATE", self.path("state"))
-                .current_dir(self.directory.path()),
-        );
+        self.rescue_with(Some("state"), arguments)
+    }
+
+    /// Runs `forebay rescue` with this state directory.
+    fn rescue_with(&self, state: Option<&str>, arguments: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.arg("rescue").args(arguments).current_dir(self.directory.path());
+        command
+            .env_remove("FOREBAY_STATE")
+            .envs(state.map(|name| ("FOREBAY_STATE", self.path(name))));
+        let output = output_of(&mut command);
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
@@ -205,6 +209,33 @@ fn apply_needs_an_override_for_a_failed_or_damaged_journal() {
     let verify = fixture.rescue(&["verify", "journal"]);
     assert_eq!(verify.code, Some(2));
     assert!(verify.err.contains("holds no journal"), "{}", verify.err);
+}
+
+#[test]
+fn apply_without_the_record_of_a_reliance_needs_the_operators_word() {
+    let fixture = Fixture::new(&["a"]);
+    let daemon = fixture.serve(&["a"]);
+    let expected = write_and_kill(&fixture, "a", daemon);
+    let before = fixture.disk("a");
+    let to = fixture.path("a").display().to_string();
+    let apply = ["apply", "journal", "--volume", "a", "--to", &to];
+    let cases: [&[&str]; 3] = [&[], &["--force"], &["--dry-run"]];
+    for state in [None, Some("another")] {
+        for more in cases {
+            let ran = fixture.rescue_with(state, &[&apply[..], more].concat());
+            assert_eq!(ran.code, Some(1), "{}", ran.out);
+            for part in ["may have newer data", "--state", "--accept-older"] {
+                assert!(ran.err.contains(part), "{}", ran.err);
+            }
+        }
+        let list = fixture.rescue_with(state, &["list", "journal"]);
+        assert!(list.out.contains("volume 'a'") && list.out.contains("newer data"), "{}", list.out);
+    }
+    assert!(fixture.disk("a") == before, "nothing is written");
+    assert!(!fixture.rescue(&["list", "journal"]).out.contains("newer data"));
+    let ran = fixture.rescue_with(None, &[&apply[..], &["--accept-older"]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(fixture.disk("a") == expected);
 }
 
 #[test]

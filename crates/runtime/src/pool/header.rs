@@ -92,12 +92,14 @@ pub(crate) struct Header {
     /// A clean stop has flushed everything to the disks: the lines are void.
     pub is_closed: bool,
     pub volumes: Vec<PoolVolume>,
+    /// The memory of the process that created the pool, in bytes; 0 if it was not recorded.
+    pub limit_bytes: u64,
 }
 
 impl Header {
     /// The header of an empty pool.
     pub(crate) const fn new(layout: Layout) -> Self {
-        Self { sequence: 0, layout, is_closed: false, volumes: Vec::new() }
+        Self { sequence: 0, layout, is_closed: false, volumes: Vec::new(), limit_bytes: 0 }
     }
 
     /// The copy that it is written to.
@@ -130,6 +132,7 @@ impl Header {
                 body.extend(text.bytes());
             }
         }
+        body.extend(self.limit_bytes.to_le_bytes());
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -181,7 +184,9 @@ impl Header {
                 stripes,
             });
         }
-        Some(Self { sequence, layout, is_closed, volumes })
+        // Earlier programs of this version end the body here.
+        let limit_bytes = body.word().unwrap_or(0);
+        Some(Self { sequence, layout, is_closed, volumes, limit_bytes })
     }
 
     /// The newest intact copy.
@@ -252,7 +257,8 @@ mod tests {
         };
         let layout = Layout { shards: 4, shard_slots: 512 };
         let volumes = (0..volumes).map(volume).collect();
-        Header { sequence, layout, is_closed: sequence % 2 == 1, volumes }
+        let limit_bytes = sequence << 20;
+        Header { sequence, layout, is_closed: sequence % 2 == 1, volumes, limit_bytes }
     }
 
     #[test]
@@ -261,6 +267,18 @@ mod tests {
             let header = header(3, volumes);
             assert_eq!(Header::decode(&header.encode()), Some(header));
         }
+    }
+
+    #[test]
+    fn a_header_without_the_memory_of_its_process_is_read() {
+        let header = header(3, 2);
+        let mut bytes = header.encode();
+        bytes.truncate(bytes.len() - 8);
+        let body = &bytes[PREFIX_BYTES..];
+        let (len, sum) = (body.len() as u32, checksum(body));
+        bytes[12..16].copy_from_slice(&len.to_le_bytes());
+        bytes[16..24].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Header::decode(&bytes), Some(Header { limit_bytes: 0, ..header }));
     }
 
     #[test]
