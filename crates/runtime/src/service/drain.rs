@@ -6,8 +6,8 @@
 //! while waiting.
 //!
 //! Clients cannot delay an operation. They have [`Timeouts::farewell`](crate::Timeouts) to fetch
-//! their last replies; then their sockets are shut down, and sockets that the kernel has not
-//! finished after [`SHUTDOWN`] are closed.
+//! their last replies, from the moment when the disk has completed all I/O; then their sockets are
+//! shut down, and sockets that the kernel has not finished after [`SHUTDOWN`] are closed.
 
 use crate::error::VolumeError;
 use crate::shared::{Shared, Volume};
@@ -201,10 +201,17 @@ pub(crate) fn wait_until_idle(
     let id = volume.map(|volume| volume.id);
     let volumes = volume.map_or_else(|| shared.volumes.all(), |one| vec![Arc::clone(one)]);
     let mut watchdogs: Vec<Watchdog<'_>> = volumes.iter().map(Watchdog::new).collect();
-    let farewell = Instant::now() + shared.timeouts.farewell;
-    while !outstanding(shared, id)?.is_empty() {
+    let mut farewell = Instant::now() + shared.timeouts.farewell;
+    loop {
+        let outstanding = outstanding(shared, id)?;
+        if outstanding.is_empty() {
+            return Ok(());
+        }
         let now = Instant::now();
-        if now > farewell + SHUTDOWN {
+        if outstanding.oldest_io.is_some() {
+            // The disk owes an answer to a client that has had nothing to fetch so far.
+            farewell = now + shared.timeouts.farewell;
+        } else if now > farewell + SHUTDOWN {
             shared.run_on_all(move |tasks| tasks.abandon_clients(id))?;
         } else if now > farewell {
             shared.run_on_all(move |tasks| tasks.drop_clients(id))?;
@@ -212,7 +219,6 @@ pub(crate) fn wait_until_idle(
         watchdogs.iter_mut().try_for_each(|watchdog| watchdog.check(shared))?;
         std::thread::sleep(POLL);
     }
-    Ok(())
 }
 
 /// The connections, requests and I/Os of a volume, or of all, that have not ended.

@@ -20,6 +20,7 @@ on_both_engines! {
     a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost,
     other_volumes_are_administered_while_a_disk_hangs,
     a_server_whose_disk_hangs_does_not_stop,
+    a_stop_does_not_disconnect_a_client_whose_request_waits_for_the_disk,
     more_flushes_than_may_be_in_flight_wait_for_their_turn,
     a_hanging_journal_is_named_in_the_error,
 }
@@ -168,6 +169,27 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     gate.open();
     assert_eq!(server.client("disk").read(0, 4096), Ok(vec![0; 4096]), "new clients are accepted");
     wait_until("the server stops", PATIENCE, || server.runtime.stop(|_| {}).is_ok());
+}
+
+fn a_stop_does_not_disconnect_a_client_whose_request_waits_for_the_disk(engine: Engine) {
+    let farewell = Duration::from_millis(50);
+    let server = server_with(engine, Timeouts { disk: PATIENCE, farewell, ..Timeouts::default() });
+    let (gate, disk) = gated(&server, "disk", Mode::WriteThrough);
+    let mut client = server.client("disk");
+    gate.close(Kinds::ALL);
+    let write = client.send(Command::Write, 0, 0, 4096, &[1; 4096]);
+    assert!(gate.wait_held(1, PATIENCE));
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| server.runtime.stop(|_| {}));
+        wait_until("no client is accepted any more", PATIENCE, || !server.accepts());
+        // Clients are dropped after the farewell, and their sockets closed two seconds later.
+        std::thread::sleep(Duration::from_millis(2_500));
+        gate.open();
+        assert_eq!(client.wait(write).result, Ok(()));
+        drop(client);
+        assert_eq!(stopping.join().unwrap().map_err(|error| error.to_string()), Ok(()));
+    });
+    assert_eq!(read_backend(&*disk, 0, 4096), [1; 4096]);
 }
 
 /// Fails if a flush beyond the limit is answered as if the disk had hung.

@@ -1,16 +1,18 @@
 //! A runtime with a Unix socket in a directory of its own.
 
 use crate::common::GATHERS_ALL;
-use crate::common::client::{Client, PATIENCE};
+use crate::common::client::{Client, PATIENCE, connect};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
 use forebay_runtime::{
     Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeChange, VolumeSettings, VolumeStatus,
 };
 use forebay_types::Mode;
+use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A running server.
@@ -47,8 +49,9 @@ impl Server {
 
     /// A server with timeouts that a slow machine does not reach, which destages only on request.
     pub fn patient(config: RuntimeConfig) -> Self {
-        let [handshake, payload_pause, dirty_age] = [PATIENCE; 3];
-        let timeouts = Timeouts { handshake, payload_pause, dirty_age, ..Timeouts::default() };
+        let [handshake, payload_pause, disk, dirty_age] = [PATIENCE; 4];
+        let timeouts =
+            Timeouts { handshake, payload_pause, disk, dirty_age, ..Timeouts::default() };
         Self::start_over(config, timeouts)
     }
 
@@ -69,6 +72,13 @@ impl Server {
         let listener = UnixListener::bind(socket).unwrap();
         listener.set_nonblocking(true).unwrap();
         self.nbd.listen(Listener::new(listener.into(), false, policy, tls));
+    }
+
+    /// Whether a new connection gets a greeting within a moment.
+    pub fn accepts(&self) -> bool {
+        let mut stream = connect(&self.socket);
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+        matches!(stream.read(&mut [0; 18]), Ok(18))
     }
 
     /// Serves a volume.
