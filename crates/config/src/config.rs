@@ -125,6 +125,14 @@ impl Config {
         self.source.load()
     }
 
+    /// Takes over from a reload what can change at run time. The rest stays as it is in effect, so
+    /// that each reload until the restart reports what needs it.
+    pub fn apply_live(&mut self, new: Self) {
+        self.volumes = new.volumes;
+        self.log = new.log;
+        self.settings.log = new.settings.log;
+    }
+
     /// The path of the control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.state.join(CONTROL_SOCKET)

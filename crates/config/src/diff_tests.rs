@@ -86,22 +86,24 @@ fn a_changed_journal_is_reported_and_refused_for_a_served_volume() {
     assert_eq!(sentences(&old, &new), ["volume 'a' is replaced: its backing is now /b"]);
 }
 
+/// Changes every setting but those of UPSes.
+fn change_settings(settings: &mut Settings) {
+    settings.memory = Some("1GiB".parse().unwrap());
+    settings.nbd = vec!["tcp:x:1".parse().unwrap(), "tcp:x:2".parse().unwrap()];
+    settings.state = Some("/t".into());
+    settings.workers = Some("2".parse().unwrap());
+    settings.io = Some("epoll".parse().unwrap());
+    settings.keeper = Some("no".parse().unwrap());
+    settings.log = Some("warn".parse().unwrap());
+    settings.tls = Some(TlsMode::Forced);
+    settings.tls_cert = Some("c".into());
+    settings.tls_key = Some("k".into());
+    settings.tls_client_ca = Some("a".into());
+}
+
 #[test]
 fn every_other_setting_needs_a_restart() {
-    let old = config(&[], |_| ());
-    let new = config(&[], |settings| {
-        settings.memory = Some("1GiB".parse().unwrap());
-        settings.nbd = vec!["tcp:x:1".parse().unwrap(), "tcp:x:2".parse().unwrap()];
-        settings.state = Some("/t".into());
-        settings.workers = Some("2".parse().unwrap());
-        settings.io = Some("epoll".parse().unwrap());
-        settings.keeper = Some("no".parse().unwrap());
-        settings.log = Some("warn".parse().unwrap());
-        settings.tls = Some(TlsMode::Forced);
-        settings.tls_cert = Some("c".into());
-        settings.tls_key = Some("k".into());
-        settings.tls_client_ca = Some("a".into());
-    });
+    let (old, new) = (config(&[], |_| ()), config(&[], change_settings));
     assert_eq!(
         sentences(&old, &new),
         [
@@ -118,6 +120,19 @@ fn every_other_setting_needs_a_restart() {
             "tls-client-ca stays unset: restart forebay to change it to a",
         ]
     );
+}
+
+#[test]
+fn a_reload_keeps_what_is_in_effect_and_reports_the_rest_again() {
+    let (old, new) = (config(&["a=/a"], |_| ()), config(&["b=/b"], change_settings));
+    let needs_restart = |change: &Change| matches!(change, Change::NeedsRestart { .. });
+    let (waiting, applied): (Vec<_>, Vec<_>) =
+        diff(&old, &new).into_iter().partition(needs_restart);
+    let mut kept = old.clone();
+    kept.apply_live(new.clone());
+    assert_eq!((diff(&old, &kept), diff(&kept, &new)), (applied, waiting));
+    assert_eq!((&kept.nbd, &kept.tls, &kept.state), (&old.nbd, &old.tls, &old.state));
+    assert_eq!((&kept.volumes, kept.log), (&new.volumes, new.log));
 }
 
 #[test]

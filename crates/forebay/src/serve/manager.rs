@@ -196,7 +196,7 @@ impl Daemon {
         {
             tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
         }
-        self.state().config = new;
+        self.state().config.apply_live(new);
     }
 
     fn apply(&self, change: Change) -> Result<(), Problem> {

@@ -25,6 +25,7 @@ mod power_cut;
 mod presence;
 mod process;
 mod relied;
+mod reload;
 mod remedies;
 mod rescue;
 mod stopping;
