@@ -3,6 +3,7 @@
 mod battery;
 mod check;
 mod claims;
+mod control;
 mod journals;
 mod listen;
 mod manager;
@@ -20,6 +21,7 @@ use crate::report::{sentence_of, with_remedy};
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
 pub(crate) use check::check;
+use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, KeptMemory, MemInfo, MemorySetting, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
@@ -32,7 +34,7 @@ pub(crate) use members::Members;
 use presence::PresenceMonitor;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
 use tokio::net::UnixStream;
@@ -60,7 +62,7 @@ pub(crate) struct ServeOverrides {
 /// Serves the volumes of `config` until a signal or a client stops the daemon.
 ///
 /// # Errors
-/// Fails if the daemon cannot start or the control server fails.
+/// Fails if the daemon cannot start.
 pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
@@ -82,35 +84,15 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let daemon = Arc::new(daemon);
     kept.serving();
     let keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
-    let (shut_down, shutdown) = tokio::sync::watch::channel(false);
-    let manager: Arc<dyn Manager> = Arc::clone(&daemon) as _;
-    let control_servers = Arc::new(Mutex::new(Vec::new()));
-    let (handle, servers) = (tokio.handle().clone(), Arc::clone(&control_servers));
-    let serve_control = move |control: Server| {
-        let mut shutdown = shutdown.clone();
-        let end = async move {
-            let _ = shutdown.wait_for(|is_requested| *is_requested).await;
-        };
-        let server = handle.spawn(control.run(Arc::clone(&manager), end));
-        servers.lock().unwrap_or_else(PoisonError::into_inner).push(server);
-    };
-    serve_control(control);
-    let serve_again: presence::ServeControl = Box::new(move |state| {
-        serve_control(Server::bind(state)?);
-        Ok(())
-    });
-    let presence = PresenceMonitor::start(Arc::clone(&daemon), state, serve_again)
+    let control_servers =
+        Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
+    control_servers.serve(control);
+    let presence = PresenceMonitor::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
     tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket))?;
-    // Fails only if no control server is left to shut down.
-    let _ = shut_down.send(true);
-    // Before the servers are joined, as it may start another one.
+    // Before the control servers end, as it may start another one.
     drop(presence);
-    let servers =
-        std::mem::take(&mut *control_servers.lock().unwrap_or_else(PoisonError::into_inner));
-    for server in servers {
-        tokio.block_on(server)??;
-    }
+    tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.
     tokio.shutdown_background();

@@ -5,6 +5,7 @@
 //! sockets. Without it, the failure of a journal could not be recorded, and no client could
 //! reach the control server.
 
+use super::control::ControlServers;
 use super::manager::Daemon;
 use crate::report::sentence;
 use forebay_control::StateDir;
@@ -15,9 +16,6 @@ use std::time::Duration;
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Serves the control API at the socket of a state directory.
-pub(super) type ServeControl = Box<dyn Fn(&StateDir) -> anyhow::Result<()> + Send>;
 
 /// The thread. Dropping this stops and joins it.
 pub(super) struct PresenceMonitor {
@@ -33,11 +31,11 @@ impl PresenceMonitor {
     pub(super) fn start(
         daemon: Arc<Daemon>,
         state: StateDir,
-        serve_control: ServeControl,
+        control_servers: Arc<ControlServers>,
     ) -> std::io::Result<Self> {
         let (end, ended) = mpsc::channel::<()>();
         let mut monitored =
-            Monitored { daemon, state, serve_control, misses: 0, is_failing: false };
+            Monitored { daemon, state, control_servers, misses: 0, is_failing: false };
         let thread = std::thread::Builder::new().name("presence".into()).spawn(move || {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 monitored.check();
@@ -60,7 +58,7 @@ impl Drop for PresenceMonitor {
 struct Monitored {
     daemon: Arc<Daemon>,
     state: StateDir,
-    serve_control: ServeControl,
+    control_servers: Arc<ControlServers>,
     /// Consecutive checks that did not find the state directory.
     misses: u32,
     /// The state directory cannot be recreated, which has been logged.
@@ -109,7 +107,7 @@ impl Monitored {
     fn recreate(&mut self) -> anyhow::Result<()> {
         self.state = StateDir::take(self.state.path())?;
         self.daemon.runtime().renew_records()?;
-        (self.serve_control)(&self.state)?;
+        self.control_servers.serve_again(&self.state)?;
         self.daemon.listen_again()
     }
 }
