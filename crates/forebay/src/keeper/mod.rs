@@ -127,15 +127,6 @@ impl Kept {
         Ok(Self { pool: Some(pool), socket: None, is_stored: true, successor })
     }
 
-    /// Notifies the keeper and the service manager that the server accepts clients.
-    pub(crate) fn serving(&mut self) {
-        if let Some(socket) = &mut self.socket {
-            // If the keeper is gone, `wait_until_gone` detects it.
-            let _ = io::Write::write_all(socket, &[SERVING]);
-        }
-        systemd::ready();
-    }
-
     /// Releases the pool after an orderly stop. A keeper process exits by itself.
     pub(crate) fn release(&self) {
         if self.is_stored {
@@ -143,7 +134,7 @@ impl Kept {
         }
     }
 
-    /// Takes the socket to the keeper, for [`wait_until_gone`].
+    /// Takes the socket to the keeper, for [`serving`] and [`wait_until_gone`].
     ///
     /// # Errors
     /// Fails if the socket cannot be made non-blocking or registered with tokio.
@@ -152,6 +143,15 @@ impl Kept {
         socket.set_nonblocking(true)?;
         UnixStream::from_std(socket).map(Some)
     }
+}
+
+/// Notifies the keeper and the service manager that the server accepts clients.
+pub(crate) async fn serving(socket: &mut Option<UnixStream>) {
+    if let Some(socket) = socket {
+        // If the keeper is gone, `wait_until_gone` detects it.
+        let _ = socket.write_all(&[SERVING]).await;
+    }
+    systemd::ready();
 }
 
 /// Waits until the keeper closes its end of the socket. Without a keeper, never returns.

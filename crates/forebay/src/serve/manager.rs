@@ -3,10 +3,11 @@
 use super::battery::Batteries;
 use super::claims::Claims;
 use super::journals::Journals;
+use super::listen::{self, Bound};
 use super::power::PowerMonitor;
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{listen, report, tls, vault};
+use super::{report, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::{Description, OpenOptions};
@@ -132,10 +133,14 @@ impl Daemon {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens for clients at an address.
-    pub(super) fn listen(&self, address: &Listen) -> anyhow::Result<()> {
+    /// Binds an address. Its clients wait until [`Self::accept`].
+    pub(super) fn bind(&self, address: &Listen) -> anyhow::Result<Bound> {
         let settings = self.state().config.tls.clone();
-        let bound = listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)?;
+        listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)
+    }
+
+    /// Accepts clients at a bound address.
+    pub(super) fn accept(&self, bound: Bound) {
         self.nbd.listen(bound.listener);
         tracing::info!(address = bound.address, "listening for NBD clients");
         let mut state = self.state();
@@ -147,7 +152,6 @@ impl Daemon {
             state.sockets.retain(|old| old.path() != file.path());
             state.sockets.push(file);
         }
-        Ok(())
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -161,7 +165,7 @@ impl Daemon {
             if let Listen::Unix(path) = &address
                 && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
             {
-                self.listen(&address)?;
+                self.accept(self.bind(&address)?);
             }
         }
         Ok(())

@@ -29,6 +29,7 @@ use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_types::{Action, Size};
 use journals::Journals;
 pub(crate) use journals::identity;
+use listen::Bound;
 use manager::Daemon;
 pub(crate) use members::Members;
 use presence::PresenceMonitor;
@@ -79,16 +80,19 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let pool = kept.pool.take();
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
-    let mut daemon = start(config, pool, overrides, in_use_wait)?;
+    let (mut daemon, bound) = start(config, pool, overrides, in_use_wait)?;
     daemon.set_successor(successor);
     let daemon = Arc::new(daemon);
-    kept.serving();
-    let keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
+    let mut keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
     let control_servers =
         Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
-    control_servers.serve(control);
     let presence = PresenceMonitor::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
+    // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
+    // keeps what is not on the disks.
+    bound.into_iter().for_each(|bound| daemon.accept(bound));
+    tokio.block_on(keeper::serving(&mut keeper_socket));
+    control_servers.serve(control);
     tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket))?;
     // Before the control servers end, as it may start another one.
     drop(presence);
@@ -141,14 +145,14 @@ fn kept_memory(pool: &OwnedFd) -> KeptMemory {
     }
 }
 
-/// Starts the runtime, adds the volumes, and listens for clients. Waits up to `in_use_wait` for
-/// each disk and address.
+/// Starts the runtime, adds the volumes, and binds the addresses for clients, of which none is
+/// accepted yet. Waits up to `in_use_wait` for each disk and address.
 fn start(
     config: Config,
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
     in_use_wait: Duration,
-) -> anyhow::Result<Daemon> {
+) -> anyhow::Result<(Daemon, Vec<Bound>)> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
@@ -195,12 +199,11 @@ fn start(
     }
     daemon.report_unserved();
     daemon.monitor_power()?;
-    for address in listeners {
-        daemon.listen(&address)?;
-    }
+    let bound = listeners.iter().map(|address| daemon.bind(address));
+    let bound = bound.collect::<anyhow::Result<Vec<_>>>()?;
     daemon.wait_while_in_use(Duration::ZERO);
     report_descriptors();
-    Ok(daemon)
+    Ok((daemon, bound))
 }
 
 /// Handles signals until one, or a client of the control server, has stopped the daemon.
