@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -93,7 +94,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     bound.into_iter().for_each(|bound| daemon.accept(bound));
     tokio.block_on(keeper::serving(&mut keeper_socket));
     control_servers.serve(control);
-    tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket))?;
+    tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket));
     // Before the control servers end, as it may start another one.
     drop(presence);
     tokio.block_on(control_servers.end());
@@ -206,44 +207,64 @@ fn start(
     Ok((daemon, bound))
 }
 
-/// Handles signals until one, or a client of the control server, has stopped the daemon.
+/// Handles signals until one, or a client of the control server, has stopped the daemon. No error
+/// or panic ends this earlier: without a stop, the process must not exit.
 async fn wait_for_stop(
     daemon: &Arc<Daemon>,
     mut signals: Signals,
     mut keeper_socket: Option<UnixStream>,
-) -> anyhow::Result<()> {
+) {
+    // A stop does not wait for it: it may flush a volume for hours, or open a disk that hangs.
+    let mut reload = JoinSet::new();
+    let mut is_reload_due = false;
     loop {
+        if is_reload_due && reload.is_empty() {
+            is_reload_due = false;
+            let daemon = Arc::clone(daemon);
+            reload.spawn_blocking(move || daemon.reload());
+        }
         let signal = tokio::select! {
+            biased;
+            () = daemon.stopped() => return,
             signal = signals.next() => signal,
             () = keeper::wait_until_gone(&mut keeper_socket) => {
                 tracing::error!("keeper exited, stopping: the pool would not outlive this process");
                 Signal::Stop
             }
-            () = daemon.stopped() => return Ok(()),
-        };
-        let daemon = Arc::clone(daemon);
-        match signal {
-            Signal::Reload => tokio::task::spawn_blocking(move || daemon.reload()).await?,
-            Signal::Stop => {
-                tracing::info!("flushing dirty data before shutdown");
-                let stopping = tokio::task::spawn_blocking(move || {
-                    daemon.stop(&|progress| {
-                        let left = Size(progress.dirty_bytes_left);
-                        tracing::info!(%left, "flushing dirty data");
-                    })
-                });
-                match stopping.await? {
-                    Ok(()) => return Ok(()),
-                    // Exiting now would lose the data that the disk refuses.
-                    Err(problem) => {
-                        keeper::continuing(&mut keeper_socket).await;
-                        tracing::error!(
-                            error = sentence_of(&problem),
-                            "shutdown failed, continuing to serve"
-                        );
-                    }
+            Some(ended) = reload.join_next() => {
+                if let Err(panic) = ended {
+                    tracing::error!(%panic, "reload failed");
                 }
+                continue;
             }
+        };
+        match signal {
+            Signal::Reload => is_reload_due = true,
+            Signal::Stop => match stop(daemon).await {
+                Ok(()) => return,
+                // Exiting now would lose the data that the disk refuses.
+                Err(error) => {
+                    keeper::continuing(&mut keeper_socket).await;
+                    tracing::error!(error, "shutdown failed, continuing to serve");
+                }
+            },
         }
     }
+}
+
+/// Stops the daemon.
+///
+/// # Errors
+/// The daemon continues to serve after an error, which may be a panic.
+async fn stop(daemon: &Arc<Daemon>) -> Result<(), String> {
+    tracing::info!("flushing dirty data before shutdown");
+    let stopping = Arc::clone(daemon);
+    let stopped = tokio::task::spawn_blocking(move || {
+        stopping.stop(&|progress| {
+            let left = Size(progress.dirty_bytes_left);
+            tracing::info!(%left, "flushing dirty data");
+        })
+    });
+    let stopped = stopped.await.map_err(|panic| panic.to_string())?;
+    stopped.map_err(|problem| sentence_of(&problem))
 }

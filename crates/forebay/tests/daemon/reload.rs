@@ -2,8 +2,39 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::process::Daemon;
+use crate::process::{Daemon, MIB, make_file};
 use rustix::process::Signal;
+use std::path::Path;
+
+/// A volume in a configuration file.
+fn volume(name: &str, backing: &str) -> String {
+    format!(
+        "[[volume]]\nname = '{name}'\nbacking = '{backing}'\nmode = 'write-back'\n\
+         protection = 'none'\naccept-loss = true\n"
+    )
+}
+
+/// Writes the configuration file.
+fn configure(directory: &Path, volumes: &[String]) {
+    std::fs::write(directory.join("forebay.toml"), volumes.concat()).unwrap();
+}
+
+/// Creates a disk, and returns its path.
+fn disk(directory: &Path, name: &str) -> String {
+    make_file(directory.join(name), MIB);
+    directory.join(name).display().to_string()
+}
+
+/// Starts a daemon with the configuration file.
+fn start(directory: &Path) -> Daemon {
+    let file = directory.join("forebay.toml").display().to_string();
+    Daemon::start_with(directory, "epoll", "64MiB", &[], &["--config", &file])
+}
+
+/// Waits until the log contains a text this many times.
+fn wait_for_log(daemon: &Daemon, text: &str, times: usize) {
+    wait_until(text, PATIENCE, || daemon.log().matches(text).count() == times);
+}
 
 #[test]
 fn a_reload_does_not_read_certificates_at_paths_that_wait_for_a_restart() {
@@ -30,4 +61,21 @@ fn a_reload_does_not_read_certificates_at_paths_that_wait_for_a_restart() {
     daemon.stop();
     let log = std::fs::read_to_string(at("log")).unwrap();
     assert!(!log.contains("reload failed"), "{log}");
+}
+
+#[test]
+fn a_stop_begins_while_a_reload_waits_for_a_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let hanging = format!("delay(write=forever):{}", disk(there, "disk.img"));
+    configure(there, &[volume("disk", &hanging)]);
+    let daemon = start(there);
+    daemon.client("disk").write(0, &[7; 4096]).unwrap();
+    configure(there, &[]);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, "volume 'disk' is removed", 1);
+    daemon.terminate();
+    wait_for_log(&daemon, "flushing dirty data before shutdown", 1);
+    let log = daemon.log();
+    assert!(!log.contains("configuration change failed"), "the reload has ended: {log}");
 }
