@@ -391,8 +391,10 @@ impl Manager for Daemon {
     }
 
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        let _claim = self.claims.everything()?;
+        let claim = self.claims.everything()?;
         self.runtime.stop(reporter(progress)).map_err(problem)?;
+        // A change that has been waiting for a disk must not use a closed journal.
+        claim.keep();
         if let Some(power) = self.power.get() {
             power.stop();
         }
@@ -413,8 +415,10 @@ impl Manager for Daemon {
         };
         // Without a claim: the check may take long, and other commands run meanwhile.
         successor.check()?;
-        let _claim = self.claims.everything()?;
+        let claim = self.claims.everything()?;
         self.runtime.pause().map_err(problem)?;
+        // From here on the next process uses pool and journals.
+        claim.keep();
         self.is_upgrade.store(true, Ordering::Relaxed);
         self.stopped.notify_one();
         Ok(())
