@@ -176,9 +176,9 @@ impl Daemon {
         self.stopped.notified().await;
     }
 
-    /// Reads the configuration again and applies the changes. A change that fails is logged, and
-    /// the next reload does not repeat it. Its volume stays as it was, unless the old volume of a
-    /// replacement is already removed.
+    /// Reads the configuration again and applies the changes. A change that fails is logged, its
+    /// volume stays as it is, and the next reload repeats it. A replacement that removed its volume
+    /// leaves an addition to repeat.
     pub(super) fn reload(&self) {
         let old = self.state().config.clone();
         let new = match old.reload() {
@@ -189,10 +189,17 @@ impl Daemon {
                 return;
             }
         };
+        let mut failed: Vec<Change> = Vec::new();
         for change in forebay_config::diff(&old, &new) {
+            let has_failed = |volume| failed.iter().any(|failed| failed.volume() == Some(volume));
+            if change.volume().is_some_and(has_failed) {
+                // The second half of a replacement: the volume is still served as it was.
+                continue;
+            }
             tracing::info!(%change, "applying configuration change");
-            if let Err(problem) = self.apply(change) {
+            if let Err(problem) = self.apply(&change) {
                 tracing::error!(error = sentence_of(&problem), "configuration change failed");
+                failed.push(change);
             }
         }
         if let Some(setup) = &self.tls
@@ -200,21 +207,26 @@ impl Daemon {
         {
             tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
         }
-        self.state().config.apply_live(new);
+        let mut state = self.state();
+        let State { config, volumes, .. } = &mut *state;
+        config.apply_live(new, &failed, |name| volumes.iter().any(|volume| volume.name == name));
     }
 
-    fn apply(&self, change: Change) -> Result<(), Problem> {
+    fn apply(&self, change: &Change) -> Result<(), Problem> {
         let quiet: ProgressFn<'_> = &|_| {};
         match change {
-            Change::VolumeRemoved { name } => self.remove_volume(&name, quiet),
+            Change::VolumeRemoved { name } => self.remove_volume(name, quiet),
             Change::VolumeReplaced { new } => {
-                self.remove_volume(&new.name, quiet)?;
-                self.add_volume(new).map(drop)
+                // A mistyped path must not end the service of the volume.
+                forebay_backend::check(&new.backing).map_err(|error| problem_of(&error))?;
+                self.remove_volume(&new.name, quiet)
             }
-            Change::VolumeChanged { name, change } => self.set_volume(&name, change).map(drop),
-            Change::VolumeAdded { new } => self.add_volume(new).map(drop),
+            Change::VolumeChanged { name, change } => {
+                self.set_volume(name, change.clone()).map(drop)
+            }
+            Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
             Change::Log { new } => {
-                crate::logging::set_level(new);
+                crate::logging::set_level(*new);
                 Ok(())
             }
             Change::NeedsRestart { .. } => Ok(()),

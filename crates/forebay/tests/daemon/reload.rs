@@ -79,3 +79,51 @@ fn a_stop_begins_while_a_reload_waits_for_a_disk() {
     let log = daemon.log();
     assert!(!log.contains("configuration change failed"), "the reload has ended: {log}");
 }
+
+#[test]
+fn two_volumes_exchange_their_disks_in_one_reload() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (one, two) = (disk(there, "one.img"), disk(there, "two.img"));
+    configure(there, &[volume("a", &one), volume("b", &two)]);
+    let daemon = start(there);
+    daemon.client("a").write(0, &[1; 4096]).unwrap();
+    daemon.client("b").write(0, &[2; 4096]).unwrap();
+    configure(there, &[volume("a", &two), volume("b", &one)]);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, "volume added", 4);
+    assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [2; 4096]);
+    assert_eq!(daemon.client("b").read(0, 4096).unwrap(), [1; 4096]);
+    daemon.stop();
+}
+
+#[test]
+fn a_replacement_that_fails_is_repeated_by_the_next_reload() {
+    const FAILED: &str = "configuration change failed";
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (one, two) = (disk(there, "one.img"), disk(there, "two.img"));
+    configure(there, &[volume("a", &one)]);
+    let daemon = start(there);
+    daemon.client("a").write(0, &[1; 4096]).unwrap();
+    configure(there, &[volume("a", &two.replace("two", "tow"))]);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, FAILED, 1);
+    let mut client = daemon.client("a");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "the disk does not exist");
+    drop(client);
+    configure(there, &[volume("a", &two)]);
+    let used = std::fs::File::open(&two).unwrap();
+    used.lock().unwrap();
+    for attempt in 2..4 {
+        daemon.signal(Signal::HUP);
+        wait_for_log(&daemon, FAILED, attempt);
+        let volumes = daemon.status()["volumes"].clone();
+        assert!(volumes.as_array().unwrap().is_empty(), "the disk is in use: {volumes}");
+    }
+    drop(used);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, "volume added", 2);
+    assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [0; 4096]);
+    daemon.stop();
+}
