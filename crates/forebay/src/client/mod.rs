@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
-use forebay_api::{BlockingClient, VolumeStatus};
+use forebay_api::{BlockingClient, Status, VolumeStatus};
 use forebay_config::{CONTROL_SOCKET, VolumeChange, default_state};
 use serde_json::to_string_pretty;
 use std::time::{Duration, Instant};
@@ -104,14 +104,24 @@ pub(crate) fn upgrade(arguments: &StateArguments) -> anyhow::Result<()> {
     let until = Instant::now() + UPGRADE_TIMEOUT;
     while Instant::now() < until {
         match client.status() {
-            Ok(status) if status.pid != before.pid => {
-                return print(&format!("forebay {} has taken over\n", status.version));
-            }
+            Ok(status) if status.pid != before.pid => return report_upgrade(&status),
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
     }
     let error = anyhow!("the old server has handed over its pool, but the new one does not answer");
     Err(with_remedy(error, "see its log"))
+}
+
+/// Reports which program serves after an upgrade.
+fn report_upgrade(status: &Status) -> anyhow::Result<()> {
+    if !status.rolled_back {
+        return print(&format!("forebay {} has taken over\n", status.version));
+    }
+    let error = anyhow!(
+        "the new program exited before it served, and the former forebay {} runs on with its pool",
+        status.version
+    );
+    Err(with_remedy(error, "see its log, and upgrade again when the cause is gone"))
 }
 
 fn list(arguments: &ShowArguments) -> anyhow::Result<()> {

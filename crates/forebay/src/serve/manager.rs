@@ -44,6 +44,8 @@ pub(super) struct Daemon {
     stopped: Notify,
     /// The program that an upgrade starts; `None` without a keeper.
     successor: Option<Successor>,
+    /// The program of an upgrade exited before it served.
+    is_rolled_back: bool,
     is_upgrade: AtomicBool,
 }
 
@@ -78,6 +80,7 @@ impl Daemon {
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
+            is_rolled_back: false,
             is_upgrade: AtomicBool::new(false),
         }
     }
@@ -85,6 +88,11 @@ impl Daemon {
     /// Sets the program that an upgrade starts.
     pub(super) fn set_successor(&mut self, successor: Option<Successor>) {
         self.successor = successor;
+    }
+
+    /// Sets whether the program of an upgrade exited before it served, so that this one runs again.
+    pub(super) const fn set_rolled_back(&mut self, is_rolled_back: bool) {
+        self.is_rolled_back = is_rolled_back;
     }
 
     /// Returns true if the daemon has stopped for an upgrade, with its pool intact.
@@ -279,6 +287,7 @@ impl Manager for Daemon {
         let base = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            rolled_back: self.is_rolled_back,
             listeners: state.addresses.clone(),
             io_engine: self.runtime.engine().to_owned(),
             ..Status::default()

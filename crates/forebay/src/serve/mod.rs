@@ -83,6 +83,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot duplicate the descriptor of the pool")?;
     let (mut daemon, bound) = start(config, pool, overrides, in_use_wait)?;
     daemon.set_successor(successor);
+    daemon.set_rolled_back(kept.is_rollback);
     let daemon = Arc::new(daemon);
     let mut keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
     let control_servers =
