@@ -4,11 +4,11 @@
 //! no harm. If a void dump cannot be erased from the vault, a mark in the state directory voids it,
 //! like the mark of a failed journal.
 
-use super::journals::{identity, is_forgotten_at_boot};
+use super::journals::{check_state_dir, identity};
 use super::power::DumpTarget;
 use super::report::latencies;
 use crate::marks;
-use crate::reliance::Reliances;
+use crate::reliance::{Kind, Reliances};
 use crate::report::with_remedy;
 use anyhow::Context;
 use forebay_api::{
@@ -39,14 +39,9 @@ pub(super) fn open(
     reliances: &Reliances,
     in_use_wait: Duration,
 ) -> anyhow::Result<Arc<Vault>> {
-    if is_forgotten_at_boot(state_dir) {
-        let error = anyhow::anyhow!(
-            "a vault needs a state directory that outlives a reboot, to record which volumes rely \
-             on it, and {} does not",
-            state_dir.display()
-        );
-        return Err(with_remedy(error, Action::set("state", "/var/lib/forebay")));
-    }
+    check_state_dir(state_dir, Kind::Vault).map_err(|message| {
+        with_remedy(anyhow::anyhow!(message), Action::set("state", "/var/lib/forebay"))
+    })?;
     let needed_bytes = vault_bytes_for(runtime.dirty_bytes_max());
     let path = forebay_backend::plain_path(name);
     let relying = reliances.relying_on_vault(name);
