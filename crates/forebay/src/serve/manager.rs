@@ -51,7 +51,7 @@ pub(super) struct Daemon {
 
 struct State {
     config: Config,
-    /// The volumes being served, in the order they were added.
+    /// The volumes of the runtime, in the order they were added.
     volumes: Vec<VolumeSpec>,
     /// The addresses of the listeners.
     addresses: Vec<String>,
@@ -215,9 +215,10 @@ impl Daemon {
         {
             tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
         }
-        let mut state = self.state();
-        let State { config, volumes, .. } = &mut *state;
-        config.apply_live(new, &failed, |name| volumes.iter().any(|volume| volume.name == name));
+        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        self.state().config.apply_live(new, &failed, |name| {
+            volumes.iter().any(|volume| volume.name == name && !volume.half_added)
+        });
     }
 
     fn apply(&self, change: &Change) -> Result<(), Problem> {
@@ -250,7 +251,7 @@ impl Daemon {
         found.ok_or_else(|| Problem::unknown_volume(name))
     }
 
-    /// The volumes that the runtime serves, in the order in which they were added.
+    /// The volumes of the runtime, in the order in which they were added.
     fn volumes(&self, figures: &RuntimeStatus) -> Vec<VolumeStatus> {
         let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
         let state = self.state();
@@ -259,6 +260,16 @@ impl Daemon {
             found.map(|figures| report::volume(spec, figures, power.as_ref(), stripe_bytes_max))
         });
         pairs.collect()
+    }
+
+    /// Lists a volume whose addition failed, if that could not be undone: it has to be removed.
+    fn list_half_added(&self, spec: VolumeSpec) {
+        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        let is_left = volumes.iter().any(|volume| volume.name == spec.name && volume.half_added);
+        let mut state = self.state();
+        if is_left && state.volumes.iter().all(|volume| volume.name != spec.name) {
+            state.volumes.push(spec);
+        }
     }
 
     /// Resolves the geometry of a volume's disk. Logs inconsistencies; the status shows them too.
@@ -349,7 +360,10 @@ impl Manager for Daemon {
             accept_disk: self.journals.accepts_disk_of(&spec.name),
             ..VolumeSettings::new(spec.name.clone(), backend, spec.mode)
         };
-        self.runtime.add_volume(settings).map_err(problem)?;
+        if let Err(error) = self.runtime.add_volume(settings) {
+            self.list_half_added(spec);
+            return Err(problem(error));
+        }
         self.runtime.set_unsafe_supply(&spec.name, spec.unsafe_supply).map_err(problem)?;
         let VolumeSpec { name, backing, mode, .. } = &spec;
         tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
@@ -458,7 +472,9 @@ fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
 /// The API's error for a failed change of a volume.
 pub(super) fn problem(error: VolumeError) -> Problem {
     let kind = match &error {
-        VolumeError::NameInUse(_) | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
+        VolumeError::NameInUse(_)
+        | VolumeError::HalfAdded(_)
+        | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
         VolumeError::Unknown(_) => ErrorKind::UnknownVolume,
         VolumeError::Stopping => ErrorKind::Stopping,
         VolumeError::Leaving(_) | VolumeError::Calibrate(CalibrateError::Busy(_)) => {

@@ -265,7 +265,8 @@ fn a_load_that_a_disk_refuses_is_undone_by_a_removal(engine: Engine) {
     assert!(matches!(error, VolumeError::Dirty { .. }), "{error}");
     // Its data is in the pool, so it stays.
     let again = try_add(&server, "v", Arc::clone(&disk), &vault, false).unwrap_err();
-    assert!(matches!(again, VolumeError::NameInUse(_)), "{again}");
+    assert!(matches!(again, VolumeError::HalfAdded(_)), "{again}");
+    assert!(server.status("v").half_added);
     server.runtime.remove_volume("v", |_| {}).unwrap();
     assert_eq!(vault.status().held.len(), 1, "the dump is gone");
     add(&server, "v", disk, &vault);
