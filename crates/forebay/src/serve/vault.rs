@@ -24,6 +24,7 @@ use forebay_types::{Action, Remedy, Size, VolumeId};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -105,10 +106,13 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
             reserve(&file, found.len())
         }
         Err(_) if can_be_created(path) => {
-            let file = FileOptions::new().write(true).create_new(true).open(path);
+            // It will hold data of the disks, which other users may not read.
+            let file = FileOptions::new().write(true).create_new(true).mode(0o600).open(path);
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
-            let created = reserve(&file, needed_bytes)
-                .and_then(|()| file.sync_all().context("cannot sync the new vault"));
+            let created = reserve(&file, needed_bytes).and_then(|()| {
+                let synced = file.sync_all().and_then(|()| marks::sync_directory(path));
+                synced.context("cannot sync the new vault")
+            });
             if created.is_err() {
                 let _ = std::fs::remove_file(path);
             }
@@ -342,6 +346,15 @@ mod tests {
             crate::report::sentence(&prepare(&directory.path().join("big"), 1 << 60).unwrap_err());
         assert!(error.contains("--vault"), "{error}");
         assert!(!directory.path().join("big").exists(), "nothing is left behind");
+    }
+
+    #[test]
+    fn only_its_owner_may_read_a_new_vault() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vault");
+        prepare(&path, 1 << 20).unwrap();
+        let created = std::fs::metadata(&path).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::mode(&created) & 0o777, 0o600);
     }
 
     #[test]
