@@ -220,8 +220,12 @@ impl Journals {
         }
         if id.is_none() {
             let name = name.to_string();
-            let volumes = self.reliances.relying_on_journal(&name).into_iter();
-            relying.extend(volumes.map(|volume| (name.clone(), volume)));
+            match self.reliances.relying_on_journal(&name) {
+                Ok(volumes) => {
+                    relying.extend(volumes.into_iter().map(|volume| (name.clone(), volume)));
+                }
+                Err(error) => return Err(JournalError::Record { name, error }),
+            }
         }
         let lacking = relying.into_iter().find(|(_, volume)| !runtime.is_in_pool(volume));
         lacking.map_or(Ok(()), |(name, volume)| Err(JournalError::Missing { name, volume }))

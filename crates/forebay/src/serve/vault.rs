@@ -45,7 +45,10 @@ pub(super) fn open(
     })?;
     let needed_bytes = vault_bytes_for(runtime.dirty_bytes_max());
     let path = forebay_backend::plain_path(name);
-    let relying = reliances.relying_on_vault(name);
+    let relying = reliances.relying_on_vault(name).map_err(|error| {
+        let what = format!("cannot read the state directory {}", state_dir.display());
+        with_remedy(anyhow::Error::new(error).context(what), "mend the directory")
+    })?;
     if let Some(volume) = relying.first()
         && path.is_some_and(can_be_created)
     {
@@ -73,7 +76,7 @@ pub(super) fn open(
     let read_mark_of = mark_of.clone();
     let settings = VaultSettings {
         backend,
-        is_void: Box::new(move |id| read_mark_of(id).exists()),
+        is_void: Box::new(move |id| read_mark_of(id).try_exists()),
         on_void: Box::new(move |id, error| marks::put(&mark_of(id), &error.to_string(), &[])),
     };
     let vault = runtime.open_vault(settings)?;
