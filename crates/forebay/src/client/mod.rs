@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
-use forebay_api::{BlockingClient, Status, VolumeStatus};
+use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
 use forebay_config::{CONTROL_SOCKET, VolumeChange, default_state};
 use serde_json::to_string_pretty;
 use std::time::{Duration, Instant};
@@ -80,7 +80,23 @@ pub(crate) fn drill(arguments: &ShowArguments) -> anyhow::Result<()> {
     } else {
         print(&table::drill(&report))?;
     }
-    if report.saved_in_time { Ok(()) } else { Err(anyhow!("{}", report.verdict)) }
+    if report.saved_in_time {
+        return Ok(());
+    }
+    Err(with_remedy(anyhow!("{}", report.verdict), remedy_of_drill(&report)))
+}
+
+/// What to do after a drill that did not save everything in time.
+fn remedy_of_drill(report: &DrillReport) -> &'static str {
+    if !report.verified {
+        "see the server's log for the vault"
+    } else if !report.unflushed.is_empty() {
+        "see the kernel's log for these disks"
+    } else if report.battery_seconds.is_none() {
+        "see `forebay status` for the UPS"
+    } else {
+        "replace the battery, name a faster vault, or start the server with less --memory"
+    }
 }
 
 /// `forebay stop`.

@@ -8,7 +8,7 @@
 //! the UPSes that power may be cut.
 
 use super::battery::Batteries;
-use crate::report::{sentence, with_remedy};
+use crate::report::{misconfigured, sentence};
 use anyhow::{Context, anyhow};
 use forebay_api::{PowerStatus, SupplyStatus};
 use forebay_config::{Ups, UpsSettings, UpsSource};
@@ -164,13 +164,13 @@ impl Plan {
             let Some(ups) = settings.upses.iter().find(|ups| ups.name == *name) else {
                 let error = anyhow!("--ups-needed names '{name}', which is not a configured UPS");
                 let remedy = Remedy::from(Action::set("ups", format!("{name}@HOST")));
-                return Err(with_remedy(error, remedy.or("remove it from the expression")));
+                return Err(misconfigured(error, remedy.or("remove it from the expression")));
             };
             upses.push((ups.clone(), poller(ups, settings)?));
         }
         if let Some(idle) = settings.upses.iter().find(|ups| !named.contains(&ups.name)) {
             let error = anyhow!("--ups-needed does not name the UPS '{}'", idle.name);
-            return Err(with_remedy(error, "add it to the expression, or remove its --ups"));
+            return Err(misconfigured(error, "add it to the expression, or remove its --ups"));
         }
         let rules = Rules {
             charge_off_percent: f64::from(settings.charge_off_percent),

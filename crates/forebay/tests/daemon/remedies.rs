@@ -163,7 +163,7 @@ fn a_check_finds_what_would_prevent_the_start() {
     assert!(!std::path::Path::new(state).exists());
     check(
         directory.path(),
-        1,
+        2,
         &[
             case(check_of(&["--ups", "a", "--ups-needed", "b"]), &["is not a configured UPS"]),
             case(check_of(&["--ups", "a", "--ups-needed", "a and"]), &["--ups-needed: column"]),
