@@ -66,7 +66,10 @@ impl fmt::Display for Change {
             Self::VolumeReplaced { new } => {
                 write!(f, "volume '{}' is replaced: its backing is now {}", new.name, new.backing)
             }
-            Self::VolumeChanged { name, change } if change.has_fixed_settings() => {
+            // The protection may be fixed or not, depending on the old one.
+            Self::VolumeChanged { name, change }
+                if change.has_fixed_settings() || change.protection.is_some() =>
+            {
                 write!(f, "volume '{name}' has other settings: {change}")
             }
             Self::VolumeChanged { name, change } => {

@@ -46,8 +46,23 @@ fn a_setting_left_out_returns_to_its_default() {
     assert_eq!(old.volumes[0].with(change), Ok(new.volumes[0].clone()));
     assert_eq!(
         changes[0].to_string(),
-        "volume 'a' is changed: mode=write-through,protection=unstated,accept-loss=no,description="
+        "volume 'a' has other settings: mode=write-through,protection=unstated,accept-loss=no,\
+         description="
     );
+}
+
+#[test]
+fn a_protection_that_ends_is_not_reported_as_changed() {
+    let with_ups = |volume: &str| {
+        config(&[volume], |settings| {
+            settings.ups = vec!["u@h".parse().unwrap()];
+            settings.vault = Some("/v".into());
+        })
+    };
+    let old = with_ups("a=/a,mode=write-back,protection=ups");
+    let new = with_ups("a=/a,mode=write-back,protection=none,accept-loss=yes");
+    let expected = "volume 'a' has other settings: protection=none,accept-loss=yes";
+    assert_eq!(sentences(&old, &new), [expected]);
 }
 
 #[test]
