@@ -55,6 +55,9 @@ pub struct Status {
     pub version: String,
     /// Its process id.
     pub pid: u32,
+    /// Whether it was started again because the program of an upgrade exited before it served.
+    #[serde(default)]
+    pub rolled_back: bool,
     /// Its uptime.
     pub uptime_seconds: u64,
     /// The I/O engine: `io_uring` or `epoll`.

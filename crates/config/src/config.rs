@@ -1,8 +1,8 @@
 //! The complete configuration: options over file over defaults, checked, and reloaded on demand.
 
 use crate::{
-    ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
-    Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
+    Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting,
+    Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups::check_ups_named,
@@ -126,9 +126,25 @@ impl Config {
     }
 
     /// Takes over from a reload what can change at run time. The rest stays as it is in effect, so
-    /// that each reload until the restart reports what needs it.
-    pub fn apply_live(&mut self, new: Self) {
-        self.volumes = new.volumes;
+    /// that each reload until the restart reports what needs it. Changes of volumes that `failed`
+    /// stay out as well, so that the next reload repeats them.
+    pub fn apply_live(&mut self, new: Self, failed: &[Change], is_served: impl Fn(&str) -> bool) {
+        let mut volumes = new.volumes;
+        for change in failed {
+            let (name, is_served) = match change {
+                Change::VolumeRemoved { name } => (name, is_served(name)),
+                Change::VolumeReplaced { new } => (&new.name, is_served(&new.name)),
+                Change::VolumeChanged { name, .. } if is_served(name) => (name, true),
+                Change::VolumeAdded { new } if !is_served(&new.name) => (&new.name, false),
+                // A command has removed or added the volume, which persists.
+                _ => continue,
+            };
+            volumes.retain(|volume| volume.name != *name);
+            if is_served {
+                volumes.extend(self.volumes.iter().filter(|volume| volume.name == *name).cloned());
+            }
+        }
+        self.volumes = volumes;
         self.log = new.log;
         self.settings.log = new.settings.log;
     }

@@ -12,7 +12,8 @@ pub enum Change {
         /// Its name.
         name: String,
     },
-    /// A volume has another backing: remove the volume, then add the new one.
+    /// A volume has another backing: flush and remove the volume. [`Self::VolumeAdded`] with the
+    /// new one follows once all removals are done, as two volumes may exchange their disks.
     VolumeReplaced {
         /// The new volume.
         new: VolumeSpec,
@@ -47,6 +48,17 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The name of the volume that changes.
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            Self::VolumeRemoved { name } | Self::VolumeChanged { name, .. } => Some(name),
+            Self::VolumeReplaced { new } | Self::VolumeAdded { new } => Some(&new.name),
+            Self::Log { .. } | Self::NeedsRestart { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -54,7 +66,10 @@ impl fmt::Display for Change {
             Self::VolumeReplaced { new } => {
                 write!(f, "volume '{}' is replaced: its backing is now {}", new.name, new.backing)
             }
-            Self::VolumeChanged { name, change } if change.has_fixed_settings() => {
+            // The protection may be fixed or not, depending on the old one.
+            Self::VolumeChanged { name, change }
+                if change.has_fixed_settings() || change.protection.is_some() =>
+            {
                 write!(f, "volume '{name}' has other settings: {change}")
             }
             Self::VolumeChanged { name, change } => {
@@ -74,8 +89,7 @@ impl fmt::Display for Change {
 }
 
 /// The changes from `old` to `new`. Removals come first, so that the disk of a removed volume is
-/// free for another one. A replacement removes and adds in one step, so two volumes cannot exchange
-/// their disks.
+/// free for another one.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let mut changes = volume_changes(&old.volumes, &new.volumes);
     if old.log != new.log {
@@ -107,6 +121,7 @@ fn volume_changes(old: &[VolumeSpec], new: &[VolumeSpec]) -> Vec<Change> {
             Some(before) if before == volume => {}
             Some(before) if before.backing != volume.backing => {
                 changes.push(Change::VolumeReplaced { new: volume.clone() });
+                added.push(Change::VolumeAdded { new: volume.clone() });
             }
             Some(before) => changes.push(Change::VolumeChanged {
                 name: volume.name.clone(),

@@ -32,6 +32,7 @@ fn volumes_are_removed_replaced_and_changed_before_others_are_added() {
             "volume 'c' is changed: mode=bypass,prefetch=no",
             "volume 'b' is replaced: its backing is now /other",
             "volume 'e' is added",
+            "volume 'b' is added",
         ]
     );
 }
@@ -45,8 +46,23 @@ fn a_setting_left_out_returns_to_its_default() {
     assert_eq!(old.volumes[0].with(change), Ok(new.volumes[0].clone()));
     assert_eq!(
         changes[0].to_string(),
-        "volume 'a' is changed: mode=write-through,protection=unstated,accept-loss=no,description="
+        "volume 'a' has other settings: mode=write-through,protection=unstated,accept-loss=no,\
+         description="
     );
+}
+
+#[test]
+fn a_protection_that_ends_is_not_reported_as_changed() {
+    let with_ups = |volume: &str| {
+        config(&[volume], |settings| {
+            settings.ups = vec!["u@h".parse().unwrap()];
+            settings.vault = Some("/v".into());
+        })
+    };
+    let old = with_ups("a=/a,mode=write-back,protection=ups");
+    let new = with_ups("a=/a,mode=write-back,protection=none,accept-loss=yes");
+    let expected = "volume 'a' has other settings: protection=none,accept-loss=yes";
+    assert_eq!(sentences(&old, &new), [expected]);
 }
 
 #[test]
@@ -83,7 +99,50 @@ fn a_changed_journal_is_reported_and_refused_for_a_served_volume() {
         assert_eq!(new.volumes[0].with(change), Ok(new.volumes[0].clone()));
     }
     let (old, new) = (config(&[JOURNALED], |_| ()), config(&["a=/b"], |_| ()));
-    assert_eq!(sentences(&old, &new), ["volume 'a' is replaced: its backing is now /b"]);
+    assert_eq!(
+        sentences(&old, &new),
+        ["volume 'a' is replaced: its backing is now /b", "volume 'a' is added"]
+    );
+}
+
+#[test]
+fn volumes_that_exchange_their_disks_are_removed_before_one_is_added() {
+    let (old, new) = (config(&["a=/a", "b=/b"], |_| ()), config(&["a=/b", "b=/a"], |_| ()));
+    let changes = diff(&old, &new);
+    let kinds = changes.iter().map(|change| match change {
+        Change::VolumeReplaced { new } => format!("-{}", new.name),
+        Change::VolumeAdded { new } => format!("+{}={}", new.name, new.backing),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(kinds.collect::<Vec<_>>(), ["-a", "-b", "+a=/b", "+b=/a"]);
+}
+
+#[test]
+fn a_reload_repeats_the_changes_that_failed_before() {
+    let old = config(&["gone=/1", "moved=/2", "set=/3", "kept=/4"], |_| ());
+    let new = config(&["moved=/5", "set=/3,mode=bypass", "kept=/4", "more=/6"], |_| ());
+    let changes = diff(&old, &new);
+    assert_eq!(changes.len(), 5);
+    let left = |failed: &[Change], served: &[&str]| {
+        let mut kept = old.clone();
+        kept.apply_live(new.clone(), failed, |name| served.contains(&name));
+        diff(&kept, &new)
+    };
+    let of = |name: &str| -> Vec<Change> {
+        changes.iter().filter(|change| change.volume() == Some(name)).cloned().collect()
+    };
+    assert_eq!(left(&[], &[]), []);
+    for (name, served) in [("gone", &["gone"][..]), ("set", &["set"][..]), ("more", &[][..])] {
+        assert_eq!(left(&of(name), served), of(name), "{name}");
+    }
+    // Still served from its old disk, or removed without a successor.
+    let moved = of("moved");
+    assert_eq!(left(&moved[..1], &["moved"]), moved);
+    assert_eq!(left(&moved[1..], &[]), moved[1..]);
+    // A command was faster.
+    for (name, served) in [("gone", &[][..]), ("set", &[][..]), ("more", &["more"][..])] {
+        assert_eq!(left(&of(name), served), [], "{name}");
+    }
 }
 
 /// Changes every setting but those of UPSes.
@@ -129,7 +188,7 @@ fn a_reload_keeps_what_is_in_effect_and_reports_the_rest_again() {
     let (waiting, applied): (Vec<_>, Vec<_>) =
         diff(&old, &new).into_iter().partition(needs_restart);
     let mut kept = old.clone();
-    kept.apply_live(new.clone());
+    kept.apply_live(new.clone(), &[], |_| true);
     assert_eq!((diff(&old, &kept), diff(&kept, &new)), (applied, waiting));
     assert_eq!((&kept.nbd, &kept.tls, &kept.state), (&old.nbd, &old.tls, &old.state));
     assert_eq!((&kept.volumes, kept.log), (&new.volumes, new.log));

@@ -162,6 +162,7 @@ impl Manager for FakeManager {
         Status {
             version: "0.0.1-fake".into(),
             pid: PID,
+            rolled_back: false,
             uptime_seconds: 3725,
             io_engine: "epoll".into(),
             workers: 2,

@@ -49,7 +49,7 @@ pub(crate) enum Command {
         adopts the pool.\nNo data is written to the disks first: dirty data stays in memory, which \
         a keeper holds. Clients have to reconnect. The new program checks the configuration first; \
         if it refuses it, nothing changes. If it ends before it serves, the old program is started \
-        again.")]
+        again, and the exit code is 1.")]
     Upgrade(StateArguments),
     /// Inspect a journal or vault that no forebay uses, and write its data to a disk
     #[command(subcommand)]

@@ -147,11 +147,13 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn sync_directory(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
+/// Makes the creation or removal of a file durable.
+///
+/// # Errors
+/// Fails if its directory cannot be opened or synced.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

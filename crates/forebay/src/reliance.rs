@@ -159,15 +159,22 @@ impl Reliance {
     }
 
     /// The name of a journal or vault other than `open` that may hold the volume's newest data. An
-    /// unreadable record applies to every volume.
+    /// unreadable record or directory applies to every volume.
     pub(crate) fn elsewhere(
         state_dir: &Path,
         kind: Kind,
         volume: &str,
         open: Option<Holder>,
     ) -> Option<String> {
-        let others =
-            Self::all(state_dir, kind).into_iter().filter(|(other, _)| Some(*other) != open);
+        let records = match Self::all(state_dir, kind) {
+            Ok(records) => records,
+            Err(error) => {
+                let path = state_dir.display();
+                tracing::error!(%path, %error, "cannot read the state directory");
+                return Some(format!("unknown (cannot read {path})"));
+            }
+        };
+        let others = records.into_iter().filter(|(other, _)| Some(*other) != open);
         let mut names = others.filter_map(|(holder, record)| match record {
             Ok(record) => {
                 let relies = record.relies.iter().any(|name| name == volume);
@@ -183,14 +190,14 @@ impl Reliance {
     }
 
     /// The volumes that rely on any journal or vault configured under this name.
-    fn relying_on(state_dir: &Path, kind: Kind, name: &str) -> Vec<String> {
-        let records = Self::all(state_dir, kind).into_iter();
+    fn relying_on(state_dir: &Path, kind: Kind, name: &str) -> io::Result<Vec<String>> {
+        let records = Self::all(state_dir, kind)?.into_iter();
         let records = records.filter_map(|(holder, record)| Some((holder, record.ok()?)));
         let named = records.filter(|(_, record)| record.name == name);
         let relying = named.flat_map(|(holder, record)| {
             record.relies.into_iter().filter(move |volume| !is_given_up(state_dir, holder, volume))
         });
-        relying.collect()
+        Ok(relying.collect())
     }
 
     /// Records that a volume relies on this holder.
@@ -214,13 +221,18 @@ impl Reliance {
         })
     }
 
-    fn all(state_dir: &Path, kind: Kind) -> Vec<(Holder, io::Result<Self>)> {
-        let Ok(entries) = std::fs::read_dir(state_dir) else { return Vec::new() };
-        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    /// The records of a state directory; none if it does not exist.
+    fn all(state_dir: &Path, kind: Kind) -> io::Result<Vec<(Holder, io::Result<Self>)>> {
+        let entries = match std::fs::read_dir(state_dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+        let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
         paths.sort();
         let holders = paths.iter().filter_map(|path| Holder::from_path(path));
         let holders = holders.filter(|holder| holder.kind() == kind);
-        holders.map(|holder| (holder, Self::read(&holder.path(state_dir), kind))).collect()
+        Ok(holders.map(|holder| (holder, Self::read(&holder.path(state_dir), kind))).collect())
     }
 
     fn change(state_dir: &Path, holder: Holder, change: impl FnOnce(&mut Self)) -> io::Result<()> {

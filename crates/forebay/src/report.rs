@@ -132,6 +132,7 @@ pub(crate) fn problem_of_kind(kind: ErrorKind, fault: &dyn Fault) -> Problem {
 pub(crate) struct Failure {
     error: anyhow::Error,
     remedy: Remedy,
+    blame: Blame,
 }
 
 impl fmt::Display for Failure {
@@ -150,6 +151,10 @@ impl Fault for Failure {
     fn remedy(&self) -> Remedy {
         self.remedy.clone()
     }
+
+    fn blame(&self) -> Blame {
+        self.blame
+    }
 }
 
 /// Attaches a remedy to an error.
@@ -157,7 +162,12 @@ pub(crate) fn with_remedy(
     error: impl Into<anyhow::Error>,
     remedy: impl Into<Remedy>,
 ) -> anyhow::Error {
-    Failure { error: error.into(), remedy: remedy.into() }.into()
+    Failure { error: error.into(), remedy: remedy.into(), blame: Blame::Environment }.into()
+}
+
+/// An error of the configuration alone, which is the same on every machine.
+pub(crate) fn misconfigured(error: anyhow::Error, remedy: impl Into<Remedy>) -> anyhow::Error {
+    Failure { error, remedy: remedy.into(), blame: Blame::Operator }.into()
 }
 
 /// Returns the error as a fault if it is one.
@@ -195,7 +205,16 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 /// Prints an error and returns its exit code.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     print_error(&sentence(error));
-    if error.downcast_ref::<ConfigError>().is_some() { USAGE.into() } else { ExitCode::FAILURE }
+    if error.chain().any(is_usage) { USAGE.into() } else { ExitCode::FAILURE }
+}
+
+/// Whether an error is one of the command line or the configuration alone.
+fn is_usage(error: &(dyn Error + 'static)) -> bool {
+    error.is::<ConfigError>()
+        || error.is::<AddressError>()
+        || error.is::<ExpressionError>()
+        || error.is::<RulesError>()
+        || error.downcast_ref::<Failure>().is_some_and(|it| it.blame == Blame::Operator)
 }
 
 /// Prints one line on standard error. A failure to print cannot be reported.

@@ -336,6 +336,7 @@ fn a_drill_exits_with_1_if_data_would_have_been_lost() {
         let ran = forebay(&["drill"]);
         assert_eq!(ran.code, Some(1), "{}", ran.err);
         assert!(ran.out.contains("drill of 2026-02-28T13:05:09Z"), "{}", ran.out);
+        assert!(ran.err.contains(": replace the battery"), "{}", ran.err);
     });
     with_daemon(&["broken=/dev/sdb"], |_, forebay| {
         let ran = forebay(&["drill"]);

@@ -34,6 +34,9 @@ pub enum VolumeError {
     /// Another volume has the name.
     #[error("a volume named '{0}' is served already")]
     NameInUse(String),
+    /// An addition of this volume has failed and could not be undone.
+    #[error("an earlier addition of volume '{0}' failed, and could not be undone")]
+    HalfAdded(String),
     /// Another volume has the disk.
     #[error(
         "{backing} is already the backing store of volume '{volume}', and two caches of one disk \
@@ -245,6 +248,7 @@ impl Fault for VolumeError {
     fn remedy(&self) -> Remedy {
         match self {
             Self::NameInUse(_) => Remedy::from("choose another name").or("remove that one"),
+            Self::HalfAdded(_) => "remove it when its disk is well, and add it again".into(),
             Self::BackingInUse { .. } => {
                 Remedy::from("name another disk").or("remove that volume first")
             }

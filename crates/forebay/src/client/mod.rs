@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
-use forebay_api::{BlockingClient, VolumeStatus};
+use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
 use forebay_config::{CONTROL_SOCKET, VolumeChange, default_state};
 use serde_json::to_string_pretty;
 use std::time::{Duration, Instant};
@@ -80,7 +80,23 @@ pub(crate) fn drill(arguments: &ShowArguments) -> anyhow::Result<()> {
     } else {
         print(&table::drill(&report))?;
     }
-    if report.saved_in_time { Ok(()) } else { Err(anyhow!("{}", report.verdict)) }
+    if report.saved_in_time {
+        return Ok(());
+    }
+    Err(with_remedy(anyhow!("{}", report.verdict), remedy_of_drill(&report)))
+}
+
+/// What to do after a drill that did not save everything in time.
+fn remedy_of_drill(report: &DrillReport) -> &'static str {
+    if !report.verified {
+        "see the server's log for the vault"
+    } else if !report.unflushed.is_empty() {
+        "see the kernel's log for these disks"
+    } else if report.battery_seconds.is_none() {
+        "see `forebay status` for the UPS"
+    } else {
+        "replace the battery, name a faster vault, or start the server with less --memory"
+    }
 }
 
 /// `forebay stop`.
@@ -104,14 +120,24 @@ pub(crate) fn upgrade(arguments: &StateArguments) -> anyhow::Result<()> {
     let until = Instant::now() + UPGRADE_TIMEOUT;
     while Instant::now() < until {
         match client.status() {
-            Ok(status) if status.pid != before.pid => {
-                return print(&format!("forebay {} has taken over\n", status.version));
-            }
+            Ok(status) if status.pid != before.pid => return report_upgrade(&status),
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
     }
     let error = anyhow!("the old server has handed over its pool, but the new one does not answer");
     Err(with_remedy(error, "see its log"))
+}
+
+/// Reports which program serves after an upgrade.
+fn report_upgrade(status: &Status) -> anyhow::Result<()> {
+    if !status.rolled_back {
+        return print(&format!("forebay {} has taken over\n", status.version));
+    }
+    let error = anyhow!(
+        "the new program exited before it served, and the former forebay {} runs on with its pool",
+        status.version
+    );
+    Err(with_remedy(error, "see its log, and upgrade again when the cause is gone"))
 }
 
 fn list(arguments: &ShowArguments) -> anyhow::Result<()> {

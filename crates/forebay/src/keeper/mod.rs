@@ -36,6 +36,9 @@ use tokio::signal::unix::{self, SignalKind};
 /// The environment variable that a keeper sets for its server: the descriptor numbers of the pool
 /// and of the socket, and the path of the program, separated by commas.
 pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
+/// The environment variable that a keeper sets for a server that it starts again after the program
+/// of an upgrade exited before it served.
+const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
 /// Sent by the server once it accepts clients.
 const SERVING: u8 = b'S';
 /// Sent by the server if it continues after a stop that a signal requested has failed.
@@ -82,6 +85,8 @@ pub(crate) struct Kept {
     is_stored: bool,
     /// The program that an upgrade starts; `None` without a keeper or descriptor store.
     pub successor: Option<PathBuf>,
+    /// The program of an upgrade exited before it served, and this one runs again.
+    pub is_rollback: bool,
 }
 
 impl Kept {
@@ -109,7 +114,8 @@ impl Kept {
             };
             let socket = StdStream::from(inherit(socket)?);
             let (pool, socket) = (Some(inherit(pool)?), Some(socket));
-            return Ok(Self { pool, socket, is_stored: false, successor });
+            let is_rollback = std::env::var_os(ROLLBACK_VARIABLE).is_some();
+            return Ok(Self { pool, socket, is_stored: false, successor, is_rollback });
         }
         if mode != KeeperMode::Auto || !systemd::keeps_descriptors() {
             return Ok(Self::default());
@@ -124,16 +130,7 @@ impl Kept {
             }
         };
         let successor = std::env::current_exe().ok();
-        Ok(Self { pool: Some(pool), socket: None, is_stored: true, successor })
-    }
-
-    /// Notifies the keeper and the service manager that the server accepts clients.
-    pub(crate) fn serving(&mut self) {
-        if let Some(socket) = &mut self.socket {
-            // If the keeper is gone, `wait_until_gone` detects it.
-            let _ = io::Write::write_all(socket, &[SERVING]);
-        }
-        systemd::ready();
+        Ok(Self { pool: Some(pool), is_stored: true, successor, ..Self::default() })
     }
 
     /// Releases the pool after an orderly stop. A keeper process exits by itself.
@@ -143,7 +140,7 @@ impl Kept {
         }
     }
 
-    /// Takes the socket to the keeper, for [`wait_until_gone`].
+    /// Takes the socket to the keeper, for [`serving`] and [`wait_until_gone`].
     ///
     /// # Errors
     /// Fails if the socket cannot be made non-blocking or registered with tokio.
@@ -152,6 +149,15 @@ impl Kept {
         socket.set_nonblocking(true)?;
         UnixStream::from_std(socket).map(Some)
     }
+}
+
+/// Notifies the keeper and the service manager that the server accepts clients.
+pub(crate) async fn serving(socket: &mut Option<UnixStream>) {
+    if let Some(socket) = socket {
+        // If the keeper is gone, `wait_until_gone` detects it.
+        let _ = socket.write_all(&[SERVING]).await;
+    }
+    systemd::ready();
 }
 
 /// Waits until the keeper closes its end of the socket. Without a keeper, never returns.
@@ -195,6 +201,7 @@ impl Server {
         program: &PathBuf,
         path: &Path,
         arguments: &[OsString],
+        is_rollback: bool,
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         // Nothing below the start of the child may fail: a child without a `Server` would go on
@@ -212,6 +219,10 @@ impl Server {
         let mut command = Command::new(program);
         command.arg0(std::env::args_os().next().unwrap_or_else(|| "forebay".into()));
         command.args(arguments);
+        match is_rollback {
+            true => command.env(ROLLBACK_VARIABLE, "1"),
+            false => command.env_remove(ROLLBACK_VARIABLE),
+        };
         // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
         let child = command.env(VARIABLE, handoff.to_text()).process_group(0).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.display()))?;
@@ -282,12 +293,13 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
     let mut signals = KeeperSignals::listen().context("cannot install signal handlers")?;
     let mut policy = RestartPolicy::new();
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut is_rollback = false;
     loop {
         let program = match policy.program {
             Program::Own => OWN_PROGRAM.into(),
             Program::AtPath => path.clone(),
         };
-        let run = match Server::start(pool, &program, &path, &arguments) {
+        let run = match Server::start(pool, &program, &path, &arguments, is_rollback) {
             Ok(server) => supervise(server, &mut signals, pool).await,
             Err(error) => {
                 tracing::error!(error = sentence(&error), "cannot start the server");
@@ -301,7 +313,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
         match policy.next_action(run) {
             Action::Exit(code) => return Ok(ExitCode::from(code)),
             Action::Restart(delay) => {
-                let is_rollback = program == path && policy.program == Program::Own;
+                is_rollback = program == path && policy.program == Program::Own;
                 tracing::warn!(
                     exit = ?run.exit,
                     served = ?run.served,

@@ -46,17 +46,23 @@ impl Reliances {
 
     /// The volumes that rely on any vault configured under this name and are not given up. While
     /// there are any, a missing vault must not be created under that name.
-    pub(crate) fn relying_on_vault(&self, vault: &str) -> Vec<String> {
-        let mut names = Reliance::relying_on(&self.state_dir, Kind::Vault, vault);
+    ///
+    /// # Errors
+    /// Fails if the state directory cannot be read.
+    pub(crate) fn relying_on_vault(&self, vault: &str) -> io::Result<Vec<String>> {
+        let mut names = Reliance::relying_on(&self.state_dir, Kind::Vault, vault)?;
         names.retain(|name| !self.given_up.vaults.contains(name));
-        names
+        Ok(names)
     }
 
     /// Like [`relying_on_vault`](Self::relying_on_vault), for a journal.
-    pub(crate) fn relying_on_journal(&self, journal: &str) -> Vec<String> {
-        let mut names = Reliance::relying_on(&self.state_dir, Kind::Journal, journal);
+    ///
+    /// # Errors
+    /// Fails if the state directory cannot be read.
+    pub(crate) fn relying_on_journal(&self, journal: &str) -> io::Result<Vec<String>> {
+        let mut names = Reliance::relying_on(&self.state_dir, Kind::Journal, journal)?;
         names.retain(|name| !self.given_up.journals.contains(name));
-        names
+        Ok(names)
     }
 
     /// A journal other than `named` that may hold the volume's newest data, unless given up.
@@ -117,7 +123,7 @@ impl VaultRecord for Reliances {
     }
 
     fn supersede(&self, volume: &str, open: Option<u64>) -> io::Result<()> {
-        let records = Reliance::all(&self.state_dir, Kind::Vault).into_iter();
+        let records = Reliance::all(&self.state_dir, Kind::Vault)?.into_iter();
         let others = records.filter(|(holder, _)| Some(*holder) != open.map(Holder::Vault));
         others.into_iter().try_for_each(|(holder, _)| {
             Reliance::change(&self.state_dir, holder, |record| {
@@ -153,7 +159,7 @@ impl JournalRecord for Reliances {
     /// Writes a failure mark, as if the journal had failed while the volume was served. A later
     /// start that finds the journal then knows that the disk is newer.
     fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()> {
-        for (holder, record) in Reliance::all(&self.state_dir, Kind::Journal) {
+        for (holder, record) in Reliance::all(&self.state_dir, Kind::Journal)? {
             let Holder::Journal(id) = holder else { continue };
             if Some(id) == named || !record?.relies.iter().any(|name| name == volume) {
                 continue;

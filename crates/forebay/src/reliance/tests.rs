@@ -24,7 +24,7 @@ fn reliance_on_a_vault_is_recorded_until_released() {
         assert_eq!(missing("volume", open), None);
     }
     assert_eq!(records.elsewhere("a", None).unwrap().name, "/v");
-    assert_eq!(reliances.relying_on_vault("/v"), ["a", "a volume"]);
+    assert_eq!(reliances.relying_on_vault("/v").unwrap(), ["a", "a volume"]);
     records.release(ONE, "a volume").unwrap();
     assert_eq!(missing("a volume", None), None);
     // Serving "b" without the vault voids the vault's data, until "b" relies on it again.
@@ -79,6 +79,18 @@ fn a_damaged_record_applies_to_every_volume_and_is_never_overwritten() {
 }
 
 #[test]
+fn an_unreadable_state_directory_applies_to_every_volume() {
+    // Not a directory: an error even for root.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let reliances = Reliances::new(file.path(), Some("/v"), GivenUp::default());
+    let (vaults, journals): (&dyn VaultRecord, &dyn JournalRecord) = (&reliances, &reliances);
+    assert!(vaults.elsewhere("a", None).is_some() && journals.elsewhere("a", None).is_some());
+    assert!(vaults.supersede("a", None).is_err() && journals.supersede("a", None).is_err());
+    assert!(reliances.relying_on_vault("/v").is_err());
+    assert!(reliances.relying_on_journal("/j").is_err());
+}
+
+#[test]
 fn reliance_on_a_journal_is_recorded_until_released() {
     let directory = tempfile::tempdir().unwrap();
     let given_up = GivenUp { journals: vec!["b".to_owned()], ..GivenUp::default() };
@@ -95,9 +107,10 @@ fn reliance_on_a_journal_is_recorded_until_released() {
         assert_eq!(missing("b"), Some(("/j and /k".to_owned(), true)));
         assert_eq!(missing("volume"), None);
     }
-    assert_eq!(reliances.relying_on_journal("/j and /k"), ["a", "a volume"]);
-    assert!(reliances.relying_on_journal("/j").is_empty());
-    assert!(reliances.relying_on_vault("/j and /k").is_empty(), "the name is a journal's");
+    assert_eq!(reliances.relying_on_journal("/j and /k").unwrap(), ["a", "a volume"]);
+    assert!(reliances.relying_on_journal("/j").unwrap().is_empty());
+    let of_vault = reliances.relying_on_vault("/j and /k").unwrap();
+    assert!(of_vault.is_empty(), "the name is a journal's");
     // Serving "b" without the journal voids the journal's data of "b" and of no other volume.
     let mark = || marks::read(&marks::path_of(directory.path(), &JOURNAL.to_string())).unwrap();
     records.supersede("b", Some(JOURNAL)).unwrap();
@@ -126,7 +139,7 @@ fn a_failure_mark_overrides_reliance_on_the_journal() {
     marks::put(&mark, "no space", &["a".to_owned()]).unwrap();
     // The mark alone suffices, in case of a crash before the reliance record is updated.
     assert_eq!(records.elsewhere("a", None), None);
-    assert_eq!(reliances.relying_on_journal("/j"), ["b"]);
+    assert_eq!(reliances.relying_on_journal("/j").unwrap(), ["b"]);
     reliances.journal_failed(JOURNAL, &["a".to_owned()]).unwrap();
     std::fs::remove_file(mark).unwrap();
     assert_eq!(records.elsewhere("a", None), None);

@@ -1,23 +1,27 @@
 //! Checks a configuration without serving it. It locks, writes and changes nothing, so it can run
 //! beside a daemon that uses the same disks.
 
-use super::{memory_bytes, successor, tls};
+use super::listen::{self, has_directory};
+use super::{journals, memory_bytes, power, successor, tls};
+use crate::reliance::Kind;
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_backend::{FileError, OpenError};
-use forebay_config::{Config, Listen};
-use std::path::Path;
+use forebay_config::Config;
+use forebay_types::Action;
 
-/// Checks the memory size, the certificates, and that the named disks, journals, vault and socket
-/// directories exist. Does not check that they are free, what they hold, or the UPS settings, so
-/// the daemon may still fail to start. If a server runs this check before an upgrade, its own memory
-/// counts as available.
+/// Checks the memory size, the certificates, the UPS settings, the addresses, whether the state
+/// directory outlives a reboot if it must, and that the named disks, journals, vault and socket
+/// directories exist. Does not check that they are free, or what they hold, so the daemon may still
+/// fail to start. If a server runs this check before an upgrade, its own memory counts as available.
 ///
 /// # Errors
 /// Returns the first fault found.
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     memory_bytes(config.memory, successor::memory_of_server())?;
     tls::load(&config.tls)?;
+    power::check(&config.ups)?;
+    check_state(config)?;
     for volume in &config.volumes {
         let name = &volume.name;
         check_backing(&volume.backing, &format!("volume '{name}'"))?;
@@ -38,24 +42,22 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
             result => result.context("the vault")?,
         }
     }
-    config.nbd.iter().try_for_each(check_listener)
+    config.nbd.iter().try_for_each(|address| listen::check(address, &config.tls))
+}
+
+fn check_state(config: &Config) -> anyhow::Result<()> {
+    let uses = [
+        (Kind::Journal, config.volumes.iter().any(|volume| volume.journal.is_some())),
+        (Kind::Vault, config.vault.is_some()),
+    ];
+    for (kind, _) in uses.into_iter().filter(|(_, is_used)| *is_used) {
+        journals::check_state_dir(&config.state, kind).map_err(|message| {
+            with_remedy(anyhow!(message), Action::set("state", "/var/lib/forebay"))
+        })?;
+    }
+    Ok(())
 }
 
 fn check_backing(backing: &str, what: &str) -> anyhow::Result<()> {
     forebay_backend::check(backing).with_context(|| what.to_owned())
-}
-
-fn check_listener(listen: &Listen) -> anyhow::Result<()> {
-    match listen {
-        Listen::Unix(path) if !has_directory(path) => Err(with_remedy(
-            anyhow!("the directory of the socket {} does not exist", path.display()),
-            "create it, or choose another path",
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn has_directory(path: &Path) -> bool {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).is_dir()
 }

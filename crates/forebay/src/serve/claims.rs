@@ -80,6 +80,13 @@ impl Claims {
     }
 }
 
+impl Claim<'_> {
+    /// Keeps the claim until the process exits.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut state = self.claims.lock();
@@ -110,6 +117,14 @@ mod tests {
         assert_eq!(claims.everything().err().unwrap().kind, ErrorKind::Busy);
         drop(stop);
         drop(claims.volume("a").unwrap());
+    }
+
+    #[test]
+    fn no_change_begins_once_the_daemon_has_stopped() {
+        let claims = Claims::new(Duration::ZERO);
+        claims.everything().unwrap().keep();
+        assert_eq!(claims.volume("a").err().unwrap().kind, ErrorKind::Stopping);
+        assert_eq!(claims.everything().err().unwrap().kind, ErrorKind::Busy);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use super::members::Members;
 use crate::marks::{self, Mark};
-use crate::reliance::Reliances;
+use crate::reliance::{Kind, Reliances};
 use crate::report::problem as problem_of;
 use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, OpenError, OpenOptions};
@@ -155,14 +155,8 @@ impl Journals {
                 "restart the server with this volume in its configuration",
             ));
         };
-        if is_forgotten_at_boot(&self.state_dir) {
-            let message = format!(
-                "a journal needs a state directory that outlives a reboot, to record its failure, \
-                 and {} does not",
-                self.state_dir.display()
-            );
-            return Err(failed(message, "start the server with --state /var/lib/forebay"));
-        }
+        check_state_dir(&self.state_dir, Kind::Journal)
+            .map_err(|message| failed(message, "start the server with --state /var/lib/forebay"))?;
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
         let (backend, mirror) = open_devices(name, &options)
             .map_err(|error| with_volume(problem_of(&error), "its journal: "))?;
@@ -226,8 +220,12 @@ impl Journals {
         }
         if id.is_none() {
             let name = name.to_string();
-            let volumes = self.reliances.relying_on_journal(&name).into_iter();
-            relying.extend(volumes.map(|volume| (name.clone(), volume)));
+            match self.reliances.relying_on_journal(&name) {
+                Ok(volumes) => {
+                    relying.extend(volumes.into_iter().map(|volume| (name.clone(), volume)));
+                }
+                Err(error) => return Err(JournalError::Record { name, error }),
+            }
         }
         let lacking = relying.into_iter().find(|(_, volume)| !runtime.is_in_pool(volume));
         lacking.map_or(Ok(()), |(name, volume)| Err(JournalError::Missing { name, volume }))
@@ -342,9 +340,28 @@ pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
     identity
 }
 
+/// Refuses a state directory that every reboot clears, for a journal or vault.
+///
+/// # Errors
+/// Returns the message, which says what would be lost.
+pub(super) fn check_state_dir(directory: &Path, kind: Kind) -> Result<(), String> {
+    if !is_forgotten_at_boot(directory) {
+        return Ok(());
+    }
+    let record = match kind {
+        Kind::Journal => "its failure",
+        Kind::Vault => "which volumes rely on it",
+    };
+    Err(format!(
+        "a {kind} needs a state directory that outlives a reboot, to record {record}, and {} does \
+         not",
+        directory.display()
+    ))
+}
+
 /// Returns true if the directory is below one of the places that every reboot clears. Another
 /// tmpfs, such as `/tmp` on some systems, is not detected.
-pub(super) fn is_forgotten_at_boot(directory: &Path) -> bool {
+fn is_forgotten_at_boot(directory: &Path) -> bool {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))
 }

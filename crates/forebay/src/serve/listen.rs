@@ -6,7 +6,8 @@ use forebay_config::{Listen, TlsMode, TlsSettings};
 use forebay_control::{SocketError, SocketFile, listen_at};
 use forebay_frontend_nbd::{Listener, Tls, TlsSetup};
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time between two attempts to bind an address that is in use.
@@ -46,21 +47,57 @@ pub(super) fn bind(
         }
         Listen::Tcp { host, port } => {
             let (socket, bound) = bind_tcp(host, *port, wait)?;
-            if !bound.ip().is_loopback() && settings.mode == TlsMode::Off && !settings.off_stated {
-                return Err(with_remedy(
-                    anyhow!(
-                        "{address} can be reached from other machines, and nothing would be \
-                         encrypted"
-                    ),
-                    "add --tls-cert, --tls-key and --tls forced, or --tls off to accept that",
-                ));
-            }
+            check_encryption(address, bound.ip(), settings)?;
             socket.set_nonblocking(true)?;
             let listener = Listener::new(socket.into(), true, policy, tls.cloned());
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
             Ok(Bound { listener, address, file: None })
         }
     }
+}
+
+/// Checks an address without binding it: the directory of a Unix socket, the host name, and whether
+/// other machines could reach it without encryption.
+///
+/// # Errors
+/// As [`bind`].
+pub(super) fn check(address: &Listen, settings: &TlsSettings) -> anyhow::Result<()> {
+    match address {
+        Listen::Unix(path) if !has_directory(path) => Err(with_remedy(
+            anyhow!("the directory of the socket {} does not exist", path.display()),
+            "create it, or choose another path",
+        )),
+        Listen::Unix(_) => Ok(()),
+        Listen::Tcp { host, port } => {
+            let first = resolve(host, *port)?.first().map(SocketAddr::ip);
+            first.map_or(Ok(()), |ip| check_encryption(address, ip, settings))
+        }
+    }
+}
+
+fn check_encryption(address: &Listen, ip: IpAddr, settings: &TlsSettings) -> anyhow::Result<()> {
+    if ip.is_loopback() || settings.mode != TlsMode::Off || settings.off_stated {
+        return Ok(());
+    }
+    Err(with_remedy(
+        anyhow!("{address} can be reached from other machines, and nothing would be encrypted"),
+        "add --tls-cert, --tls-key and --tls forced, or --tls off to accept that",
+    ))
+}
+
+/// Returns true if the directory of a path exists.
+pub(super) fn has_directory(path: &Path) -> bool {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).is_dir()
+}
+
+fn resolve(host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+    let addresses = (host, port).to_socket_addrs().with_context(|| cannot_listen(host, port));
+    Ok(addresses.map_err(|error| with_remedy(error, "check the host name"))?.collect())
+}
+
+fn cannot_listen(host: &str, port: u16) -> String {
+    format!("cannot listen on port {port} of {host}")
 }
 
 /// Repeats `bind` while the address is in use, for up to `wait`.
@@ -80,10 +117,8 @@ fn retry_while_in_use<T, E>(
 }
 
 fn bind_tcp(host: &str, port: u16, wait: Duration) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let what = || format!("cannot listen on port {port} of {host}");
-    let addresses = (host, port).to_socket_addrs().with_context(what);
-    let addresses: Vec<SocketAddr> =
-        addresses.map_err(|error| with_remedy(error, "check the host name"))?.collect();
+    let what = || cannot_listen(host, port);
+    let addresses = resolve(host, port)?;
     let is_in_use = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
     let bound = retry_while_in_use(wait, is_in_use, || TcpListener::bind(addresses.as_slice()));
     let socket = bound.map_err(|error| {

@@ -3,10 +3,11 @@
 use super::battery::Batteries;
 use super::claims::Claims;
 use super::journals::Journals;
+use super::listen::{self, Bound};
 use super::power::PowerMonitor;
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{listen, report, tls, vault};
+use super::{report, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::{Description, OpenOptions};
@@ -43,12 +44,14 @@ pub(super) struct Daemon {
     stopped: Notify,
     /// The program that an upgrade starts; `None` without a keeper.
     successor: Option<Successor>,
+    /// The program of an upgrade exited before it served.
+    is_rolled_back: bool,
     is_upgrade: AtomicBool,
 }
 
 struct State {
     config: Config,
-    /// The volumes being served, in the order they were added.
+    /// The volumes of the runtime, in the order they were added.
     volumes: Vec<VolumeSpec>,
     /// The addresses of the listeners.
     addresses: Vec<String>,
@@ -77,6 +80,7 @@ impl Daemon {
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
+            is_rolled_back: false,
             is_upgrade: AtomicBool::new(false),
         }
     }
@@ -84,6 +88,11 @@ impl Daemon {
     /// Sets the program that an upgrade starts.
     pub(super) fn set_successor(&mut self, successor: Option<Successor>) {
         self.successor = successor;
+    }
+
+    /// Sets whether the program of an upgrade exited before it served, so that this one runs again.
+    pub(super) const fn set_rolled_back(&mut self, is_rolled_back: bool) {
+        self.is_rolled_back = is_rolled_back;
     }
 
     /// Returns true if the daemon has stopped for an upgrade, with its pool intact.
@@ -132,10 +141,14 @@ impl Daemon {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens for clients at an address.
-    pub(super) fn listen(&self, address: &Listen) -> anyhow::Result<()> {
+    /// Binds an address. Its clients wait until [`Self::accept`].
+    pub(super) fn bind(&self, address: &Listen) -> anyhow::Result<Bound> {
         let settings = self.state().config.tls.clone();
-        let bound = listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)?;
+        listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)
+    }
+
+    /// Accepts clients at a bound address.
+    pub(super) fn accept(&self, bound: Bound) {
         self.nbd.listen(bound.listener);
         tracing::info!(address = bound.address, "listening for NBD clients");
         let mut state = self.state();
@@ -147,7 +160,6 @@ impl Daemon {
             state.sockets.retain(|old| old.path() != file.path());
             state.sockets.push(file);
         }
-        Ok(())
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -161,7 +173,7 @@ impl Daemon {
             if let Listen::Unix(path) = &address
                 && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
             {
-                self.listen(&address)?;
+                self.accept(self.bind(&address)?);
             }
         }
         Ok(())
@@ -172,9 +184,9 @@ impl Daemon {
         self.stopped.notified().await;
     }
 
-    /// Reads the configuration again and applies the changes. A change that fails is logged, and
-    /// the next reload does not repeat it. Its volume stays as it was, unless the old volume of a
-    /// replacement is already removed.
+    /// Reads the configuration again and applies the changes. A change that fails is logged, its
+    /// volume stays as it is, and the next reload repeats it. A replacement that removed its volume
+    /// leaves an addition to repeat.
     pub(super) fn reload(&self) {
         let old = self.state().config.clone();
         let new = match old.reload() {
@@ -185,10 +197,17 @@ impl Daemon {
                 return;
             }
         };
+        let mut failed: Vec<Change> = Vec::new();
         for change in forebay_config::diff(&old, &new) {
+            let has_failed = |volume| failed.iter().any(|failed| failed.volume() == Some(volume));
+            if change.volume().is_some_and(has_failed) {
+                // The second half of a replacement: the volume is still served as it was.
+                continue;
+            }
             tracing::info!(%change, "applying configuration change");
-            if let Err(problem) = self.apply(change) {
+            if let Err(problem) = self.apply(&change) {
                 tracing::error!(error = sentence_of(&problem), "configuration change failed");
+                failed.push(change);
             }
         }
         if let Some(setup) = &self.tls
@@ -196,21 +215,27 @@ impl Daemon {
         {
             tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
         }
-        self.state().config.apply_live(new);
+        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        self.state().config.apply_live(new, &failed, |name| {
+            volumes.iter().any(|volume| volume.name == name && !volume.half_added)
+        });
     }
 
-    fn apply(&self, change: Change) -> Result<(), Problem> {
+    fn apply(&self, change: &Change) -> Result<(), Problem> {
         let quiet: ProgressFn<'_> = &|_| {};
         match change {
-            Change::VolumeRemoved { name } => self.remove_volume(&name, quiet),
+            Change::VolumeRemoved { name } => self.remove_volume(name, quiet),
             Change::VolumeReplaced { new } => {
-                self.remove_volume(&new.name, quiet)?;
-                self.add_volume(new).map(drop)
+                // A mistyped path must not end the service of the volume.
+                forebay_backend::check(&new.backing).map_err(|error| problem_of(&error))?;
+                self.remove_volume(&new.name, quiet)
             }
-            Change::VolumeChanged { name, change } => self.set_volume(&name, change).map(drop),
-            Change::VolumeAdded { new } => self.add_volume(new).map(drop),
+            Change::VolumeChanged { name, change } => {
+                self.set_volume(name, change.clone()).map(drop)
+            }
+            Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
             Change::Log { new } => {
-                crate::logging::set_level(new);
+                crate::logging::set_level(*new);
                 Ok(())
             }
             Change::NeedsRestart { .. } => Ok(()),
@@ -226,7 +251,7 @@ impl Daemon {
         found.ok_or_else(|| Problem::unknown_volume(name))
     }
 
-    /// The volumes that the runtime serves, in the order in which they were added.
+    /// The volumes of the runtime, in the order in which they were added.
     fn volumes(&self, figures: &RuntimeStatus) -> Vec<VolumeStatus> {
         let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
         let state = self.state();
@@ -235,6 +260,16 @@ impl Daemon {
             found.map(|figures| report::volume(spec, figures, power.as_ref(), stripe_bytes_max))
         });
         pairs.collect()
+    }
+
+    /// Lists a volume whose addition failed, if that could not be undone: it has to be removed.
+    fn list_half_added(&self, spec: VolumeSpec) {
+        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        let is_left = volumes.iter().any(|volume| volume.name == spec.name && volume.half_added);
+        let mut state = self.state();
+        if is_left && state.volumes.iter().all(|volume| volume.name != spec.name) {
+            state.volumes.push(spec);
+        }
     }
 
     /// Resolves the geometry of a volume's disk. Logs inconsistencies; the status shows them too.
@@ -263,6 +298,7 @@ impl Manager for Daemon {
         let base = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            rolled_back: self.is_rolled_back,
             listeners: state.addresses.clone(),
             io_engine: self.runtime.engine().to_owned(),
             ..Status::default()
@@ -324,7 +360,10 @@ impl Manager for Daemon {
             accept_disk: self.journals.accepts_disk_of(&spec.name),
             ..VolumeSettings::new(spec.name.clone(), backend, spec.mode)
         };
-        self.runtime.add_volume(settings).map_err(problem)?;
+        if let Err(error) = self.runtime.add_volume(settings) {
+            self.list_half_added(spec);
+            return Err(problem(error));
+        }
         self.runtime.set_unsafe_ups(&spec.name, spec.unsafe_supply).map_err(problem)?;
         let VolumeSpec { name, backing, mode, .. } = &spec;
         tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
@@ -387,8 +426,10 @@ impl Manager for Daemon {
     }
 
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        let _claim = self.claims.everything()?;
+        let claim = self.claims.everything()?;
         self.runtime.stop(reporter(progress)).map_err(problem)?;
+        // A change that has been waiting for a disk must not use a closed journal.
+        claim.keep();
         if let Some(power) = self.power.get() {
             power.stop();
         }
@@ -409,8 +450,10 @@ impl Manager for Daemon {
         };
         // Without a claim: the check may take long, and other commands run meanwhile.
         successor.check()?;
-        let _claim = self.claims.everything()?;
+        let claim = self.claims.everything()?;
         self.runtime.pause().map_err(problem)?;
+        // From here on the next process uses pool and journals.
+        claim.keep();
         self.is_upgrade.store(true, Ordering::Relaxed);
         self.stopped.notify_one();
         Ok(())
@@ -429,7 +472,9 @@ fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
 /// The API's error for a failed change of a volume.
 pub(super) fn problem(error: VolumeError) -> Problem {
     let kind = match &error {
-        VolumeError::NameInUse(_) | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
+        VolumeError::NameInUse(_)
+        | VolumeError::HalfAdded(_)
+        | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
         VolumeError::Unknown(_) => ErrorKind::UnknownVolume,
         VolumeError::Stopping => ErrorKind::Stopping,
         VolumeError::Leaving(_) | VolumeError::Calibrate(CalibrateError::Busy(_)) => {

@@ -3,6 +3,7 @@
 mod battery;
 mod check;
 mod claims;
+mod control;
 mod journals;
 mod listen;
 mod manager;
@@ -20,6 +21,7 @@ use crate::report::{sentence_of, with_remedy};
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
 pub(crate) use check::check;
+use control::ControlServers;
 use forebay_config::{Config, Ecc, IoEngine, KeptMemory, MemInfo, MemorySetting, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
@@ -27,15 +29,17 @@ use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_types::{Action, Size};
 use journals::Journals;
 pub(crate) use journals::identity;
+use listen::Bound;
 use manager::Daemon;
 pub(crate) use members::Members;
 use presence::PresenceMonitor;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -60,7 +64,7 @@ pub(crate) struct ServeOverrides {
 /// Serves the volumes of `config` until a signal or a client stops the daemon.
 ///
 /// # Errors
-/// Fails if the daemon cannot start or the control server fails.
+/// Fails if the daemon cannot start.
 pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
@@ -77,40 +81,24 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let pool = kept.pool.take();
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
-    let mut daemon = start(config, pool, overrides, in_use_wait)?;
+    let (mut daemon, bound) = start(config, pool, overrides, in_use_wait)?;
     daemon.set_successor(successor);
+    daemon.set_rolled_back(kept.is_rollback);
     let daemon = Arc::new(daemon);
-    kept.serving();
-    let keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
-    let (shut_down, shutdown) = tokio::sync::watch::channel(false);
-    let manager: Arc<dyn Manager> = Arc::clone(&daemon) as _;
-    let control_servers = Arc::new(Mutex::new(Vec::new()));
-    let (handle, servers) = (tokio.handle().clone(), Arc::clone(&control_servers));
-    let serve_control = move |control: Server| {
-        let mut shutdown = shutdown.clone();
-        let end = async move {
-            let _ = shutdown.wait_for(|is_requested| *is_requested).await;
-        };
-        let server = handle.spawn(control.run(Arc::clone(&manager), end));
-        servers.lock().unwrap_or_else(PoisonError::into_inner).push(server);
-    };
-    serve_control(control);
-    let serve_again: presence::ServeControl = Box::new(move |state| {
-        serve_control(Server::bind(state)?);
-        Ok(())
-    });
-    let presence = PresenceMonitor::start(Arc::clone(&daemon), state, serve_again)
+    let mut keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
+    let control_servers =
+        Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
+    let presence = PresenceMonitor::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
-    tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket))?;
-    // Fails only if no control server is left to shut down.
-    let _ = shut_down.send(true);
-    // Before the servers are joined, as it may start another one.
+    // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
+    // keeps what is not on the disks.
+    bound.into_iter().for_each(|bound| daemon.accept(bound));
+    tokio.block_on(keeper::serving(&mut keeper_socket));
+    control_servers.serve(control);
+    tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket));
+    // Before the control servers end, as it may start another one.
     drop(presence);
-    let servers =
-        std::mem::take(&mut *control_servers.lock().unwrap_or_else(PoisonError::into_inner));
-    for server in servers {
-        tokio.block_on(server)??;
-    }
+    tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.
     tokio.shutdown_background();
@@ -159,14 +147,14 @@ fn kept_memory(pool: &OwnedFd) -> KeptMemory {
     }
 }
 
-/// Starts the runtime, adds the volumes, and listens for clients. Waits up to `in_use_wait` for
-/// each disk and address.
+/// Starts the runtime, adds the volumes, and binds the addresses for clients, of which none is
+/// accepted yet. Waits up to `in_use_wait` for each disk and address.
 fn start(
     config: Config,
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
     in_use_wait: Duration,
-) -> anyhow::Result<Daemon> {
+) -> anyhow::Result<(Daemon, Vec<Bound>)> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
@@ -213,52 +201,71 @@ fn start(
     }
     daemon.report_unserved();
     daemon.monitor_power()?;
-    for address in listeners {
-        daemon.listen(&address)?;
-    }
+    let bound = listeners.iter().map(|address| daemon.bind(address));
+    let bound = bound.collect::<anyhow::Result<Vec<_>>>()?;
     daemon.wait_while_in_use(Duration::ZERO);
     report_descriptors();
-    Ok(daemon)
+    Ok((daemon, bound))
 }
 
-/// Handles signals until one, or a client of the control server, has stopped the daemon.
+/// Handles signals until one, or a client of the control server, has stopped the daemon. No error
+/// or panic ends this earlier: without a stop, the process must not exit.
 async fn wait_for_stop(
     daemon: &Arc<Daemon>,
     mut signals: Signals,
     mut keeper_socket: Option<UnixStream>,
-) -> anyhow::Result<()> {
+) {
+    // A stop does not wait for it: it may flush a volume for hours, or open a disk that hangs.
+    let mut reload = JoinSet::new();
+    let mut is_reload_due = false;
     loop {
+        if is_reload_due && reload.is_empty() {
+            is_reload_due = false;
+            let daemon = Arc::clone(daemon);
+            reload.spawn_blocking(move || daemon.reload());
+        }
         let signal = tokio::select! {
+            biased;
+            () = daemon.stopped() => return,
             signal = signals.next() => signal,
             () = keeper::wait_until_gone(&mut keeper_socket) => {
                 tracing::error!("keeper exited, stopping: the pool would not outlive this process");
                 Signal::Stop
             }
-            () = daemon.stopped() => return Ok(()),
-        };
-        let daemon = Arc::clone(daemon);
-        match signal {
-            Signal::Reload => tokio::task::spawn_blocking(move || daemon.reload()).await?,
-            Signal::Stop => {
-                tracing::info!("flushing dirty data before shutdown");
-                let stopping = tokio::task::spawn_blocking(move || {
-                    daemon.stop(&|progress| {
-                        let left = Size(progress.dirty_bytes_left);
-                        tracing::info!(%left, "flushing dirty data");
-                    })
-                });
-                match stopping.await? {
-                    Ok(()) => return Ok(()),
-                    // Exiting now would lose the data that the disk refuses.
-                    Err(problem) => {
-                        keeper::continuing(&mut keeper_socket).await;
-                        tracing::error!(
-                            error = sentence_of(&problem),
-                            "shutdown failed, continuing to serve"
-                        );
-                    }
+            Some(ended) = reload.join_next() => {
+                if let Err(panic) = ended {
+                    tracing::error!(%panic, "reload failed");
                 }
+                continue;
             }
+        };
+        match signal {
+            Signal::Reload => is_reload_due = true,
+            Signal::Stop => match stop(daemon).await {
+                Ok(()) => return,
+                // Exiting now would lose the data that the disk refuses.
+                Err(error) => {
+                    keeper::continuing(&mut keeper_socket).await;
+                    tracing::error!(error, "shutdown failed, continuing to serve");
+                }
+            },
         }
     }
+}
+
+/// Stops the daemon.
+///
+/// # Errors
+/// The daemon continues to serve after an error, which may be a panic.
+async fn stop(daemon: &Arc<Daemon>) -> Result<(), String> {
+    tracing::info!("flushing dirty data before shutdown");
+    let stopping = Arc::clone(daemon);
+    let stopped = tokio::task::spawn_blocking(move || {
+        stopping.stop(&|progress| {
+            let left = Size(progress.dirty_bytes_left);
+            tracing::info!(%left, "flushing dirty data");
+        })
+    });
+    let stopped = stopped.await.map_err(|panic| panic.to_string())?;
+    stopped.map_err(|problem| sentence_of(&problem))
 }

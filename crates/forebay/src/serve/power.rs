@@ -8,18 +8,19 @@
 //! the UPSes that power may be cut.
 
 use super::battery::Batteries;
-use crate::report::{sentence, with_remedy};
+use crate::report::{misconfigured, sentence};
 use anyhow::{Context, anyhow};
 use forebay_api::{PowerStatus, SupplyStatus};
 use forebay_config::{Ups, UpsSettings, UpsSource};
 use forebay_power::drivers::{
-    Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Poller, now_ms,
+    Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Poller, Sink, now_ms,
 };
 use forebay_power::{
     Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
 };
 use forebay_runtime::{DumpReport, Runtime};
 use forebay_types::{Action, Remedy, Size, VolumeId};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,37 +79,24 @@ impl PowerMonitor {
         if settings.upses.is_empty() {
             return Ok(None);
         }
-        let expression = Expression::parse(&settings.needed).context("--ups-needed")?;
-        let named = expression.names();
-        let known = |name: &str| settings.upses.iter().find(|ups| ups.name == name);
-        if let Some(name) = named.iter().find(|name| known(name).is_none()) {
-            let error = anyhow!("--ups-needed names '{name}', which is not a configured UPS");
-            let remedy = Remedy::from(Action::set("ups", format!("{name}@HOST")));
-            return Err(with_remedy(error, remedy.or("remove it from the expression")));
-        }
-        if let Some(idle) = settings.upses.iter().find(|ups| !named.contains(&ups.name)) {
-            let error = anyhow!("--ups-needed does not name the UPS '{}'", idle.name);
-            return Err(with_remedy(error, "add it to the expression, or remove its --ups"));
-        }
+        let Plan { expression, rules, upses } = Plan::new(settings)?;
         let (sender, observations) = mpsc::channel();
         let mut pollers = Vec::new();
-        let mut upses = Vec::new();
-        for (index, name) in named.iter().enumerate() {
-            let ups = known(name).expect("the loop above found every name");
+        let mut monitored = Vec::new();
+        for (index, (ups, start)) in upses.into_iter().enumerate() {
             let sender = sender.clone();
-            let sink = Box::new(move |observation: Observation| {
+            let sink: Sink = Box::new(move |observation: Observation| {
                 // Fails only once the monitor's thread has ended.
                 let _ = sender.send((index, Instant::now(), observation));
             });
-            pollers.push(start_poller(ups, settings, sink)?);
-            upses.push(ups.clone());
+            pollers.push(start(sink)?);
+            monitored.push(ups);
         }
-        let rules = rules(settings)?;
         let shared =
             Arc::new(Shared { status: Mutex::default(), stopping: AtomicBool::new(false) });
         let mut monitor = MonitorThread {
             controller: PowerController::new(expression, rules),
-            upses,
+            upses: monitored,
             needed: settings.needed.clone(),
             pollers,
             observations,
@@ -148,23 +136,55 @@ impl PowerMonitor {
     }
 }
 
-fn rules(settings: &UpsSettings) -> anyhow::Result<Rules> {
-    let rules = Rules {
-        charge_off_percent: f64::from(settings.charge_off_percent),
-        charge_on_percent: f64::from(settings.charge_on_percent),
-        settle_ms: u64::from(settings.settle_seconds) * 1000,
-        margin_seconds: settings.margin_seconds,
-        ..Rules::default()
-    };
-    Ok(rules.checked()?)
+/// Checks the settings of the UPSes without polling one.
+///
+/// # Errors
+/// As [`PowerMonitor::start`] for settings that it refuses.
+pub(super) fn check(settings: &UpsSettings) -> anyhow::Result<()> {
+    if settings.upses.is_empty() { Ok(()) } else { Plan::new(settings).map(drop) }
 }
 
-fn start_poller(
-    ups: &Ups,
-    settings: &UpsSettings,
-    sink: forebay_power::drivers::Sink,
-) -> anyhow::Result<Poller> {
-    let poller = match &ups.place {
+/// Starts to poll a UPS.
+type StartPoller = Box<dyn FnOnce(Sink) -> io::Result<Poller>>;
+
+/// The checked settings of a monitor.
+struct Plan {
+    expression: Expression,
+    rules: Rules,
+    /// In the order of the expression's names.
+    upses: Vec<(Ups, StartPoller)>,
+}
+
+impl Plan {
+    fn new(settings: &UpsSettings) -> anyhow::Result<Self> {
+        let expression = Expression::parse(&settings.needed).context("--ups-needed")?;
+        let named = expression.names();
+        let mut upses = Vec::new();
+        for name in named {
+            let Some(ups) = settings.upses.iter().find(|ups| ups.name == *name) else {
+                let error = anyhow!("--ups-needed names '{name}', which is not a configured UPS");
+                let remedy = Remedy::from(Action::set("ups", format!("{name}@HOST")));
+                return Err(misconfigured(error, remedy.or("remove it from the expression")));
+            };
+            upses.push((ups.clone(), poller(ups, settings)?));
+        }
+        if let Some(idle) = settings.upses.iter().find(|ups| !named.contains(&ups.name)) {
+            let error = anyhow!("--ups-needed does not name the UPS '{}'", idle.name);
+            return Err(misconfigured(error, "add it to the expression, or remove its --ups"));
+        }
+        let rules = Rules {
+            charge_off_percent: f64::from(settings.charge_off_percent),
+            charge_on_percent: f64::from(settings.charge_on_percent),
+            settle_ms: u64::from(settings.settle_seconds) * 1000,
+            margin_seconds: settings.margin_seconds,
+            ..Rules::default()
+        };
+        Ok(Self { rules: rules.checked()?, expression, upses })
+    }
+}
+
+fn poller(ups: &Ups, settings: &UpsSettings) -> anyhow::Result<StartPoller> {
+    Ok(match &ups.place {
         UpsSource::Nut(address) => {
             let address: NutAddress = address.parse().with_context(|| format!("--ups {ups}"))?;
             let mut source = NutSource::new(address, POLL_INTERVAL);
@@ -175,17 +195,19 @@ fn start_poller(
             if let Some(ca) = &settings.ca {
                 source = source.with_tls(Authority::from_pem_file(ca)?);
             }
-            Poller::start(source, POLL_INTERVAL, sink)
+            Box::new(move |sink| Poller::start(source, POLL_INTERVAL, sink))
         }
         UpsSource::Command(words) => {
             let (program, arguments) =
                 words.split_first().expect("the configuration requires a program");
             let source = CommandSource::new(program.clone(), arguments.to_vec(), POLL_INTERVAL);
-            Poller::start(source, POLL_INTERVAL, sink)
+            Box::new(move |sink| Poller::start(source, POLL_INTERVAL, sink))
         }
-        UpsSource::File(path) => Poller::start(FileSource::new(path), POLL_INTERVAL, sink),
-    };
-    Ok(poller?)
+        UpsSource::File(path) => {
+            let source = FileSource::new(path);
+            Box::new(move |sink| Poller::start(source, POLL_INTERVAL, sink))
+        }
+    })
 }
 
 /// The state of the dump. Writes are halted in all states but `None`.

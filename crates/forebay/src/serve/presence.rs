@@ -5,6 +5,7 @@
 //! sockets. Without it, the failure of a journal could not be recorded, and no client could
 //! reach the control server.
 
+use super::control::ControlServers;
 use super::manager::Daemon;
 use crate::report::sentence;
 use forebay_control::StateDir;
@@ -15,9 +16,6 @@ use std::time::Duration;
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Serves the control API at the socket of a state directory.
-pub(super) type ServeControl = Box<dyn Fn(&StateDir) -> anyhow::Result<()> + Send>;
 
 /// The thread. Dropping this stops and joins it.
 pub(super) struct PresenceMonitor {
@@ -33,11 +31,11 @@ impl PresenceMonitor {
     pub(super) fn start(
         daemon: Arc<Daemon>,
         state: StateDir,
-        serve_control: ServeControl,
+        control_servers: Arc<ControlServers>,
     ) -> std::io::Result<Self> {
         let (end, ended) = mpsc::channel::<()>();
         let mut monitored =
-            Monitored { daemon, state, serve_control, misses: 0, is_failing: false };
+            Monitored { daemon, state, control_servers, misses: 0, next: None, is_failing: false };
         let thread = std::thread::Builder::new().name("presence".into()).spawn(move || {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 monitored.check();
@@ -57,12 +55,22 @@ impl Drop for PresenceMonitor {
     }
 }
 
+/// A step of the recreation of the state directory.
+enum Step {
+    Directory,
+    Records,
+    ControlSocket,
+    Listeners,
+}
+
 struct Monitored {
     daemon: Arc<Daemon>,
     state: StateDir,
-    serve_control: ServeControl,
+    control_servers: Arc<ControlServers>,
     /// Consecutive checks that did not find the state directory.
     misses: u32,
+    /// The step that a recreation in progress has to do next.
+    next: Option<Step>,
     /// The state directory cannot be recreated, which has been logged.
     is_failing: bool,
 }
@@ -72,13 +80,20 @@ impl Monitored {
         self.daemon.runtime().check_presence();
         if self.state.is_in_place() {
             self.misses = 0;
-            return;
+        } else {
+            self.misses += 1;
+            // The deletion may still be in progress.
+            if self.misses < 2 {
+                return;
+            }
+            self.next = Some(Step::Directory);
         }
-        self.misses += 1;
-        // The deletion may still be in progress.
-        if self.misses < 2 {
-            return;
+        if self.next.is_some() {
+            self.continue_recreation();
         }
+    }
+
+    fn continue_recreation(&mut self) {
         let path = self.state.path().display().to_string();
         if !self.is_failing {
             tracing::error!(
@@ -106,10 +121,28 @@ impl Monitored {
         }
     }
 
+    /// Does the remaining steps. After an error, the next call repeats the step that failed.
     fn recreate(&mut self) -> anyhow::Result<()> {
-        self.state = StateDir::take(self.state.path())?;
-        self.daemon.runtime().renew_records()?;
-        (self.serve_control)(&self.state)?;
-        self.daemon.listen_again()
+        while let Some(step) = &self.next {
+            self.next = match step {
+                Step::Directory => {
+                    self.state = StateDir::take(self.state.path())?;
+                    Some(Step::Records)
+                }
+                Step::Records => {
+                    self.daemon.runtime().renew_records()?;
+                    Some(Step::ControlSocket)
+                }
+                Step::ControlSocket => {
+                    self.control_servers.serve_again(&self.state)?;
+                    Some(Step::Listeners)
+                }
+                Step::Listeners => {
+                    self.daemon.listen_again()?;
+                    None
+                }
+            };
+        }
+        Ok(())
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn volume(
         effective_mode(figures, power, spec.unsafe_supply);
     let failing = state_reason(figures);
     let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
-    let state = match (figures.leaving, failing.is_some()) {
+    let state = match (figures.leaving && !figures.half_added, failing.is_some()) {
         (true, _) => VolumeState::Flushing,
         (false, true) => VolumeState::Failing,
         (false, false) => VolumeState::Serving,
@@ -158,8 +158,15 @@ fn unsafe_reason(power: &PowerStatus, choice: UnsafeUps) -> String {
     format!("{}; {source}", power.reason)
 }
 
-/// Why the volume is failing: a fault of its backing store or of memory.
+/// Why the volume is failing: an incomplete addition, or a fault of its backing store or of memory.
 fn state_reason(figures: &Figures) -> Option<String> {
+    if figures.half_added {
+        let name = &figures.name;
+        return Some(format!(
+            "it is not served: its addition failed, and could not be undone because of its disk. \
+             Run `forebay volume remove {name}` when the disk is well, and add it again"
+        ));
+    }
     if let Some(error) = figures.flush_failure {
         let name = &figures.name;
         return Some(format!(

@@ -4,11 +4,11 @@
 //! no harm. If a void dump cannot be erased from the vault, a mark in the state directory voids it,
 //! like the mark of a failed journal.
 
-use super::journals::{identity, is_forgotten_at_boot};
+use super::journals::{check_state_dir, identity};
 use super::power::DumpTarget;
 use super::report::latencies;
 use crate::marks;
-use crate::reliance::Reliances;
+use crate::reliance::{Kind, Reliances};
 use crate::report::with_remedy;
 use anyhow::Context;
 use forebay_api::{
@@ -24,6 +24,7 @@ use forebay_types::{Action, Remedy, Size, VolumeId};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -39,17 +40,15 @@ pub(super) fn open(
     reliances: &Reliances,
     in_use_wait: Duration,
 ) -> anyhow::Result<Arc<Vault>> {
-    if is_forgotten_at_boot(state_dir) {
-        let error = anyhow::anyhow!(
-            "a vault needs a state directory that outlives a reboot, to record which volumes rely \
-             on it, and {} does not",
-            state_dir.display()
-        );
-        return Err(with_remedy(error, Action::set("state", "/var/lib/forebay")));
-    }
+    check_state_dir(state_dir, Kind::Vault).map_err(|message| {
+        with_remedy(anyhow::anyhow!(message), Action::set("state", "/var/lib/forebay"))
+    })?;
     let needed_bytes = vault_bytes_for(runtime.dirty_bytes_max());
     let path = forebay_backend::plain_path(name);
-    let relying = reliances.relying_on_vault(name);
+    let relying = reliances.relying_on_vault(name).map_err(|error| {
+        let what = format!("cannot read the state directory {}", state_dir.display());
+        with_remedy(anyhow::Error::new(error).context(what), "mend the directory")
+    })?;
     if let Some(volume) = relying.first()
         && path.is_some_and(can_be_created)
     {
@@ -77,7 +76,7 @@ pub(super) fn open(
     let read_mark_of = mark_of.clone();
     let settings = VaultSettings {
         backend,
-        is_void: Box::new(move |id| read_mark_of(id).exists()),
+        is_void: Box::new(move |id| read_mark_of(id).try_exists()),
         on_void: Box::new(move |id, error| marks::put(&mark_of(id), &error.to_string(), &[])),
     };
     let vault = runtime.open_vault(settings)?;
@@ -110,10 +109,13 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
             reserve(&file, found.len())
         }
         Err(_) if can_be_created(path) => {
-            let file = FileOptions::new().write(true).create_new(true).open(path);
+            // It will hold data of the disks, which other users may not read.
+            let file = FileOptions::new().write(true).create_new(true).mode(0o600).open(path);
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
-            let created = reserve(&file, needed_bytes)
-                .and_then(|()| file.sync_all().context("cannot sync the new vault"));
+            let created = reserve(&file, needed_bytes).and_then(|()| {
+                let synced = file.sync_all().and_then(|()| marks::sync_directory(path));
+                synced.context("cannot sync the new vault")
+            });
             if created.is_err() {
                 let _ = std::fs::remove_file(path);
             }
@@ -347,6 +349,15 @@ mod tests {
             crate::report::sentence(&prepare(&directory.path().join("big"), 1 << 60).unwrap_err());
         assert!(error.contains("--vault"), "{error}");
         assert!(!directory.path().join("big").exists(), "nothing is left behind");
+    }
+
+    #[test]
+    fn only_its_owner_may_read_a_new_vault() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vault");
+        prepare(&path, 1 << 20).unwrap();
+        let created = std::fs::metadata(&path).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::mode(&created) & 0o777, 0o600);
     }
 
     #[test]

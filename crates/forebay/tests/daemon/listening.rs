@@ -3,9 +3,10 @@
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::process::{Daemon, failed_start, is_served};
+use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -66,6 +67,24 @@ fn a_start_waits_for_addresses_still_held_by_a_killed_predecessor() {
     Daemon::start(directory.path(), "epoll", "64MiB", &volumes).kill();
     // A start after an orderly stop would have given up.
     start_while_in_use(directory.path(), Duration::from_secs(7));
+}
+
+#[test]
+fn no_client_is_served_before_every_address_is_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let in_use = format!("tcp:{}", other.local_addr().unwrap());
+    let volumes = ["disk=memory:1MiB".to_owned()];
+    let arguments = ["--nbd", &*in_use];
+    let mut daemon = Daemon::start_with(directory.path(), "epoll", "64MiB", &volumes, &arguments);
+    let mut client = UnixStream::connect(&daemon.socket).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut greeting = Vec::new();
+    // The start gives up after 5 seconds, which may reset the connection.
+    let _ = client.read_to_end(&mut greeting);
+    assert!(greeting.is_empty(), "a write would have been acknowledged, and lost");
+    wait_until("the start fails", PATIENCE, || daemon.exit_status().is_some());
+    assert_eq!(daemon.exit_status().unwrap().code(), Some(1));
 }
 
 #[test]

@@ -167,6 +167,29 @@ fn a_deleted_state_directory_is_recreated_with_its_sockets_and_records() {
 }
 
 #[test]
+fn a_step_of_the_recreation_of_the_state_directory_that_failed_is_repeated() {
+    let place = Place::new();
+    let daemon = place.start();
+    daemon.client("disk").write(0, &content(0)).unwrap();
+    let mut records = fs::read_dir(place.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let record = records.find(|path| path.extension().is_some_and(|it| it == "relied")).unwrap();
+    // A directory that is in the way of the record's temporary file.
+    let name = record.file_name().unwrap().to_str().unwrap();
+    fs::create_dir_all(place.path("next").join(format!("{name}.new"))).unwrap();
+    fs::rename(place.path("state"), place.path("away")).unwrap();
+    fs::rename(place.path("next"), place.path("state")).unwrap();
+    wait_until("the failure is logged", PATIENCE, || {
+        daemon.log().contains("cannot recreate the state directory")
+    });
+    fs::remove_dir(place.path("state").join(format!("{name}.new"))).unwrap();
+    wait_until("the control socket answers", PATIENCE, || place.try_status().is_some());
+    assert!(place.has_record(".relied"));
+    let recreated = || daemon.log().contains("state directory recreated");
+    wait_until("the recreation is complete", PATIENCE, recreated);
+    daemon.stop();
+}
+
+#[test]
 fn memory_is_refused_as_a_journal() {
     let place = Place::new();
     let disk = place.path("disk.img");

@@ -2,8 +2,39 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::process::Daemon;
+use crate::process::{Daemon, MIB, make_file};
 use rustix::process::Signal;
+use std::path::Path;
+
+/// A volume in a configuration file.
+fn volume(name: &str, backing: &str) -> String {
+    format!(
+        "[[volume]]\nname = '{name}'\nbacking = '{backing}'\nmode = 'write-back'\n\
+         protection = 'none'\naccept-loss = true\n"
+    )
+}
+
+/// Writes the configuration file.
+fn configure(directory: &Path, volumes: &[String]) {
+    std::fs::write(directory.join("forebay.toml"), volumes.concat()).unwrap();
+}
+
+/// Creates a disk, and returns its path.
+fn disk(directory: &Path, name: &str) -> String {
+    make_file(directory.join(name), MIB);
+    directory.join(name).display().to_string()
+}
+
+/// Starts a daemon with the configuration file.
+fn start(directory: &Path) -> Daemon {
+    let file = directory.join("forebay.toml").display().to_string();
+    Daemon::start_with(directory, "epoll", "64MiB", &[], &["--config", &file])
+}
+
+/// Waits until the log contains a text this many times.
+fn wait_for_log(daemon: &Daemon, text: &str, times: usize) {
+    wait_until(text, PATIENCE, || daemon.log().matches(text).count() == times);
+}
 
 #[test]
 fn a_reload_does_not_read_certificates_at_paths_that_wait_for_a_restart() {
@@ -30,4 +61,69 @@ fn a_reload_does_not_read_certificates_at_paths_that_wait_for_a_restart() {
     daemon.stop();
     let log = std::fs::read_to_string(at("log")).unwrap();
     assert!(!log.contains("reload failed"), "{log}");
+}
+
+#[test]
+fn a_stop_begins_while_a_reload_waits_for_a_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let hanging = format!("delay(write=forever):{}", disk(there, "disk.img"));
+    configure(there, &[volume("disk", &hanging)]);
+    let daemon = start(there);
+    daemon.client("disk").write(0, &[7; 4096]).unwrap();
+    configure(there, &[]);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, "volume 'disk' is removed", 1);
+    daemon.terminate();
+    wait_for_log(&daemon, "flushing dirty data before shutdown", 1);
+    let log = daemon.log();
+    assert!(!log.contains("configuration change failed"), "the reload has ended: {log}");
+}
+
+#[test]
+fn two_volumes_exchange_their_disks_in_one_reload() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (one, two) = (disk(there, "one.img"), disk(there, "two.img"));
+    configure(there, &[volume("a", &one), volume("b", &two)]);
+    let daemon = start(there);
+    daemon.client("a").write(0, &[1; 4096]).unwrap();
+    daemon.client("b").write(0, &[2; 4096]).unwrap();
+    configure(there, &[volume("a", &two), volume("b", &one)]);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, "volume added", 4);
+    assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [2; 4096]);
+    assert_eq!(daemon.client("b").read(0, 4096).unwrap(), [1; 4096]);
+    daemon.stop();
+}
+
+#[test]
+fn a_replacement_that_fails_is_repeated_by_the_next_reload() {
+    const FAILED: &str = "configuration change failed";
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let (one, two) = (disk(there, "one.img"), disk(there, "two.img"));
+    configure(there, &[volume("a", &one)]);
+    let daemon = start(there);
+    daemon.client("a").write(0, &[1; 4096]).unwrap();
+    configure(there, &[volume("a", &two.replace("two", "tow"))]);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, FAILED, 1);
+    let mut client = daemon.client("a");
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "the disk does not exist");
+    drop(client);
+    configure(there, &[volume("a", &two)]);
+    let used = std::fs::File::open(&two).unwrap();
+    used.lock().unwrap();
+    for attempt in 2..4 {
+        daemon.signal(Signal::HUP);
+        wait_for_log(&daemon, FAILED, attempt);
+        let volumes = daemon.status()["volumes"].clone();
+        assert!(volumes.as_array().unwrap().is_empty(), "the disk is in use: {volumes}");
+    }
+    drop(used);
+    daemon.signal(Signal::HUP);
+    wait_for_log(&daemon, "volume added", 2);
+    assert_eq!(daemon.client("a").read(0, 4096).unwrap(), [0; 4096]);
+    daemon.stop();
 }

@@ -137,6 +137,42 @@ fn an_unusable_address_gets_the_cause_and_a_remedy() {
 }
 
 #[test]
+fn a_check_finds_what_would_prevent_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    make_file(at("disk"), 1 << 20);
+    make_file(at("journal"), 40 << 20);
+    std::fs::write(at("ca.toml"), "ups = ['a@host']\nups-ca = '/none.pem'\n").unwrap();
+    let journaled =
+        format!("d={},mode=write-back,protection=journal,journal={}", at("disk"), at("journal"));
+    // Nothing is created there.
+    let state = "/run/forebay-test";
+    let check_of = |arguments: &[&str]| serve(&[&["--check"][..], arguments].concat());
+    let case = |arguments, said| Case { arguments, said, unsaid: &[] };
+    check(
+        directory.path(),
+        1,
+        &[
+            case(check_of(&["--volume", &journaled, "--state", state]), &["a journal needs"]),
+            case(check_of(&["--vault", &at("vault"), "--state", state]), &["a vault needs"]),
+            case(check_of(&["--nbd", "tcp:0.0.0.0:0"]), &["nothing would be encrypted"]),
+            case(check_of(&["--nbd", "unix:none/s"]), &["none/s does not exist"]),
+            case(check_of(&["--config", &at("ca.toml")]), &["/none.pem"]),
+        ],
+    );
+    assert!(!std::path::Path::new(state).exists());
+    check(
+        directory.path(),
+        2,
+        &[
+            case(check_of(&["--ups", "a", "--ups-needed", "b"]), &["is not a configured UPS"]),
+            case(check_of(&["--ups", "a", "--ups-needed", "a and"]), &["--ups-needed: column"]),
+            case(check_of(&["--ups", "a@host:0"]), &["--ups a@host:0", "must be 1 to 65535"]),
+        ],
+    );
+}
+
+#[test]
 fn a_bad_certificate_or_key_gets_the_expected_format() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();

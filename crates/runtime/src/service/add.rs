@@ -198,7 +198,10 @@ impl VolumeService {
         }
         for volume in self.shared.volumes.all() {
             if volume.name == *name {
-                return Err(VolumeError::NameInUse(name.clone()));
+                return Err(match volume.half_added.load(Ordering::Relaxed) {
+                    true => VolumeError::HalfAdded(name.clone()),
+                    false => VolumeError::NameInUse(name.clone()),
+                });
             }
             let (new, served) = (settings.backend.description(), volume.backend.description());
             if new.identity.is_some() && new.identity == served.identity {

@@ -54,6 +54,8 @@ pub struct VolumeStatus {
     pub read_only: bool,
     /// Whether it is being removed.
     pub leaving: bool,
+    /// Whether its addition failed and could not be undone: it is not served, and has to be removed.
+    pub half_added: bool,
     /// The error of a failed flush of its disk, until the disk is trusted again.
     pub flush_failure: Option<IoError>,
     /// How its disk is displaced, if it is not where it was opened.
@@ -141,6 +143,7 @@ impl VolumeService {
                 mode: Mode::default(),
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),
+                half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 displaced: volume.presence.displaced(),
                 is_ups_only: volume.is_ups_only(),

@@ -152,8 +152,11 @@ fn a_displaced_vault_is_not_relied_on_until_it_is_back() {
     let server = start(Engine::Epoll);
     let path = server.directory.path().join("vault");
     let backend = make(&path, 96 * MIB);
-    let settings =
-        VaultSettings { backend, is_void: Box::new(|_| false), on_void: Box::new(|_, _| Ok(())) };
+    let settings = VaultSettings {
+        backend,
+        is_void: Box::new(|_| Ok(false)),
+        on_void: Box::new(|_, _| Ok(())),
+    };
     let vault = server.runtime.open_vault(settings).unwrap();
     let is_measured = || vault.measured_bytes_per_second().is_some();
     wait_until("the vault is measured", 3 * PATIENCE, is_measured);

@@ -25,7 +25,7 @@ const ALL: [VolumeId; 2] = [VolumeId(0), VolumeId(1)];
 const VAULT_BYTES: u64 = 96 * MIB;
 
 fn vault_settings(backend: Arc<dyn Backend>) -> VaultSettings {
-    VaultSettings { backend, is_void: Box::new(|_| false), on_void: Box::new(|_, _| Ok(())) }
+    VaultSettings { backend, is_void: Box::new(|_| Ok(false)), on_void: Box::new(|_, _| Ok(())) }
 }
 
 fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Vault> {
@@ -247,7 +247,8 @@ fn a_load_that_a_disk_refuses_is_undone_by_a_removal(engine: Engine) {
     assert!(matches!(error, VolumeError::Dirty { .. }), "{error}");
     // Its data is in the pool, so it stays.
     let again = try_add(&server, "v", Arc::clone(&disk), &vault, false).unwrap_err();
-    assert!(matches!(again, VolumeError::NameInUse(_)), "{again}");
+    assert!(matches!(again, VolumeError::HalfAdded(_)), "{again}");
+    assert!(server.status("v").half_added);
     server.runtime.remove_volume("v", |_| {}).unwrap();
     assert_eq!(vault.status().held.len(), 1, "the dump is gone");
     add(&server, "v", disk, &vault);
@@ -455,9 +456,16 @@ fn a_vault_that_cannot_be_emptied_is_recorded_as_void_and_never_loaded() {
         assert_eq!(emptying.join().unwrap().is_ok(), is_recorded);
     }
     assert_eq!(vault.status().phase, VaultPhase::Failed(IoError::Io));
-    let void = VaultSettings { is_void: Box::new(|_| true), ..vault_settings(copy(&*device)) };
+    let void = VaultSettings { is_void: Box::new(|_| Ok(true)), ..vault_settings(copy(&*device)) };
     let error = start(Engine::Epoll).runtime.open_vault(void).err().unwrap();
     assert!(matches!(error, VaultError::Void { .. }), "{error}");
+    // It may be void.
+    let unknown = VaultSettings {
+        is_void: Box::new(|_| Err(std::io::Error::other("input/output error"))),
+        ..vault_settings(copy(&*device))
+    };
+    let error = start(Engine::Epoll).runtime.open_vault(unknown).err().unwrap();
+    assert!(matches!(error, VaultError::Mark { .. }), "{error}");
     gate.open();
     server.stop();
 }

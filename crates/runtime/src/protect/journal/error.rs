@@ -90,8 +90,8 @@ pub enum JournalError {
         #[source]
         error: RecoverError,
     },
-    /// The members of the journal cannot be recorded.
-    #[error("journal {name}: the state directory can't be written")]
+    /// The state directory has records of the journal, which cannot be read or written.
+    #[error("journal {name}: its records in the state directory can't be read or written")]
     Record {
         /// The device.
         name: String,
@@ -187,7 +187,7 @@ impl Fault for JournalError {
             Self::NoMirror { .. } => {
                 Remedy::from("name the two devices of one journal").or(ERASE_OTHER)
             }
-            Self::Record { .. } => "make room in it".into(),
+            Self::Record { .. } => "mend the directory, or make room in it".into(),
             Self::AbandonedFor { volume, .. } => {
                 let keep = "keep this one until these are served again or what it holds is on \
                             their disks";

@@ -58,6 +58,15 @@ pub enum VaultError {
         /// The identity of the dump.
         id: JournalId,
     },
+    /// It cannot be found out whether the dump is void.
+    #[error("vault {name}: the state directory, which may record that its dump is void, fails")]
+    Mark {
+        /// The device.
+        name: String,
+        /// The system's error.
+        #[source]
+        error: io::Error,
+    },
     /// The device is not where it was opened.
     #[error(
         "vault {name}: {displaced}, so a start after a power failure would not find what is saved \
@@ -206,7 +215,7 @@ impl Fault for VaultError {
             Self::Dump { .. } => "write what is dirty to the disks while there is power".into(),
             Self::CalledOff(_) => "try again later".into(),
             Self::Volumes(_) => "protect some of the volumes by a journal".into(),
-            Self::Record { .. } => "mend that, and try again".into(),
+            Self::Mark { .. } | Self::Record { .. } => "mend that, and try again".into(),
             Self::Superseded { name, volume, .. } => {
                 Remedy::from(Action::RescueDiscardOf { log: name.clone(), volume: volume.clone() })
                     .or("name another vault")

@@ -77,8 +77,8 @@ pub type OnVoid = Box<dyn Fn(JournalId, IoError) -> std::io::Result<()> + Send +
 pub struct VaultSettings {
     /// Its device.
     pub backend: Arc<dyn Backend>,
-    /// Whether a dump is recorded as void.
-    pub is_void: Box<dyn Fn(JournalId) -> bool>,
+    /// Whether a dump is recorded as void. After an error, the vault is not opened.
+    pub is_void: Box<dyn Fn(JournalId) -> std::io::Result<bool>>,
     /// See [`OnVoid`].
     pub on_void: OnVoid,
 }
@@ -352,13 +352,14 @@ fn find(
     name: &str,
     backend: &Arc<dyn Backend>,
     size_bytes: u64,
-    is_void: &dyn Fn(JournalId) -> bool,
+    is_void: &dyn Fn(JournalId) -> std::io::Result<bool>,
 ) -> Result<Option<Found>, VaultError> {
     let mut device = Device(Blocking::new(&**backend));
     match recover_vault(&mut device, size_bytes) {
         Ok(found) => {
             let id = found.superblock.journal;
-            if !found.superblock.is_clean && is_void(id) {
+            let unknown = |error| VaultError::Mark { name: name.to_owned(), error };
+            if !found.superblock.is_clean && is_void(id).map_err(unknown)? {
                 return Err(VaultError::Void { name: name.to_owned(), id });
             }
             Ok(Some(found))

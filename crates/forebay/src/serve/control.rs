@@ -1,0 +1,78 @@
+//! The control servers: one from the start on, and another one each time the state directory was
+//! recreated. They run beside everything else, so that the failure of one ends nothing but itself.
+
+use forebay_control::{ControlError, Manager, Server, StateDir};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The control servers of a daemon.
+pub(super) struct ControlServers {
+    tokio: Handle,
+    manager: Arc<dyn Manager>,
+    has_ended: watch::Sender<bool>,
+    running: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl ControlServers {
+    /// The servers, none yet, on a tokio runtime with I/O and time.
+    pub(super) fn new(tokio: Handle, manager: Arc<dyn Manager>) -> Self {
+        Self { tokio, manager, has_ended: watch::Sender::new(false), running: Mutex::default() }
+    }
+
+    /// Starts a server on a bound socket.
+    pub(super) fn serve(&self, control: Server) {
+        let (manager, mut has_ended) = (Arc::clone(&self.manager), self.has_ended.subscribe());
+        let server = self.tokio.spawn(async move {
+            let end = async move {
+                // Fails only if the servers are dropped, which is their end as well.
+                let _ = has_ended.wait_for(|has_ended| *has_ended).await;
+            };
+            if let Err(error) = control.run(manager, end).await {
+                tracing::error!(%error, "control server failed");
+            }
+        });
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).push(server);
+    }
+
+    /// Starts a server in a recreated state directory.
+    ///
+    /// # Errors
+    /// The control socket is in use or cannot be created.
+    pub(super) fn serve_again(&self, state: &StateDir) -> Result<(), ControlError> {
+        self.serve(Server::bind(state)?);
+        Ok(())
+    }
+
+    /// Has the servers complete the answers being sent, and waits for that.
+    pub(super) async fn end(&self) {
+        self.has_ended.send_replace(true);
+        let running = {
+            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *running)
+        };
+        for server in running {
+            // Fails only if the server panicked, which was logged.
+            let _ = server.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_control::fake::FakeManager;
+
+    #[test]
+    fn a_control_server_that_fails_does_not_prevent_an_orderly_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::take(directory.path()).unwrap();
+        let manager = Arc::new(FakeManager::default());
+        // Without I/O, which each server needs at once.
+        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let servers = ControlServers::new(tokio.handle().clone(), manager);
+        servers.serve_again(&state).unwrap();
+        tokio.block_on(servers.end());
+    }
+}
