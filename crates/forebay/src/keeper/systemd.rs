@@ -42,8 +42,8 @@ pub(super) fn store(pool: BorrowedFd<'_>) -> io::Result<()> {
     notify(&format!("FDSTORE=1\nFDNAME={NAME}"), Some(pool))
 }
 
-/// Removes the pool's descriptor from the store. Otherwise, the pool would take its memory while the
-/// service is stopped.
+/// Removes the pool's descriptor from the store. Otherwise, the pool would take its memory while
+/// the service is stopped.
 pub(super) fn remove() {
     if let Err(error) = notify(&format!("FDSTOREREMOVE=1\nFDNAME={NAME}"), None) {
         tracing::warn!(%error, "cannot remove the pool from the service manager");

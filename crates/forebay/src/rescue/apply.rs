@@ -207,8 +207,8 @@ pub(super) fn check(
     Ok((held, applied))
 }
 
-/// Refuses data that may be older than the disk. A journal that failed, or a vault without which its
-/// volume was served, looks as before; only the state directory tells.
+/// Refuses data that may be older than the disk. A journal that failed, or a vault without which
+/// its volume was served, looks as before; only the state directory tells.
 fn check_reliance(
     source: &Source,
     volume: &str,

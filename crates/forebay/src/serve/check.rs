@@ -13,7 +13,8 @@ use forebay_types::Action;
 /// Checks the memory size, the certificates, the UPS settings, the addresses, whether the state
 /// directory outlives a reboot if it must, and that the named disks, journals, vault and socket
 /// directories exist. Does not check that they are free, or what they hold, so the daemon may still
-/// fail to start. If a server runs this check before an upgrade, its own memory counts as available.
+/// fail to start. If a server runs this check before an upgrade, its own memory counts as
+/// available.
 ///
 /// # Errors
 /// Returns the first fault found.

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_POLL: Duration = Duration::from_millis(20);
 
-/// The environment variable that a server sets for a check: the memory, in bytes, that its successor
-/// gets from it.
+/// The environment variable that a server sets for a check: the memory, in bytes, that its
+/// successor gets from it.
 const MEMORY_VARIABLE: &str = "FOREBAY_SERVER_MEMORY";
 
 /// The memory of the server that runs this check before an upgrade, if one does.

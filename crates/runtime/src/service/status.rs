@@ -54,7 +54,7 @@ pub struct VolumeStatus {
     pub read_only: bool,
     /// Whether it is being removed.
     pub leaving: bool,
-    /// Whether its addition failed and could not be undone: it is not served, and has to be removed.
+    /// Whether its addition failed and could not be undone: it is not served, and must be removed.
     pub half_added: bool,
     /// The error of a failed flush of its disk, until the disk is trusted again.
     pub flush_failure: Option<IoError>,
