@@ -216,12 +216,17 @@ fn the_check_before_an_upgrade_counts_the_memory_of_the_running_server() {
     let directory = tempfile::tempdir().unwrap();
     let path = disk(directory.path());
     let total = forebay_config::MemInfo::read().unwrap().total_bytes;
+    let socket = format!("unix:{}", directory.path().join("nbd.sock").display());
     let check = |of_server: u64| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command.args(["serve", "--check", "--memory", &total.to_string()]).arg(&path);
-        output_of(command.env("FOREBAY_SERVER_MEMORY", of_server.to_string())).status.code()
+        command.args(["serve", "--check", "--memory", &total.to_string(), "--nbd", &socket]);
+        let output =
+            output_of(command.arg(&path).env("FOREBAY_SERVER_MEMORY", of_server.to_string()));
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    assert_eq!((check(0), check(total)), (Some(1), Some(0)));
+    let (code, error) = check(0);
+    assert!(code == Some(1) && error.contains("exceeds the"), "{error}");
+    assert_eq!(check(total), (Some(0), String::new()));
 
     let program = directory.path().join("forebay");
     std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &program).unwrap();
