@@ -7,7 +7,7 @@ use crate::reliance::Kind;
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_backend::{FileError, OpenError};
-use forebay_config::Config;
+use forebay_config::{Config, Listen};
 use forebay_types::Action;
 
 /// Checks the memory size, the certificates, the UPS settings, the addresses, whether the state
@@ -43,7 +43,12 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
             result => result.context("the vault")?,
         }
     }
-    config.nbd.iter().try_for_each(|address| listen::check(address, &config.tls))
+    // The start creates the state directory.
+    let state = Some(config.state.as_path());
+    let is_there =
+        |address: &&Listen| matches!(address, Listen::Unix(path) if path.parent() == state);
+    let mut elsewhere = config.nbd.iter().filter(|address| !is_there(address));
+    elsewhere.try_for_each(|address| listen::check(address, &config.tls))
 }
 
 fn check_state(config: &Config) -> anyhow::Result<()> {

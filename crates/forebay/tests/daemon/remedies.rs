@@ -173,6 +173,16 @@ fn a_check_finds_what_would_prevent_the_start() {
 }
 
 #[test]
+fn a_check_does_not_miss_the_state_directory_that_the_start_creates() {
+    let directory = tempfile::tempdir().unwrap();
+    make_file(directory.path().join("disk.img"), 1 << 20);
+    let (code, text) =
+        run_forebay(directory.path(), &["serve", "--check", "--memory", "64MiB", "disk.img"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(!directory.path().join("state").exists());
+}
+
+#[test]
 fn a_bad_certificate_or_key_gets_the_expected_format() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
