@@ -35,12 +35,13 @@ pub struct Part {
     pub restores: bool,
 }
 
-/// How often a part has been tried, and how its last wait ended.
+/// How often a part has been tried, and how its waits ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempt {
     /// Tries before this one.
     pub count: u8,
-    /// The error of the operation that the part waited for last.
+    /// The last error of an operation that the part waited for. It is kept over further waits:
+    /// otherwise a part that meets other operations again and again would never learn of it.
     pub error: Option<IoError>,
     /// All epochs before the part's arrival are on the disk, so the part may proceed. Meaningless
     /// for a volume that is not ordered.

@@ -213,7 +213,7 @@ impl<M> Shard<M> {
 impl Attempt {
     /// The next attempt, after a wait that ended with `error`.
     #[must_use]
-    pub const fn after(self, error: Option<forebay_types::IoError>) -> Self {
-        Self { count: self.count.saturating_add(1), error, ..self }
+    pub fn after(self, error: Option<forebay_types::IoError>) -> Self {
+        Self { count: self.count.saturating_add(1), error: error.or(self.error), ..self }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, VOLUME};
-use forebay_engine::{IoVerb, LineKey, Outcome, ShardConfig, Verdict, WriteOutcome};
+use forebay_engine::{Attempt, IoVerb, LineKey, Outcome, ShardConfig, Verdict, WriteOutcome};
 use forebay_types::{ByteRange, IoError, Mode, Stripes};
 
 /// Lines per stripe.
@@ -327,6 +327,58 @@ fn the_runs_of_a_failed_scattered_destage_are_retried_alone() {
     assert_eq!(rig.take_outcome(90), Some(Outcome::Done(Err(IoError::Io))));
     assert_eq!((rig.disk[6 * 8], rig.shard.volume(VOLUME).dirty_lines()), (61, 1));
     assert_eq!(rig.shard.pins(), 0);
+}
+
+/// A flush of two runs of a stripe that the disk refuses, beside writes to the disk over some of
+/// their lines: one after the other, or just one. Returns after how many I/Os both have ended.
+fn refused_ios_of_a_flush_beside_writes(repeats: bool) -> Option<usize> {
+    let config = ShardConfig { destage_operations_max: 1, ..ShardConfig::for_slots(64) };
+    let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
+    rig.shard.volume_mut(VOLUME).set_stripes(Stripes::new(WIDTH * LINE, 0));
+    for (id, offset, len) in [(1, 0, 2 * LINE + 2560), (2, 3 * LINE - 512, 512)] {
+        assert_eq!(rig.write(id, offset, len, 7), WriteOutcome::Done);
+    }
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
+    assert_eq!(rig.flush(90), None);
+    let (mut is_flushing, mut writes_ended) = (true, 0);
+    let mut attempt = Attempt::default();
+    assert_eq!(rig.write(91, LINE, 4 * LINE, 8), WriteOutcome::Waiting);
+    for refused in 1..100 {
+        if rig.ios.is_empty() {
+            rig.now_ms += 60_000;
+            rig.tick(rig.now_ms);
+        }
+        rig.complete(0, Err(IoError::Io));
+        is_flushing &= rig.take_outcome(90).is_none();
+        while let Some(outcome) = rig.take_outcome(91) {
+            attempt = match outcome {
+                Outcome::Retry(error) => attempt.after(error),
+                _ => {
+                    writes_ended += 1;
+                    Attempt::default()
+                }
+            };
+            if attempt.count > 0 || repeats {
+                rig.write_again(91, LINE, 4 * LINE, 8, false, attempt);
+            }
+        }
+        if !is_flushing && writes_ended > 0 {
+            return Some(refused);
+        }
+    }
+    None
+}
+
+/// Regression: the write and the flush tried the same lines in turn, together and alone, and
+/// neither ended.
+#[test]
+fn a_flush_and_a_write_over_lines_that_the_disk_refuses_both_end() {
+    assert!(refused_ios_of_a_flush_beside_writes(false).is_some());
+}
+
+#[test]
+fn writes_over_lines_that_the_disk_refuses_do_not_delay_a_flush_for_ever() {
+    assert!(refused_ios_of_a_flush_beside_writes(true).is_some());
 }
 
 #[test]
