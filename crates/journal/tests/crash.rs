@@ -352,16 +352,18 @@ impl Machine {
         let newest = if self.destages_early { self.history.len() } else { self.acknowledged };
         let upto = upto + self.random.below((newest.max(upto) - upto) as u64 + 1) as usize;
         self.disk = self.state_after(upto);
-        // Writes through the cache went to the disk at once.
-        for change in &self.history[upto..] {
-            if change.0.kind == RecordKind::Forget {
-                apply(&mut self.disk, change);
-            }
-        }
         for sector in 0..SECTORS as usize {
             let least = self.alone_acknowledged[sector];
             if least > upto {
                 self.disk[sector] = self.state_after(least)[sector];
+            }
+        }
+        // Writes through the cache went to the disk at once.
+        for (at, (entry, value)) in self.history.iter().enumerate().skip(upto) {
+            let sectors = entry.range.offset / 512..entry.range.end() / 512;
+            let is_newer = |&sector: &u64| at >= self.alone_acknowledged[sector as usize];
+            if entry.kind == RecordKind::Forget {
+                sectors.filter(is_newer).for_each(|sector| self.disk[sector as usize] = *value);
             }
         }
         self.log.end_checkpoint(self.volume, Ok(()));
