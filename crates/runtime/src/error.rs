@@ -248,7 +248,7 @@ impl Fault for VolumeError {
     fn remedy(&self) -> Remedy {
         match self {
             Self::NameInUse(_) => Remedy::from("choose another name").or("remove that one"),
-            Self::HalfAdded(_) => "remove it when its disk is well, and add it again".into(),
+            Self::HalfAdded(_) => "remove it once its disk works, and add it again".into(),
             Self::BackingInUse { .. } => {
                 Remedy::from("name another disk").or("remove that volume first")
             }

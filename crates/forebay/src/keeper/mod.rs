@@ -229,8 +229,8 @@ impl Server {
         Ok(Self { child, socket, serving_since: None })
     }
 
-    /// Handles what the server has sent. Returns true if it has begun to serve.
-    fn hear(&mut self, bytes: &[u8], is_stop_due: &mut bool) -> bool {
+    /// Handles bytes that the server has sent. Returns true if it has begun to serve.
+    fn on_message(&mut self, bytes: &[u8], is_stop_due: &mut bool) -> bool {
         let was_serving = self.serving_since.is_some();
         for byte in bytes {
             match *byte {
@@ -351,7 +351,7 @@ async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &Owned
         if let Some(exit) = exit {
             // The server may have sent something just before it exited.
             while let Ok(count @ 1..) = server.socket.try_read(&mut bytes) {
-                server.hear(&bytes[..count], &mut signals.is_stop_due);
+                server.on_message(&bytes[..count], &mut signals.is_stop_due);
             }
             // The policy needs this for no other exit, so the pool need not be scanned.
             let is_dirty =
@@ -363,7 +363,7 @@ async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &Owned
             _ = signals.child.recv() => {}
             read = server.socket.read(&mut bytes), if is_open => match read {
                 Ok(count @ 1..) => {
-                    let has_begun = server.hear(&bytes[..count], &mut signals.is_stop_due);
+                    let has_begun = server.on_message(&bytes[..count], &mut signals.is_stop_due);
                     if has_begun && signals.is_stop_due {
                         // The previous server received SIGTERM but crashed before it stopped.
                         server.forward(Signal::TERM);

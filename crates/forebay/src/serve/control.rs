@@ -45,7 +45,7 @@ impl ControlServers {
         Ok(())
     }
 
-    /// Has the servers complete the answers being sent, and waits for that.
+    /// Ends the servers, and waits until they have completed the answers being sent.
     pub(super) async fn end(&self) {
         self.has_ended.send_replace(true);
         let running = {

@@ -396,7 +396,7 @@ impl MonitorThread {
         }
     }
 
-    /// Has a failed attempt repeated after a pause. Logs the failure, unless the attempt before
+    /// Schedules the repetition of a failed attempt. Logs the failure, unless the attempt before
     /// failed in the same way: a latched failure of a disk stays until the operator ends it.
     fn retry_later(&mut self, failure: Failure) {
         if !matches!(&self.dump, Dump::Failed { failure: before, .. } if *before == failure) {

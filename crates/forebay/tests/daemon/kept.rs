@@ -19,6 +19,24 @@ fn disk(directory: &Path) -> PathBuf {
     path
 }
 
+/// An unprotected volume "disk" in a configuration file.
+fn section(path: &Path) -> String {
+    format!(
+        "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
+         protection = \"none\"\naccept-loss = true\n",
+        path.display()
+    )
+}
+
+/// A daemon with a keeper, whose pool has a line that the disk lacks, and the disk's path.
+fn kept_with_dirty_line(directory: &Path) -> (PathBuf, Daemon) {
+    let path = disk(directory);
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept(directory, "auto", "64MiB", &[volume]);
+    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    (path, daemon)
+}
+
 fn write_script(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
@@ -173,11 +191,7 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let path = disk(directory.path());
-    let good = format!(
-        "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
-         protection = \"none\"\naccept-loss = true\n",
-        path.display()
-    );
+    let good = section(&path);
     std::fs::write(at("forebay.toml"), &good).unwrap();
     let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     let mut client = daemon.client("disk");
@@ -250,10 +264,7 @@ fn the_check_before_an_upgrade_counts_the_memory_of_the_running_server() {
 #[test]
 fn a_server_flushes_and_exits_when_its_keeper_dies() {
     let directory = tempfile::tempdir().unwrap();
-    let path = disk(directory.path());
-    let volume = format!("disk={},{UNPROTECTED}", path.display());
-    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
-    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    let (path, daemon) = kept_with_dirty_line(directory.path());
     let server = daemon.server();
     daemon.kill_keeper();
     wait_until("the server is gone", PATIENCE, || {
@@ -268,14 +279,7 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
     let at = |name: &str| directory.path().join(name);
     let path = disk(directory.path());
     std::fs::copy(&path, at("other.img")).unwrap();
-    let section = |backing: &str| {
-        format!(
-            "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
-             protection = \"none\"\naccept-loss = true\n",
-            at(backing).display()
-        )
-    };
-    std::fs::write(at("forebay.toml"), section("disk.img")).unwrap();
+    std::fs::write(at("forebay.toml"), section(&path)).unwrap();
     let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     daemon.client("disk").write(8192, &content(2, 1)).unwrap();
     // The next server's configuration lacks the volume.
@@ -315,10 +319,7 @@ fn limit_descriptors(pid: u32, current: u64) {
 #[test]
 fn a_keeper_that_cannot_start_the_next_server_keeps_the_pool_and_tries_again() {
     let directory = tempfile::tempdir().unwrap();
-    let path = disk(directory.path());
-    let volume = format!("disk={},{UNPROTECTED}", path.display());
-    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
-    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    let (path, daemon) = kept_with_dirty_line(directory.path());
     limit_descriptors(daemon.id(), 3);
     daemon.kill_server();
     wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));
@@ -333,12 +334,7 @@ fn a_stop_that_a_server_refused_is_not_repeated_to_the_next_one() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let path = disk(directory.path());
-    let section = format!(
-        "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
-         protection = \"none\"\naccept-loss = true\n",
-        path.display()
-    );
-    std::fs::write(at("forebay.toml"), &section).unwrap();
+    std::fs::write(at("forebay.toml"), section(&path)).unwrap();
     let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     daemon.client("disk").write(8192, &content(2, 1)).unwrap();
     // The next servers do not serve the volume, and refuse the first stop for its dirty lines.
@@ -386,10 +382,7 @@ fn what_the_operator_accepts_for_one_start_does_not_hold_for_the_next_one() {
 #[ignore = "takes half a minute"]
 fn slow_a_stop_requested_while_no_server_runs_does_not_discard_the_pool() {
     let directory = tempfile::tempdir().unwrap();
-    let path = disk(directory.path());
-    let volume = format!("disk={},{UNPROTECTED}", path.display());
-    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
-    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    let (path, daemon) = kept_with_dirty_line(directory.path());
     limit_descriptors(daemon.id(), 3);
     daemon.kill_server();
     wait_until("the start fails", PATIENCE, || daemon.log().contains("cannot start the server"));

@@ -126,7 +126,7 @@ pub(crate) fn block(value: u64) -> Vec<u8> {
     (0..512).flat_map(|at: u64| (value * 1000 + at).to_le_bytes()).collect()
 }
 
-/// Writes these blocks, each to a place of its own. Returns what was written where.
+/// Writes each of these blocks to another offset. Returns the content by offset.
 pub(crate) fn write_some(
     server: &Server,
     name: &str,

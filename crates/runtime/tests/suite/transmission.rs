@@ -30,7 +30,6 @@ on_both_engines! {
     payloads_that_wait_for_memory_all_arrive,
     a_connection_over_its_share_does_not_block_later_ones,
     a_client_that_never_reads_does_not_delay_other_clients,
-    requests_in_flight_are_answered_at_a_stop,
     a_broken_stream_ends_its_connection_only,
     garbage_ends_only_its_own_session,
 }
@@ -341,29 +340,6 @@ fn a_client_that_never_reads_does_not_delay_other_clients(engine: Engine) {
     drop(deaf);
     wait_until("the clients are removed", PATIENCE, || server.status("disk").connections == 1);
     assert_eq!(client.read(0, MIB).map(|data| data.len() as u64), Ok(MIB));
-}
-
-fn requests_in_flight_are_answered_at_a_stop(engine: Engine) {
-    let server = Server::start(engine);
-    let (gate, disk) = server.add_gated("disk", MIB, Mode::WriteThrough);
-    let mut client = server.client("disk");
-    gate.close(Kinds::ALL);
-    let write = client.send(Command::Write, 0, 0, 4096, &[1; 4096]);
-    assert!(gate.wait_held(1, PATIENCE));
-    std::thread::scope(|scope| {
-        let stopping = scope.spawn(|| server.runtime.stop(|_| {}));
-        // E-03: a later request is refused or not answered, unless it arrives before the server
-        // refuses requests.
-        let late = client.send(Command::Write, 0, 8192, 4096, &[2; 4096]);
-        wait_until("no client is accepted any more", PATIENCE, || !server.accepts());
-        gate.open();
-        assert_eq!(client.wait(write).result, Ok(()));
-        if let Some(answer) = client.try_wait(late) {
-            assert!(matches!(answer.result, Ok(()) | Err(IoError::Shutdown)), "{answer:?}");
-        }
-        assert_eq!(stopping.join().unwrap().map_err(|error| error.to_string()), Ok(()));
-    });
-    assert_eq!(read_backend(&*disk, 0, 4096), [1; 4096]);
 }
 
 fn a_broken_stream_ends_its_connection_only(engine: Engine) {
