@@ -44,7 +44,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.send_plain(index)
         };
         let Some(conn) = self.nbd.conns.get(index).filter(|_| is_sent) else { return };
-        if conn.tls_next {
+        if conn.tls_next && !matches!(conn.phase, Phase::Draining) {
             self.start_tls(index);
         } else if matches!(conn.phase, Phase::Draining)
             && conn.has_sent()

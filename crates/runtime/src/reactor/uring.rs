@@ -9,13 +9,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const ENTRIES: u32 = 1024;
 /// Receive buffers. The kernel uses them in turn, so with few of them the next one is still in the
 /// processor's cache: with eight, a batch of 4 KiB writes takes a tenth more time.
 const BUFFERS: u16 = 4;
 const BUFFER_GROUP: u16 = 1;
+/// A receive without bytes for this long is renewed; see [`Receiver`].
+const RENEW_AFTER: Duration = Duration::from_millis(500);
 
 /// The operation of an entry, in the upper half of its user data.
 const WAKE: u64 = 0;
@@ -45,15 +47,45 @@ pub(crate) struct UringReactor {
     starved: VecDeque<(u32, RawFd)>,
     /// The descriptors of listeners by their numbers, to accept again.
     listeners: Vec<RawFd>,
-    /// The descriptors of connections by their numbers, to repeat receives.
-    connections: Vec<RawFd>,
+    /// The connections by their numbers.
+    connections: Vec<Receiver>,
+    /// When silent receives were last looked for.
+    renewed: Instant,
+}
+
+/// The multishot receive of a connection.
+///
+/// Linux since 6.17 may fail to report the end of a stream that follows bytes at once: the receive
+/// takes the bytes, and the event of the end counts as handled with them. No later event wakes it,
+/// so it is cancelled and repeated once after each silence. Bytes are always reported.
+#[derive(Clone, Copy)]
+struct Receiver {
+    fd: RawFd,
+    heard: Heard,
+    /// A cancellation that repeats the receive is on its way; its event is not reported.
+    renewing: bool,
+}
+
+/// When a receive that continues has last reported bytes.
+#[derive(Clone, Copy, PartialEq)]
+enum Heard {
+    /// Not since it began or was renewed.
+    Never,
+    /// Since silent receives were last looked for.
+    Lately,
+    /// Before that.
+    Before,
+}
+
+impl Receiver {
+    const NONE: Self = Self { fd: -1, heard: Heard::Never, renewing: false };
 }
 
 impl Sockets for UringReactor {
     fn accept(&mut self, listener: u32, fd: RawFd) {
         let entry = opcode::AcceptMulti::new(Fd(fd)).flags(libc::SOCK_CLOEXEC).build();
         self.push(entry.user_data(user_data(ACCEPT, listener)));
-        remember(&mut self.listeners, listener, fd);
+        *place(&mut self.listeners, listener, -1) = fd;
     }
 
     fn stop_accepting(&mut self, listener: u32, _fd: RawFd) {
@@ -69,12 +101,12 @@ impl Sockets for UringReactor {
         // entry per receive.
         let entry = opcode::RecvMulti::new(Fd(fd), BUFFER_GROUP).build();
         self.push(entry.user_data(user_data(RECEIVE, conn)));
-        remember(&mut self.connections, conn, fd);
+        *place(&mut self.connections, conn, Receiver::NONE) = Receiver { fd, ..Receiver::NONE };
     }
 
     fn pause(&mut self, conn: u32) {
-        let entry = opcode::AsyncCancel::new(user_data(RECEIVE, conn)).build();
-        self.push(entry.user_data(user_data(CANCEL, conn)));
+        self.connections[conn as usize].renewing = false;
+        self.cancel_receive(conn);
     }
 
     fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr) {
@@ -93,6 +125,9 @@ impl Sockets for UringReactor {
     fn forget(&mut self, fd: RawFd) {
         // The descriptor may be reused for another connection.
         self.starved.retain(|&(_, other)| other != fd);
+        for receiver in self.connections.iter_mut().filter(|receiver| receiver.fd == fd) {
+            *receiver = Receiver::NONE;
+        }
     }
 }
 
@@ -123,6 +158,7 @@ impl Reactor for UringReactor {
             starved: VecDeque::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
+            renewed: Instant::now(),
         };
         reactor.probe_receive()?;
         reactor.watch_wake();
@@ -267,7 +303,10 @@ impl UringReactor {
                 FILL => self.events.push_back(Event::Filled { conn: key, result }),
                 SEND => self.events.push_back(Event::Sent { conn: key, result }),
                 FILE => self.events.push_back(Event::File { tag: key, result }),
-                TIMER => self.timer_armed = false,
+                TIMER => {
+                    self.timer_armed = false;
+                    self.renew_silent();
+                }
                 _ => {}
             }
         }
@@ -287,26 +326,60 @@ impl UringReactor {
 
     fn received(&mut self, conn: u32, result: io::Result<usize>, flags: u32) {
         let buffer = cqueue::buffer_select(flags).map(BufferId);
-        if let Err(error) = &result
-            && error.raw_os_error() == Some(libc::ENOBUFS)
-        {
-            let fd = self.connections[conn as usize];
-            self.starved.push_back((conn, fd));
-            return;
+        let more = cqueue::more(flags);
+        let receiver = &mut self.connections[conn as usize];
+        let fd = receiver.fd;
+        receiver.heard = if more { Heard::Lately } else { Heard::Never };
+        let is_renewed = !more && std::mem::take(&mut receiver.renewing);
+        match result.as_ref().err().and_then(io::Error::raw_os_error) {
+            Some(libc::ENOBUFS) => {
+                self.starved.push_back((conn, fd));
+                return;
+            }
+            Some(libc::ECANCELED) if is_renewed => {
+                self.receive(conn, fd);
+                return;
+            }
+            _ => {}
         }
         self.buffers.lent += u32::from(buffer.is_some());
-        let more = cqueue::more(flags);
         self.events.push_back(Event::Received { conn, buffer, result, more });
+    }
+
+    fn cancel_receive(&mut self, conn: u32) {
+        let entry = opcode::AsyncCancel::new(user_data(RECEIVE, conn)).build();
+        self.push(entry.user_data(user_data(CANCEL, conn)));
+    }
+
+    /// Renews the receives that have reported bytes, but none lately; see [`Receiver`].
+    fn renew_silent(&mut self) {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.renewed) < RENEW_AFTER {
+            return;
+        }
+        self.renewed = now;
+        for conn in 0..self.connections.len() {
+            let receiver = &mut self.connections[conn];
+            let heard = receiver.heard;
+            receiver.heard = match heard {
+                Heard::Lately => Heard::Before,
+                _ => Heard::Never,
+            };
+            if heard == Heard::Before {
+                receiver.renewing = true;
+                self.cancel_receive(conn as u32);
+            }
+        }
     }
 }
 
-/// Stores the descriptor of a listener or a connection.
-fn remember(descriptors: &mut Vec<RawFd>, number: u32, fd: RawFd) {
+/// The place of a number in a list, which grows as needed.
+fn place<T: Copy>(list: &mut Vec<T>, number: u32, empty: T) -> &mut T {
     let number = number as usize;
-    if descriptors.len() <= number {
-        descriptors.resize(number + 1, -1);
+    if list.len() <= number {
+        list.resize(number + 1, empty);
     }
-    descriptors[number] = fd;
+    &mut list[number]
 }
 
 /// A ring of provided buffers. The kernel takes a buffer when bytes arrive, so idle connections

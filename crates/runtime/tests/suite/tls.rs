@@ -21,7 +21,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 on_both_engines! {
     data_goes_through_both_versions_of_tls,
@@ -37,6 +37,7 @@ on_both_engines! {
     bytes_behind_the_end_of_tls_do_not_hang_the_worker,
     a_tls_client_that_never_reads_does_not_delay_other_clients,
     a_client_may_disconnect_during_the_tls_handshake,
+    a_client_that_sends_nothing_after_starttls_is_removed,
 }
 
 const MIB: u64 = 1 << 20;
@@ -392,4 +393,42 @@ fn a_client_may_disconnect_during_the_tls_handshake(engine: Engine) {
     wait_until("the clients are removed", PATIENCE, || {
         server.runtime.status().unwrap().connections == 0
     });
+}
+
+/// The end of the stream arrives while the acknowledgement of STARTTLS waits for the client to read.
+fn a_client_that_sends_nothing_after_starttls_is_removed(engine: Engine) {
+    let (_, server, socket) = certified_server(engine, Tls::Selective, false);
+    let unanswered = || {
+        let mut stream = connect(&socket);
+        greeting(&mut stream);
+        stream.write_all(&client_flags()).unwrap();
+        stream
+    };
+    let mut first = unanswered();
+    let a_while = Duration::from_millis(500);
+    let count = (0..).find(|_| !is_answered(&mut first, a_while)).unwrap();
+    drop(first);
+    let mut stream = unanswered();
+    for _ in 0..count {
+        assert!(is_answered(&mut stream, PATIENCE));
+    }
+    stream.write_all(&option(proto::option::STARTTLS, &[])).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let _ = stream.read_to_end(&mut Vec::new());
+    wait_until("the clients are removed", PATIENCE, || {
+        server.runtime.status().unwrap().connections == 0
+    });
+}
+
+/// Sends an option and does not read the answer. Returns whether one arrives in time.
+fn is_answered(stream: &mut UnixStream, time: Duration) -> bool {
+    let waiting = |stream: &UnixStream| rustix::io::ioctl_fionread(stream).unwrap();
+    let before = waiting(stream);
+    stream.write_all(&option(proto::option::LIST, &[])).unwrap();
+    let until = Instant::now() + time;
+    while waiting(stream) == before && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    waiting(stream) > before
 }
