@@ -107,8 +107,8 @@ fn many_listeners_do_not_disturb_the_connections<R: Reactor>() {
     every_end_is_reported::<R>(&listeners);
 }
 
-/// How often a peer sends and disconnects while a receive begins. Without renewal of receives, Linux
-/// 6.18 does not report the end of about one in 30,000.
+/// How often a peer sends and disconnects while a receive begins. Without renewals, about
+/// one end in 30,000 is not reported.
 const RACES: u32 = 20_000;
 
 /// Receives from peers that send a byte and disconnect at the same moment.

@@ -395,7 +395,8 @@ fn a_client_may_disconnect_during_the_tls_handshake(engine: Engine) {
     });
 }
 
-/// The end of the stream arrives while the acknowledgement of STARTTLS waits for the client to read.
+/// The end of the stream arrives while the acknowledgement of STARTTLS waits for the client to
+/// read.
 fn a_client_that_sends_nothing_after_starttls_is_removed(engine: Engine) {
     let (_, server, socket) = certified_server(engine, Tls::Selective, false);
     let unanswered = || {
