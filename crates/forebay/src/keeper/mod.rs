@@ -39,7 +39,7 @@ pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// The environment variable that a keeper sets for a server that it starts again after the program
 /// of an upgrade exited before it served.
 const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
-/// Sent by the server once it accepts clients.
+/// Sent by the server just before it accepts clients.
 const SERVING: u8 = b'S';
 /// Sent by the server if it continues after a stop that a signal requested has failed.
 const CONTINUING: u8 = b'C';
@@ -151,7 +151,8 @@ impl Kept {
     }
 }
 
-/// Notifies the keeper and the service manager that the server accepts clients.
+/// Notifies the keeper and the service manager that the server is about to accept clients, who
+/// can already connect.
 pub(crate) async fn serving(socket: &mut Option<UnixStream>) {
     if let Some(socket) = socket {
         // If the keeper is gone, `wait_until_gone` detects it.

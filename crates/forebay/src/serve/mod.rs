@@ -92,8 +92,9 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the thread that monitors files in use")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
-    bound.into_iter().for_each(|bound| daemon.accept(bound));
+    // The keeper is told first: a server that is killed after its first client has served.
     tokio.block_on(keeper::serving(&mut keeper_socket));
+    bound.into_iter().for_each(|bound| daemon.accept(bound));
     control_servers.serve(control);
     tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket));
     // Before the control servers end, as it may start another one.
