@@ -42,7 +42,7 @@ impl<C: WorkerContext> Serving<'_, C> {
                     self.cx.sockets().fill(index, fd, message);
                     return;
                 }
-                Err(_) => return self.disconnect(index, ""),
+                Err(error) => return self.fail(index, &error),
             }
         }
     }
@@ -61,7 +61,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         match result {
             Ok(bytes) => self.on_filled_bytes(index, bytes),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return self.disconnect(index, ""),
+            Err(error) => return self.fail(index, &error),
         }
         self.update_receiving(index);
     }

@@ -47,8 +47,8 @@ impl<C: WorkerContext> Serving<'_, C> {
                 self.update_receiving(index);
                 return;
             }
-            Err(_) => {
-                self.disconnect(index, "");
+            Err(error) => {
+                self.fail(index, &error);
                 return;
             }
             Ok(0) => {

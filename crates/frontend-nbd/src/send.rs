@@ -76,8 +76,8 @@ impl<C: WorkerContext> Serving<'_, C> {
                 self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
                 false
             }
-            Err(_) => {
-                self.disconnect(index, "");
+            Err(error) => {
+                self.fail(index, &error);
                 false
             }
         }
@@ -121,9 +121,12 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.nbd.conns.mark_pending(index);
             return;
         }
-        let Ok(bytes) = result else {
-            self.disconnect(index, "");
-            return;
+        let bytes = match result {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.fail(index, &error);
+                return;
+            }
         };
         match &mut conn.tls {
             None => {
@@ -160,6 +163,14 @@ impl<C: WorkerContext> Serving<'_, C> {
             let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
         }
         self.nbd.conns.mark_pending(index);
+    }
+
+    /// Shuts down a connection whose socket has failed. That a client has gone is no news.
+    pub(crate) fn fail(&mut self, index: u32, error: &io::Error) {
+        let is_gone =
+            matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+        let reason = format!("its connection failed: {error}");
+        self.disconnect(index, if is_gone { "" } else { &reason });
     }
 
     /// Closes a connection that has no operation in flight on its socket.

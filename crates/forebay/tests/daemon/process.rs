@@ -362,13 +362,15 @@ impl Drop for Daemon {
         if self.is_kept && self.exit_status().is_none() {
             self.kill_server();
         }
+        let exit = self.exit_status();
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking()
             && let Ok(log) = std::fs::read(log_path(&self.socket))
         {
             let end = &log[log.len().saturating_sub(LOG_BYTES_PRINTED)..];
-            eprintln!("the daemon's log:\n{}", String::from_utf8_lossy(end));
+            let state = exit.map_or("is running".to_owned(), |exit| format!("has ended, {exit}"));
+            eprintln!("the daemon {state}; its log:\n{}", String::from_utf8_lossy(end));
         }
     }
 }
