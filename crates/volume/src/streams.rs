@@ -123,8 +123,8 @@ impl Streams {
     pub fn on_miss(&mut self, range: ByteRange) -> Option<Plan> {
         self.clock += 1;
         self.forget_stale();
-        let found = self.streams.iter().enumerate();
-        let found = found.filter_map(|(at, stream)| Some((at, stream.position(range)?))).next();
+        let mut numbered = self.streams.iter().enumerate();
+        let found = numbered.find_map(|(at, stream)| Some((at, stream.position(range)?)));
         if let Some((at, position)) = found {
             return self.proceed(at, position, range);
         }

@@ -7,7 +7,8 @@
 use super::course::Course;
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// Entries of the tables of adjacent misses: two ascending streams by the hundred seldom meet.
+/// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose theirs
+/// to another one and wait for their next two misses.
 const ADJACENT: usize = 512;
 /// Regions in which misses at equal distances are looked for, and their size in bytes.
 const REGIONS: usize = 64;
