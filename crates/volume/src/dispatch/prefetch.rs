@@ -24,7 +24,8 @@ impl<H: Host> Dispatcher<H> {
 
     pub(super) fn read_ahead(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
         if let Some(plan) = plan {
-            let pieces = host.stripes(volume).split(plan.range);
+            let stripes = host.stripes(volume);
+            let pieces = plan.ranges().flat_map(|range| stripes.split(range));
             for range in pieces.flat_map(|piece| split_at(piece, READ_BYTES_MAX)) {
                 self.prefetch(host, volume, range, Some(plan.mark));
             }

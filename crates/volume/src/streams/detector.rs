@@ -1,0 +1,148 @@
+//! Finds streams among misses.
+//!
+//! Misses wait in tables of fixed size, by a hash of the offset at which the stream would go on, so
+//! that a miss costs the same however many streams are interleaved. A random miss touches five
+//! entries.
+
+use super::course::Course;
+use forebay_types::{ByteRange, LINE_BYTES};
+
+/// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose theirs
+/// to another one and wait for their next two misses.
+const ADJACENT: usize = 512;
+/// Regions in which misses at equal distances are looked for, and their size in bytes.
+const REGIONS: usize = 64;
+const REGION_BYTES: u64 = 16 << 20;
+/// Consecutive adjacent misses that make a stream: normally, and while prefetch is used little.
+const RUN_MIN: u32 = 2;
+const RUN_MIN_CAUTIOUS: u32 = 16;
+/// Consecutive equal distances that make a stream.
+const STRIDES_MIN: u32 = 3;
+const STRIDES_MIN_CAUTIOUS: u32 = 16;
+
+/// A stream that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub course: Course,
+    /// The bytes that were read in this order.
+    pub bytes: u64,
+}
+
+/// Adjacent misses.
+#[derive(Clone, Copy, Debug)]
+struct Adjacent {
+    /// The border at which the next miss would begin or, if the reads descend, end.
+    border: u64,
+    bytes: u64,
+    misses: u32,
+}
+
+impl Adjacent {
+    /// No miss. Its border, far beyond every volume, meets none.
+    const NONE: Self = Self { border: u64::MAX / 2, bytes: 0, misses: 0 };
+}
+
+/// Misses in a region at equal distances.
+#[derive(Clone, Copy, Debug)]
+struct Strided {
+    region: u64,
+    last: u64,
+    step: i64,
+    len: u64,
+    strides: u32,
+}
+
+/// The misses of one volume that may become streams.
+#[derive(Debug, Default)]
+pub(super) struct Detector {
+    /// Empty before the first miss, as many volumes are idle.
+    ascending: Vec<Adjacent>,
+    descending: Vec<Adjacent>,
+    regions: Vec<Strided>,
+}
+
+impl Detector {
+    /// Records a miss that belongs to no stream. Returns the stream that it completes, if any. A
+    /// cautious detector requires more misses.
+    pub(super) fn on_miss(
+        &mut self,
+        range: ByteRange,
+        cautious: bool,
+        volume_bytes: u64,
+    ) -> Option<Run> {
+        if self.ascending.is_empty() {
+            self.ascending = vec![Adjacent::NONE; ADJACENT];
+            self.descending = vec![Adjacent::NONE; ADJACENT];
+            let none = Strided { region: u64::MAX, last: 0, step: 0, len: 0, strides: 0 };
+            self.regions = vec![none; REGIONS];
+        }
+        let (start, end) = (range.offset, range.end());
+        let misses = if cautious { RUN_MIN_CAUTIOUS } else { RUN_MIN };
+        let (first, last) = (start / LINE_BYTES, end.div_ceil(LINE_BYTES));
+        let bytes = (last - first) * LINE_BYTES;
+        let ascends = |border: u64| start.wrapping_sub(border) < LINE_BYTES;
+        let next = Adjacent { border: end, bytes, misses: 1 };
+        let keys = (start.div_ceil(LINE_BYTES), last);
+        if let Some(bytes) = follow(&mut self.ascending, keys, ascends, next, misses) {
+            return Some(Run { course: Course::Forward, bytes });
+        }
+        let descends = |border: u64| border.wrapping_sub(end) < LINE_BYTES;
+        let next = Adjacent { border: start, ..next };
+        let keys = (end / LINE_BYTES, first);
+        if let Some(bytes) = follow(&mut self.descending, keys, descends, next, misses) {
+            return Some(Run { course: Course::backward(volume_bytes), bytes });
+        }
+        self.stride(range, if cautious { STRIDES_MIN_CAUTIOUS } else { STRIDES_MIN })
+    }
+
+    fn stride(&mut self, range: ByteRange, strides: u32) -> Option<Run> {
+        let ByteRange { offset, len } = range;
+        let number = offset / REGION_BYTES;
+        let region = &mut self.regions[place(number, REGIONS)];
+        if region.region != number {
+            *region = Strided { region: number, last: offset, step: 0, len, strides: 0 };
+            return None;
+        }
+        let step = offset.wrapping_sub(region.last).cast_signed();
+        let is_equal = step == region.step && len == region.len;
+        let has_gaps = step.unsigned_abs() > len;
+        region.strides = if is_equal { region.strides + 1 } else { u32::from(has_gaps) };
+        (region.last, region.step, region.len) = (offset, step, len);
+        if !has_gaps || region.strides < strides {
+            return None;
+        }
+        region.strides = 0;
+        let first = offset.wrapping_add_signed(-(i64::from(strides) * step));
+        let course = Course::Strided { first, step, len };
+        Some(Run { course, bytes: u64::from(strides + 1) * len })
+    }
+}
+
+/// Records a miss after the one before it, which waits in the table under the first of two keys and
+/// whose border `meets` this miss. It waits under the second key then. Reads smaller than a line
+/// miss once per line, so borders meet within a line. Returns the bytes of a run of `misses`, which
+/// leaves the table.
+fn follow(
+    table: &mut [Adjacent],
+    (before, after): (u64, u64),
+    meets: impl Fn(u64) -> bool,
+    mut run: Adjacent,
+    misses: u32,
+) -> Option<u64> {
+    let entry = &mut table[place(before, ADJACENT)];
+    if meets(entry.border) {
+        run.bytes += entry.bytes;
+        run.misses += entry.misses;
+        *entry = Adjacent::NONE;
+    }
+    if run.misses >= misses {
+        return Some(run.bytes);
+    }
+    table[place(after, ADJACENT)] = run;
+    None
+}
+
+/// The entry of a number in a table of `len` entries, a power of two.
+const fn place(number: u64, len: usize) -> usize {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - len.ilog2())) as usize
+}

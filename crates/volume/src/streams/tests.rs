@@ -1,0 +1,248 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const GIB: u64 = 1 << 30;
+const KIB: u64 = 1 << 10;
+
+fn read(offset: u64) -> ByteRange {
+    ByteRange::new(offset, LINE_BYTES)
+}
+
+/// A cache that keeps everything and whose disk answers at once.
+struct Cache {
+    streams: Streams,
+    /// By line: whether it was fetched and not read yet, and whether it is marked.
+    lines: HashMap<u64, (bool, bool)>,
+    volume_bytes: u64,
+    missed: u64,
+    prefetched: u64,
+    used: u64,
+}
+
+impl Cache {
+    fn new(volume_bytes: u64) -> Self {
+        let (streams, lines) = (Streams::new(volume_bytes, 4 * GIB), HashMap::new());
+        Self { streams, lines, volume_bytes, missed: 0, prefetched: 0, used: 0 }
+    }
+
+    fn read(&mut self, range: ByteRange) {
+        let mut has_missed = false;
+        for line in lines(range) {
+            let Some(state) = self.lines.get_mut(&line) else {
+                self.missed += 1;
+                has_missed = true;
+                self.lines.insert(line, (false, false));
+                continue;
+            };
+            let (is_fetched, is_marked) = std::mem::take(state);
+            self.used += u64::from(is_fetched);
+            if is_marked {
+                let plan = self.streams.on_mark(line);
+                self.fetch(plan);
+            }
+        }
+        if has_missed {
+            let plan = self.streams.on_miss(range);
+            self.fetch(plan);
+        }
+    }
+
+    fn fetch(&mut self, plan: Option<Plan>) {
+        let Some(plan) = plan else { return };
+        assert!(plan.count > 0);
+        for range in plan.ranges() {
+            assert!(range.len > 0 && range.end() <= self.volume_bytes, "{plan:?}");
+            for line in lines(range) {
+                let state = self.lines.entry(line).or_insert_with(|| {
+                    self.prefetched += 1;
+                    (true, false)
+                });
+                state.1 |= line == plan.mark;
+            }
+        }
+    }
+}
+
+fn lines(range: ByteRange) -> std::ops::Range<u64> {
+    range.offset / LINE_BYTES..range.end().div_ceil(LINE_BYTES)
+}
+
+#[test]
+fn two_adjacent_misses_make_a_stream() {
+    let mut streams = Streams::new(GIB, GIB);
+    assert_eq!(streams.on_miss(read(0)), None);
+    let plan = streams.on_miss(read(4096)).unwrap();
+    assert_eq!((plan.first, plan.count), (ByteRange::new(8192, 8192), 1));
+    assert_eq!(plan.mark, 2);
+}
+
+#[test]
+fn random_misses_make_no_stream() {
+    let mut streams = Streams::new(GIB, GIB);
+    for i in 0..1000 {
+        assert_eq!(streams.on_miss(read(i * 7919 % 1009 * (1 << 20))), None);
+    }
+}
+
+#[test]
+fn reads_of_every_size_and_direction_are_prefetched() {
+    for len in [512, 4 * KIB, 24 * KIB, 64 * KIB, 1024 * KIB, 2048 * KIB] {
+        let count = (256 << 20) / len;
+        for descends in [false, true] {
+            let mut cache = Cache::new(GIB);
+            for index in 0..count.min(4_096) {
+                let offset = index * len;
+                let offset = if descends { GIB - len - offset } else { offset };
+                cache.read(ByteRange::new(offset, len));
+            }
+            let lines_per_read = len.div_ceil(LINE_BYTES);
+            let missed = cache.missed / lines_per_read;
+            assert!(missed <= 2, "{missed} of {count} reads of {len} bytes, {descends}");
+        }
+    }
+}
+
+#[test]
+fn the_window_grows_with_what_was_read_and_then_only_when_the_client_catches_up() {
+    let mut streams = Streams::new(GIB, GIB);
+    streams.on_miss(read(0));
+    let mut plan = streams.on_miss(read(4096)).unwrap();
+    for bytes in [8, 12, 20, 32, 52, 84, 136, 136].map(|kib| kib * KIB) {
+        assert_eq!(plan.first.len, bytes);
+        let next = streams.on_mark(plan.mark).unwrap();
+        assert_eq!(next.first.offset, plan.first.end());
+        plan = next;
+    }
+    // The client catches up with the window, which is still in flight.
+    assert_eq!(streams.on_miss(read(plan.first.offset)), None);
+    let next = streams.on_mark(plan.mark).unwrap();
+    assert_eq!(next.first.len, 272 * KIB);
+}
+
+#[test]
+fn windows_end_with_the_volume_and_fit_the_pool() {
+    let mut streams = Streams::new(64 << 10, 1 << 20);
+    streams.on_miss(ByteRange::new(0, 20 * KIB));
+    let plan = streams.on_miss(ByteRange::new(20 * KIB, 20 * KIB)).unwrap();
+    assert_eq!(plan.first.end(), 64 << 10);
+    assert_eq!(streams.on_mark(plan.mark), None);
+    let mut tiny = Streams::new(GIB, 16 * 4096);
+    tiny.on_miss(read(0));
+    assert_eq!(tiny.on_miss(read(4096)).unwrap().first.len, 4096);
+    let mut descending = Streams::new(10_000, GIB);
+    descending.on_miss(ByteRange::new(9_000, 1_000));
+    let plan = descending.on_miss(ByteRange::new(8_192, 808)).unwrap();
+    assert_eq!((plan.first, plan.mark), (ByteRange::new(4_096, 4_096), 1));
+}
+
+#[test]
+fn unused_windows_suspend_prefetch() {
+    let mut streams = Streams::new(1 << 50, GIB);
+    let mut bytes = 0;
+    for i in 0..100_000 {
+        streams.on_miss(read(i << 26));
+        let plan = streams.on_miss(read((i << 26) + 4096));
+        bytes += plan.map_or(0, |plan| plan.first.len);
+    }
+    assert_eq!(bytes, CREDIT_MAX_BYTES as u64);
+    // A long run is prefetched all the same, and its use earns the credit back.
+    let mut cache = Cache { streams, ..Cache::new(1 << 50) };
+    (0..1_000).for_each(|line| cache.read(read((1 << 49) + line * LINE_BYTES)));
+    assert!(cache.missed <= 16, "{}", cache.missed);
+    assert!(cache.streams.credit > 0);
+}
+
+#[test]
+fn hundreds_of_interleaved_streams_are_distinguished() {
+    for descends in [false, true] {
+        let mut cache = Cache::new(1 << 45);
+        for index in 1..=256 {
+            for base in (1..=200).map(|at| at << 36) {
+                let at = index * LINE_BYTES;
+                cache.read(read(if descends { base - at } else { base + at }));
+            }
+        }
+        // A few wait for their second pair, because their entries of the table are the same.
+        assert!(cache.missed < 4 * 200, "{}", cache.missed);
+        assert!(cache.used > 250 * 200 - 4 * 200);
+    }
+}
+
+#[test]
+fn reads_at_equal_distances_are_prefetched_in_both_directions() {
+    for step in [32 << 10, -36 << 10, 4_608, -9_216] {
+        let mut cache = Cache::new(GIB);
+        for index in 0..1_000 {
+            let offset = (GIB / 2).checked_add_signed(index * step).unwrap();
+            cache.read(ByteRange::new(offset, 2_048));
+        }
+        assert!(cache.missed < 20, "{} of 1000 at a distance of {step}", cache.missed);
+    }
+}
+
+#[test]
+fn a_stream_at_equal_distances_ends_with_the_volume() {
+    let mut cache = Cache::new(10 << 20);
+    for offset in (0..10 << 20).step_by(64 << 10) {
+        cache.read(read(offset));
+    }
+    assert!(cache.missed < 8, "{}", cache.missed);
+    assert_eq!(cache.prefetched, cache.used);
+}
+
+#[test]
+fn a_stale_stream_is_forgotten() {
+    let mut streams = Streams::new(1 << 50, GIB);
+    streams.on_miss(read(0));
+    streams.on_miss(read(4096)).unwrap();
+    (1..=STALE_EVENTS).for_each(|at| assert_eq!(streams.on_miss(read((at * 7919) << 22)), None));
+    assert_eq!(streams.streams.len(), 1);
+    (1..=2).for_each(|at| assert_eq!(streams.on_miss(read((at * 7927) << 23)), None));
+    assert!(streams.streams.is_empty());
+}
+
+/// Files of these sizes, in lines, are read from the start to the end, in pieces of some lines.
+fn read_files(files: &[u64], piece: u64) -> Cache {
+    let mut cache = Cache::new(1 << 50);
+    for (number, &size) in files.iter().enumerate() {
+        let start = (number as u64 + 1) << 34;
+        for line in (0..size).step_by(piece as usize) {
+            let len = piece.min(size - line) * LINE_BYTES;
+            cache.read(ByteRange::new(start + line * LINE_BYTES, len));
+        }
+    }
+    cache
+}
+
+proptest! {
+    #[test]
+    fn what_is_fetched_in_vain_is_bounded_by_what_is_used_and_the_credit(
+        files in prop::collection::vec(1u64..600, 1..60), piece in 1u64..40,
+    ) {
+        let cache = read_files(&files, piece);
+        let total: u64 = files.iter().sum();
+        let vain = cache.prefetched - cache.used;
+        // Each stream leaves at most two windows, none larger than what was read before it.
+        prop_assert!(vain <= 2 * total, "{vain} of {}", cache.prefetched);
+        prop_assert_eq!(cache.missed + cache.used, total);
+    }
+
+    #[test]
+    fn no_sequence_of_reads_plans_outside_of_the_volume(
+        reads in prop::collection::vec((0u64..2_000, 1u64..100, any::<bool>()), 0..400),
+        sectors in 1_000u64..3_000,
+    ) {
+        let mut cache = Cache::new(sectors * 512);
+        let mut next = 0;
+        for (at, len, goes_on) in reads {
+            let start = if goes_on { next } else { at % sectors };
+            let end = (start + len).min(sectors);
+            if start < end {
+                cache.read(ByteRange::new(start * 512, (end - start) * 512));
+            }
+            next = end;
+        }
+        prop_assert!(cache.used <= cache.prefetched);
+    }
+}
