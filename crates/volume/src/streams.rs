@@ -30,7 +30,7 @@ const WINDOW_RAMP_BYTES: u64 = 128 << 10;
 /// Largest window, in bytes: at 5 ms per read, enough for a client of 1.6 GB/s.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
 /// How far a read may be from the expected position, before or after it, and still belong to the
-/// stream, in bytes.
+/// stream, in bytes; less if less was read of the stream.
 const SLACK_BYTES: u64 = 256 << 10;
 /// The limit of the credit: bytes that may be prefetched in vain before longer runs are required.
 /// Fetched bytes cost their number, those that the client has reached earn twice theirs.
@@ -79,13 +79,19 @@ struct Stream {
 }
 
 impl Stream {
+    /// The bytes that the client has read of it.
+    const fn used(&self) -> u64 {
+        self.next.saturating_sub(self.begin)
+    }
+
     /// The position of a read that continues the stream.
     fn position(&self, range: ByteRange) -> Option<u64> {
         let position = self.course.position(range)?;
         if self.ahead == 0 {
             return (position == self.next).then_some(position);
         }
-        let slack = SLACK_BYTES.max(self.course.unit());
+        // Random reads near a short stream are not part of it.
+        let slack = SLACK_BYTES.min(self.used()).max(self.course.unit());
         let (from, to) = (self.next.saturating_sub(slack), self.ahead.max(self.next) + slack);
         (from..=to).contains(&position).then_some(position)
     }
@@ -210,9 +216,8 @@ impl Streams {
         }
         stream.is_starved = false;
         let course = stream.course;
-        let used = stream.next.saturating_sub(stream.begin);
         let unit = course.unit();
-        stream.window = stream.window.min(used.max(unit)).min(self.window_max);
+        stream.window = stream.window.min(stream.used().max(unit)).min(self.window_max);
         let start = stream.ahead.max(stream.next).next_multiple_of(unit);
         let units = (stream.window / unit).min(course.units_max());
         let end = (start + units * unit).min(course.end(self.volume_bytes));

@@ -7,14 +7,19 @@
 use super::course::Course;
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose theirs
-/// to another one and wait for their next two misses.
+/// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose
+/// theirs to another one and wait for their next two misses.
 const ADJACENT: usize = 512;
 /// Regions in which misses at equal distances are looked for, and their size in bytes.
 const REGIONS: usize = 64;
 const REGION_BYTES: u64 = 16 << 20;
+/// The largest distance. Reads farther apart are seldom a pattern.
+const STEP_BYTES_MAX: u64 = 1 << 20;
 /// Consecutive adjacent misses that make a stream: normally, and while prefetch is used little.
 const RUN_MIN: u32 = 2;
+/// If more misses than this came between two adjacent ones, they may be so by chance, and one more
+/// is required.
+const RECENT_MISSES: u32 = 64;
 const RUN_MIN_CAUTIOUS: u32 = 16;
 /// Consecutive equal distances that make a stream.
 const STRIDES_MIN: u32 = 3;
@@ -35,11 +40,13 @@ struct Adjacent {
     border: u64,
     bytes: u64,
     misses: u32,
+    /// The number of the last miss.
+    last: u32,
 }
 
 impl Adjacent {
     /// No miss. Its border, far beyond every volume, meets none.
-    const NONE: Self = Self { border: u64::MAX / 2, bytes: 0, misses: 0 };
+    const NONE: Self = Self { border: u64::MAX / 2, bytes: 0, misses: 0, last: 0 };
 }
 
 /// Misses in a region at equal distances.
@@ -59,6 +66,8 @@ pub(super) struct Detector {
     ascending: Vec<Adjacent>,
     descending: Vec<Adjacent>,
     regions: Vec<Strided>,
+    /// Misses so far; wraps.
+    misses: u32,
 }
 
 impl Detector {
@@ -76,12 +85,13 @@ impl Detector {
             let none = Strided { region: u64::MAX, last: 0, step: 0, len: 0, strides: 0 };
             self.regions = vec![none; REGIONS];
         }
+        self.misses = self.misses.wrapping_add(1);
         let (start, end) = (range.offset, range.end());
         let misses = if cautious { RUN_MIN_CAUTIOUS } else { RUN_MIN };
         let (first, last) = (start / LINE_BYTES, end.div_ceil(LINE_BYTES));
         let bytes = (last - first) * LINE_BYTES;
         let ascends = |border: u64| start.wrapping_sub(border) < LINE_BYTES;
-        let next = Adjacent { border: end, bytes, misses: 1 };
+        let next = Adjacent { border: end, bytes, misses: 1, last: self.misses };
         let keys = (start.div_ceil(LINE_BYTES), last);
         if let Some(bytes) = follow(&mut self.ascending, keys, ascends, next, misses) {
             return Some(Run { course: Course::Forward, bytes });
@@ -105,7 +115,7 @@ impl Detector {
         }
         let step = offset.wrapping_sub(region.last).cast_signed();
         let is_equal = step == region.step && len == region.len;
-        let has_gaps = step.unsigned_abs() > len;
+        let has_gaps = (len + 1..=STEP_BYTES_MAX).contains(&step.unsigned_abs());
         region.strides = if is_equal { region.strides + 1 } else { u32::from(has_gaps) };
         (region.last, region.step, region.len) = (offset, step, len);
         if !has_gaps || region.strides < strides {
@@ -127,12 +137,13 @@ fn follow(
     (before, after): (u64, u64),
     meets: impl Fn(u64) -> bool,
     mut run: Adjacent,
-    misses: u32,
+    mut misses: u32,
 ) -> Option<u64> {
     let entry = &mut table[place(before, ADJACENT)];
     if meets(entry.border) {
         run.bytes += entry.bytes;
         run.misses += entry.misses;
+        misses += u32::from(run.last.wrapping_sub(entry.last) > RECENT_MISSES);
         *entry = Adjacent::NONE;
     }
     if run.misses >= misses {

@@ -164,8 +164,8 @@ fn hundreds_of_interleaved_streams_are_distinguished() {
             }
         }
         // A few wait for their second pair, because their entries of the table are the same.
-        assert!(cache.missed < 4 * 200, "{}", cache.missed);
-        assert!(cache.used > 250 * 200 - 4 * 200);
+        assert!(cache.missed < 6 * 200, "{}", cache.missed);
+        assert!(cache.used > 250 * 200 - 6 * 200);
     }
 }
 
