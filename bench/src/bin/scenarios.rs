@@ -188,7 +188,7 @@ fn sequential(
     Ok(())
 }
 
-/// Each round reads a place of the volume that was neither read nor read ahead.
+/// Each round reads a place of the volume that is not in the pool.
 fn streams(
     start: impl Fn(&[String]) -> Result<Forebay>,
     arguments: &Arguments,

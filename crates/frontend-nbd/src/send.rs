@@ -165,7 +165,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         self.nbd.conns.mark_pending(index);
     }
 
-    /// Shuts down a connection whose socket has failed. That a client has gone is no news.
+    /// Shuts down a connection whose socket has failed. Logs the error, unless the client has
+    /// disconnected.
     pub(crate) fn fail(&mut self, index: u32, error: &io::Error) {
         let is_gone =
             matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);

@@ -6,10 +6,10 @@
 //! the client reads that line, the next window is fetched, so the client has one window to read
 //! while another is in flight.
 //!
-//! A window is never larger than what the client has read of the stream so far, so a stream that
-//! ends leaves at most about as much in vain as it has used. Small windows double each time, larger
-//! ones only when the client has caught up with the prefetch: a slow reader gets a small window, a
-//! fast one as much as the latency of its disk requires.
+//! A window is never larger than what the client has read of the stream so far, and at most two are
+//! unread, so a stream that ends leaves at most about twice of what was read in vain. Small windows
+//! double each time, larger ones only when the client has caught up with the prefetch: a slow
+//! reader gets a small window, a fast one as much as the latency of its disk requires.
 //!
 //! Prefetch limits itself: the table weighs the bytes that it has requested against those that
 //! were reached. If few are, it requires longer runs before it starts.

@@ -92,7 +92,8 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the thread that monitors files in use")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
-    // The keeper is told first: a server that is killed after its first client has served.
+    // The keeper is told before the first client is accepted. Otherwise it would take a server that
+    // is killed in between for one that could not start.
     tokio.block_on(keeper::serving(&mut keeper_socket));
     bound.into_iter().for_each(|bound| daemon.accept(bound));
     control_servers.serve(control);

@@ -17,10 +17,10 @@ const REGION_BYTES: u64 = 16 << 20;
 const STEP_BYTES_MAX: u64 = 1 << 20;
 /// Consecutive adjacent misses that make a stream: normally, and while prefetch is used little.
 const RUN_MIN: u32 = 2;
+const RUN_MIN_CAUTIOUS: u32 = 16;
 /// If more misses than this came between two adjacent ones, they may be so by chance, and one more
 /// is required.
 const RECENT_MISSES: u32 = 64;
-const RUN_MIN_CAUTIOUS: u32 = 16;
 /// Consecutive equal distances that make a stream.
 const STRIDES_MIN: u32 = 3;
 const STRIDES_MIN_CAUTIOUS: u32 = 16;
