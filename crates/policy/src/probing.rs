@@ -3,14 +3,17 @@
 //! The reads cycle through sizes from 4 KiB to 1 MiB, extremes first, so that an early end still
 //! leaves distant sizes with about equal counts. Offsets are pseudo-random over the whole disk.
 //!
-//! A measurement takes at most [`READS_MAX`] reads and [`DISK_NS_MAX`] of disk time. It exceeds the
-//! latter only if a read takes longer than all reads before.
+//! A measurement takes [`READS_MIN`] reads, more if their times vary too much for an estimate, and
+//! at most [`READS_MAX`] reads and [`DISK_NS_MAX`] of disk time. It exceeds the latter only if a read
+//! takes longer than all reads before.
 
 use crate::split_cost::{ReadTime, SplitCost, Unclear};
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// Maximum reads per measurement: seven of each size, and one.
-pub const READS_MAX: usize = 64;
+/// Reads per measurement of a disk whose times vary little: seven of each size, and one.
+pub const READS_MIN: usize = 64;
+/// Maximum reads per measurement.
+pub const READS_MAX: usize = 4 * READS_MIN;
 /// The largest read, in bytes.
 pub const READ_BYTES_MAX: u64 = 1 << 20;
 /// Maximum disk time per measurement, in nanoseconds.
@@ -38,8 +41,8 @@ impl Probing {
     /// The next read, at a multiple of 4 KiB; `None` if the measurement is complete or the disk is
     /// smaller than 4 KiB.
     pub fn next_read(&mut self) -> Option<ByteRange> {
-        let is_over = self.times.len() >= READS_MAX
-            || self.spent_ns.saturating_add(self.longest_ns) > DISK_NS_MAX;
+        let is_over =
+            self.has_enough() || self.spent_ns.saturating_add(self.longest_ns) > DISK_NS_MAX;
         let sizes = SIZE_CYCLE.into_iter().map(|step| LINE_BYTES << step);
         let sizes: Vec<u64> = sizes.filter(|&bytes| bytes <= self.disk_bytes).collect();
         if is_over || sizes.is_empty() {
@@ -48,6 +51,14 @@ impl Probing {
         let bytes = sizes[self.times.len() % sizes.len()];
         let places = (self.disk_bytes - bytes) / LINE_BYTES + 1;
         Some(ByteRange::new(self.random_below(places) * LINE_BYTES, bytes))
+    }
+
+    /// Whether more reads would not help. Estimates take time, so one is made once per cycle.
+    fn has_enough(&self) -> bool {
+        let Some(more) = self.times.len().checked_sub(READS_MIN) else { return false };
+        let is_sure =
+            || more.is_multiple_of(SIZE_CYCLE.len()) && self.cost() != Err(Unclear::Noise);
+        self.times.len() >= READS_MAX || is_sure()
     }
 
     /// Records that a read of `bytes` took `ns` nanoseconds.
@@ -108,7 +119,7 @@ mod tests {
     #[test]
     fn a_fast_disk_gets_seven_reads_of_each_size_over_its_whole_range() {
         let (probing, ranges) = measure(1 << 40, 7, |bytes| 80_000 + bytes / 2);
-        assert_eq!((probing.reads(), ranges.len()), (READS_MAX, READS_MAX));
+        assert_eq!((probing.reads(), ranges.len()), (READS_MIN, READS_MIN));
         let mut counts = BTreeMap::new();
         ranges.iter().for_each(|range| *counts.entry(range.len).or_insert(0) += 1);
         assert_eq!(counts.len(), SIZE_CYCLE.len());
@@ -131,6 +142,18 @@ mod tests {
         assert!(probing.cost().is_ok());
         let (probing, ranges) = measure(1 << 40, 7, |_| 400_000_000);
         assert_eq!((ranges.len(), probing.cost()), (2, Err(Unclear::TooFew)));
+    }
+
+    #[test]
+    fn a_disk_whose_times_vary_is_read_more_often() {
+        let count = std::cell::Cell::new(0);
+        let noise = |bytes: u64| {
+            count.set(count.get() + 1);
+            let factor = [1, 3, 10, 30, 100][crate::testing::key(count.get()) as usize % 5];
+            (10_000 + bytes / 2) * factor
+        };
+        let (probing, _) = measure(1 << 40, 7, noise);
+        assert_eq!((probing.reads(), probing.cost()), (READS_MAX, Err(Unclear::Noise)));
     }
 
     proptest! {

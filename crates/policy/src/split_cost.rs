@@ -9,8 +9,13 @@
 //! Reads stand in for writes, as they change nothing. Single times vary widely with rotation,
 //! caches and other I/O, so the slope is the median over all pairs of reads, weighted by the
 //! difference of their sizes (a weighted Theil-Sen estimator). It tolerates outliers in up to a
-//! quarter of the times. The run time is quadratic, so measure tens of reads, not thousands. Seven
-//! reads of each size give a hard disk's threshold within a factor of two.
+//! quarter of the times. The run time is quadratic, so measure tens or hundreds of reads, not
+//! thousands. Seven reads of each size give a hard disk's threshold within a factor of two.
+//!
+//! Where noise is larger than the fixed cost, the estimate is arbitrary, and no cost is reported.
+//! Quantiles of the slopes on both sides of the median give a range of four standard errors on
+//! either side (P. K. Sen, "Estimates of the Regression Coefficient Based on Kendall's Tau", 1968).
+//! The thresholds at both ends of this range must not differ by more than [`SURE_RATIO_MAX`].
 
 use forebay_types::{LINE_BYTES, limits::GATHER_BELOW_BYTES_MAX};
 use std::fmt;
@@ -24,6 +29,17 @@ pub const GATHER_BELOW_DEFAULT_BYTES: u64 = 64 << 10;
 
 /// The total cost divided by the fixed cost, at the threshold.
 const TOTAL_TO_FIXED_RATIO: f64 = 4.0;
+
+/// The ratio of the largest to the smallest threshold that the times allow, up to which an estimate
+/// counts as certain.
+pub const SURE_RATIO_MAX: u64 = 4;
+
+/// Writes of this size or more are treated alike, whatever the threshold, in bytes.
+const ALIKE_BYTES: u64 = 1 << 20;
+
+/// Half the width of the range of slopes, in standard errors. Large, because noise that grows with
+/// the size makes the standard error too small.
+const RANGE_STANDARD_ERRORS: f64 = 4.0;
 
 /// The latency of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +71,8 @@ pub enum Unclear {
     TooQuick,
     /// Large reads took much less time than small ones.
     LargerIsQuicker,
+    /// The times of reads vary by more than the fixed cost of an I/O.
+    Noise,
 }
 
 impl fmt::Display for Unclear {
@@ -63,6 +81,7 @@ impl fmt::Display for Unclear {
             Self::TooFew => write!(f, "fewer than {SIZES_MIN} sizes could be read"),
             Self::TooQuick => f.write_str("reads took no time that can be measured"),
             Self::LargerIsQuicker => f.write_str("large reads took less time than small ones"),
+            Self::Noise => f.write_str("no measurable cost: the times of reads vary by more"),
         }
     }
 }
@@ -85,19 +104,31 @@ impl SplitCost {
         if typical_ns <= 0.0 {
             return Err(Unclear::TooQuick);
         }
-        let ns_per_byte = slope(times);
+        let slopes = Slopes::of(times);
+        let ns_per_byte = slopes.median();
         let span_bytes = (sizes[sizes.len() - 1] - sizes[0]) as f64;
         // A small negative slope is noise; a large one means the times are useless.
         if ns_per_byte * span_bytes < -0.5 * typical_ns {
             return Err(Unclear::LargerIsQuicker);
         }
+        // A steeper line means a smaller fixed cost, so a smaller threshold.
+        let [most, least] = slopes
+            .range(times.len())
+            .map(|slope| Self::with_slope(times, slope).threshold_bytes.min(ALIKE_BYTES));
+        if most / least > SURE_RATIO_MAX {
+            return Err(Unclear::Noise);
+        }
+        Ok(Self::with_slope(times, ns_per_byte))
+    }
+
+    /// The cost if a byte takes `ns_per_byte`.
+    fn with_slope(times: &[ReadTime], ns_per_byte: f64) -> Self {
         if ns_per_byte <= 0.0 {
-            let threshold_bytes = GATHER_BELOW_BYTES_MAX;
-            return Ok(Self {
-                threshold_bytes,
-                fixed_ns: typical_ns as u64,
+            return Self {
+                threshold_bytes: GATHER_BELOW_BYTES_MAX,
+                fixed_ns: median(times.iter().map(|time| time.ns as f64)) as u64,
                 bytes_per_second: None,
-            });
+            };
         }
         let fixed = |time: &ReadTime| time.ns as f64 - time.bytes as f64 * ns_per_byte;
         let fixed_ns = median(times.iter().map(fixed)).max(0.0);
@@ -105,11 +136,11 @@ impl SplitCost {
         let at_bytes = fixed_ns * (TOTAL_TO_FIXED_RATIO - 1.0) / ns_per_byte;
         // The float-to-integer cast saturates.
         let at_bytes = (at_bytes.ceil() as u64).clamp(LINE_BYTES, GATHER_BELOW_BYTES_MAX);
-        Ok(Self {
+        Self {
             threshold_bytes: at_bytes.next_power_of_two(),
             fixed_ns: fixed_ns as u64,
             bytes_per_second: Some(((1e9 / ns_per_byte) as u64).max(1)),
-        })
+        }
     }
 
     /// The fixed cost in microseconds.
@@ -142,26 +173,48 @@ pub const fn gather_below(
     }
 }
 
-/// The median of the slopes between all pairs of different sizes, weighted by the difference in
-/// size, in nanoseconds per byte.
-fn slope(times: &[ReadTime]) -> f64 {
-    let mut slopes = Vec::new();
-    for (index, one) in times.iter().enumerate() {
-        for other in times[index + 1..].iter().filter(|other| other.bytes != one.bytes) {
-            let apart = other.bytes as f64 - one.bytes as f64;
-            slopes.push(((other.ns as f64 - one.ns as f64) / apart, apart.abs()));
+/// The slopes between all pairs of different sizes, in nanoseconds per byte and in rising order,
+/// each weighted by the difference in size.
+struct Slopes(Vec<(f64, f64)>);
+
+impl Slopes {
+    fn of(times: &[ReadTime]) -> Self {
+        let mut slopes = Vec::new();
+        for (index, one) in times.iter().enumerate() {
+            for other in times[index + 1..].iter().filter(|other| other.bytes != one.bytes) {
+                let apart = other.bytes as f64 - one.bytes as f64;
+                slopes.push(((other.ns as f64 - one.ns as f64) / apart, apart.abs()));
+            }
         }
+        slopes.sort_by(|one, other| one.0.total_cmp(&other.0));
+        Self(slopes)
     }
-    slopes.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let whole: f64 = slopes.iter().map(|(_, weight)| weight).sum();
-    let mut sum = 0.0;
-    for (slope, weight) in &slopes {
-        sum += weight;
-        if sum >= whole / 2.0 {
-            return *slope;
+
+    fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    /// The slopes [`RANGE_STANDARD_ERRORS`] below and above the median, of `reads` reads.
+    fn range(&self, reads: usize) -> [f64; 2] {
+        // The standard error of Kendall's statistic, as a share of the number of pairs.
+        let (reads, pairs) = (reads as f64, self.0.len() as f64);
+        let error = (reads * (reads - 1.0) * (2.0 * reads + 5.0) / 18.0).sqrt() / pairs;
+        let apart = RANGE_STANDARD_ERRORS * error / 2.0;
+        [self.quantile(0.5 - apart), self.quantile(0.5 + apart)]
+    }
+
+    /// The slope below which the slopes have the given share of the weight.
+    fn quantile(&self, share: f64) -> f64 {
+        let whole: f64 = self.0.iter().map(|(_, weight)| weight).sum();
+        let mut sum = 0.0;
+        for (slope, weight) in &self.0 {
+            sum += weight;
+            if sum >= whole * share {
+                return *slope;
+            }
         }
+        self.0.last().map_or(0.0, |(slope, _)| *slope)
     }
-    0.0
 }
 
 /// The median; zero of no values.

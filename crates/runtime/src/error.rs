@@ -238,6 +238,9 @@ impl Fault for Stall {
 impl Fault for CalibrateError {
     fn remedy(&self) -> Remedy {
         match self {
+            Self::Failed { failure: CalibrationFailure::Unclear(_), .. } => {
+                Remedy::from("ask again when the disk is idle").or("set gather-below=SIZE")
+            }
             Self::Failed { .. } => "see the kernel's log for its disk".into(),
             Self::Busy(_) => Remedy::from("ask again when they do").or("set gather-below=SIZE"),
         }

@@ -3,6 +3,7 @@
 use crate::locks::Lock;
 use forebay_policy::{SplitCost, ThresholdSource, Unclear, gather_below};
 use forebay_types::IoError;
+use std::sync::Arc;
 
 /// Why a disk could not be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +41,7 @@ pub enum Calibration {
     Unwanted,
     /// It waits until the volume is idle, or is in progress.
     Waiting,
-    /// It has succeeded.
+    /// It has succeeded, now or earlier.
     Done,
     /// It has failed. It is repeated only on request.
     Failed(CalibrationFailure),
@@ -59,8 +60,14 @@ pub struct GatherStatus {
     pub calibration: Calibration,
 }
 
+/// Receives each new measurement of a disk, on the calibration thread.
+pub type OnMeasured = Arc<dyn Fn(SplitCost) + Send + Sync>;
+
 /// The gather threshold of a volume, and its measurement.
-pub(crate) struct Gather(Lock<GatherState>);
+pub(crate) struct Gather {
+    state: Lock<GatherState>,
+    on_measured: Option<OnMeasured>,
+}
 
 struct GatherState {
     /// The threshold set by hand.
@@ -72,13 +79,25 @@ struct GatherState {
 }
 
 impl Gather {
-    pub(crate) fn new(set: Option<u64>) -> Self {
-        let calibration = Calibration::Unwanted;
-        Self(Lock::new(GatherState { set, measured: None, calibration, completed: 0 }))
+    /// A threshold set by hand, or measured now or earlier.
+    pub(crate) fn new(
+        set: Option<u64>,
+        measured: Option<SplitCost>,
+        on_measured: Option<OnMeasured>,
+    ) -> Self {
+        let calibration =
+            if measured.is_some() { Calibration::Done } else { Calibration::Unwanted };
+        let state = Lock::new(GatherState { set, measured, calibration, completed: 0 });
+        Self { state, on_measured }
+    }
+
+    /// What receives each new measurement.
+    pub(crate) fn on_measured(&self) -> Option<OnMeasured> {
+        self.on_measured.clone()
     }
 
     pub(crate) fn status(&self) -> GatherStatus {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let (below_bytes, source) = gather_below(state.set, state.measured.as_ref());
         let GatherState { measured, calibration, .. } = *state;
         GatherStatus { below_bytes, source, measured, calibration }
@@ -87,28 +106,28 @@ impl Gather {
     /// Sets the threshold, or leaves it to the measurement. Returns whether it was set before and
     /// no longer is.
     pub(crate) fn set(&self, set: Option<u64>) -> bool {
-        let old = std::mem::replace(&mut self.0.lock().set, set);
+        let old = std::mem::replace(&mut self.state.lock().set, set);
         old.is_some() && set.is_none()
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.0.lock().set.is_some()
+        self.state.lock().set.is_some()
     }
 
     /// Whether the disk has to be measured.
     pub(crate) fn needs_measurement(&self) -> bool {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.set.is_none() && state.measured.is_none()
     }
 
     /// Records that a measurement is queued.
     pub(crate) fn begin_measurement(&self) {
-        self.0.lock().calibration = Calibration::Waiting;
+        self.state.lock().calibration = Calibration::Waiting;
     }
 
     /// Ends a measurement; without a result if it is no longer wanted.
     pub(crate) fn end_measurement(&self, result: Option<Result<SplitCost, CalibrationFailure>>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.calibration = match result {
             None => Calibration::Unwanted,
             Some(Ok(cost)) => {
@@ -122,6 +141,6 @@ impl Gather {
 
     /// How many measurements have ended.
     pub(crate) fn completed(&self) -> u64 {
-        self.0.lock().completed
+        self.state.lock().completed
     }
 }

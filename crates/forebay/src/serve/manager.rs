@@ -1,6 +1,7 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
 use super::battery::Batteries;
+use super::calibrations::{Calibrations, Disk};
 use super::claims::Claims;
 use super::journals::Journals;
 use super::listen::{self, Bound};
@@ -39,6 +40,7 @@ pub(super) struct Daemon {
     state: Mutex<State>,
     claims: Claims,
     journals: Journals,
+    calibrations: Arc<Calibrations>,
     /// How long adding a volume or a listener waits for a disk or address in use.
     in_use_wait: Duration,
     stopped: Notify,
@@ -67,6 +69,7 @@ impl Daemon {
         tls: Option<TlsSetup>,
         journals: Journals,
     ) -> Self {
+        let calibrations = Arc::new(Calibrations::open(config.state.join("calibrations.json")));
         let (volumes, addresses, sockets) = (Vec::new(), Vec::new(), Vec::new());
         let state = State { config, volumes, addresses, sockets };
         Self {
@@ -77,6 +80,7 @@ impl Daemon {
             state: Mutex::new(state),
             claims: Claims::new(CLAIM_WAIT),
             journals,
+            calibrations,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
@@ -345,12 +349,17 @@ impl Manager for Daemon {
         let journal = self.journals.of_volume(&self.runtime, &spec, in_use_wait)?;
         let size = Size(backend.description().size_bytes);
         let geometry = self.geometry(&spec, backend.description());
+        let disk = Disk::new(&spec.backing, backend.description());
+        let split_cost = self.calibrations.cost_of(&disk);
+        let calibrations = Arc::clone(&self.calibrations);
         let settings = VolumeSettings {
             description: spec.description.clone().unwrap_or_default(),
             read_only: spec.read_only,
             prefetch: spec.prefetch,
             geometry,
             gather_below: spec.gather_below.set(),
+            split_cost,
+            on_measured: Some(Arc::new(move |cost| calibrations.keep(&disk, cost))),
             write_back: limits(&spec.write_back),
             ordered: spec.ordered,
             tls_only: spec.tls == TlsUse::Required,

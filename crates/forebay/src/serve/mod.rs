@@ -1,6 +1,7 @@
 //! The daemon: starts the runtime from a configuration, serves its volumes, and stops in order.
 
 mod battery;
+mod calibrations;
 mod check;
 mod claims;
 mod control;

@@ -17,7 +17,7 @@ fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
          [[volume]]\nname = \"bad\"\nbacking = \"error(kind=read):memory:8MiB\"\n",
     )
     .unwrap();
-    let _daemon = Daemon::start_kept_with(directory, &file);
+    let daemon = Daemon::start_kept_with(directory, &file);
     let gather = |at: usize| -> Value { status(directory)["volumes"][at]["gather"].clone() };
     assert_eq!(
         gather(1),
@@ -74,4 +74,12 @@ fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
         code != Some(0) && text.contains("gather-below='64KB' is not a size: write it like"),
         "{text}"
     );
+
+    // A restart measures no disk again that it knows.
+    let before = gather(0);
+    daemon.stop();
+    let _daemon = Daemon::start_kept_with(directory, &file);
+    assert_eq!(gather(0), before);
+    let kept = std::fs::read_to_string(directory.join("state/calibrations.json")).unwrap();
+    assert!(kept.contains("\"model:ssd?size=64MiB\""), "{kept}");
 }

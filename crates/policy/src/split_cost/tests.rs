@@ -97,6 +97,51 @@ fn a_set_threshold_overrides_measurement_and_default() {
     assert_eq!(gather_below(None, None), default);
 }
 
+/// 200 estimates of one disk whose times vary: by few long delays of `delay_us` on average, and by a
+/// factor that is mostly between `1 / spread` and `spread`.
+fn estimates(fixed_us: f64, delay_us: f64, spread: f64) -> Vec<Result<SplitCost, Unclear>> {
+    let line = line(fixed_us, 1024.0);
+    let one = |seed: u64| {
+        SplitCost::of(&reads(|bytes, turn| {
+            let at = |which: u64| chance(bytes ^ seed << 48 ^ which << 32, turn).max(1e-9);
+            let delay = -at(0).ln() * delay_us * 1e3;
+            // The sum of three has about a normal distribution.
+            let factor = spread.powf((at(1) + at(2) + at(3)) * 2.0 - 3.0);
+            line(bytes) * factor + delay
+        }))
+    };
+    (0..200).map(one).collect()
+}
+
+#[test]
+fn measurements_of_one_disk_agree_or_say_that_they_are_not_certain() {
+    for fixed_us in [0.0, 10.0, 50.0, 200.0] {
+        for delay_us in [0.0, 20.0, 500.0] {
+            for spread in [1.0, 1.1, 1.5, 3.0, 10.0] {
+                let estimates = estimates(fixed_us, delay_us, spread);
+                let mut sure: Vec<u64> = estimates
+                    .iter()
+                    .flatten()
+                    .map(|cost| cost.threshold_bytes.min(ALIKE_BYTES))
+                    .collect();
+                sure.sort_unstable();
+                let case = format!("{fixed_us} us, {delay_us} us, {spread}: {sure:?}");
+                // All but the two outermost of a hundred.
+                let outer = sure.len() / 50;
+                let inner = &sure[outer..sure.len() - outer];
+                if let (Some(least), Some(most)) = (inner.first(), inner.last()) {
+                    assert!(most / least <= 8, "{case}");
+                }
+                // Noise is found where it is large, and only there.
+                let is_quiet = spread == 1.0 || spread <= 1.5 && delay_us > 100.0;
+                let is_noisy = spread >= 3.0 && fixed_us <= 10.0 && delay_us < 100.0;
+                assert!(!is_quiet || sure.len() == estimates.len(), "{case}");
+                assert!(!is_noisy || sure.len() <= estimates.len() / 10, "{case}");
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn one_outlier_in_seven_reads_changes_the_estimate_little(

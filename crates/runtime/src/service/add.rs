@@ -122,7 +122,7 @@ impl VolumeService {
             prefetch: AtomicBool::new(settings.prefetch),
             geometry: settings.geometry,
             stripes,
-            gather: Gather::new(settings.gather_below),
+            gather: Gather::new(settings.gather_below, settings.split_cost, settings.on_measured),
             govern: Govern::new(settings.write_back, self.shared.shards.len()),
             flush: FlushGate::default(),
             blocks: Lock::default(),

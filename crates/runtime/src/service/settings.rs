@@ -1,9 +1,10 @@
 //! The settings of a volume.
 
+use crate::gather::OnMeasured;
 use crate::protect::journal::VolumeJournal;
 use crate::protect::vault::VolumeVault;
 use forebay_backend::Backend;
-use forebay_policy::Limits;
+use forebay_policy::{Limits, SplitCost};
 use forebay_types::{DiskGeometry, Mode};
 use std::sync::Arc;
 
@@ -25,6 +26,11 @@ pub struct VolumeSettings {
     pub geometry: DiskGeometry,
     /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,
+    /// The cost of splitting a write on this disk, if it was measured earlier. It is then measured
+    /// only on request.
+    pub split_cost: Option<SplitCost>,
+    /// Receives each new measurement.
+    pub on_measured: Option<OnMeasured>,
     /// The limits of writeback.
     pub write_back: Limits,
     /// Whether dirty data is destaged in order, so that the disk alone is always consistent.
@@ -54,6 +60,8 @@ impl VolumeSettings {
             prefetch: true,
             geometry: DiskGeometry::default(),
             gather_below: None,
+            split_cost: None,
+            on_measured: None,
             write_back: Limits::default(),
             ordered: false,
             tls_only: false,

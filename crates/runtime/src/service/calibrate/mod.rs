@@ -178,6 +178,7 @@ impl Calibrator {
             let soonest = queue.waiting.iter().map(|job| job.due).min();
             let Some(soonest) = soonest.filter(|_| !queue.is_closed && self.is_needed()) else {
                 queue.has_thread = false;
+                self.changed.notify_all();
                 return None;
             };
             if soonest > now {
@@ -302,8 +303,10 @@ impl Calibrator {
     /// Stores the result of a measurement, or queues it again.
     fn end(&self, mut job: Job, outcome: Outcome) {
         let is_later = matches!(outcome, Outcome::Later);
+        let new = if let Outcome::Completed(Ok(cost)) = outcome { Some(cost) } else { None };
         let weak = job.volume.clone();
         let volume = weak.upgrade();
+        let on_measured = volume.as_ref().and_then(|volume| volume.gather.on_measured());
         let mut queue = self.queue();
         if let Some(volume) = &volume {
             store_result(volume, &job.probing, outcome);
@@ -320,6 +323,10 @@ impl Calibrator {
         drop(queue);
         drop(volume);
         self.release(&weak);
+        // After the disk was released, as the receiver may take long.
+        if let Some((on_measured, cost)) = on_measured.zip(new) {
+            on_measured(cost);
+        }
     }
 
     /// Measures the disk of a volume now, and waits for the result.
@@ -358,20 +365,20 @@ impl Calibrator {
     /// Waits until the disk of a volume that is being removed is no longer read, or until a
     /// timeout.
     pub(crate) fn wait_until_free(&self, volume: &Arc<Volume>) {
-        self.wait_for_reads(Some(volume));
+        self.wait_while(|queue| queue.has_disk_of(Some(volume)));
     }
 
-    /// Ends all measurements.
+    /// Ends all measurements; the last one has been received then, unless that took too long.
     pub(crate) fn close(&self) {
         self.queue().is_closed = true;
         self.changed.notify_all();
-        self.wait_for_reads(None);
+        self.wait_while(|queue| queue.has_thread || queue.has_disk_of(None));
     }
 
-    fn wait_for_reads(&self, volume: Option<&Arc<Volume>>) {
+    fn wait_while(&self, is_busy: impl Fn(&Queue) -> bool) {
         let begun = Instant::now();
         let mut queue = self.queue();
-        while queue.has_disk_of(volume) && begun.elapsed() < CLOSE_TIMEOUT {
+        while is_busy(&queue) && begun.elapsed() < CLOSE_TIMEOUT {
             queue = self.wait(queue, CLOSE_TIMEOUT / 50);
         }
     }
