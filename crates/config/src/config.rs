@@ -164,7 +164,7 @@ pub fn read_file(path: &Path) -> ConfigResult<Settings> {
     let text = fs::read_to_string(path).map_err(|error| {
         ConfigError::new(
             Mistake::Unreadable,
-            format!("configuration file {name} can't be read"),
+            format!("configuration file {name} cannot be read"),
             Remedy::from(Action::NameConfiguration).or("do without one"),
         )
         .because(error)

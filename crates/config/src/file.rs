@@ -91,7 +91,7 @@ impl Document<'_> {
             DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
             DeValue::Boolean(value) => Ok(yes_no(*value).to_owned()),
             other => {
-                let message = format!("{key} can't be of the type {}", other.type_str());
+                let message = format!("{key} cannot be of the type {}", other.type_str());
                 let help = format!("write it as text, {key} = \"...\"");
                 Err(self.error(value.span(), Mistake::Value, &message, help))
             }

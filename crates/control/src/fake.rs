@@ -147,7 +147,7 @@ impl FakeManager {
         if name == "broken" {
             return Err(Problem::new(
                 ErrorKind::Failed,
-                "volume 'broken': its disk can't be written",
+                "volume 'broken': its disk cannot be written",
                 "replace it",
             ));
         }

@@ -102,7 +102,7 @@ fn an_invalid_command_line_exits_with_2_and_a_remedy() {
         (&["serve", "--tls", "forced"], "forebay: tls: there is no certificate: add tls-cert FILE"),
         (
             &["serve", "--config", "none.toml"],
-            "forebay: configuration file none.toml can't be read",
+            "forebay: configuration file none.toml cannot be read",
         ),
         (
             &["serve", "--volume", "d=/x,mode=write-back,protection=ups"],
@@ -266,9 +266,9 @@ fn a_request_refused_by_the_daemon_exits_with_1_and_its_message() {
             ),
             (
                 &["volume", "flush", "broken"],
-                "forebay: volume 'broken': its disk can't be written: replace it\n",
+                "forebay: volume 'broken': its disk cannot be written: replace it\n",
             ),
-            (&["stop"], "forebay: volume 'broken': its disk can't be written: replace it\n"),
+            (&["stop"], "forebay: volume 'broken': its disk cannot be written: replace it\n"),
             (
                 &["volume", "add", "disk=/x"],
                 "forebay: volume 'disk' is served already: choose another name\n",
@@ -282,7 +282,7 @@ fn a_request_refused_by_the_daemon_exits_with_1_and_its_message() {
             ),
             (
                 &["volume", "set", "disk", "protection=journal", "journal=/j"],
-                "forebay: volume 'disk': protection can't change from unstated to journal while \
+                "forebay: volume 'disk': protection cannot change from unstated to journal while \
                  the volume is served: remove the volume, and add it again with the new settings\n",
             ),
         ] {
@@ -341,6 +341,6 @@ fn a_drill_exits_with_1_if_data_would_have_been_lost() {
     with_daemon(&["broken=/dev/sdb"], |_, forebay| {
         let ran = forebay(&["drill"]);
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
-        assert!(ran.err.contains("its disk can't be written: replace it"), "{}", ran.err);
+        assert!(ran.err.contains("its disk cannot be written: replace it"), "{}", ran.err);
     });
 }

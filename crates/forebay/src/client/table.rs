@@ -309,14 +309,14 @@ mod tests {
         degraded.effective_mode_reason = Some("memory is full of dirty data".into());
         let mut failing = volume("b");
         failing.state = VolumeState::Failing;
-        failing.state_reason = Some("the disk can't be written".into());
+        failing.state_reason = Some("the disk cannot be written".into());
         failing.geometry.notes = vec!["stripes of two widths".into()];
         assert_eq!(summary(&failing), "8.0 TiB, write-back; stripes of two widths");
         let text = volumes(&[degraded.clone(), failing]);
         assert!(
             text.ends_with(
                 "\n\na: write-through instead of write-back, memory is full of dirty data\n\
-                 b: failing: the disk can't be written\n\
+                 b: failing: the disk cannot be written\n\
                  b: stripes of two widths\n"
             ),
             "{text}"
