@@ -148,11 +148,6 @@ impl Config {
         self.log = new.log;
         self.settings.log = new.settings.log;
     }
-
-    /// The path of the control socket.
-    pub fn control_socket(&self) -> PathBuf {
-        self.state.join(CONTROL_SOCKET)
-    }
 }
 
 /// Reads a configuration file.
