@@ -119,6 +119,11 @@ fn mistakes_are_reported_with_position_and_remedy() {
         ("volume = [3]", "f.toml:1:11: not a volume section"),
         ("[[volume]]\nname = 'a'", "f.toml:1:1: the volume has no backing: add backing = "),
         ("[[volume]]\nbacking = 'a'", "f.toml:1:1: the volume has no name"),
+        (
+            "[[volume]]\nname = 'a'\nbakcing = '/x'",
+            "f.toml:3:1: volume 'a': unknown volume setting 'bakcing': the settings are name",
+        ),
+        ("[[volume]]\nnmae = 'a'", "f.toml:2:1: unknown volume setting 'nmae': the settings are"),
         ("[[volume]]\nname = ''\nbacking = '/x'", "f.toml:2:8: volume name \"\" is empty"),
         ("[[volume]]\nname = 'a'\nbacking = ''", "f.toml:3:11: volume 'a': it has no backing"),
     ] {
