@@ -143,11 +143,6 @@ impl Client {
         Self { socket: socket.into(), timeouts: Timeouts::default() }
     }
 
-    /// The control socket.
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
     /// The status of the server and its volumes.
     pub async fn status(&self) -> Result<Status> {
         self.query(paths::STATUS).await

@@ -34,21 +34,6 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// All kinds.
-    pub const ALL: [Self; 11] = [
-        Self::BadRequest,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::TooLarge,
-        Self::UnknownVolume,
-        Self::VolumeExists,
-        Self::Invalid,
-        Self::Busy,
-        Self::Failed,
-        Self::Stopping,
-        Self::Internal,
-    ];
-
     /// The party at fault.
     pub const fn blame(self) -> Blame {
         match self {

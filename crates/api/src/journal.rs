@@ -1,7 +1,4 @@
 //! The status of journals.
-//!
-//! A manager fills in [`JournalFigures`]; [`JournalStatus`] is the form in the API. Only the
-//! conversion between them decides the state.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -83,122 +80,37 @@ pub struct UnservedWrites {
     pub bytes: u64,
 }
 
-/// The figures of a journal, from which a manager's [`JournalStatus`] is made.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct JournalFigures {
-    /// See [`JournalStatus::name`].
-    pub name: String,
-    /// See [`JournalStatus::mirror`].
-    pub mirror: Option<String>,
-    /// See [`JournalStatus::id`].
-    pub id: String,
-    /// The error, if the journal has failed.
-    pub failed: Option<String>,
-    /// The error, if the journal runs on one device of two.
-    pub degraded: Option<String>,
-    /// See [`JournalStatus::capacity_bytes`].
-    pub capacity_bytes: u64,
-    /// See [`JournalStatus::used_bytes`].
-    pub used_bytes: u64,
-    /// See [`JournalStatus::records`].
-    pub records: u64,
-    /// See [`JournalStatus::batches`].
-    pub batches: u64,
-    /// See [`JournalStatus::written_bytes`].
-    pub written_bytes: u64,
-    /// See [`JournalStatus::payload_bytes`].
-    pub payload_bytes: u64,
-    /// See [`JournalStatus::checkpoints`].
-    pub checkpoints: u64,
-    /// See [`JournalStatus::kept_bytes`].
-    pub kept_bytes: u64,
-    /// See [`JournalStatus::walks`].
-    pub walks: u64,
-    /// See [`JournalStatus::walked_bytes`].
-    pub walked_bytes: u64,
-    /// See [`JournalStatus::damaged_places`].
-    pub damaged_places: u64,
-    /// See [`JournalStatus::healed_places`].
-    pub healed_places: u64,
-    /// Volumes that are not served, and the bytes of their writes.
-    pub unserved: Vec<(String, u64)>,
-}
-
-impl From<JournalFigures> for JournalStatus {
-    fn from(figures: JournalFigures) -> Self {
-        let state = match (&figures.failed, &figures.degraded) {
+impl JournalStatus {
+    /// Sets the state, with the error as its reason, if the journal has failed or runs on one
+    /// device of two.
+    #[must_use]
+    pub fn with_errors(self, failed: Option<String>, degraded: Option<String>) -> Self {
+        let state = match (&failed, &degraded) {
             (Some(_), _) => JournalState::Failed,
             (None, Some(_)) => JournalState::Degraded,
             (None, None) => JournalState::Working,
         };
-        let unserved = figures.unserved.into_iter();
-        Self {
-            name: figures.name,
-            mirror: figures.mirror,
-            id: figures.id,
-            state,
-            state_reason: figures.failed.or(figures.degraded),
-            capacity_bytes: figures.capacity_bytes,
-            used_bytes: figures.used_bytes,
-            records: figures.records,
-            batches: figures.batches,
-            written_bytes: figures.written_bytes,
-            payload_bytes: figures.payload_bytes,
-            checkpoints: figures.checkpoints,
-            kept_bytes: figures.kept_bytes,
-            walks: figures.walks,
-            walked_bytes: figures.walked_bytes,
-            damaged_places: figures.damaged_places,
-            healed_places: figures.healed_places,
-            unserved: unserved.map(|(volume, bytes)| UnservedWrites { volume, bytes }).collect(),
-        }
+        Self { state, state_reason: failed.or(degraded), ..self }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn figures_are_converted_with_state_and_reason() {
-        let figures = JournalFigures {
-            name: "/j".into(),
-            mirror: Some("/k".into()),
-            degraded: None,
-            id: "ab".into(),
-            capacity_bytes: 8,
-            used_bytes: 7,
-            records: 6,
-            batches: 5,
-            written_bytes: 4,
-            payload_bytes: 3,
-            checkpoints: 2,
-            kept_bytes: 9,
-            walks: 10,
-            walked_bytes: 11,
-            damaged_places: 12,
-            healed_places: 13,
-            unserved: vec![("old".into(), 1)],
-            failed: None,
+    fn a_failed_or_degraded_journal_shows_the_error() {
+        let state = |failed: Option<&str>, degraded: Option<&str>| {
+            let texts = (failed.map(str::to_owned), degraded.map(str::to_owned));
+            let status = JournalStatus::default().with_errors(texts.0, texts.1);
+            let json = serde_json::to_value(&status).unwrap();
+            assert_eq!(serde_json::from_value::<JournalStatus>(json.clone()).unwrap(), status);
+            (json["state"].clone(), json.get("state_reason").cloned())
         };
-        let mut expected = json!({
-            "name": "/j", "mirror": "/k", "id": "ab", "state": "working", "capacity_bytes": 8,
-            "used_bytes": 7, "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3,
-            "checkpoints": 2, "kept_bytes": 9, "walks": 10, "walked_bytes": 11,
-            "damaged_places": 12, "healed_places": 13, "unserved": [{"volume": "old", "bytes": 1}],
-        });
-        let status = JournalStatus::from(figures.clone());
-        assert_eq!(serde_json::to_value(&status).unwrap(), expected);
-        let degraded = Some("/k is missing".to_owned());
-        let status = JournalStatus::from(JournalFigures { degraded, ..figures.clone() });
-        (expected["state"], expected["state_reason"]) = ("degraded".into(), "/k is missing".into());
-        assert_eq!(serde_json::to_value(&status).unwrap(), expected);
-        let failed = Some("I/O error".to_owned());
-        let status = JournalStatus::from(JournalFigures { failed, ..figures });
-        (expected["state"], expected["state_reason"]) = ("failed".into(), "I/O error".into());
-        assert_eq!(serde_json::to_value(&status).unwrap(), expected);
-        assert_eq!(serde_json::from_value::<JournalStatus>(expected).unwrap(), status);
+        assert_eq!(state(None, None), ("working".into(), None));
+        assert_eq!(state(None, Some("missing")), ("degraded".into(), Some("missing".into())));
+        let failed = ("failed".into(), Some("I/O error".into()));
+        assert_eq!(state(Some("I/O error"), Some("missing")), failed);
     }
 
     #[test]

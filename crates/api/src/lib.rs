@@ -34,7 +34,7 @@ pub use description::openapi;
 pub use error::{ErrorBody, ErrorKind, Problem};
 pub use gather::{GatherSource, GatherStatus};
 pub use geometry::{GeometrySource, GeometryStatus};
-pub use journal::{JournalFigures, JournalState, JournalStatus, UnservedWrites};
+pub use journal::{JournalState, JournalStatus, UnservedWrites};
 pub use patrol::{Damage, PatrolStatus};
 pub use power::{PowerStatus, SupplyStatus};
 pub use request::{AddVolume, Done, Event, Progress, Running};

@@ -148,11 +148,6 @@ impl Config {
         self.log = new.log;
         self.settings.log = new.settings.log;
     }
-
-    /// The path of the control socket.
-    pub fn control_socket(&self) -> PathBuf {
-        self.state.join(CONTROL_SOCKET)
-    }
 }
 
 /// Reads a configuration file.
@@ -164,7 +159,7 @@ pub fn read_file(path: &Path) -> ConfigResult<Settings> {
     let text = fs::read_to_string(path).map_err(|error| {
         ConfigError::new(
             Mistake::Unreadable,
-            format!("configuration file {name} can't be read"),
+            format!("configuration file {name} cannot be read"),
             Remedy::from(Action::NameConfiguration).or("do without one"),
         )
         .because(error)

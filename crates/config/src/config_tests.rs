@@ -19,7 +19,6 @@ fn one_disk_is_a_complete_configuration() {
     assert_eq!(config.memory, MemorySetting::Auto);
     assert_eq!(config.nbd, [Listen::Unix("/run/forebay/nbd.sock".into())]);
     assert_eq!(config.state, Path::new("/run/forebay"));
-    assert_eq!(config.control_socket(), Path::new("/run/forebay/control.sock"));
     assert_eq!((config.workers, config.io), (Workers::Auto, IoEngine::Auto));
     assert_eq!(config.tls, TlsSettings::default());
     assert!(load(options(&[])).unwrap().volumes.is_empty(), "volumes can be added later");

@@ -73,19 +73,19 @@ fn a_changed_journal_is_reported_and_refused_for_a_served_volume() {
             "a=/a",
             JOURNALED,
             "mode=write-back,protection=journal,journal=/j",
-            "protection can't change from unstated to journal",
+            "protection cannot change from unstated to journal",
         ),
         (
             JOURNALED,
             "a=/a",
             "mode=write-through,protection=unstated,journal=",
-            "protection can't change from journal to unstated",
+            "protection cannot change from journal to unstated",
         ),
         (
             JOURNALED,
             "a=/a,mode=write-back,protection=journal,journal=/k,durability=flush",
             "journal=/k,durability=flush",
-            "journal can't change from /j to /k",
+            "journal cannot change from /j to /k",
         ),
     ] {
         let (old, new) = (config(&[old], |_| ()), config(&[new], |_| ()));

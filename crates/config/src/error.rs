@@ -124,11 +124,6 @@ impl ConfigError {
         self.mistake
     }
 
-    /// The position, if the text came from a file.
-    pub const fn place(&self) -> Option<&Place> {
-        self.place.as_ref()
-    }
-
     /// The message.
     pub fn message(&self) -> &str {
         &self.message

@@ -17,7 +17,7 @@
 use crate::{
     ConfigError, ConfigResult, Mistake, Place, Settings, VolumeChange, VolumeSpec,
     layer::{duplicate_name, unknown_setting},
-    words::yes_no,
+    words::{listed, yes_no},
 };
 use forebay_types::{PROGRAM_SETTINGS, Remedy, Setting, VOLUME_KEYS};
 use std::{collections::HashSet, ops::Range};
@@ -33,6 +33,9 @@ use toml::{
 pub fn parse_toml(text: &str, file_name: &str) -> ConfigResult<Settings> {
     Document { file: file_name, text }.settings()
 }
+
+/// The keys of a volume that are no settings.
+const REQUIRED_KEYS: [&str; 2] = ["name", "backing"];
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
@@ -91,7 +94,7 @@ impl Document<'_> {
             DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
             DeValue::Boolean(value) => Ok(yes_no(*value).to_owned()),
             other => {
-                let message = format!("{key} can't be of the type {}", other.type_str());
+                let message = format!("{key} cannot be of the type {}", other.type_str());
                 let help = format!("write it as text, {key} = \"...\"");
                 Err(self.error(value.span(), Mistake::Value, &message, help))
             }
@@ -118,12 +121,29 @@ impl Document<'_> {
         Ok(volumes)
     }
 
+    /// Refuses an unknown key, which may be a required one that is mistyped.
+    fn check_keys(&self, table: &DeTable<'_>) -> ConfigResult<()> {
+        let known = [&REQUIRED_KEYS[..], &VOLUME_KEYS[..]].concat();
+        let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(&&**key.get_ref()))
+        else {
+            return Ok(());
+        };
+        let message = format!("unknown volume setting '{}'", key.get_ref());
+        let help = format!("the settings are {}", listed(&known, "and"));
+        let error = self.error(key.span(), Mistake::UnknownKey, &message, help);
+        Err(match table.get("name").map(Spanned::get_ref) {
+            Some(DeValue::String(name)) => error.about(format_args!("volume '{name}'")),
+            _ => error,
+        })
+    }
+
     /// One volume, and the span of its name.
     fn volume(
         &self,
         table: &DeTable<'_>,
         section: Range<usize>,
     ) -> ConfigResult<(VolumeSpec, Range<usize>)> {
+        self.check_keys(table)?;
         let required = |key: &str| match table.get(key) {
             Some(value) => Ok((self.text(key, value)?, value.span())),
             None => {
@@ -137,16 +157,14 @@ impl Document<'_> {
         let mut change = VolumeChange::default();
         for (key, value) in table {
             let word = key.get_ref().as_ref();
-            if word == "name" || word == "backing" {
+            if REQUIRED_KEYS.contains(&word) {
                 continue;
             }
-            let span = if VOLUME_KEYS.contains(&word) { value.span() } else { key.span() };
-            let text =
-                if VOLUME_KEYS.contains(&word) { self.text(word, value)? } else { String::new() };
+            let text = self.text(word, value)?;
             change
                 .set(word, &text)
                 .map_err(|error| error.about(format_args!("volume '{name}'")))
-                .map_err(|error| error.at(|| self.place(span)))?;
+                .map_err(|error| error.at(|| self.place(value.span())))?;
         }
         let at_name = |error: ConfigError| error.at(|| self.place(name_span.clone()));
         let default = VolumeSpec::new(name, backing).map_err(|error| match error.mistake() {

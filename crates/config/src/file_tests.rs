@@ -91,7 +91,7 @@ fn every_listed_key_is_known() {
     }
     for key in VOLUME_KEYS {
         let error = refused(&format!("[[volume]]\nname='a'\nbacking='b'\n{key} = 1.5"));
-        assert!(error.contains("can't be of the type float"), "{key}: {error}");
+        assert!(error.contains("cannot be of the type float"), "{key}: {error}");
     }
 }
 
@@ -109,16 +109,21 @@ fn mistakes_are_reported_with_position_and_remedy() {
         ("memory =", "f.toml:1:9: "),
         ("memory = '1GiB'\nmemory = '2GiB'", "f.toml:2:1: duplicate key"),
         ("  memory = '1GB'", "f.toml:1:12: invalid memory size '1GB': write auto, or a size"),
-        ("memory = 1.5", "f.toml:1:10: memory can't be of the type float: write it as text"),
+        ("memory = 1.5", "f.toml:1:10: memory cannot be of the type float: write it as text"),
         ("memory = 5", "f.toml:1:10: memory 5B is too little for a cache: give at least 32MiB"),
-        ("workers = 0x10", "f.toml:1:11: workers can't be of the type integer"),
+        ("workers = 0x10", "f.toml:1:11: workers cannot be of the type integer"),
         ("nbd = [\n 'tcp:x:1',\n 'tcp:x']", "f.toml:3:2: listener 'tcp:x' has no port"),
-        ("io = ['auto']", "f.toml:1:6: io can't be of the type array: write it as text, io ="),
+        ("io = ['auto']", "f.toml:1:6: io cannot be of the type array: write it as text, io ="),
         ("state = ''", "f.toml:1:9: state \"\" is not a path"),
         ("volume = 3", "f.toml:1:10: volume is not a list: write a section [[volume]]"),
         ("volume = [3]", "f.toml:1:11: not a volume section"),
         ("[[volume]]\nname = 'a'", "f.toml:1:1: the volume has no backing: add backing = "),
         ("[[volume]]\nbacking = 'a'", "f.toml:1:1: the volume has no name"),
+        (
+            "[[volume]]\nname = 'a'\nbakcing = '/x'",
+            "f.toml:3:1: volume 'a': unknown volume setting 'bakcing': the settings are name",
+        ),
+        ("[[volume]]\nnmae = 'a'", "f.toml:2:1: unknown volume setting 'nmae': the settings are"),
         ("[[volume]]\nname = ''\nbacking = '/x'", "f.toml:2:8: volume name \"\" is empty"),
         ("[[volume]]\nname = 'a'\nbacking = ''", "f.toml:3:11: volume 'a': it has no backing"),
     ] {

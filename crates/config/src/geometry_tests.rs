@@ -159,7 +159,8 @@ fn a_served_volume_keeps_its_geometry() {
     assert!(change.has_fixed_settings());
     let error = spec.with(&change).unwrap_err();
     assert_eq!(error.mistake(), Mistake::Served);
-    let sentence = "volume 'v': stripe can't change from 112KiB to auto while the volume is served";
+    let sentence =
+        "volume 'v': stripe cannot change from 112KiB to auto while the volume is served";
     assert!(error.explained().starts_with(sentence), "{error}");
     // `auto` is the default.
     assert_eq!(parse_volume_spec("v=/x,stripe=auto,chunk=auto").unwrap().to_string(), "v=/x");

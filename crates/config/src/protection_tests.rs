@@ -80,7 +80,7 @@ fn a_protection_by_ups_needs_a_configured_ups() {
     assert_eq!(mistake, Mistake::Protection);
     assert!(sentence.contains("protection=journal+ups, but no journal is named"), "{sentence}");
     let other = alone.with(&change(&["protection=none", "accept-loss=yes"])).unwrap_err();
-    assert!(other.to_string().contains("protection can't change from ups to none"), "{other}");
+    assert!(other.to_string().contains("protection cannot change from ups to none"), "{other}");
 }
 
 #[test]
@@ -200,24 +200,28 @@ fn a_served_volume_keeps_its_journal() {
         (
             &bare,
             change(&["protection=journal"]),
-            "protection can't change from unstated to journal",
+            "protection cannot change from unstated to journal",
         ),
         (
             &bare,
             change(&["mode=write-back", "protection=journal", "journal=/j", "durability=flush"]),
-            "protection can't change from unstated to journal",
+            "protection cannot change from unstated to journal",
         ),
-        (&bare, change(&["journal=/j"]), "journal can't change from none to /j"),
-        (&bare, change(&["durability=flush"]), "durability can't change from ack to flush"),
+        (&bare, change(&["journal=/j"]), "journal cannot change from none to /j"),
+        (&bare, change(&["durability=flush"]), "durability cannot change from ack to flush"),
         (
             &journaled,
             change(&["protection=none", "accept-loss=yes"]),
-            "protection can't change from journal to none",
+            "protection cannot change from journal to none",
         ),
-        (&journaled, unstated, "protection can't change from journal to unstated"),
-        (&journaled, change(&["journal=/k"]), "journal can't change from /j to /k"),
-        (&journaled, change(&["journal-mirror=/k"]), "journal-mirror can't change from none to /k"),
-        (&journaled, change(&["durability=flush"]), "durability can't change from ack to flush"),
+        (&journaled, unstated, "protection cannot change from journal to unstated"),
+        (&journaled, change(&["journal=/k"]), "journal cannot change from /j to /k"),
+        (
+            &journaled,
+            change(&["journal-mirror=/k"]),
+            "journal-mirror cannot change from none to /k",
+        ),
+        (&journaled, change(&["durability=flush"]), "durability cannot change from ack to flush"),
     ] {
         let error = spec.with(&change).unwrap_err();
         assert_eq!(error.mistake(), Mistake::Served);

@@ -367,7 +367,7 @@ fn some_text(text: &str) -> ConfigResult<Option<String>> {
 pub(crate) fn fixed_setting_error(key: &str, old: &str, new: &str) -> ConfigError {
     ConfigError::new(
         Mistake::Served,
-        format!("{key} can't change from {old} to {new} while the volume is served"),
+        format!("{key} cannot change from {old} to {new} while the volume is served"),
         "remove the volume, and add it again with the new settings",
     )
 }

@@ -3,9 +3,11 @@
 //! The parser of the command line parses the settings of a request, so both accept the same values
 //! and report the same errors.
 
-use forebay_api::{AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem, VolumeSettings};
+use forebay_api::{
+    AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem, VolumeSettings, VolumeStatus,
+};
 use forebay_config::{
-    ConfigError, GeometrySource as Source, ResolvedGeometry, VolumeChange, VolumeSpec,
+    ConfigError, GeometrySource as Source, Protection, ResolvedGeometry, VolumeChange, VolumeSpec,
 };
 use forebay_types::Action;
 
@@ -46,9 +48,28 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
     change.pairs().into_iter().collect()
 }
 
-/// The settings of a volume that have a value.
-pub fn volume_settings(spec: &VolumeSpec) -> VolumeSettings {
-    spec.all_settings().into_iter().filter(|(_, value)| !value.is_empty()).collect()
+/// The part of a volume's status that its specification determines. The rest has its defaults.
+pub fn configured_status(spec: &VolumeSpec) -> VolumeStatus {
+    let settings = spec.all_settings().into_iter().filter(|(_, value)| !value.is_empty());
+    VolumeStatus {
+        name: spec.name.clone(),
+        backing: spec.backing.clone(),
+        mode: spec.mode.into(),
+        effective_mode: spec.mode.into(),
+        protection: spec.protection.to_string(),
+        journal: spec.journal.clone(),
+        journal_mirror: spec.journal_mirror.clone(),
+        durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
+        unsafe_supply: (spec.protection == Protection::Ups).then(|| spec.unsafe_supply.to_string()),
+        ordered: spec.ordered,
+        accept_loss: spec.accept_loss,
+        read_only: spec.read_only,
+        prefetch: spec.prefetch,
+        tls: spec.tls.to_string(),
+        description: spec.description.clone(),
+        settings: settings.collect(),
+        ..VolumeStatus::default()
+    }
 }
 
 /// Converts a geometry to its status.
@@ -73,7 +94,7 @@ pub fn geometry_status(found: &ResolvedGeometry) -> GeometryStatus {
     }
 }
 
-fn invalid(error: ConfigError) -> Problem {
+pub(crate) fn invalid(error: ConfigError) -> Problem {
     Problem::of(ErrorKind::Invalid, &error, &Action::to_string)
 }
 

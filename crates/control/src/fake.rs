@@ -1,13 +1,13 @@
 //! A fake manager for tests of the server and of its clients: volumes are entries in a list, and
 //! their dirty data is a number that operations count down.
 
-use crate::{Manager, ProgressFn, geometry_status, volume_settings};
+use crate::{Manager, ProgressFn, configured_status, convert::invalid, geometry_status};
 use forebay_api::{
-    DrillReport, ErrorKind, GatherSource, GatherStatus, JournalFigures, JournalStatus, Memory,
-    PatrolStatus, Problem, Progress, Status, VolumeStatus,
+    DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus, Memory, PatrolStatus,
+    Problem, Progress, Status, UnservedWrites, VolumeStatus,
 };
-use forebay_config::{Protection, VolumeChange, VolumeSpec};
-use forebay_types::{Action, DiskGeometry};
+use forebay_config::{VolumeChange, VolumeSpec};
+use forebay_types::DiskGeometry;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An operation counts down in this many steps.
@@ -123,7 +123,7 @@ impl FakeManager {
         for name in self.lock().volumes.iter().filter_map(|(spec, _)| spec.journal.as_ref()) {
             if journals.iter().all(|journal| journal.name != *name) {
                 let id = format!("{:032x}", journals.len() + 1);
-                journals.push(journal(name, id).into());
+                journals.push(journal(name, id));
             }
         }
         journals
@@ -147,7 +147,7 @@ impl FakeManager {
         if name == "broken" {
             return Err(Problem::new(
                 ErrorKind::Failed,
-                "volume 'broken': its disk can't be written",
+                "volume 'broken': its disk cannot be written",
                 "replace it",
             ));
         }
@@ -207,9 +207,7 @@ impl Manager for FakeManager {
         let mut state = self.lock();
         let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
         let (spec, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
-        *spec = spec
-            .with(&change)
-            .map_err(|error| Problem::of(ErrorKind::Invalid, &error, &Action::to_string))?;
+        *spec = spec.with(&change).map_err(invalid)?;
         *volume = show(spec, volume.clone());
         Ok(volume.clone())
     }
@@ -287,13 +285,10 @@ impl Manager for FakeManager {
     }
 }
 
-fn journal(name: &str, id: String) -> JournalFigures {
-    JournalFigures {
+fn journal(name: &str, id: String) -> JournalStatus {
+    let journal = JournalStatus {
         name: name.to_owned(),
-        mirror: None,
         id,
-        degraded: None,
-        failed: (name == "broken").then(|| "a write failed".into()),
         capacity_bytes: 1 << 30,
         used_bytes: 64 << 20,
         records: 3000,
@@ -304,32 +299,21 @@ fn journal(name: &str, id: String) -> JournalFigures {
         kept_bytes: 4096,
         walks: 3,
         walked_bytes: 48 << 20,
-        damaged_places: 0,
-        healed_places: 0,
-        unserved: vec![("old".into(), 1 << 20)],
-    }
+        unserved: vec![UnservedWrites { volume: "old".into(), bytes: 1 << 20 }],
+        ..JournalStatus::default()
+    };
+    journal.with_errors((name == "broken").then(|| "a write failed".into()), None)
 }
 
 /// The status of a volume after its specification changed.
 fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
     VolumeStatus {
-        name: spec.name.clone(),
-        backing: spec.backing.clone(),
-        mode: spec.mode.into(),
-        effective_mode: spec.mode.into(),
-        protection: spec.protection.to_string(),
-        journal: spec.journal.clone(),
-        journal_mirror: spec.journal_mirror.clone(),
-        durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
-        unsafe_supply: (spec.protection == Protection::Ups).then(|| spec.unsafe_supply.to_string()),
-        ordered: spec.ordered,
-        accept_loss: spec.accept_loss,
-        read_only: spec.read_only,
-        prefetch: spec.prefetch,
         geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
-        tls: spec.tls.to_string(),
-        description: spec.description.clone(),
-        settings: volume_settings(spec),
-        ..status
+        size_bytes: status.size_bytes,
+        gather: status.gather,
+        cached_bytes: status.cached_bytes,
+        dirty_bytes: status.dirty_bytes,
+        counters: status.counters,
+        ..configured_status(spec)
     }
 }

@@ -1,6 +1,6 @@
 //! The control server: serves the control socket until it is stopped.
 
-use crate::{ControlError, Manager, SocketFile, StateDir, listen_at, routes::router};
+use crate::{ControlError, Manager, SocketError, SocketFile, StateDir, listen_at, routes::router};
 use rustix::fs::Mode;
 use std::{future::Future, io, os::unix::net::UnixListener, sync::Arc, time::Duration};
 use tokio::sync::oneshot;
@@ -49,8 +49,10 @@ impl Server {
             result = serving => result,
             () = drain_timeout => Ok(()),
         };
-        if let Err(error) = self.file.remove() {
-            tracing::warn!(%error, "cannot remove the control socket");
+        match self.file.remove() {
+            // Another server of this daemon may listen there, in a recreated state directory.
+            Ok(()) | Err(SocketError::Replaced { .. }) => {}
+            Err(error) => tracing::warn!(%error, "cannot remove the control socket"),
         }
         result
     }

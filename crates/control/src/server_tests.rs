@@ -194,7 +194,7 @@ fn problems_keep_their_kind_and_message() {
         (
             client.flush_volume("broken", |_| ()),
             ErrorKind::Failed,
-            "volume 'broken': its disk can't be written: replace it",
+            "volume 'broken': its disk cannot be written: replace it",
         ),
         (client.stop(|_| ()), ErrorKind::Failed, "volume 'broken'"),
         (client.flush_volume("faulty", |_| ()), ErrorKind::Internal, "internal error"),

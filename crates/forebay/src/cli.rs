@@ -4,7 +4,6 @@
 //! same.
 
 use crate::rescue::RescueCommand;
-use crate::user::is_root;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use forebay_config::{Settings, Source, VolumeSpec, default_state};
 use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
@@ -152,8 +151,13 @@ impl ServeArguments {
     pub(crate) fn source(self) -> Source {
         let volumes = self.disks.into_iter().chain(self.volumes).collect();
         let options = Settings { state: self.state.state, volumes, ..self.settings.0 };
-        Source { file: self.config, options, state_default: default_state(is_root()) }
+        Source { file: self.config, options, state_default: state_default() }
     }
+}
+
+/// The state directory of this user's daemon, if no option names one.
+pub(crate) fn state_default() -> Option<PathBuf> {
+    default_state(rustix::process::geteuid().is_root())
 }
 
 /// The settings of the program that only the file has: the process list would show a password to

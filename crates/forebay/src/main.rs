@@ -17,7 +17,6 @@ mod report;
 mod rescue;
 mod serve;
 mod signals;
-mod user;
 
 use clap::Parser;
 use cli::{Cli, Command};

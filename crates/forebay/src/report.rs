@@ -92,6 +92,7 @@ fn word(action: &Action) -> String {
         Action::TrustVolume(volume) => {
             format!("check the disk and its data, then run `forebay volume trust {volume}`")
         }
+        Action::RepeatStop => "repeat `forebay stop` to discard them".into(),
         Action::RescueList => "see its content with `forebay rescue list`".into(),
         Action::RescueApply => "write its data to a disk with `forebay rescue apply`".into(),
         Action::RescueDiscard => "give up its data with `forebay rescue discard`".into(),

@@ -270,9 +270,7 @@ impl Fault for VolumeError {
             }
             Self::ChangedDisk { name, .. } => Remedy::from("put the disk back as it was")
                 .or(Action::AcceptChangedDisk(name.clone())),
-            Self::Unserved { .. } => {
-                Remedy::from("add it as it was").or("stop once more to lose them")
-            }
+            Self::Unserved { .. } => Remedy::from("add it as it was").or(Action::RepeatStop),
             Self::Journal(error) => error.remedy(),
             Self::Calibrate(error) => error.remedy(),
             Self::Restore { .. } => "try again when disk and journal are well".into(),

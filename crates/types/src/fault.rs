@@ -47,6 +47,8 @@ pub enum Action {
     ListVolumes,
     /// Trust the disk of a volume again.
     TrustVolume(String),
+    /// Repeat a stop that was refused, to discard data.
+    RepeatStop,
     /// List the contents of a journal or a vault.
     RescueList,
     /// Write the contents of a journal or a vault to a disk.
@@ -84,6 +86,7 @@ impl fmt::Display for Action {
             Self::AcceptLostVault(volume) => write!(f, "accept the lost vault of '{volume}'"),
             Self::ListVolumes => f.write_str("list the volumes"),
             Self::TrustVolume(volume) => write!(f, "trust the disk of '{volume}' again"),
+            Self::RepeatStop => f.write_str("repeat the stop to discard them"),
             Self::RescueList => f.write_str("list what it holds"),
             Self::RescueApply => f.write_str("write what it holds to the disk"),
             Self::RescueDiscard => f.write_str("give up what it holds"),

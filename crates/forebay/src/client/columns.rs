@@ -1,6 +1,14 @@
 //! Tables as text.
 
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, Table, presets};
+
+/// An empty table with these headings.
+pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(headings);
+    table
+}
 
 /// Renders a table. The columns in `text` are aligned left, the others, numbers, right.
 pub(crate) fn lines(mut table: Table, text: &[usize]) -> String {

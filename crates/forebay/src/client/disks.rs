@@ -1,7 +1,6 @@
 //! The table of the volumes' disks: geometry, with the source of each value.
 
-use super::columns::lines;
-use comfy_table::{Table, presets};
+use super::columns::{lines, table};
 use forebay_api::{GeometrySource, VolumeStatus};
 use forebay_types::Size;
 
@@ -10,9 +9,7 @@ pub(super) fn disks(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return String::new();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["DISK OF", "STRIPE", "CHUNK", "STRIPES FROM", "BEST I/O", "ROTATIONAL"]);
+    let mut table = table(["DISK OF", "STRIPE", "CHUNK", "STRIPES FROM", "BEST I/O", "ROTATIONAL"]);
     for volume in volumes {
         let disk = &volume.geometry;
         let has_stripes = disk.stripe_bytes > 0;

@@ -1,8 +1,7 @@
 //! The table of the write sizes that are worth gathering.
 
-use super::columns::lines;
-use super::units::bytes;
-use comfy_table::{Table, presets};
+use super::columns::{lines, table};
+use super::units::{bytes, micros};
 use forebay_api::{GatherStatus, VolumeStatus};
 use forebay_types::Size;
 
@@ -12,9 +11,7 @@ pub(super) fn gather(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return String::new();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["WRITES OF", "WORTH GATHERING", "AN I/O TAKES"]);
+    let mut table = table(["WRITES OF", "WORTH GATHERING", "AN I/O TAKES"]);
     for volume in volumes {
         table.add_row([volume.name.clone(), worth(&volume.gather), cost(&volume.gather)]);
     }
@@ -35,21 +32,13 @@ fn worth(gather: &GatherStatus) -> String {
 
 /// The measured cost of an I/O, and why there is no measurement, or no newer one.
 fn cost(gather: &GatherStatus) -> String {
-    let measured = gather.fixed_us.map(|us| match gather.bytes_per_second {
-        Some(speed) => format!("{} + its size at {}/s", time(us), bytes(speed)),
-        None => format!("{}, whatever its size", time(us)),
+    let fixed_us = gather.fixed_us.map(|us| us.round() as u64);
+    let measured = fixed_us.map(|us| match gather.bytes_per_second {
+        Some(speed) => format!("{} + its size at {}/s", micros(us), bytes(speed)),
+        None => format!("{}, whatever its size", micros(us)),
     });
     let reason = gather.not_measured.as_ref().map(|reason| format!("not measured: {reason}"));
     measured.into_iter().chain(reason).collect::<Vec<_>>().join("; ")
-}
-
-/// Formats a time in microseconds or milliseconds.
-fn time(us: f64) -> String {
-    match us {
-        us if us < 999.5 => format!("{us:.0} us"),
-        us if us < 9995.0 => format!("{:.1} ms", us / 1e3),
-        us => format!("{:.0} ms", us / 1e3),
-    }
 }
 
 #[cfg(test)]

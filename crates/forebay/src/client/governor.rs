@@ -1,15 +1,12 @@
 //! The table of the governors: latency of reads beside writeback, and the rate of writeback.
 
-use super::columns::lines;
+use super::columns::{lines, table};
 use super::units::{count, micros};
-use comfy_table::{Table, presets};
 use forebay_api::VolumeStatus;
 
 /// The table after an empty line, with the volumes that have written back. Empty without any.
 pub(super) fn governor(volumes: &[VolumeStatus]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
+    let mut table = table([
         "READS BESIDE WRITE-BACK OF",
         "P99 WITHOUT",
         "P99 TO KEEP",

@@ -3,22 +3,21 @@
 mod bar;
 pub(crate) mod columns;
 mod disks;
+mod exit;
 mod gather;
 mod governor;
-mod leave;
 pub(crate) mod table;
 pub(crate) mod units;
 mod write_back;
 
 use crate::{
-    cli::{ShowArguments, StateArguments, VolumeCommand},
+    cli::{ShowArguments, StateArguments, VolumeCommand, state_default},
     report::{print, with_remedy},
-    user::is_root,
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
 use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
-use forebay_config::{CONTROL_SOCKET, VolumeChange, default_state};
+use forebay_config::{CONTROL_SOCKET, VolumeChange};
 use serde_json::to_string_pretty;
 use std::time::{Duration, Instant};
 
@@ -105,7 +104,7 @@ pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
     let pid = client.status()?.pid;
     let bar = Bar::new("writing dirty data to the disks");
     bar.until_end(client.stop(|progress| bar.show(progress)))?;
-    if leave::wait_for_exit(pid)? {
+    if exit::wait_for_exit(pid)? {
         return print("forebay has stopped\n");
     }
     let error = anyhow!("forebay process {pid} has written all dirty data, but has not exited");
@@ -149,7 +148,7 @@ fn list(arguments: &ShowArguments) -> anyhow::Result<()> {
 }
 
 fn connect(arguments: &StateArguments) -> anyhow::Result<BlockingClient> {
-    let state = arguments.state.clone().or_else(|| default_state(is_root())).ok_or_else(|| {
+    let state = arguments.state.clone().or_else(state_default).ok_or_else(|| {
         let error = anyhow!("this user has no default state directory");
         with_remedy(error, "name the daemon's state directory with --state DIR")
     })?;

@@ -1,12 +1,11 @@
 //! The daemon's status as tables and sentences.
 
-use super::columns::lines;
+use super::columns::{lines, table};
 use super::disks::disks;
 use super::gather::gather;
 use super::governor::governor;
 use super::units::{bytes, count, duration, percent};
 use super::write_back::write_back;
-use comfy_table::{Table, presets};
 use forebay_api::{
     Damage, DrillReport, JournalState, JournalStatus, Latencies, PatrolStatus, PowerStatus, Status,
     VaultStatus, VolumeState, VolumeStatus,
@@ -75,9 +74,7 @@ pub(super) fn volumes(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return "no volumes: add one with forebay volume add NAME=BACKING\n".into();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["NAME", "SIZE", "MODE", "HIT", "READS", "WRITES", "CACHED", "DIRTY"]);
+    let mut table = table(["NAME", "SIZE", "MODE", "HIT", "READS", "WRITES", "CACHED", "DIRTY"]);
     for volume in volumes {
         table.add_row([
             volume.name.clone(),
@@ -99,9 +96,7 @@ fn journals(journals: &[JournalStatus]) -> String {
     if journals.is_empty() {
         return String::new();
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["JOURNAL", "STATE", "SIZE", "USED", "RECORDS", "BATCHES", "WRITTEN"]);
+    let mut table = table(["JOURNAL", "STATE", "SIZE", "USED", "RECORDS", "BATCHES", "WRITTEN"]);
     for journal in journals {
         table.add_row([
             journal.name.clone(),
@@ -118,9 +113,7 @@ fn journals(journals: &[JournalStatus]) -> String {
 
 /// The table of UPSes after an empty line, and the resulting power state below it.
 fn power(power: &PowerStatus) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["UPS", "STATUS", "STATE", "CHARGE", "RUNTIME", "LOAD"]);
+    let mut table = table(["UPS", "STATUS", "STATE", "CHARGE", "RUNTIME", "LOAD"]);
     let none = || "-".to_owned();
     let percent = |value: Option<f64>| value.map_or_else(none, |value| format!("{value:.0} %"));
     for supply in &power.supplies {
@@ -309,14 +302,14 @@ mod tests {
         degraded.effective_mode_reason = Some("memory is full of dirty data".into());
         let mut failing = volume("b");
         failing.state = VolumeState::Failing;
-        failing.state_reason = Some("the disk can't be written".into());
+        failing.state_reason = Some("the disk cannot be written".into());
         failing.geometry.notes = vec!["stripes of two widths".into()];
         assert_eq!(summary(&failing), "8.0 TiB, write-back; stripes of two widths");
         let text = volumes(&[degraded.clone(), failing]);
         assert!(
             text.ends_with(
                 "\n\na: write-through instead of write-back, memory is full of dirty data\n\
-                 b: failing: the disk can't be written\n\
+                 b: failing: the disk cannot be written\n\
                  b: stripes of two widths\n"
             ),
             "{text}"

@@ -1,15 +1,12 @@
 //! The table of writeback: how client writes were combined into writes to the disks.
 
-use super::columns::lines;
+use super::columns::{lines, table};
 use super::units::{bytes, count};
-use comfy_table::{Table, presets};
 use forebay_api::VolumeStatus;
 
 /// The table after an empty line, with the volumes that have written back. Empty without any.
 pub(super) fn write_back(volumes: &[VolumeStatus]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
+    let mut table = table([
         "WRITTEN BACK OF",
         "IN",
         "OUT",

@@ -151,7 +151,7 @@ impl Kept {
     }
 }
 
-/// Notifies the keeper and the service manager that the server is about to accept clients, who
+/// Notifies the keeper and the service manager that the server is about to accept clients, which
 /// can already connect.
 pub(crate) async fn serving(socket: &mut Option<UnixStream>) {
     if let Some(socket) = socket {

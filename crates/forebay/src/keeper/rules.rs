@@ -76,13 +76,14 @@ impl RestartPolicy {
     /// Decides what follows a run. A new program that exits before it serves is rolled back.
     pub(super) fn next_action(&mut self, run: ServerRun) -> Action {
         let was_trial = std::mem::take(&mut self.is_trial);
+        // Even if it asks for an upgrade, which it could repeat for ever.
+        if was_trial && run.served.is_none() {
+            self.program = Program::Own;
+            return Action::Restart(Duration::ZERO);
+        }
         if run.exit == Exit::Code(i32::from(UPGRADE_CODE)) {
             self.program = Program::AtPath;
             self.is_trial = true;
-            return Action::Restart(Duration::ZERO);
-        }
-        if was_trial && run.served.is_none() {
-            self.program = Program::Own;
             return Action::Restart(Duration::ZERO);
         }
         match run.exit {
@@ -167,7 +168,9 @@ mod tests {
     fn an_upgrade_that_never_serves_is_rolled_back() {
         let mut policy = RestartPolicy::new();
         let upgrade = run(Exit::Code(i32::from(UPGRADE_CODE)), LONG, true);
-        for failure in [Exit::Code(2), Exit::Code(0), Exit::Signal(4), Exit::Unknown] {
+        let asks_for_another = Exit::Code(i32::from(UPGRADE_CODE));
+        let failures = [Exit::Code(2), Exit::Code(0), Exit::Signal(4), Exit::Unknown];
+        for failure in failures.into_iter().chain([asks_for_another]) {
             assert_eq!(policy.next_action(upgrade), Action::Restart(Duration::ZERO));
             assert_eq!(policy.program, Program::AtPath);
             assert_eq!(

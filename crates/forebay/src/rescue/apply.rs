@@ -177,11 +177,12 @@ pub(super) fn check(
     let is_incomplete = lost_bytes > 0 || source.lacks_records();
     let is_incomplete = is_incomplete || source.is_unfinished() || source.log.may_be_stale;
     if is_incomplete && !overrides.accept_loss {
+        let lacks_data = held.lost_bytes > 0 || source.lacks_records();
         let cause = match source.found().damage.first() {
-            Some(damage) => damage.to_string(),
-            None if source.is_unfinished() => "the dump is incomplete".to_owned(),
-            None if source.log.may_be_stale => POSSIBLY_STALE.to_owned(),
-            None => format!("{beyond_end_bytes} bytes lie beyond the end of {to}"),
+            Some(damage) if lacks_data => damage.to_string(),
+            _ if source.is_unfinished() => "the dump is incomplete".to_owned(),
+            _ if source.log.may_be_stale => POSSIBLY_STALE.to_owned(),
+            _ => format!("{beyond_end_bytes} bytes lie beyond the end of {to}"),
         };
         let error = anyhow!(
             "part of the data that {here} held of volume '{name}' cannot be written: {cause}"
@@ -207,8 +208,8 @@ pub(super) fn check(
     Ok((held, applied))
 }
 
-/// Refuses data that may be older than the disk. A journal that failed, or a vault without which
-/// its volume was served, looks as before; only the state directory tells.
+/// Refuses data that may be older than the disk. Only the state directory records that a journal
+/// has failed, or that a volume was served without its vault.
 fn check_reliance(
     source: &Source,
     volume: &str,

@@ -2,10 +2,9 @@
 
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::Source;
-use crate::client::columns::lines;
+use crate::client::columns::{lines, table};
 use crate::client::units;
 use crate::report::print;
-use comfy_table::{Table, presets};
 use forebay_format::journal::{LogKind, Released, VolumeEntry};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -70,11 +69,9 @@ fn to_text(source: &Source) -> String {
     if source.volumes().is_empty() {
         text += "no volumes\n";
     } else {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        let header =
+        let headings =
             ["VOLUME", "DISK", "RELEASED", "NUMBER", "SIZE", "HELD", "ERASED", "LOST", "RECORDS"];
-        table.set_header(header);
+        let mut table = table(headings);
         for volume in source.volumes() {
             let held = source.held(volume.number);
             table.add_row([

@@ -170,6 +170,21 @@ fn apply_interrupted_at_any_write_can_be_repeated_with_the_same_result() {
     assert!(interrupted >= 6 && released_early <= 2, "{interrupted} {released_early}");
 }
 
+#[test]
+fn a_small_disk_is_not_blamed_on_damage_to_another_volumes_data() {
+    let (journal, _) = journal();
+    let source = Source::walk(Arc::clone(&journal) as _, None, None).unwrap();
+    let number = source.find(&arguments("b")).unwrap().number;
+    let mut records = source.found().records.iter();
+    let position = records.find(|found| found.record.volume == number).unwrap().position;
+    let mut bytes = content(&*journal)[..1 << 20].to_vec();
+    bytes[position as usize] ^= 1;
+    put(&*journal, 0, &bytes);
+    let small = MemoryBackend::new(DISK_BYTES / 2).unwrap();
+    let error = rescue(journal, &small).unwrap_err().to_string();
+    assert!(error.contains("beyond the end"), "{error}");
+}
+
 /// A disk that acknowledges writes and drops them.
 struct DroppingDisk(MemoryBackend);
 

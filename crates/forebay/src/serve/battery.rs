@@ -67,7 +67,9 @@ impl Batteries {
         if loads.is_some_and(|(first, now)| (first - now).abs() > LOAD_TOLERANCE_PERCENT) {
             return;
         }
-        if known.made != new.made || share(known.first_seconds) > REPLACED {
+        // Some UPSes report the date only at times.
+        let has_other_date = new.made.is_some() && known.made != new.made;
+        if has_other_date || share(known.first_seconds) > REPLACED {
             return self.record(name, new);
         }
         if (share(known.seconds) - 1.0).abs() > RECORDED_CHANGE {
@@ -160,5 +162,7 @@ mod tests {
         assert!(batteries.aging("a").is_some());
         batteries.observe("a", &reading(100, 700, "ups.load: 25\nbattery.mfr.date: 2026/10\n"));
         assert_eq!(batteries.aging("a"), None, "another battery starts a new record");
+        batteries.observe("a", &reading(100, 600, "ups.load: 25\n"));
+        assert!(batteries.aging("a").is_some(), "a reading without the date is of the same one");
     }
 }

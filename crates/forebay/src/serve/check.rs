@@ -1,8 +1,8 @@
 //! Checks a configuration without serving it. It locks, writes and changes nothing, so it can run
 //! beside a daemon that uses the same disks.
 
-use super::listen::{self, has_directory};
-use super::{journals, memory_bytes, power, successor, tls};
+use super::vault::can_be_created;
+use super::{journals, listen, memory_bytes, power, successor, tls};
 use crate::reliance::Kind;
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
@@ -37,9 +37,9 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         }
     }
     if let Some(vault) = &config.vault {
+        let is_created = forebay_backend::plain_path(vault).is_some_and(can_be_created);
         match forebay_backend::check(vault) {
-            // The start creates it.
-            Err(OpenError::File(FileError::NotFound { path })) if has_directory(&path) => {}
+            Err(OpenError::File(FileError::NotFound { .. })) if is_created => {}
             result => result.context("the vault")?,
         }
     }

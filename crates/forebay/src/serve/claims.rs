@@ -63,16 +63,27 @@ impl Claims {
     /// # Errors
     /// Fails if everything is already claimed.
     pub(super) fn everything(&self) -> Result<Claim<'_>, Problem> {
-        let mut state = self.lock();
+        let state = self.lock();
         if state.everything {
             let message = "the server is already being stopped";
             return Err(Problem::new(ErrorKind::Busy, message, "wait for that"));
         }
+        Ok(self.claim_everything(state))
+    }
+
+    /// As [`Self::everything`], but first waits until another stop has failed. Never returns if it
+    /// succeeds.
+    pub(super) fn everything_after_another(&self) -> Claim<'_> {
+        let waited = self.freed.wait_while(self.lock(), |state| state.everything);
+        self.claim_everything(waited.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn claim_everything<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Claim<'a> {
         state.everything = true;
         self.freed.notify_all();
         let waited = self.freed.wait_while(state, |state| !state.names.is_empty());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        Ok(Claim { claims: self, name: None })
+        Claim { claims: self, name: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -102,6 +113,7 @@ impl Drop for Claim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_change_claims_its_volume_and_no_other() {
@@ -145,5 +157,25 @@ mod tests {
             drop(third);
             stop.join().unwrap().unwrap();
         });
+    }
+
+    #[test]
+    fn a_stop_by_a_signal_waits_until_that_of_a_client_has_failed() {
+        let claims = Claims::new(Duration::ZERO);
+        let has_failed = AtomicBool::new(false);
+        let client = claims.everything().unwrap();
+        let (begun, begins) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let signal = scope.spawn(|| {
+                begun.send(()).unwrap();
+                drop(claims.everything_after_another());
+                assert!(has_failed.load(Ordering::SeqCst));
+            });
+            begins.recv().unwrap();
+            has_failed.store(true, Ordering::SeqCst);
+            drop(client);
+            signal.join().unwrap();
+        });
+        drop(claims.everything().unwrap());
     }
 }

@@ -8,7 +8,7 @@ use super::members::Members;
 use crate::marks::{self, Mark};
 use crate::reliance::{Kind, Reliances};
 use crate::report::problem as problem_of;
-use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
+use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, OpenError, OpenOptions};
 use forebay_config::VolumeSpec;
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
@@ -234,17 +234,17 @@ impl Journals {
     /// The status of each open journal.
     pub(super) fn status(&self) -> Vec<JournalStatus> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let figures = |(name, journal): &(Name, Arc<Journal>)| {
+        let shown = |(name, journal): &(Name, Arc<Journal>)| {
             let status = journal.status();
             let usage = status.usage;
-            JournalFigures {
+            let failed = status.failed.map(|error| {
+                status.displaced.map_or_else(|| error.to_string(), |gone| gone.to_string())
+            });
+            let unserved = journal.unserved().into_iter();
+            let shown = JournalStatus {
                 name: name.journal.clone(),
                 mirror: name.mirror.clone(),
-                degraded: status.degraded,
                 id: status.id,
-                failed: status.failed.map(|error| {
-                    status.displaced.map_or_else(|| error.to_string(), |gone| gone.to_string())
-                }),
                 capacity_bytes: usage.capacity_bytes,
                 used_bytes: usage.used_bytes,
                 records: usage.records,
@@ -257,10 +257,14 @@ impl Journals {
                 walked_bytes: status.patrol.read_bytes,
                 damaged_places: status.patrol.damaged,
                 healed_places: status.patrol.healed,
-                unserved: journal.unserved(),
-            }
+                unserved: unserved
+                    .map(|(volume, bytes)| UnservedWrites { volume, bytes })
+                    .collect(),
+                ..JournalStatus::default()
+            };
+            shown.with_errors(failed, status.degraded)
         };
-        open.iter().map(figures).map(JournalStatus::from).collect()
+        open.iter().map(shown).collect()
     }
 
     /// Logs the data that the journals hold of volumes that are not served.

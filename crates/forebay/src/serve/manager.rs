@@ -2,7 +2,7 @@
 
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
-use super::claims::Claims;
+use super::claims::{Claim, Claims};
 use super::journals::Journals;
 use super::listen::{self, Bound};
 use super::power::PowerMonitor;
@@ -59,6 +59,9 @@ struct State {
     addresses: Vec<String>,
     /// The socket files of the Unix listeners.
     sockets: Vec<SocketFile>,
+    /// Volumes that are not served, and whose dirty data the next stop by a client discards: one
+    /// was refused because of them.
+    given_up: Vec<String>,
 }
 
 impl Daemon {
@@ -70,8 +73,13 @@ impl Daemon {
         journals: Journals,
     ) -> Self {
         let calibrations = Arc::new(Calibrations::open(config.state.join("calibrations.json")));
-        let (volumes, addresses, sockets) = (Vec::new(), Vec::new(), Vec::new());
-        let state = State { config, volumes, addresses, sockets };
+        let state = State {
+            config,
+            volumes: Vec::new(),
+            addresses: Vec::new(),
+            sockets: Vec::new(),
+            given_up: Vec::new(),
+        };
         Self {
             runtime: Arc::new(runtime),
             nbd,
@@ -105,7 +113,7 @@ impl Daemon {
     }
 
     /// Sets how long adding a volume or a listener waits for a disk or address in use.
-    pub(super) const fn wait_while_in_use(&mut self, wait: Duration) {
+    pub(super) const fn set_in_use_wait(&mut self, wait: Duration) {
         self.in_use_wait = wait;
     }
 
@@ -225,6 +233,34 @@ impl Daemon {
         });
     }
 
+    /// Stops as a signal requests. It waits for a stop that a client has requested, and begins if
+    /// that one fails. It gives up no data: a service manager may repeat the signal by itself.
+    pub(super) fn stop_for_signal(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        let claim = self.claims.everything_after_another();
+        self.stop_claimed(claim, &[], progress).map_err(problem)
+    }
+
+    fn stop_claimed(
+        &self,
+        claim: Claim<'_>,
+        given_up: &[String],
+        progress: ProgressFn<'_>,
+    ) -> Result<(), VolumeError> {
+        self.runtime.stop_without(given_up, reporter(progress))?;
+        // A change that has been waiting for a disk must not use a closed journal.
+        claim.keep();
+        if let Some(power) = self.power.get() {
+            power.stop();
+        }
+        for file in self.state().sockets.drain(..) {
+            if let Err(error) = file.remove() {
+                tracing::warn!(%error, "cannot remove socket file");
+            }
+        }
+        self.stopped.notify_one();
+        Ok(())
+    }
+
     fn apply(&self, change: &Change) -> Result<(), Problem> {
         let quiet: ProgressFn<'_> = &|_| {};
         match change {
@@ -285,6 +321,20 @@ impl Daemon {
         found.used()
     }
 
+    /// Refuses the name of a served volume. Without this, an addition of the same disk under the
+    /// same name would fail because the disk is in use.
+    fn check_name(&self, name: &str) -> Result<(), Problem> {
+        if self.state().volumes.iter().all(|volume| volume.name != name) {
+            return Ok(());
+        }
+        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        match volumes.iter().find(|volume| volume.name == name) {
+            None => Ok(()),
+            Some(half) if half.half_added => Err(problem(VolumeError::HalfAdded(name.to_owned()))),
+            Some(_) => Err(problem(VolumeError::NameInUse(name.to_owned()))),
+        }
+    }
+
     /// Refuses `tls=required` if TLS is off, as no client could reach the volume.
     fn check_tls(&self, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
         if tls != Some(TlsUse::Required) || self.tls.is_some() {
@@ -328,6 +378,7 @@ impl Manager for Daemon {
     }
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
+        self.check_name(&spec.name)?;
         self.check_tls(&spec.name, Some(spec.tls))?;
         let has_vault = self.runtime.vault().is_some();
         spec.check_ups(&self.state().config.ups, has_vault).map_err(|error| problem_of(&error))?;
@@ -436,19 +487,14 @@ impl Manager for Daemon {
 
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
         let claim = self.claims.everything()?;
-        self.runtime.stop(reporter(progress)).map_err(problem)?;
-        // A change that has been waiting for a disk must not use a closed journal.
-        claim.keep();
-        if let Some(power) = self.power.get() {
-            power.stop();
-        }
-        for file in self.state().sockets.drain(..) {
-            if let Err(error) = file.remove() {
-                tracing::warn!(%error, "cannot remove socket file");
+        let given_up = self.state().given_up.clone();
+        self.stop_claimed(claim, &given_up, progress).map_err(|error| {
+            if let VolumeError::Unserved { name, .. } = &error {
+                // The remedy in the answer is to repeat the command.
+                self.state().given_up.push(name.clone());
             }
-        }
-        self.stopped.notify_one();
-        Ok(())
+            problem(error)
+        })
     }
 
     fn upgrade(&self) -> Result<(), Problem> {

@@ -15,11 +15,12 @@ mod report;
 mod successor;
 mod tls;
 mod vault;
+mod wait;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
-use crate::report::{sentence_of, with_remedy};
-use crate::signals::{Signal, Signals};
+use crate::report::with_remedy;
+use crate::signals::Signals;
 use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
@@ -39,8 +40,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
-use tokio::net::UnixStream;
-use tokio::task::JoinSet;
+use wait::wait_for_stop;
 
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -76,7 +76,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the control server")?;
     let entered = tokio.enter();
     // Before the start, which a signal must not interrupt.
-    let signals = Signals::listen().context("cannot install signal handlers")?;
+    let mut signals = Signals::listen().context("cannot install signal handlers")?;
     let control = Server::bind(&state)?;
     let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
     let pool = kept.pool.take();
@@ -93,12 +93,12 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the thread that monitors files in use")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
-    // The keeper is told before the first client is accepted. Otherwise it would take a server that
-    // is killed in between for one that could not start.
+    // Before the first client is accepted: otherwise the keeper would count a server that is killed
+    // in between as one that could not start.
     tokio.block_on(keeper::serving(&mut keeper_socket));
     bound.into_iter().for_each(|bound| daemon.accept(bound));
     control_servers.serve(control);
-    tokio.block_on(wait_for_stop(&daemon, signals, keeper_socket));
+    tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
     // Before the control servers end, as it may start another one.
     drop(presence);
     tokio.block_on(control_servers.end());
@@ -198,7 +198,7 @@ fn start(
     let listeners = config.nbd.clone();
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
     let mut daemon = Daemon::new(runtime, nbd, config, tls, journals);
-    daemon.wait_while_in_use(in_use_wait);
+    daemon.set_in_use_wait(in_use_wait);
     for spec in volumes {
         daemon.add_volume(spec)?;
     }
@@ -206,69 +206,7 @@ fn start(
     daemon.monitor_power()?;
     let bound = listeners.iter().map(|address| daemon.bind(address));
     let bound = bound.collect::<anyhow::Result<Vec<_>>>()?;
-    daemon.wait_while_in_use(Duration::ZERO);
+    daemon.set_in_use_wait(Duration::ZERO);
     report_descriptors();
     Ok((daemon, bound))
-}
-
-/// Handles signals until one, or a client of the control server, has stopped the daemon. No error
-/// or panic ends this earlier: without a stop, the process must not exit.
-async fn wait_for_stop(
-    daemon: &Arc<Daemon>,
-    mut signals: Signals,
-    mut keeper_socket: Option<UnixStream>,
-) {
-    // A stop does not wait for it: it may flush a volume for hours, or open a disk that hangs.
-    let mut reload = JoinSet::new();
-    let mut is_reload_due = false;
-    loop {
-        if is_reload_due && reload.is_empty() {
-            is_reload_due = false;
-            let daemon = Arc::clone(daemon);
-            reload.spawn_blocking(move || daemon.reload());
-        }
-        let signal = tokio::select! {
-            biased;
-            () = daemon.stopped() => return,
-            signal = signals.next() => signal,
-            () = keeper::wait_until_gone(&mut keeper_socket) => {
-                tracing::error!("keeper exited, stopping: the pool would not outlive this process");
-                Signal::Stop
-            }
-            Some(ended) = reload.join_next() => {
-                if let Err(panic) = ended {
-                    tracing::error!(%panic, "reload failed");
-                }
-                continue;
-            }
-        };
-        match signal {
-            Signal::Reload => is_reload_due = true,
-            Signal::Stop => match stop(daemon).await {
-                Ok(()) => return,
-                // Exiting now would lose the data that the disk refuses.
-                Err(error) => {
-                    keeper::continuing(&mut keeper_socket).await;
-                    tracing::error!(error, "shutdown failed, continuing to serve");
-                }
-            },
-        }
-    }
-}
-
-/// Stops the daemon.
-///
-/// # Errors
-/// The daemon continues to serve after an error, which may be a panic.
-async fn stop(daemon: &Arc<Daemon>) -> Result<(), String> {
-    tracing::info!("flushing dirty data before shutdown");
-    let stopping = Arc::clone(daemon);
-    let stopped = tokio::task::spawn_blocking(move || {
-        stopping.stop(&|progress| {
-            let left = Size(progress.dirty_bytes_left);
-            tracing::info!(%left, "flushing dirty data");
-        })
-    });
-    let stopped = stopped.await.map_err(|panic| panic.to_string())?;
-    stopped.map_err(|problem| sentence_of(&problem))
 }

@@ -81,7 +81,6 @@ impl PowerMonitor {
         }
         let Plan { expression, rules, upses } = Plan::new(settings)?;
         let (sender, observations) = mpsc::channel();
-        let mut pollers = Vec::new();
         let mut monitored = Vec::new();
         for (index, (ups, start)) in upses.into_iter().enumerate() {
             let sender = sender.clone();
@@ -89,30 +88,20 @@ impl PowerMonitor {
                 // Fails only once the monitor's thread has ended.
                 let _ = sender.send((index, Instant::now(), observation));
             });
-            pollers.push(start(sink)?);
-            monitored.push(ups);
+            monitored.push((ups, start(sink)?));
         }
-        let shared =
-            Arc::new(Shared { status: Mutex::default(), stopping: AtomicBool::new(false) });
-        let mut monitor = MonitorThread {
-            controller: PowerController::new(expression, rules),
-            upses: monitored,
-            needed: settings.needed.clone(),
-            pollers,
+        let controller = PowerController::new(expression, rules);
+        let needed = settings.needed.clone();
+        let mut monitor = MonitorThread::new(
+            controller,
+            needed,
+            monitored,
             observations,
             runtime,
             dump_target,
             batteries,
-            shared: Arc::clone(&shared),
-            dirty_bytes: 0,
-            allowed: false,
-            changes: 0,
-            changed_at: Instant::now(),
-            change_ms: None,
-            synced_at: Instant::now(),
-            dump: Dump::None,
-            on_battery: false,
-        };
+        );
+        let shared = Arc::clone(&monitor.shared);
         // Sets the first status.
         monitor.step(None);
         let thread = std::thread::Builder::new()
@@ -257,9 +246,8 @@ impl Failure {
 
 struct MonitorThread {
     controller: PowerController,
-    upses: Vec<Ups>,
     needed: String,
-    pollers: Vec<Poller>,
+    upses: Vec<(Ups, Poller)>,
     observations: Receiver<(usize, Instant, Observation)>,
     runtime: Arc<Runtime>,
     dump_target: Option<Arc<dyn DumpTarget>>,
@@ -280,6 +268,36 @@ struct MonitorThread {
 }
 
 impl MonitorThread {
+    fn new(
+        controller: PowerController,
+        needed: String,
+        upses: Vec<(Ups, Poller)>,
+        observations: Receiver<(usize, Instant, Observation)>,
+        runtime: Arc<Runtime>,
+        dump_target: Option<Arc<dyn DumpTarget>>,
+        batteries: Batteries,
+    ) -> Self {
+        let shared = Shared { status: Mutex::default(), stopping: AtomicBool::new(false) };
+        Self {
+            controller,
+            needed,
+            upses,
+            observations,
+            runtime,
+            dump_target,
+            batteries,
+            shared: Arc::new(shared),
+            dirty_bytes: 0,
+            allowed: false,
+            changes: 0,
+            changed_at: Instant::now(),
+            change_ms: None,
+            synced_at: Instant::now(),
+            dump: Dump::None,
+            on_battery: false,
+        }
+    }
+
     fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let observed_at = match self.observations.recv_timeout(TICK) {
@@ -454,7 +472,7 @@ impl MonitorThread {
 
     /// Notifies the servers of the UPSes that the data is safe and power may be cut.
     fn release(&self) {
-        for (poller, ups) in self.pollers.iter().zip(&self.upses) {
+        for (ups, poller) in &self.upses {
             if !poller.release(RELEASE_TIMEOUT) {
                 tracing::warn!(%ups, "cannot notify the UPS's server that power may be cut");
             }
@@ -463,7 +481,7 @@ impl MonitorThread {
 
     fn update_status(&self, decision: &Decision) {
         let upses = self.controller.upses().zip(&self.upses);
-        let upses = upses.map(|((name, state, reading), ups)| SupplyStatus {
+        let upses = upses.map(|((name, state, reading), (ups, _))| SupplyStatus {
             name: name.to_owned(),
             place: ups.to_string(),
             state: state.to_string(),

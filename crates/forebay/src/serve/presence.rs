@@ -9,18 +9,21 @@ use super::control::ControlServers;
 use super::manager::Daemon;
 use crate::report::sentence;
 use forebay_control::StateDir;
+use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How long the end waits for a check in progress, because a file system may hang.
+const END_WAIT: Duration = Duration::from_secs(2);
 
-/// The thread. Dropping this stops and joins it.
+/// The thread. Dropping this ends it.
 pub(super) struct PresenceMonitor {
     end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Disconnected once the thread has ended.
+    running: Receiver<()>,
 }
 
 impl PresenceMonitor {
@@ -32,25 +35,32 @@ impl PresenceMonitor {
         daemon: Arc<Daemon>,
         state: StateDir,
         control_servers: Arc<ControlServers>,
-    ) -> std::io::Result<Self> {
-        let (end, ended) = mpsc::channel::<()>();
+    ) -> io::Result<Self> {
         let mut monitored =
             Monitored { daemon, state, control_servers, misses: 0, next: None, is_failing: false };
-        let thread = std::thread::Builder::new().name("presence".into()).spawn(move || {
-            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                monitored.check();
+        Self::repeat(INTERVAL, move || monitored.check())
+    }
+
+    /// Calls `check` at intervals, on a thread.
+    fn repeat(interval: Duration, mut check: impl FnMut() + Send + 'static) -> io::Result<Self> {
+        let ((end, ended), (runs, running)) = (mpsc::channel::<()>(), mpsc::channel());
+        std::thread::Builder::new().name("presence".into()).spawn(move || {
+            let _runs = runs;
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                check();
             }
+            // With the state directory, which is marked as left in order.
+            drop(check);
         })?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
+        Ok(Self { end: Some(end), running })
     }
 }
 
 impl Drop for PresenceMonitor {
     fn drop(&mut self) {
         self.end = None;
-        if let Some(thread) = self.thread.take() {
-            // Fails only if the thread panicked, which was logged.
-            let _ = thread.join();
+        if self.running.recv_timeout(END_WAIT) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the check of files in use hangs, exiting without it");
         }
     }
 }
@@ -144,5 +154,22 @@ impl Monitored {
             };
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_hangs_does_not_prevent_the_end() {
+        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let monitor = PresenceMonitor::repeat(Duration::ZERO, move || {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        });
+        begins.recv().unwrap();
+        drop(monitor.unwrap());
+        drop(release);
     }
 }

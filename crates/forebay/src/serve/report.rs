@@ -4,7 +4,7 @@ use forebay_api::{
     Counters, Damage, GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary,
     Memory, PatrolStatus, PowerStatus, VolumeState, VolumeStatus, WriteBackFigures,
 };
-use forebay_config::{Protection, VolumeSpec};
+use forebay_config::VolumeSpec;
 use forebay_runtime::{
     Calibration, Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, ThresholdSource,
     VolumeStatus as Figures,
@@ -71,27 +71,13 @@ pub(super) fn volume(
         (false, false) => VolumeState::Serving,
     };
     VolumeStatus {
-        name: spec.name.clone(),
-        backing: spec.backing.clone(),
         size_bytes: figures.backing.size_bytes,
-        mode: spec.mode.into(),
         effective_mode: effective_mode.into(),
         effective_mode_reason,
-        protection: spec.protection.to_string(),
-        journal: spec.journal.clone(),
-        journal_mirror: spec.journal_mirror.clone(),
-        durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
-        unsafe_supply: (spec.protection == Protection::Ups).then(|| spec.unsafe_supply.to_string()),
-        ordered: spec.ordered,
-        accept_loss: spec.accept_loss,
         read_only: figures.read_only,
-        prefetch: spec.prefetch,
         geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
         gather: gather(figures),
-        tls: spec.tls.to_string(),
-        description: spec.description.clone(),
-        settings: forebay_control::volume_settings(spec),
         state,
         state_reason: failing,
         cached_bytes: figures.cached_bytes,
@@ -99,6 +85,7 @@ pub(super) fn volume(
         damage: damage(figures),
         counters: counters(figures),
         latency: latencies(&figures.latencies),
+        ..forebay_control::configured_status(spec)
     }
 }
 
@@ -164,7 +151,7 @@ fn state_reason(figures: &Figures) -> Option<String> {
         let name = &figures.name;
         return Some(format!(
             "it is not served: its addition failed, and could not be undone because of its disk. \
-             Run `forebay volume remove {name}` when the disk is well, and add it again"
+             Run `forebay volume remove {name}` when the disk works again, and add it again"
         ));
     }
     if let Some(error) = figures.flush_failure {

@@ -1,8 +1,8 @@
 //! Checks, before an upgrade, that the new program can take over. This server serves meanwhile.
 //!
 //! The new program itself checks the configuration, with the arguments that the upgrade will pass,
-//! because it may read the configuration differently. The server tells it how much memory will be
-//! available in addition, because the server's pool and heap are in use during the check.
+//! because it may read the configuration differently. The server passes it the size of its own pool
+//! and heap, which are in use during the check and available to the successor.
 
 use super::kept_memory;
 use crate::keeper;

@@ -5,11 +5,12 @@
 //! like the mark of a failed journal.
 
 use super::journals::{check_state_dir, identity};
+use super::listen::has_directory;
 use super::power::DumpTarget;
 use super::report::latencies;
 use crate::marks;
 use crate::reliance::{Kind, Reliances};
-use crate::report::with_remedy;
+use crate::report::{problem, with_remedy};
 use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,
@@ -47,7 +48,10 @@ pub(super) fn open(
     let path = forebay_backend::plain_path(name);
     let relying = reliances.relying_on_vault(name).map_err(|error| {
         let what = format!("cannot read the state directory {}", state_dir.display());
-        with_remedy(anyhow::Error::new(error).context(what), "mend the directory")
+        with_remedy(
+            anyhow::Error::new(error).context(what),
+            "check its permissions and its file system",
+        )
     })?;
     if let Some(volume) = relying.first()
         && path.is_some_and(can_be_created)
@@ -57,7 +61,7 @@ pub(super) fn open(
             relying.join(", ")
         );
         let accept = Action::AcceptLostVault(volume.clone());
-        return Err(with_remedy(error, Remedy::from("bring it back").or(accept)));
+        return Err(with_remedy(error, Remedy::from("restore it").or(accept)));
     }
     path.map_or(Ok(()), |path| prepare(path, needed_bytes))?;
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
@@ -127,11 +131,10 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
 
 /// Returns true if a file can be created at the path: nothing exists there, its directory exists,
 /// and it is not below `/dev`.
-fn can_be_created(path: &Path) -> bool {
+pub(super) fn can_be_created(path: &Path) -> bool {
     let found = std::fs::metadata(path);
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-        && parent.unwrap_or(Path::new(".")).is_dir()
+        && has_directory(path)
         && !path.starts_with("/dev")
 }
 
@@ -222,10 +225,7 @@ pub(super) fn drill(
         let remedy = "start the server with --vault PATH";
         return Err(Problem::new(ErrorKind::Invalid, "there is no vault for a drill", remedy));
     };
-    let figures = vault.drill(volumes).map_err(|error| {
-        let remedy = "see `forebay status`, and try again";
-        Problem::new(ErrorKind::Failed, error.to_string(), remedy)
-    })?;
+    let figures = vault.drill(volumes).map_err(|error| problem(&error))?;
     let mut report = report_of(&vault.status().name, &figures, power);
     match write_report(&report, state_dir) {
         Ok(path) => report.path = Some(path.display().to_string()),

@@ -1,12 +1,12 @@
 //! Many idle clients, silent clients, and clients beyond the limit on descriptors.
 
-use crate::common::client::{Client, PATIENCE, connect};
+use crate::common::client::{Client, PATIENCE, config, connect};
 use crate::common::raw::{client_flags, enter, greeting, option};
 use crate::common::wait_until;
 use crate::process::{Daemon, make_file};
 use forebay_nbd::proto::{GREETING_BYTES, option::EXPORT_NAME};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -99,6 +99,40 @@ fn a_daemon_out_of_descriptors_does_not_spin(io: &str) {
         let mut stream = connect(&daemon.socket);
         stream.read(&mut [0; 18]).is_ok_and(|len| len == 18)
     });
+}
+
+/// A socket that fails every second read as Linux does after the process was stopped and continued.
+struct Interrupted {
+    socket: UnixStream,
+    is_due: bool,
+}
+
+impl Read for Interrupted {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.is_due = !self.is_due;
+        if self.is_due { Err(ErrorKind::Interrupted.into()) } else { self.socket.read(bytes) }
+    }
+}
+
+impl Write for Interrupted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
+#[test]
+fn the_tests_client_repeats_an_interrupted_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = ["disk=memory:1MiB".to_owned()];
+    let daemon = Daemon::start(directory.path(), "epoll", "64MiB", &volumes);
+    let socket = Interrupted { socket: connect(&daemon.socket), is_due: false };
+    let mut client = Client::enter(socket, &config("disk")).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    assert_eq!(client.read(0, 4096), Ok(vec![1; 4096]));
 }
 
 /// A small limit on descriptors.

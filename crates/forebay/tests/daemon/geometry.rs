@@ -56,7 +56,7 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
 
     let (code, text) = run_forebay(directory.path(), &["volume", "set", "array", "stripe=none"]);
     let sentence =
-        "volume 'array': stripe can't change from 112KiB to none while the volume is served";
+        "volume 'array': stripe cannot change from 112KiB to none while the volume is served";
     assert!(code != Some(0) && text.contains(sentence), "{text}");
     let settings = "new=memory:1MiB,chunk=64KiB,rotational=auto";
     let (code, text) = run_forebay(directory.path(), &["volume", "add", settings]);

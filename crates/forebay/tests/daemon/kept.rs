@@ -6,6 +6,7 @@ use crate::common::random::Random;
 use crate::common::wait_until;
 use crate::crash::{LINES, Line, SIZE_BYTES, check, content, write_until};
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, output_of, run_forebay, status};
+use std::fmt::Display;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,12 +20,11 @@ fn disk(directory: &Path) -> PathBuf {
     path
 }
 
-/// An unprotected volume "disk" in a configuration file.
-fn section(path: &Path) -> String {
+/// An unprotected volume in a configuration file.
+fn section(name: &str, backing: impl Display) -> String {
     format!(
-        "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
-         protection = \"none\"\naccept-loss = true\n",
-        path.display()
+        "[[volume]]\nname = \"{name}\"\nbacking = \"{backing}\"\nmode = \"write-back\"\n\
+         protection = \"none\"\naccept-loss = true\n"
     )
 }
 
@@ -191,7 +191,7 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let path = disk(directory.path());
-    let good = section(&path);
+    let good = section("disk", path.display());
     std::fs::write(at("forebay.toml"), &good).unwrap();
     let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     let mut client = daemon.client("disk");
@@ -279,7 +279,7 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
     let at = |name: &str| directory.path().join(name);
     let path = disk(directory.path());
     std::fs::copy(&path, at("other.img")).unwrap();
-    std::fs::write(at("forebay.toml"), section(&path)).unwrap();
+    std::fs::write(at("forebay.toml"), section("disk", path.display())).unwrap();
     let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
     daemon.client("disk").write(8192, &content(2, 1)).unwrap();
     // The next server's configuration lacks the volume.
@@ -329,35 +329,67 @@ fn a_keeper_that_cannot_start_the_next_server_keeps_the_pool_and_tries_again() {
     assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 1));
 }
 
+/// Kills the server, and waits for the next one.
+fn kill_and_wait(daemon: &Daemon) {
+    let before = daemon.status()["pid"].clone();
+    daemon.kill_server();
+    wait_until("the next server answers", PATIENCE, || {
+        let (code, text) = daemon.run(&["status", "--json"]);
+        let status = serde_json::from_str::<serde_json::Value>(&text);
+        code == Some(0) && status.is_ok_and(|status| status["pid"] != before)
+    });
+}
+
+/// A keeper's server that serves no volume, and whose pool has a dirty line of each of these. Their
+/// disks refuse writes, so that the lines stay dirty.
+fn kept_with_unserved(directory: &Path, names: &[&str]) -> Daemon {
+    let file = directory.join("forebay.toml");
+    let make = |name: &&str| {
+        make_file(directory.join(name), SIZE_BYTES);
+        section(name, format_args!("error(kind=write):{}", directory.join(name).display()))
+    };
+    std::fs::write(&file, names.iter().map(make).collect::<String>()).unwrap();
+    let daemon = Daemon::start_kept_with(directory, &file);
+    for name in names {
+        daemon.client(name).write(8192, &content(2, 1)).unwrap();
+    }
+    std::fs::write(&file, "").unwrap();
+    kill_and_wait(&daemon);
+    daemon
+}
+
 #[test]
 fn a_stop_that_a_server_refused_is_not_repeated_to_the_next_one() {
     let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
-    let path = disk(directory.path());
-    std::fs::write(at("forebay.toml"), section(&path)).unwrap();
-    let daemon = Daemon::start_kept_with(directory.path(), &at("forebay.toml"));
-    daemon.client("disk").write(8192, &content(2, 1)).unwrap();
-    // The next servers do not serve the volume, and refuse the first stop for its dirty lines.
-    std::fs::write(at("forebay.toml"), "").unwrap();
-    let kill_and_wait = || {
-        let before = status(directory.path())["pid"].clone();
-        daemon.kill_server();
-        wait_until("the next server answers", PATIENCE, || {
-            let (code, text) = run_forebay(directory.path(), &["status", "--json"]);
-            let status = serde_json::from_str::<serde_json::Value>(&text);
-            code == Some(0) && status.is_ok_and(|status| status["pid"] != before)
-        });
-    };
-    kill_and_wait();
+    let daemon = kept_with_unserved(directory.path(), &["disk"]);
     daemon.terminate();
     wait_until("it continues", PATIENCE, || daemon.log().contains("continuing to serve"));
-    kill_and_wait();
-    let (code, text) = run_forebay(directory.path(), &["stop"]);
+    kill_and_wait(&daemon);
+    let (code, text) = daemon.run(&["stop"]);
     assert!(code == Some(1) && text.contains("4096 bytes of volume 'disk'"), "{text}");
-    let spec = format!("disk={},{UNPROTECTED}", path.display());
-    assert_eq!(run_forebay(directory.path(), &["volume", "add", &spec]).0, Some(0));
-    daemon.stop();
-    assert_eq!(std::fs::read(&path).unwrap()[8192..12288], content(2, 1));
+}
+
+#[test]
+fn dirty_lines_of_unserved_volumes_are_discarded_neither_by_signals_nor_unnamed() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = ["one", "two"];
+    let daemon = kept_with_unserved(directory.path(), &names);
+    // A service manager, and a keeper beside it, may repeat the signal.
+    for times in 1..=2 {
+        daemon.terminate();
+        wait_until("it continues", PATIENCE, || {
+            daemon.log().matches("continuing to serve").count() == times
+        });
+    }
+    let mut refused = names.map(|_| {
+        let (code, text) = daemon.run(&["stop"]);
+        assert!(code == Some(1) && text.contains("repeat `forebay stop` to discard"), "{text}");
+        names.into_iter().find(|name| text.contains(&format!("volume '{name}'"))).unwrap()
+    });
+    refused.sort_unstable();
+    assert_eq!(refused, names, "each volume is named before its lines are discarded");
+    assert_eq!(daemon.run(&["stop"]).0, Some(0));
+    daemon.wait();
 }
 
 #[test]

@@ -52,13 +52,25 @@ fn a_start_gives_up_on_a_held_lock_after_5_seconds() {
     holder.wait().unwrap();
 }
 
+#[test]
+fn a_volume_that_is_served_already_is_refused_for_its_name_and_not_for_its_lock() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = disk(directory.path());
+    let volumes = std::slice::from_ref(&volume);
+    let daemon = Daemon::start(directory.path(), "epoll", "64MiB", volumes);
+    let (code, said) = daemon.run(&["volume", "add", &volume]);
+    let expected = "a volume named 'disk' is served already: choose another name";
+    assert!(code == Some(1) && said.contains(expected), "{said}");
+    daemon.stop();
+}
+
 /// Starts a second daemon, which should fail, in a directory of its own.
 fn spawn_second(name: &str, arguments: &[&str]) -> (tempfile::TempDir, Child) {
     let directory = tempfile::tempdir().unwrap();
-    let supply = format!("lab=file:{}", directory.path().join("supply").display());
+    let ups = format!("lab=file:{}", directory.path().join("ups").display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(["serve", "--keeper", "no", "--memory", "64MiB", "--io", "epoll"]);
-    command.args(["--ups", &supply]).args(arguments);
+    command.args(["--ups", &ups]).args(arguments);
     if name != "state" {
         command.arg("--state").arg(directory.path().join("state"));
     }
@@ -79,13 +91,13 @@ fn no_other_process_can_open_a_daemons_devices_under_any_name() {
     };
     make_file(at("journal"), 40 << 20);
     let (journal, vault) = (at("journal"), at("vault"));
-    let supply = format!("lab=file:{}", at("supply"));
+    let ups = format!("lab=file:{}", at("ups"));
     let daemon = Daemon::start_with(
         directory.path(),
         "epoll",
         "64MiB",
         &[format!("{volume},mode=write-back,protection=journal+ups,journal={journal}")],
-        &["--ups", &supply, "--vault", &vault],
+        &["--ups", &ups, "--vault", &vault],
     );
     let mut tried = Vec::new();
     for (number, name) in ["disk.img", "journal", "vault", "state"].into_iter().enumerate() {

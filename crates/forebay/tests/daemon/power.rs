@@ -75,6 +75,14 @@ impl UpsMachine {
         Self { directory, volume, ups }
     }
 
+    /// A machine whose daemon writes back under a safe UPS.
+    pub(crate) fn in_write_back(layers: &str) -> (Self, FileUps, Daemon) {
+        let machine = Self::new(layers);
+        let (ups, daemon) = (machine.start_ups(), machine.start());
+        machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+        (machine, ups, daemon)
+    }
+
     pub(crate) fn start_ups(&self) -> FileUps {
         FileUps::start(self.path("ups"))
     }
@@ -183,6 +191,8 @@ fn the_ups_switches_write_back_and_dirty_data_is_flushed_on_battery() {
     assert!(volume.effective_mode_reason.unwrap().contains("on battery"));
     client.write(2 * 4096, &content(2)).unwrap();
     assert_eq!(machine.on_disk(2), content(2), "writes go through on battery");
+    let (code, said) = daemon.run(&["drill"]);
+    assert!(code == Some(1) && said.contains("try again later"), "{said}");
     machine.wait_for_power("dirty data is drained", |power| power.dirty_bytes == 0);
     for line in lines() {
         assert_eq!(machine.on_disk(line), content(line));
@@ -196,10 +206,7 @@ fn the_ups_switches_write_back_and_dirty_data_is_flushed_on_battery() {
 #[test]
 fn dirty_data_dumped_at_low_battery_is_restored_from_the_vault() {
     // The disk is too slow to take much while the battery lasts, on a loaded machine too.
-    let machine = UpsMachine::new("delay(write=5s):");
-    let ups = machine.start_ups();
-    let daemon = machine.start();
-    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let (machine, ups, daemon) = UpsMachine::in_write_back("delay(write=5s):");
     let mut client = daemon.client("disk");
     write_all(&mut client);
     ups.set_status("OB DISCHRG LB");
@@ -228,10 +235,7 @@ fn dirty_data_dumped_at_low_battery_is_restored_from_the_vault() {
 
 #[test]
 fn a_dump_is_logged_once() {
-    let machine = UpsMachine::new("");
-    let ups = machine.start_ups();
-    let daemon = machine.start();
-    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let (_machine, ups, daemon) = UpsMachine::in_write_back("");
     let mut client = daemon.client("disk");
     write_all(&mut client);
     ups.set_status("OB DISCHRG LB");
@@ -243,10 +247,7 @@ fn a_dump_is_logged_once() {
 
 #[test]
 fn a_dump_whose_disk_does_not_flush_is_not_logged_as_failed() {
-    let machine = UpsMachine::new("error(kind=flush):");
-    let ups = machine.start_ups();
-    let daemon = machine.start();
-    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let (_machine, ups, daemon) = UpsMachine::in_write_back("error(kind=flush):");
     let mut client = daemon.client("disk");
     client.write(0, &content(0)).unwrap();
     ups.set_status("OB DISCHRG LB");
@@ -279,10 +280,7 @@ fn the_disk_cache_is_flushed_as_soon_as_the_ups_is_unsafe() {
 
 #[test]
 fn a_power_failure_while_the_ups_is_unsafe_loses_no_acknowledged_write() {
-    let machine = UpsMachine::new("volatile():");
-    let ups = machine.start_ups();
-    let daemon = machine.start();
-    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let (machine, ups, daemon) = UpsMachine::in_write_back("volatile():");
     let mut client = daemon.client("disk");
     for line in lines() {
         client.write(line * 4096, &content(line)).unwrap();

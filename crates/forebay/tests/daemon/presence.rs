@@ -133,10 +133,7 @@ fn the_status_reports_a_disk_replaced_by_another_file() {
 
 #[test]
 fn write_back_under_a_ups_ends_when_the_vault_is_deleted() {
-    let machine = UpsMachine::new("");
-    let _ups = machine.start_ups();
-    let daemon = machine.start();
-    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let (machine, _ups, daemon) = UpsMachine::in_write_back("");
     fs::rename(machine.path("vault"), machine.path("away")).unwrap();
     machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
     let reason = machine.status().vault.unwrap().state_reason.unwrap();
@@ -164,6 +161,9 @@ fn a_deleted_state_directory_is_recreated_with_its_sockets_and_records() {
     assert_eq!(code, Some(0), "{said}");
     daemon.wait();
     assert_eq!(place.on_disk(1), content(1));
+    // The socket of the former control server was deleted with the directory.
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert!(!log.contains("cannot remove"), "{log}");
 }
 
 #[test]

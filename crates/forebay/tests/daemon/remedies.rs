@@ -155,6 +155,8 @@ fn a_check_finds_what_would_prevent_the_start() {
         &[
             case(check_of(&["--volume", &journaled, "--state", state]), &["a journal needs"]),
             case(check_of(&["--vault", &at("vault"), "--state", state]), &["a vault needs"]),
+            case(check_of(&["--vault", "/dev/none"]), &["'/dev/none' does not exist"]),
+            case(check_of(&["--vault", "delay(write=1ms):none"]), &["'none' does not exist"]),
             case(check_of(&["--nbd", "tcp:0.0.0.0:0"]), &["nothing would be encrypted"]),
             case(check_of(&["--nbd", "unix:none/s"]), &["none/s does not exist"]),
             case(check_of(&["--config", &at("ca.toml")]), &["/none.pem"]),

@@ -15,9 +15,9 @@ fn a_volume_protected_only_by_a_ups_needs_a_vault() {
     let directory = tempfile::tempdir().unwrap();
     let there = directory.path();
     let (one, other) = (disk(there, "a.img"), disk(there, "b.img"));
-    let supply = format!("lab=file:{}", there.join("supply").display());
+    let ups = format!("lab=file:{}", there.join("ups").display());
     let volumes = [format!("a={one}")];
-    let daemon = Daemon::start_with(there, "epoll", "64MiB", &volumes, &["--ups", &supply]);
+    let daemon = Daemon::start_with(there, "epoll", "64MiB", &volumes, &["--ups", &ups]);
     let spec = format!("b={other},mode=write-back,protection=ups");
     let (code, said) = run_forebay(there, &["volume", "add", &spec]);
     assert_eq!(code, Some(1), "{said}");
@@ -35,10 +35,7 @@ const POWER_FAILURES_MAX: u32 = 20;
 /// another machine is tried.
 pub(crate) fn machine_after_power_failure() -> (UpsMachine, FileUps) {
     for _ in 0..POWER_FAILURES_MAX {
-        let machine = UpsMachine::new("delay(write=400ms):");
-        let ups = machine.start_ups();
-        let daemon = machine.start();
-        machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+        let (machine, ups, daemon) = UpsMachine::in_write_back("delay(write=400ms):");
         let mut client = daemon.client("disk");
         write_all(&mut client);
         ups.set_status("OB DISCHRG LB");

@@ -106,7 +106,7 @@ fn build_lab() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--offline", "--package=forebay-lab", "--bin=forebay-lab"]);
     cargo.args(["--profile", profile, "--target-dir"]).arg(folder.parent().unwrap());
-    assert!(cargo.status().unwrap().success(), "forebay-lab can't be built");
+    assert!(cargo.status().unwrap().success(), "forebay-lab cannot be built");
     assert!(folder.join("forebay-lab").is_file(), "forebay-lab is not beside forebay");
 }
 

@@ -15,13 +15,25 @@ impl Runtime {
     /// periodically with the dirty bytes left.
     ///
     /// # Errors
-    /// When a disk fails or hangs; and the first time if a volume that is not served has dirty
-    /// lines. Nothing is lost then, and clients are served as before.
-    pub fn stop(&self, mut progress: impl FnMut(u64)) -> Result<(), VolumeError> {
+    /// When a disk fails or hangs, or if a volume that is not served has dirty lines. Nothing is
+    /// lost then, and clients are served as before.
+    pub fn stop(&self, progress: impl FnMut(u64)) -> Result<(), VolumeError> {
+        self.stop_without(&[], progress)
+    }
+
+    /// As [`Runtime::stop`], and discards the dirty lines of the volumes `given_up` that are not
+    /// served.
+    ///
+    /// # Errors
+    /// As [`Runtime::stop`].
+    pub fn stop_without(
+        &self,
+        given_up: &[String],
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), VolumeError> {
         let shared = &*self.shared;
-        if let Some((name, dirty_bytes)) = self.unserved().into_iter().next()
-            && !shared.warned.swap(true, Ordering::Relaxed)
-        {
+        let is_kept = |(name, _): &(String, u64)| !given_up.contains(name);
+        if let Some((name, dirty_bytes)) = self.unserved().into_iter().find(is_kept) {
             return Err(VolumeError::Unserved { name, dirty_bytes });
         }
         // A first flush while clients are still served: it may be slow, and it may fail.

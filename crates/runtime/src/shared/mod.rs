@@ -58,8 +58,6 @@ pub(crate) struct Shared {
     pub stopping: AtomicBool,
     /// The dirty limit under the UPS.
     pub power: PowerGate,
-    /// A stop was refused because it would lose data; the next one proceeds.
-    pub warned: AtomicBool,
 }
 
 impl Shared {
@@ -90,7 +88,6 @@ impl Shared {
             worker_connections: workers.map(|_| AtomicU64::new(0)).collect(),
             stopping: AtomicBool::new(false),
             power: PowerGate::default(),
-            warned: AtomicBool::new(false),
             pool,
             ecc,
             code: Code::detect(),

@@ -8,7 +8,7 @@ use forebay_nbd::proto::command_flag::FUA;
 use forebay_nbd::{Command, Extent};
 use forebay_types::{IoError, IoResult};
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -72,6 +72,17 @@ pub fn config(export: &str) -> Config {
     Config { export: export.to_owned(), base_allocation: true, ..Config::default() }
 }
 
+/// Reads what has arrived. Linux interrupts a read with a timeout when the process is stopped and
+/// continued, or frozen and thawed, even without a signal handler.
+fn read_some(stream: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(bytes) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
 /// Advances the handshake to its next step other than [`Step::NeedMore`].
 pub fn advance<S: Read + Write>(
     stream: &mut S,
@@ -101,7 +112,7 @@ fn try_advance<S: Read + Write>(
             return Some(step);
         }
         let mut bytes = [0; 4096];
-        let len = stream.read(&mut bytes).unwrap();
+        let len = read_some(stream, &mut bytes).unwrap();
         if len == 0 {
             return None;
         }
@@ -239,11 +250,14 @@ impl<S: Read + Write> Client<S> {
     fn receive(&mut self) -> Option<()> {
         let from = self.input.len();
         self.input.resize(from + RECEIVE_BYTES, 0);
-        let received = self.stream.read(&mut self.input[from..]);
+        let received = read_some(&mut self.stream, &mut self.input[from..]);
         let len = match received {
             Ok(len) => len,
             Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no answer in time"),
-            Err(_) => 0,
+            Err(error) => {
+                eprintln!("the client's connection failed: {error}");
+                0
+            }
         };
         self.input.truncate(from + len);
         (len > 0).then_some(())

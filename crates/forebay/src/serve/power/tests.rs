@@ -41,25 +41,16 @@ fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
         journals: 0,
         ecc: Ecc::Off,
     };
-    MonitorThread {
-        controller: PowerController::new(Expression::parse("a").unwrap(), Rules::default()),
-        upses: Vec::new(),
-        needed: "a".to_owned(),
-        pollers: Vec::new(),
-        observations: mpsc::channel().1,
-        runtime: Arc::new(Runtime::start(config, &NbdServer::new()).unwrap()),
-        dump_target: Some(Arc::clone(vault) as _),
-        batteries: Batteries::open("/nonexistent/batteries.json".into()),
-        shared: Arc::new(Shared { status: Mutex::default(), stopping: AtomicBool::new(false) }),
-        dirty_bytes: 0,
-        allowed: false,
-        changes: 0,
-        changed_at: Instant::now(),
-        change_ms: None,
-        synced_at: Instant::now(),
-        dump: Dump::Complete,
-        on_battery: false,
-    }
+    let monitor = MonitorThread::new(
+        PowerController::new(Expression::parse("a").unwrap(), Rules::default()),
+        "a".to_owned(),
+        Vec::new(),
+        mpsc::channel().1,
+        Arc::new(Runtime::start(config, &NbdServer::new()).unwrap()),
+        Some(Arc::clone(vault) as _),
+        Batteries::open("/nonexistent/batteries.json".into()),
+    );
+    MonitorThread { dump: Dump::Complete, ..monitor }
 }
 
 /// Updates the dump as if the pause after a failed attempt were over.

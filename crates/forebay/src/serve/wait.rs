@@ -1,0 +1,246 @@
+//! Carries out reloads and stops that signals request, until the daemon has stopped.
+//!
+//! No error or panic of theirs ends the daemon: without a stop, the process must not exit.
+
+use super::manager::Daemon;
+use crate::keeper;
+use crate::report::sentence_of;
+use crate::signals::Signal;
+use forebay_api::{Problem, Progress};
+use forebay_control::ProgressFn;
+use forebay_types::Size;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tokio::task::{JoinError, JoinSet};
+
+/// Time between two lines in the log about the progress of a stop.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The daemon, as signals control it. Reload and stop may block, and run on threads of their own.
+pub(super) trait Signalled: Send + Sync + 'static {
+    fn reload(&self);
+
+    /// # Errors
+    /// The daemon continues.
+    fn stop_for_signal(&self, progress: ProgressFn<'_>) -> Result<(), Problem>;
+
+    /// Waits until a signal or a client has stopped the daemon.
+    async fn stopped(&self);
+}
+
+impl Signalled for Daemon {
+    fn reload(&self) {
+        Self::reload(self);
+    }
+
+    fn stop_for_signal(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        Self::stop_for_signal(self, progress)
+    }
+
+    async fn stopped(&self) {
+        Self::stopped(self).await;
+    }
+}
+
+/// Handles signals until one, or a client of the control server, has stopped the daemon.
+pub(super) async fn wait_for_stop<D: Signalled>(
+    daemon: &Arc<D>,
+    mut next_signal: impl AsyncFnMut() -> Signal,
+    mut keeper_socket: Option<UnixStream>,
+) {
+    // A stop does not wait for a reload, which may open a disk that hangs.
+    let (mut reload, mut stop) = (JoinSet::new(), JoinSet::new());
+    let (mut is_reload_due, mut is_stop_due) = (false, false);
+    loop {
+        if is_reload_due && reload.is_empty() {
+            is_reload_due = false;
+            let daemon = Arc::clone(daemon);
+            reload.spawn_blocking(move || daemon.reload());
+        }
+        if is_stop_due && stop.is_empty() {
+            is_stop_due = false;
+            tracing::info!("flushing dirty data before shutdown");
+            let daemon = Arc::clone(daemon);
+            stop.spawn_blocking(move || daemon.stop_for_signal(&log_progress()));
+        }
+        tokio::select! {
+            biased;
+            () = daemon.stopped() => return,
+            Some(ended) = stop.join_next() => match outcome(ended) {
+                Ok(()) => return,
+                // Exiting now would lose the data that the disk refuses.
+                Err(error) => {
+                    keeper::continuing(&mut keeper_socket).await;
+                    tracing::error!(error, "shutdown failed, continuing to serve");
+                }
+            },
+            Some(ended) = reload.join_next() => {
+                if let Err(panic) = ended {
+                    tracing::error!(%panic, "reload failed");
+                }
+            }
+            signal = next_signal() => match signal {
+                Signal::Reload => is_reload_due = true,
+                // A stop in progress is the requested one: systemd and a keeper both send SIGTERM.
+                Signal::Stop => is_stop_due |= stop.is_empty(),
+            },
+            () = keeper::wait_until_gone(&mut keeper_socket) => {
+                tracing::error!("keeper exited, stopping: the pool would not outlive this process");
+                is_stop_due = true;
+            }
+        }
+    }
+}
+
+/// The error of a stop, which may be a panic.
+fn outcome(ended: Result<Result<(), Problem>, JoinError>) -> Result<(), String> {
+    ended.map_err(|panic| panic.to_string())?.map_err(|problem| sentence_of(&problem))
+}
+
+/// Logs progress at intervals.
+fn log_progress() -> impl Fn(Progress) + Send + Sync {
+    let logged_at = Mutex::new(None::<Instant>);
+    move |progress| {
+        let mut logged_at = logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
+            *logged_at = Some(Instant::now());
+            tracing::info!(left = %Size(progress.dirty_bytes_left), "flushing dirty data");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_api::ErrorKind;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use tokio::io::AsyncReadExt;
+    use tokio::sync::Notify;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    type Outcome = Result<(), Problem>;
+
+    /// A daemon whose reloads and stops report that they have begun, then wait for their outcome.
+    /// Without one they panic.
+    struct Fake {
+        begun: UnboundedSender<&'static str>,
+        reloads: Mutex<Receiver<Option<()>>>,
+        stops: Mutex<Receiver<Option<Outcome>>>,
+        stopped: Notify,
+    }
+
+    fn next<T>(outcomes: &Mutex<Receiver<Option<T>>>) -> T {
+        let outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        outcomes.recv().unwrap().expect("a panic of the test")
+    }
+
+    impl Signalled for Fake {
+        fn reload(&self) {
+            self.begun.send("reload").unwrap();
+            next(&self.reloads);
+        }
+
+        fn stop_for_signal(&self, _: ProgressFn<'_>) -> Outcome {
+            self.begun.send("stop").unwrap();
+            next(&self.stops)
+        }
+
+        async fn stopped(&self) {
+            self.stopped.notified().await;
+        }
+    }
+
+    /// The test's side of a [`Fake`].
+    struct Script {
+        signals: UnboundedSender<Signal>,
+        begun: UnboundedReceiver<&'static str>,
+        reloads: Sender<Option<()>>,
+        stops: Sender<Option<Outcome>>,
+        keeper: UnixStream,
+    }
+
+    impl Script {
+        /// Waits for a message of the server to its keeper.
+        async fn wait_for_continuing(&mut self) {
+            let mut message = [0];
+            self.keeper.read_exact(&mut message).await.unwrap();
+            assert_eq!(&message, b"C");
+        }
+
+        async fn signal_and_wait(&mut self, signal: Signal, begun: &str) {
+            self.signals.send(signal).unwrap();
+            assert_eq!(self.begun.recv().await, Some(begun));
+        }
+    }
+
+    /// Runs a script until the daemon has stopped.
+    async fn run(script: impl AsyncFnOnce(Arc<Fake>, Script)) {
+        let (signals, mut incoming) = unbounded_channel();
+        let (sender, begun) = unbounded_channel();
+        let ((reloads, reload_outcomes), (stops, stop_outcomes)) = (channel(), channel());
+        let (keeper, server) = UnixStream::pair().unwrap();
+        let daemon = Arc::new(Fake {
+            begun: sender,
+            reloads: Mutex::new(reload_outcomes),
+            stops: Mutex::new(stop_outcomes),
+            stopped: Notify::new(),
+        });
+        let script = script(
+            Arc::clone(&daemon),
+            Script { signals: signals.clone(), begun, reloads, stops, keeper },
+        );
+        let next_signal = async || incoming.recv().await.unwrap();
+        tokio::join!(wait_for_stop(&daemon, next_signal, Some(server)), script);
+        drop(signals);
+    }
+
+    fn refused() -> Option<Outcome> {
+        Some(Err(Problem::new(ErrorKind::Failed, "the disk refuses it", "replace it")))
+    }
+
+    #[tokio::test]
+    async fn no_error_or_panic_of_a_reload_or_stop_ends_the_daemon() {
+        run(async |_, mut script: Script| {
+            script.signal_and_wait(Signal::Reload, "reload").await;
+            script.reloads.send(None).unwrap();
+            for outcome in [None, refused()] {
+                script.signal_and_wait(Signal::Stop, "stop").await;
+                script.stops.send(outcome).unwrap();
+                script.wait_for_continuing().await;
+            }
+            script.signal_and_wait(Signal::Reload, "reload").await;
+            // A stop begins although the reload hangs, and its success ends the daemon.
+            script.signal_and_wait(Signal::Stop, "stop").await;
+            script.stops.send(Some(Ok(()))).unwrap();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_second_signal_requests_the_stop_that_is_in_progress() {
+        run(async |daemon, mut script: Script| {
+            script.signal_and_wait(Signal::Stop, "stop").await;
+            script.signals.send(Signal::Stop).unwrap();
+            // The reload shows that the signal before it was handled.
+            script.signal_and_wait(Signal::Reload, "reload").await;
+            script.reloads.send(Some(())).unwrap();
+            script.stops.send(refused()).unwrap();
+            script.wait_for_continuing().await;
+            script.signal_and_wait(Signal::Reload, "reload").await;
+            // A client stops the daemon.
+            daemon.stopped.notify_one();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_daemon_whose_keeper_has_gone_stops() {
+        run(async |_, mut script: Script| {
+            drop(script.keeper);
+            assert_eq!(script.begun.recv().await, Some("stop"));
+            script.stops.send(Some(Ok(()))).unwrap();
+        })
+        .await;
+    }
+}
