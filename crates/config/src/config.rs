@@ -1,8 +1,8 @@
 //! The complete configuration: options over file over defaults, checked, and reloaded on demand.
 
 use crate::{
-    Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting,
-    Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
+    Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemoryReserve,
+    MemorySetting, Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups::check_ups_named,
@@ -46,6 +46,8 @@ impl Source {
 pub struct Config {
     /// Memory for the cache.
     pub memory: MemorySetting,
+    /// Memory that is left to the system.
+    pub memory_reserve: MemoryReserve,
     /// The NBD listeners, at least one.
     pub nbd: Vec<Listen>,
     /// The directory of the control socket and the lock.
@@ -100,6 +102,7 @@ impl Config {
         volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
         Ok(Self {
             memory: settings.memory.expect(HAS_DEFAULT),
+            memory_reserve: settings.memory_reserve.expect(HAS_DEFAULT),
             nbd: settings.nbd.clone(),
             state,
             volumes,

@@ -17,6 +17,7 @@ fn load(options: Settings) -> ConfigResult<Config> {
 fn one_disk_is_a_complete_configuration() {
     let config = load(options(&["disk=/dev/sdb"])).unwrap();
     assert_eq!(config.memory, MemorySetting::Auto);
+    assert_eq!(config.memory_reserve, crate::MemoryReserve::Auto);
     assert_eq!(config.nbd, [Listen::Unix("/run/forebay/nbd.sock".into())]);
     assert_eq!(config.state, Path::new("/run/forebay"));
     assert_eq!((config.workers, config.io), (Workers::Auto, IoEngine::Auto));

@@ -148,6 +148,7 @@ fn a_reload_repeats_the_changes_that_failed_before() {
 /// Changes every setting but those of UPSes.
 fn change_settings(settings: &mut Settings) {
     settings.memory = Some("1GiB".parse().unwrap());
+    settings.memory_reserve = Some("1GiB".parse().unwrap());
     settings.nbd = vec!["tcp:x:1".parse().unwrap(), "tcp:x:2".parse().unwrap()];
     settings.state = Some("/t".into());
     settings.workers = Some("2".parse().unwrap());
@@ -168,6 +169,7 @@ fn every_other_setting_needs_a_restart() {
         [
             "the log level is now warn",
             "memory stays auto: restart forebay to change it to 1GiB",
+            "memory-reserve stays auto: restart forebay to change it to 1GiB",
             "nbd stays unix:/s/nbd.sock: restart forebay to change it to tcp:x:1, tcp:x:2",
             "state stays /s: restart forebay to change it to /t",
             "workers stays auto: restart forebay to change it to 2",

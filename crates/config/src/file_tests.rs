@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 const EVERYTHING: &str = r#"
 memory = "2GiB"
+memory-reserve = "100MiB"
 nbd = ["unix:/run/nbd.sock", "tcp:[::1]:10809"]
 state = "/run/forebay"
 workers = 3
@@ -61,6 +62,7 @@ fn refused(text: &str) -> String {
 fn every_setting_can_be_written() {
     let settings = parse_toml(EVERYTHING, "f.toml").unwrap();
     assert_eq!(settings.memory, Some(MemorySetting::Bytes(2 << 30)));
+    assert_eq!(settings.memory_reserve, Some(crate::MemoryReserve::Bytes(100 << 20)));
     assert_eq!(settings.nbd.len(), 2);
     assert_eq!(settings.state, Some("/run/forebay".into()));
     assert_eq!(settings.workers, Some(Workers::Count(3)));

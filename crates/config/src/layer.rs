@@ -1,8 +1,9 @@
 //! The settings of one source: the configuration file, or the options of the command line.
 
 use crate::{
-    ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
-    Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::listed,
+    ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemoryReserve,
+    MemorySetting, Mistake, Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec, Workers,
+    volume::parsed, words::listed,
 };
 use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -94,6 +95,7 @@ macro_rules! settings {
 
 settings! {
     memory: Option<MemorySetting> = "memory", parsed, MemorySetting::to_string;
+    memory_reserve: Option<MemoryReserve> = "memory-reserve", parsed, MemoryReserve::to_string;
     nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
     state: Option<PathBuf> = "state", path, |path| path.display().to_string();
     workers: Option<Workers> = "workers", parsed, Workers::to_string;

@@ -5,7 +5,7 @@
 //! `forebay_types` describes in two tables. Each source is parsed into [`Settings`], options
 //! override the file, and the result is checked into a [`Config`], which the daemon can rely on.
 //! Parsing and checking are pure: only [`Source::load`], [`read_file`], [`default_state`] and
-//! [`MemInfo::read`] access anything but their arguments.
+//! [`MemorySources`] access anything but their arguments.
 //!
 //! Every error has a message, a remedy and, for a file, the position. [`parse_toml`] and
 //! [`parse_volume_spec`] do not panic on any text, and the `Display` of a parsed value parses to
@@ -19,7 +19,7 @@ mod gather;
 mod geometry;
 mod layer;
 mod listen;
-mod meminfo;
+mod machine;
 mod memory;
 mod protection;
 mod settings;
@@ -36,8 +36,10 @@ pub use file::parse_toml;
 pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
+pub use machine::{Bound, GroupLimit, MemInfo, MemorySources};
 pub use memory::{
-    AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemInfo, MemoryError, SYSTEM_BYTES_MIN,
+    AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemoryChoice, MemoryError, MemoryReserve,
+    RESERVE_BYTES,
 };
 pub use protection::Protection;
 pub use settings::{

@@ -1,145 +1,277 @@
-//! The memory for the cache, chosen from the memory of the machine.
+//! The memory for the cache, chosen from the memory that this process may use.
 //!
-//! The rule is a pure function of [`MemInfo`]; only [`MemInfo::read`] accesses the system. In a
-//! container, the limits of its control groups apply if they are lower than the machine's memory.
+//! The rules are pure functions of [`MemInfo`]. Both `auto` and an explicit size leave a reserve to
+//! the system. A pool that exists already, held by a keeper, is never refused because of these
+//! rules: it may hold the only copy of acknowledged writes.
 
-use crate::MemorySetting;
+use crate::{Bound, ConfigError, MemInfo, MemorySetting, Mistake};
 use forebay_types::{Action, Fault, Remedy, Size, limits};
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-/// Memory that `auto` leaves to the system: 500 MB, enough for a Linux host and its services.
-pub const SYSTEM_BYTES_MIN: u64 = 500_000_000;
-/// The smallest machine that `auto` accepts: 512 MB.
-pub const MACHINE_BYTES_MIN: u64 = 512_000_000;
+/// The memory that is left to the system by default: enough for a Linux host and its services.
+pub const RESERVE_BYTES: u64 = 500 << 20;
+/// The smallest machine or container that `auto` accepts.
+pub const MACHINE_BYTES_MIN: u64 = 512 << 20;
 /// The minimum of `auto`, if that much can be spared.
 pub const AUTO_BYTES_MIN: u64 = 64 << 20;
 /// `auto` takes the available memory divided by this.
 const AUTO_SHARE: u64 = 8;
+/// With an explicit size, a machine or container below twice [`RESERVE_BYTES`] reserves its memory
+/// divided by this. Otherwise a small one could not be used at all.
+const RESERVE_SHARE: u64 = 2;
 /// Sizes are rounded down to whole mebibytes, for short numbers in logs and tables.
 const STEP_BYTES: u64 = 1 << 20;
+
+const fn rounded(bytes: u64) -> u64 {
+    bytes / STEP_BYTES * STEP_BYTES
+}
+
+/// The memory that is left to the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MemoryReserve {
+    /// [`RESERVE_BYTES`]; beside an explicit size, half of the memory if that is less.
+    #[default]
+    Auto,
+    /// This many bytes.
+    Bytes(u64),
+}
+
+impl MemoryReserve {
+    /// The reserve beside a pool of an explicit size, in bytes.
+    pub fn beside_explicit(self, total_bytes: u64) -> u64 {
+        match self {
+            Self::Auto => rounded(RESERVE_BYTES.min(total_bytes / RESERVE_SHARE)),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// The reserve beside a pool of a size chosen by `auto`, in bytes.
+    pub const fn beside_auto(self) -> u64 {
+        match self {
+            Self::Auto => RESERVE_BYTES,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl FromStr for MemoryReserve {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let size = text.parse::<Size>().map_err(|_| {
+            ConfigError::new(
+                Mistake::Value,
+                format!("invalid memory reserve '{text}'"),
+                "write auto, or a size like 500MiB, or 0",
+            )
+        })?;
+        Ok(Self::Bytes(size.bytes()))
+    }
+}
+
+impl fmt::Display for MemoryReserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Bytes(bytes) => Size(*bytes).fmt(f),
+        }
+    }
+}
 
 /// The memory of a pool that a keeper holds. The server that starts continues with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptMemory {
-    /// The memory that the pool occupies, in bytes.
+    /// The memory that the pool occupies, in bytes; zero without a pool.
     pub used_bytes: u64,
     /// The memory for the cache that the pool was created for, in bytes; `None` if that is unknown.
     pub limit_bytes: Option<u64>,
 }
 
-/// The memory of the machine, or the lower limit of the process's control group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemInfo {
-    /// Total memory, in bytes.
-    pub total_bytes: u64,
-    /// Memory available without swapping, in bytes.
-    pub available_bytes: u64,
+impl KeptMemory {
+    const fn is_there(self) -> bool {
+        self.used_bytes > 0 || self.limit_bytes.is_some()
+    }
+
+    /// The size of the pool, as far as it is known.
+    fn bytes(self) -> u64 {
+        self.limit_bytes.unwrap_or(self.used_bytes).max(limits::MEMORY_BYTES_MIN)
+    }
+}
+
+/// The resolved size of the memory for the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryChoice {
+    /// The size, in bytes.
+    pub bytes: u64,
+    /// Why this size would be refused if no pool existed already. For a warning.
+    pub overrun: Option<MemoryError>,
 }
 
 impl MemInfo {
-    /// Applies a limit of `limit_bytes`, of which `used_bytes` are in use.
-    #[must_use]
-    pub fn limited(self, limit_bytes: u64, used_bytes: u64) -> Self {
-        Self {
-            total_bytes: self.total_bytes.min(limit_bytes),
-            available_bytes: self.available_bytes.min(limit_bytes.saturating_sub(used_bytes)),
-        }
-    }
-
-    /// The available memory, minus the system's part.
-    pub const fn spare_bytes(self) -> u64 {
-        self.available_bytes.saturating_sub(SYSTEM_BYTES_MIN)
-    }
-
-    /// The size that `auto` chooses: an eighth of the available memory, at least
-    /// [`AUTO_BYTES_MIN`], without touching the system's part.
+    /// The size that `auto` chooses beside a reserve: an eighth of the available memory, at least
+    /// [`AUTO_BYTES_MIN`], without touching the reserve.
     ///
     /// # Errors
-    /// The machine has too little memory, or too much of it is in use.
-    pub fn auto_bytes(self) -> Result<u64, MemoryError> {
-        if self.total_bytes < MACHINE_BYTES_MIN {
-            return Err(MemoryError::MachineTooSmall { total_bytes: self.total_bytes });
+    /// There is too little memory, or too much of it is in use.
+    pub fn auto_bytes(&self, reserve: MemoryReserve) -> Result<u64, MemoryError> {
+        if self.total.bytes < MACHINE_BYTES_MIN {
+            return Err(MemoryError::MachineTooSmall { total: self.total.clone() });
         }
-        let wanted = (self.available_bytes / AUTO_SHARE).max(AUTO_BYTES_MIN);
-        let bytes = wanted.min(self.spare_bytes()) / STEP_BYTES * STEP_BYTES;
+        let reserve_bytes = reserve.beside_auto();
+        let wanted = (self.available.bytes / AUTO_SHARE).max(AUTO_BYTES_MIN);
+        let bytes = rounded(wanted.min(self.available.bytes.saturating_sub(reserve_bytes)));
         if bytes < limits::MEMORY_BYTES_MIN {
-            return Err(MemoryError::TooMuchInUse { available_bytes: self.available_bytes });
+            return Err(MemoryError::TooMuchInUse {
+                available: self.available.clone(),
+                reserve_bytes,
+            });
         }
         Ok(bytes)
     }
 
-    /// Counts the memory of a kept pool as available.
-    fn beside(self, kept: KeptMemory) -> Self {
-        // The pool may be charged to another control group, whose limit is not this one's.
-        let available_bytes = self.available_bytes.saturating_add(kept.used_bytes);
-        Self { available_bytes: available_bytes.min(self.total_bytes), ..self }
+    /// Checks that an explicit size leaves the reserve to the system.
+    fn check_explicit(&self, bytes: u64, reserve: MemoryReserve) -> Result<(), MemoryError> {
+        let available = self.available.clone();
+        let reserve_bytes = reserve.beside_explicit(self.total.bytes);
+        match available.bytes.checked_sub(bytes) {
+            None => Err(MemoryError::NotAvailable { bytes, available, reserve_bytes }),
+            Some(left_bytes) if left_bytes < reserve_bytes => {
+                Err(MemoryError::NoReserve { bytes, available, reserve_bytes })
+            }
+            Some(_) => Ok(()),
+        }
     }
 
-    /// The size that the operator's setting means on this machine. An explicit size may use the
-    /// system's part, but not exceed the available memory. With `auto`, a kept pool keeps its size
-    /// if that leaves the system its part, because a pool of another size would begin empty.
+    /// Counts the memory of a kept pool as available.
+    fn beside(&self, kept: KeptMemory) -> Self {
+        // The pool may be charged to another control group, whose limit is not this one's.
+        let mut machine = self.clone();
+        let bytes = self.available.bytes.saturating_add(kept.used_bytes);
+        machine.available.bytes = bytes.min(self.total.bytes);
+        machine
+    }
+
+    /// The size that the operator's settings mean on this machine. With `auto`, a kept pool keeps
+    /// its size if that leaves the system its reserve, because a pool of another size would begin
+    /// empty.
     ///
     /// # Errors
-    /// As [`MemInfo::auto_bytes`], or an explicit size exceeds the available memory.
-    pub fn resolve(self, setting: MemorySetting, kept: KeptMemory) -> Result<u64, MemoryError> {
+    /// As [`MemInfo::auto_bytes`], or an explicit size does not leave the reserve. With a kept
+    /// pool, only if the explicit size exceeds both the pool and the available memory.
+    pub fn resolve(
+        &self,
+        setting: MemorySetting,
+        reserve: MemoryReserve,
+        kept: KeptMemory,
+    ) -> Result<MemoryChoice, MemoryError> {
         let machine = self.beside(kept);
+        let fits = |bytes| MemoryChoice { bytes, overrun: None };
         match (setting, kept.limit_bytes) {
-            (MemorySetting::Auto, Some(bytes)) if bytes <= machine.spare_bytes() => Ok(bytes),
-            (MemorySetting::Auto, _) => machine.auto_bytes(),
-            (MemorySetting::Bytes(bytes), _) if bytes > machine.available_bytes => {
-                Err(MemoryError::NotAvailable {
-                    wanted_bytes: bytes,
-                    available_bytes: machine.available_bytes,
-                })
+            (MemorySetting::Auto, Some(bytes))
+                if bytes <= machine.available.bytes.saturating_sub(reserve.beside_auto()) =>
+            {
+                Ok(fits(bytes))
             }
-            (MemorySetting::Bytes(bytes), _) => Ok(bytes),
+            (MemorySetting::Auto, _) => match machine.auto_bytes(reserve) {
+                Err(error) if kept.is_there() => {
+                    Ok(MemoryChoice { bytes: kept.bytes(), overrun: Some(error) })
+                }
+                result => result.map(fits),
+            },
+            (MemorySetting::Bytes(bytes), limit_bytes) => {
+                let is_tolerated = |error: &MemoryError| match error {
+                    MemoryError::NotAvailable { .. } => Some(bytes) <= limit_bytes,
+                    _ => kept.is_there(),
+                };
+                match machine.check_explicit(bytes, reserve) {
+                    Err(error) if is_tolerated(&error) => {
+                        Ok(MemoryChoice { bytes, overrun: Some(error) })
+                    }
+                    result => result.map(|()| fits(bytes)),
+                }
+            }
         }
     }
 }
 
-/// The machine has too little memory for the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// There is too little memory for the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryError {
-    /// The machine has less than [`MACHINE_BYTES_MIN`].
+    /// The machine or a control group has less than [`MACHINE_BYTES_MIN`].
     MachineTooSmall {
-        /// The machine's memory.
-        total_bytes: u64,
+        /// The memory.
+        total: Bound,
     },
-    /// Without the system's part, less than [`limits::MEMORY_BYTES_MIN`] remains.
+    /// Beside the reserve, less than [`limits::MEMORY_BYTES_MIN`] remains.
     TooMuchInUse {
         /// The available memory.
-        available_bytes: u64,
+        available: Bound,
+        /// The reserve.
+        reserve_bytes: u64,
     },
     /// The explicit size exceeds the available memory.
     NotAvailable {
         /// The explicit size.
-        wanted_bytes: u64,
+        bytes: u64,
         /// The available memory.
-        available_bytes: u64,
+        available: Bound,
+        /// The reserve.
+        reserve_bytes: u64,
     },
+    /// The explicit size does not leave the reserve.
+    NoReserve {
+        /// The explicit size.
+        bytes: u64,
+        /// The available memory.
+        available: Bound,
+        /// The reserve.
+        reserve_bytes: u64,
+    },
+}
+
+/// An amount of available memory with the control group that limits it, if one does.
+struct Available<'a>(&'a Bound);
+
+impl fmt::Display for Available<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} available", Size(rounded(self.0.bytes)))?;
+        match &self.0.group {
+            Some(group) => write!(f, " ({group} allows {})", Size(rounded(group.bytes))),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mb = |bytes: u64| bytes / 1_000_000;
-        let (kept, needed) = (mb(SYSTEM_BYTES_MIN), mb(MACHINE_BYTES_MIN));
-        match *self {
-            Self::MachineTooSmall { total_bytes } => write!(
+        match self {
+            Self::MachineTooSmall { total } => {
+                match &total.group {
+                    Some(group) => write!(f, "{group} allows")?,
+                    None => f.write_str("the machine has")?,
+                }
+                let (has, needed) = (Size(rounded(total.bytes)), Size(MACHINE_BYTES_MIN));
+                write!(f, " {has} of memory, less than the {needed} that memory=auto requires")
+            }
+            Self::TooMuchInUse { available, reserve_bytes } => write!(
                 f,
-                "the machine has {} MB of memory, less than the {needed} MB that memory=auto \
-                 requires",
-                mb(total_bytes)
+                "too little memory is free: {}, of which {} are reserved for the system",
+                Available(available),
+                Size(*reserve_bytes)
             ),
-            Self::TooMuchInUse { available_bytes } => write!(
+            Self::NotAvailable { bytes, available, .. } => {
+                write!(f, "memory {} exceeds the {}", Size(*bytes), Available(available))
+            }
+            Self::NoReserve { bytes, available, reserve_bytes } => write!(
                 f,
-                "{} MB of memory are available, and {kept} MB are reserved for the system",
-                mb(available_bytes)
-            ),
-            Self::NotAvailable { wanted_bytes, available_bytes } => write!(
-                f,
-                "memory {} exceeds the {} available",
-                Size(wanted_bytes),
-                Size(available_bytes / STEP_BYTES * STEP_BYTES)
+                "memory {} leaves {} of the {}, less than the {} that are reserved for the system",
+                Size(*bytes),
+                Size(rounded(available.bytes.saturating_sub(*bytes))),
+                Available(available),
+                Size(*reserve_bytes)
             ),
         }
     }
@@ -149,121 +281,41 @@ impl std::error::Error for MemoryError {}
 
 impl Fault for MemoryError {
     fn remedy(&self) -> Remedy {
-        let least = Action::set("memory", Size(limits::MEMORY_BYTES_MIN).to_string());
+        let memory = |bytes| Action::set("memory", Size(rounded(bytes)).to_string());
+        let reserve = |bytes| Action::set("memory-reserve", Size(rounded(bytes)).to_string());
+        let least = limits::MEMORY_BYTES_MIN;
         match self {
-            Self::MachineTooSmall { .. } => Remedy::from("use a larger machine").or(least),
-            Self::TooMuchInUse { .. } => Remedy::from("free some").or(least),
-            Self::NotAvailable { .. } => {
-                Remedy::from("ask for less").or(Action::set("memory", "auto"))
+            Self::MachineTooSmall { total } => match total.group {
+                Some(_) => Remedy::from("raise the limit").or(memory(least)),
+                None => Remedy::from("use a larger machine").or(memory(least)),
+            },
+            Self::TooMuchInUse { available, .. } => {
+                let free = Remedy::from(match available.group {
+                    Some(_) => "raise the limit",
+                    None => "free some",
+                });
+                match available.bytes.checked_sub(least) {
+                    Some(left_bytes) => free.or(reserve(left_bytes)),
+                    None => free,
+                }
+            }
+            Self::NotAvailable { bytes, available, reserve_bytes }
+            | Self::NoReserve { bytes, available, reserve_bytes } => {
+                let most = rounded(available.bytes.saturating_sub(*reserve_bytes));
+                let left_bytes = available.bytes.checked_sub(*bytes);
+                match (most >= least, left_bytes) {
+                    (true, None) => memory(most).into(),
+                    (true, Some(left_bytes)) => Remedy::from(memory(most)).or(reserve(left_bytes)),
+                    (false, Some(left_bytes)) => {
+                        Remedy::from("free some memory").or(reserve(left_bytes))
+                    }
+                    (false, None) => "free some memory".into(),
+                }
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const MB: u64 = 1_000_000;
-    const MIB: u64 = 1 << 20;
-
-    fn machine(total_bytes: u64, available_bytes: u64) -> MemInfo {
-        MemInfo { total_bytes, available_bytes }
-    }
-
-    /// Resolves a setting without a kept pool.
-    fn resolve(machine: MemInfo, setting: MemorySetting) -> Result<u64, MemoryError> {
-        machine.resolve(setting, KeptMemory::default())
-    }
-
-    #[test]
-    fn auto_is_an_eighth_of_the_available_memory() {
-        assert_eq!(machine(32 << 30, 16 << 30).auto_bytes(), Ok(2 << 30));
-        assert_eq!(machine(1 << 30, 800 * MIB).auto_bytes(), Ok(100 * MIB));
-    }
-
-    #[test]
-    fn auto_is_at_least_64_mib_if_the_system_keeps_its_part() {
-        let kept = SYSTEM_BYTES_MIN;
-        assert_eq!(machine(600 * MB, kept + 70 * MIB).auto_bytes(), Ok(68 * MIB), "an eighth");
-        assert_eq!(machine(600 * MB, kept + 50 * MIB).auto_bytes(), Ok(50 * MIB));
-        assert_eq!(machine(600 * MB, kept + 32 * MIB).auto_bytes(), Ok(32 * MIB));
-        let error = machine(600 * MB, kept + 32 * MIB - 1).auto_bytes().unwrap_err();
-        assert_eq!(
-            error.explained(),
-            "533 MB of memory are available, and 500 MB are reserved for the system: free some, \
-             or set memory to 32MiB"
-        );
-    }
-
-    #[test]
-    fn a_machine_below_512_mb_is_refused_without_an_explicit_size() {
-        let small = machine(511 * MB, 480 * MB);
-        assert_eq!(
-            resolve(small, MemorySetting::Auto).unwrap_err().explained(),
-            "the machine has 511 MB of memory, less than the 512 MB that memory=auto requires: use \
-             a larger machine, or set memory to 32MiB"
-        );
-        assert_eq!(resolve(small, MemorySetting::Bytes(32 * MIB)), Ok(32 * MIB));
-        let error = resolve(small, MemorySetting::Bytes(512 * MIB)).unwrap_err().explained();
-        assert_eq!(
-            error,
-            "memory 512MiB exceeds the 457MiB available: ask for less, or set memory \
-             to auto"
-        );
-    }
-
-    #[test]
-    fn the_memory_of_a_kept_pool_counts_as_available() {
-        let full = machine(32 << 30, 10 << 30);
-        let kept = KeptMemory { used_bytes: 19 << 30, limit_bytes: Some(20 << 30) };
-        let twenty = MemorySetting::Bytes(20 << 30);
-        assert_eq!(full.resolve(twenty, kept), Ok(20 << 30));
-        assert!(resolve(full, twenty).is_err(), "it does not without the pool");
-        let error = full.resolve(MemorySetting::Bytes(30 << 30), kept).unwrap_err();
-        assert_eq!(
-            error,
-            MemoryError::NotAvailable { wanted_bytes: 30 << 30, available_bytes: 29 << 30 }
-        );
-        // The pool is charged to another group than the one that limits this process.
-        let limited = full.limited(8 << 30, 1 << 30);
-        assert!(limited.resolve(MemorySetting::Bytes(9 << 30), kept).is_err());
-    }
-
-    #[test]
-    fn auto_keeps_the_size_of_a_kept_pool_that_leaves_the_system_its_part() {
-        let kept = |mib: u64| KeptMemory { used_bytes: mib * MIB, limit_bytes: Some(mib * MIB) };
-        let auto = |available_bytes, kept| {
-            machine(32 << 30, available_bytes).resolve(MemorySetting::Auto, kept)
-        };
-        for available_bytes in [1 << 30, 8 << 30, 28 << 30] {
-            assert_eq!(auto(available_bytes, kept(2048)), Ok(2 << 30), "{available_bytes}");
-        }
-        // Other programs have taken the memory, beside which the pool is too large.
-        let in_use = KeptMemory { used_bytes: 100 * MIB, ..kept(4096) };
-        assert_eq!(auto(2 << 30, in_use), machine(32 << 30, (2 << 30) + 100 * MIB).auto_bytes());
-        let unknown = KeptMemory { limit_bytes: None, ..kept(2048) };
-        assert_eq!(auto(14 << 30, unknown), Ok(2 << 30), "an eighth");
-    }
-
-    #[test]
-    fn a_limit_lowers_total_and_available() {
-        let machine = machine(32 << 30, 16 << 30);
-        let narrowed = machine.limited(4 << 30, 1 << 30);
-        assert_eq!(narrowed, MemInfo { total_bytes: 4 << 30, available_bytes: 3 << 30 });
-        assert_eq!(machine.limited(u64::MAX, 5), machine);
-        assert_eq!(machine.limited(1, 2).available_bytes, 0);
-    }
-
-    proptest! {
-        #[test]
-        fn auto_never_takes_the_systems_part(total: u64, available: u64) {
-            if let Ok(bytes) = machine(total, available).auto_bytes() {
-                prop_assert!(bytes >= limits::MEMORY_BYTES_MIN);
-                prop_assert!(available - bytes >= SYSTEM_BYTES_MIN);
-                prop_assert!(bytes <= (available / 8).max(AUTO_BYTES_MIN));
-            }
-        }
-    }
-}
+#[path = "memory_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 
 use crate::intake::{DIRECT_BYTES_MIN, Intake, Partial};
 use crate::output::Output;
+use crate::pieces::Pieces;
 use crate::tls::TlsSession;
 use forebay_frontend::ClientId;
 use forebay_nbd::{Handshake, Negotiated, Request};
@@ -31,6 +32,8 @@ pub(crate) struct Conn {
     /// Bytes not yet parsed: an incomplete header, or input that arrived while paused.
     pub input: Vec<u8>,
     pub partial: Option<Partial>,
+    /// The request that is carried out in pieces.
+    pub pieces: Option<Pieces>,
     /// The last request was a write with a long payload, without TLS. Payloads are then received
     /// directly, each with the header after it in one call, because the next payload is probably
     /// long too.
@@ -83,6 +86,7 @@ impl Conn {
             terms: None,
             input: Vec::new(),
             partial: None,
+            pieces: None,
             direct: false,
             intake: None,
             filling: false,
@@ -144,6 +148,9 @@ impl Conn {
             }
             self.skip = None;
             self.deadline = None;
+            // The answer to a piece in flight is still awaited, but no further piece is received.
+            let is_over = |pieces: &mut Pieces| !pieces.is_read() && !pieces.is_in_flight();
+            self.pieces.take_if(is_over);
         }
     }
 }

@@ -7,8 +7,10 @@ use crate::Serving;
 use crate::conn::Phase;
 use crate::exports::ExportList;
 use crate::intake::{DIRECT_BYTES_MIN, Partial, Target};
+use crate::pieces::Pieces;
+use crate::replies::error_text;
 use crate::tls::TlsSession;
-use forebay_frontend::{ClientRequest, Memory, Refusal, Sockets, WorkerContext};
+use forebay_frontend::{ClientRequest, Memory, Refusal, Reservation, Sockets, WorkerContext};
 use forebay_nbd::{Command, Negotiated, Parse, Request, Step};
 use forebay_types::IoError;
 use forebay_volume::{Payload, RequestKind};
@@ -17,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How the parser continues after a step.
-enum Next {
+pub(crate) enum Next {
     /// With the bytes after the ones consumed.
     Consumed(usize),
     /// Later: the bytes are incomplete, or the connection is paused.
@@ -91,6 +93,7 @@ impl<C: WorkerContext> Serving<'_, C> {
 
     /// Continues input that was paused.
     pub(crate) fn continue_input(&mut self, index: u32) {
+        self.continue_draining(index);
         self.feed(index, &[]);
         self.update_receiving(index);
     }
@@ -213,6 +216,9 @@ impl<C: WorkerContext> Serving<'_, C> {
         if conn.skip.is_some() {
             return self.skip_payload(index, bytes);
         }
+        if conn.pieces.is_some() {
+            return self.continue_pieces(index);
+        }
         // Checked for each request: bytes may arrive while the connection is paused, and memory may
         // be free by then. A full connection leaves the queue, so that it blocks no other client.
         let client = conn.client;
@@ -241,6 +247,11 @@ impl<C: WorkerContext> Serving<'_, C> {
             conn.skip = Some((payload_len as u64, request));
             return Next::Consumed(header);
         }
+        match self.begin_pieces(index, &request) {
+            Some(true) => return Next::Consumed(header),
+            Some(false) => return Next::Wait,
+            None => {}
+        }
         if !self.admit(index, &request) {
             return Next::Wait;
         }
@@ -264,27 +275,37 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Reserves memory for a payload that arrives in pieces. If none is free, pauses the connection
     /// and returns false.
     fn begin_payload(&mut self, index: u32, request: Request) -> bool {
-        let (now, timeouts) = (self.cx.client_time(), self.cx.client_timeouts());
-        let payload_len = request.payload_len as usize;
         let Some(conn) = self.nbd.conns.get(index) else { return false };
-        let client = conn.client;
-        let Ok(reservation) = self.cx.reserve(client, payload_len as u64) else {
+        let Ok(reservation) = self.cx.reserve(conn.client, u64::from(request.payload_len)) else {
             conn.paused = true;
             return false;
         };
         conn.paused = false;
-        let range = request.range();
+        self.receive_payload(index, request, reservation);
+        true
+    }
+
+    /// Starts to receive a payload into slots of the pool, or into memory.
+    pub(crate) fn receive_payload(
+        &mut self,
+        index: u32,
+        request: Request,
+        reservation: Option<Reservation>,
+    ) {
+        let (now, timeouts) = (self.cx.client_time(), self.cx.client_timeouts());
+        let payload_len = request.payload_len as usize;
+        let Some(conn) = self.nbd.conns.get(index) else { return };
+        let (client, range) = (conn.client, request.range());
         let is_long = payload_len >= DIRECT_BYTES_MIN;
         let staged = if is_long { self.cx.stage(client, range) } else { None };
         let target = match staged {
             Some(staged) => Target::Pool(staged),
             None => Target::Memory(Memory::new(payload_len)),
         };
-        let Some(conn) = self.nbd.conns.get(index) else { return false };
+        let Some(conn) = self.nbd.conns.get(index) else { return };
         let end = timeouts.payload_end(now, payload_len as u64);
         conn.partial = Some(Partial { request, target, filled: 0, end, _reservation: reservation });
         conn.deadline = Some(now + timeouts.payload_pause);
-        true
     }
 
     /// Reserves the memory of a request. If none is free, pauses the connection and returns false.
@@ -342,6 +363,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             IoError::NoSpace => "past the end of the volume",
             IoError::Overflow => "more than one request may carry; see the block size limits",
             IoError::NotSupported => "zeroing would be as slow as writing here",
+            IoError::Io | IoError::Shutdown => error_text(error, RequestKind::Write { fua: false }),
             _ => "misaligned, past the end, or not understood",
         };
         self.refuse(index, &request, error, reason);
@@ -366,7 +388,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 
     /// Submits a complete request to the worker.
-    fn submit(
+    pub(crate) fn submit(
         &mut self,
         index: u32,
         terms: &Negotiated,
@@ -385,9 +407,12 @@ impl<C: WorkerContext> Serving<'_, C> {
         };
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, cookie) = (conn.client, request.cookie);
+        let is_piece = conn.pieces.as_mut().map(Pieces::submitted).is_some();
         let submitted = ClientRequest { client, cookie, kind, range: request.range() };
-        if let Err(refusal) = self.cx.submit(&submitted, payload) {
-            self.reply_refusal(index, request, refusal);
+        match self.cx.submit(&submitted, payload) {
+            Err(refusal) if is_piece => self.fail_piece(index, refusal),
+            Err(refusal) => self.reply_refusal(index, request, refusal),
+            Ok(()) => {}
         }
     }
 

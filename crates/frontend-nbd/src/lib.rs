@@ -16,6 +16,7 @@ mod input;
 mod intake;
 mod listener;
 mod output;
+mod pieces;
 mod replies;
 mod send;
 mod server;

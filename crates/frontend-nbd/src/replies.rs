@@ -12,6 +12,10 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn reply(&mut self, request: &ClientRequest, reply: Reply<'_, Memory>) -> Pins {
         let index = request.client.number;
         let Some(conn) = self.nbd.conns.get(index) else { return Pins::Released };
+        // Nothing else of this connection is in flight then.
+        if conn.pieces.is_some() {
+            return self.on_piece(request, reply);
+        }
         if conn.paused && !self.cx.is_full(request.client, conn.held_bytes()) {
             conn.paused = false;
             self.nbd.conns.resumed.push(index);
@@ -54,7 +58,7 @@ impl Conn {
 }
 
 /// The text sent with an error.
-const fn error_text(error: IoError, kind: RequestKind) -> &'static str {
+pub(crate) const fn error_text(error: IoError, kind: RequestKind) -> &'static str {
     match (error, kind) {
         (IoError::Shutdown, _) => "the server is stopping",
         (IoError::NoSpace, _) => "the backing store is full",

@@ -18,7 +18,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     fn release_memory(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, held) = (conn.client, conn.held_bytes());
-        if matches!(conn.phase, Phase::Draining) {
+        if matches!(conn.phase, Phase::Draining) && conn.pieces.is_none() {
             self.cx.stop_waiting(client);
         }
         self.cx.release_unused(client, held);
@@ -48,6 +48,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.start_tls(index);
         } else if matches!(conn.phase, Phase::Draining)
             && conn.has_sent()
+            && conn.pieces.is_none()
             && self.cx.in_flight(conn.client) == 0
         {
             self.disconnect(index, "");
@@ -92,7 +93,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             conn.queued.drain_to(&**self.cx.pool(), |bytes| failed |= tls.send(bytes).is_err());
         }
         let draining = matches!(conn.phase, Phase::Draining);
-        let done = draining && self.cx.in_flight(conn.client) == 0;
+        let done = draining && conn.pieces.is_none() && self.cx.in_flight(conn.client) == 0;
         if done && !conn.tls_closed && !tls.is_handshaking() {
             conn.tls_closed = true;
             tls.close();

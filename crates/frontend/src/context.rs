@@ -97,6 +97,14 @@ pub trait Quota {
     #[must_use]
     fn admit(&mut self, client: ClientId, bytes: u64, held: u64) -> bool;
 
+    /// The length of the pieces, in bytes, in which a read or write of `bytes` should be submitted
+    /// because there is little memory; `None` if it is submitted whole.
+    fn piece_bytes(&self, bytes: u64) -> Option<u64>;
+
+    /// As [`Quota::admit`], for a piece. It needs no [`Quota::reserve`].
+    #[must_use]
+    fn admit_piece(&mut self, client: ClientId, bytes: u64, held: u64) -> bool;
+
     /// Reserves memory for a payload of `bytes` that arrives in pieces, after its request has been
     /// admitted. A huge request already has its memory, and gets no reservation.
     ///

@@ -1,5 +1,6 @@
 //! Divides the memory limit among the pool and the other users of memory.
 
+use crate::clients::PIECE_BYTES;
 use crate::pool::SLAB_BYTES;
 use crate::protect::journal::journal_bytes;
 use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
@@ -17,6 +18,15 @@ const SHARDS_MAX: usize = 64;
 /// Below this size, the worse eviction of a small shard outweighs the lower contention.
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 
+/// From this memory on, huge requests are served whole: memory for one of the largest takes at most
+/// 3 % of it. With less, they are served in pieces: of 64 MiB, it would take half.
+const WHOLE_REQUESTS_BYTES_MIN: u64 = 512 << 20;
+/// The smallest lane for pieces of huge requests: two pieces, so that one can be sent to a slow
+/// client while another client is served.
+const LANE_BYTES_MIN: u64 = 2 * PIECE_BYTES;
+/// The share of the memory for pieces of huge requests.
+const LANE_SHARE: u64 = 64;
+
 /// The parts of the memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
@@ -28,7 +38,8 @@ pub(crate) struct MemoryPlan {
     pub payload_bytes: u64,
     /// Requests of all clients, without huge ones.
     pub request_bytes: u64,
-    /// Huge requests: one of the largest, or several smaller ones.
+    /// Huge requests: one of the largest or several smaller ones, or pieces of them if there is
+    /// little memory.
     pub lane_bytes: u64,
     /// Free buffers kept for reuse.
     pub kept_bytes: u64,
@@ -41,11 +52,14 @@ impl MemoryPlan {
         let payload_bytes = (limit_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
         let request_bytes = (limit_bytes / 32).max(2 << 20);
-        let lane_bytes = REQUEST_BYTES_MAX;
-        // While huge requests are served, few free buffers are kept, so the lane uses the memory
-        // for these first. Only the rest of the lane reduces the pool, which matters only if the
-        // pool is small.
-        let huge_bytes = lane_bytes.saturating_sub(kept_bytes);
+        // While huge requests are served whole, few free buffers are kept, so the lane uses the
+        // memory for these first. The buffers of pieces are kept and used again.
+        let (lane_bytes, huge_bytes) = if limit_bytes >= WHOLE_REQUESTS_BYTES_MIN {
+            (REQUEST_BYTES_MAX, REQUEST_BYTES_MAX.saturating_sub(kept_bytes))
+        } else {
+            let lane_bytes = (limit_bytes / LANE_SHARE).max(LANE_BYTES_MIN);
+            (lane_bytes, lane_bytes)
+        };
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let around = around + request_bytes + huge_bytes + journals as u64 * journal_bytes(workers);
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
@@ -72,7 +86,7 @@ mod tests {
 
     #[test]
     fn all_parts_fit_the_limit() {
-        for mib in [32u64, 64, 100, 512, 4096, 65536] {
+        for mib in [32u64, 64, 100, 128, 511, 512, 1024, 4096, 65536] {
             for workers in [1usize, 2, 16] {
                 let limit = mib << 20;
                 let plan = MemoryPlan::new(limit, workers, 0);
@@ -80,13 +94,32 @@ mod tests {
                     + WORKER_BYTES * workers as u64
                     + plan.payload_bytes
                     + plan.request_bytes
-                    + plan.lane_bytes.max(plan.kept_bytes);
+                    + match plan.lane_bytes {
+                        REQUEST_BYTES_MAX => plan.kept_bytes.max(REQUEST_BYTES_MAX),
+                        lane_bytes => plan.kept_bytes + lane_bytes,
+                    };
                 let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE;
                 let floor = plan.pool_bytes == SLAB_BYTES;
                 assert!(floor || plan.pool_bytes + metadata + around <= limit, "{mib} {workers}");
                 assert!(plan.shards.is_power_of_two());
                 assert!(plan.pool_bytes / plan.shards as u64 >= SLAB_BYTES);
             }
+        }
+    }
+    #[test]
+    fn most_of_a_small_memory_holds_lines() {
+        let lines_mib = |mib: u64, workers| MemoryPlan::new(mib << 20, workers, 0).pool_bytes >> 20;
+        assert!(lines_mib(64, 2) >= 40, "{}", lines_mib(64, 2));
+        assert!(lines_mib(128, 2) >= 96, "{}", lines_mib(128, 2));
+        assert!(lines_mib(256, 4) >= 204, "{}", lines_mib(256, 4));
+    }
+
+    #[test]
+    fn with_512_mib_the_largest_requests_are_served_whole() {
+        for (mib, is_whole) in [(64, false), (511, false), (512, true), (65536, true)] {
+            let plan = MemoryPlan::new(mib << 20, 2, 0);
+            assert_eq!(plan.lane_bytes >= REQUEST_BYTES_MAX, is_whole, "{mib}");
+            assert!(plan.lane_bytes >= 2 * PIECE_BYTES, "{mib}");
         }
     }
 }

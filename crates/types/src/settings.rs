@@ -147,12 +147,19 @@ pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
 };
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 21] = [
+pub const PROGRAM_SETTINGS: [Setting; 22] = [
     fixed(
         "memory",
         "SIZE|auto",
         "auto",
         "memory for the cache, at least 32MiB; `auto` is an eighth of the available memory",
+    ),
+    fixed(
+        "memory-reserve",
+        "SIZE|auto",
+        "auto",
+        "memory left to the system; `auto` is 500MiB, or half of a smaller machine or container if \
+         the size of the cache is set",
     ),
     fixed(
         "nbd",

@@ -2,7 +2,7 @@
 //! beside a daemon that uses the same disks.
 
 use super::vault::can_be_created;
-use super::{journals, listen, memory_bytes, power, successor, tls};
+use super::{journals, listen, memory, power, successor, tls};
 use crate::reliance::Kind;
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
@@ -19,7 +19,7 @@ use forebay_types::Action;
 /// # Errors
 /// Returns the first fault found.
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
-    memory_bytes(config.memory, successor::memory_of_server())?;
+    memory::choose(config, successor::memory_of_server())?;
     tls::load(&config.tls)?;
     power::check(&config.ups)?;
     check_state(config)?;

@@ -9,6 +9,7 @@ mod journals;
 mod listen;
 mod manager;
 mod members;
+mod memory;
 mod power;
 mod presence;
 mod report;
@@ -19,23 +20,22 @@ mod wait;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
-use crate::report::with_remedy;
 use crate::signals::Signals;
 use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
-use forebay_config::{Config, Ecc, IoEngine, KeptMemory, MemInfo, MemorySetting, Workers};
+use forebay_config::{Config, Ecc, IoEngine, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
-use forebay_types::{Action, Size};
+use forebay_types::Size;
 use journals::Journals;
 pub(crate) use journals::identity;
 use listen::Bound;
 use manager::Daemon;
 pub(crate) use members::Members;
 use presence::PresenceMonitor;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,25 +131,6 @@ fn report_descriptors() {
     }
 }
 
-/// Resolves the memory setting on this machine.
-fn memory_bytes(setting: MemorySetting, kept: KeptMemory) -> anyhow::Result<u64> {
-    let machine = MemInfo::read().map_err(|error| {
-        let error =
-            anyhow::Error::new(error).context("cannot read the size of the machine's memory");
-        with_remedy(error, Action::set("memory", "SIZE"))
-    })?;
-    Ok(machine.resolve(setting, kept)?)
-}
-
-/// The memory of the pool in a file that a keeper holds.
-fn kept_memory(pool: &OwnedFd) -> KeptMemory {
-    let pool = pool.as_fd();
-    KeptMemory {
-        used_bytes: forebay_runtime::used_bytes_in(pool),
-        limit_bytes: forebay_runtime::limit_bytes_in(pool),
-    }
-}
-
 /// Starts the runtime, adds the volumes, and binds the addresses for clients, of which none is
 /// accepted yet. Waits up to `in_use_wait` for each disk and address.
 fn start(
@@ -161,8 +142,8 @@ fn start(
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
-    let kept = pool.as_ref().map(kept_memory).unwrap_or_default();
-    let memory_bytes = memory_bytes(config.memory, kept)?;
+    let kept = pool.as_ref().map(memory::of_pool).unwrap_or_default();
+    let memory_bytes = memory::choose(&config, kept)?;
     let tls = tls::load(&config.tls)?;
     let settings = RuntimeConfig {
         memory_bytes,

@@ -4,7 +4,7 @@
 //! because it may read the configuration differently. The server passes it the size of its own pool
 //! and heap, which are in use during the check and available to the successor.
 
-use super::kept_memory;
+use super::memory;
 use crate::keeper;
 use forebay_api::{ErrorKind, Problem};
 use forebay_config::KeptMemory;
@@ -68,7 +68,7 @@ impl Successor {
         let command: Vec<OsString> = arguments.by_ref().take(1).collect();
         let mut check = Command::new(program);
         check.args(command).arg("--check").args(arguments);
-        let bytes = kept_memory(&self.pool).used_bytes + anonymous_bytes();
+        let bytes = memory::of_pool(&self.pool).used_bytes + anonymous_bytes();
         if let Err(reason) = run(check.env(MEMORY_VARIABLE, bytes.to_string())) {
             let message = format!("the new program refuses the configuration: {reason}");
             return fail(message, "correct it, and upgrade again; the running server is unchanged");

@@ -43,7 +43,7 @@ fn write_script(path: &Path, text: &str) {
 }
 
 /// Connects to the next server. Retries, as the previous one may still be exiting.
-fn reconnect(daemon: &Daemon) -> Client {
+pub fn reconnect(daemon: &Daemon) -> Client {
     let mut client = None;
     wait_until("the next server accepts clients", PATIENCE, || {
         let Ok(stream) = UnixStream::connect(&daemon.socket) else { return false };
@@ -229,7 +229,7 @@ fn an_upgrade_is_refused_while_the_configuration_is_invalid() {
 fn the_check_before_an_upgrade_counts_the_memory_of_the_running_server() {
     let directory = tempfile::tempdir().unwrap();
     let path = disk(directory.path());
-    let total = forebay_config::MemInfo::read().unwrap().total_bytes;
+    let total = forebay_config::MemInfo::read().unwrap().total.bytes;
     let socket = format!("unix:{}", directory.path().join("nbd.sock").display());
     let check = |of_server: u64| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));

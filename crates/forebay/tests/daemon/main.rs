@@ -15,6 +15,7 @@ mod libnbd;
 mod listening;
 mod locks;
 mod memory;
+mod memory_limits;
 mod mirror;
 #[allow(dead_code, reason = "the driver's tests use the rest")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]

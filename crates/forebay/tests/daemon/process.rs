@@ -137,6 +137,23 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
+    /// Starts a daemon that sees the memory of the machine in the folder `machine`, with extra
+    /// arguments.
+    pub fn start_on(machine: &Path, directory: &Path, memory: &str, arguments: &[&str]) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, "auto", memory, &[]);
+        command.env("FOREBAY_MEMORY_ROOT", machine).args(["--keeper", "no"]).args(arguments);
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
+    /// Like [`Self::start_on`], with a keeper and a volume.
+    pub fn start_kept_on(machine: &Path, directory: &Path, memory: &str, volume: &str) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, "auto", memory, &[volume.to_owned()]);
+        command.env("FOREBAY_MEMORY_ROOT", machine).args(["--keeper", "yes"]);
+        Self::spawn_kept(command, directory)
+    }
+
     fn spawn_kept(command: Command, directory: &Path) -> Self {
         let mut daemon = Self::spawn(command, directory.join("nbd.sock"));
         daemon.is_kept = true;

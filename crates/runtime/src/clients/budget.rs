@@ -3,17 +3,22 @@
 //! Each connection has an equal share of a budget for its requests in flight and its unfetched
 //! replies, so a hundred clients that never read take no more memory than one. A request larger
 //! than a share is served when the connection has nothing else in flight. A request larger than
-//! [`HUGE_BYTES`] also needs memory of the lane, where huge requests queue in order of arrival. The
-//! price: with little memory, huge requests of different clients are served one after the other.
-//! Smaller payloads that arrive in pieces queue for a quota of their own.
+//! [`HUGE_BYTES`] also needs memory of the lane, where huge requests queue in order of arrival.
+//! With little memory, the lane holds only a few pieces of [`PIECE_BYTES`], and the front end
+//! submits a huge request in such pieces. Smaller payloads that are received bit by bit queue for a
+//! quota of their own.
 
 use crate::locks::Lock;
+use forebay_types::REGION_BYTES;
 use forebay_types::limits::{CONNECTION_BYTES_IN_FLIGHT_MAX, REQUEST_BYTES_MAX};
 use std::collections::VecDeque;
 
 /// Requests larger than this queue for the lane, in bytes. By default, kernels and virtual machines
 /// send smaller ones.
 pub(crate) const HUGE_BYTES: u64 = 2 << 20;
+/// The length of the pieces of a huge request if there is little memory, in bytes: a region of the
+/// volume, so that a piece is one part.
+pub(crate) const PIECE_BYTES: u64 = REGION_BYTES;
 /// The smallest share of a connection, in bytes: several requests of the usual sizes.
 const SHARE_BYTES_MIN: u64 = 256 << 10;
 
@@ -41,17 +46,24 @@ pub(crate) enum Acquired {
 /// The budget that all workers share. See the module.
 pub(crate) struct Budget {
     shares_bytes: u64,
+    /// The lane has no memory for one of the largest requests.
+    has_pieces: bool,
     lane: FairQuota,
     payloads: FairQuota,
 }
 
 impl Budget {
     /// A budget of `shares_bytes` for all shares, `lane_bytes` for huge requests and
-    /// `payload_bytes` for payloads that are being received. The lane holds at least one of the
-    /// largest requests.
+    /// `payload_bytes` for payloads that are being received.
     pub(crate) fn new(shares_bytes: u64, lane_bytes: u64, payload_bytes: u64) -> Self {
-        let lane = FairQuota::new(lane_bytes.max(REQUEST_BYTES_MAX));
-        Self { shares_bytes, lane, payloads: FairQuota::new(payload_bytes) }
+        let has_pieces = lane_bytes < REQUEST_BYTES_MAX;
+        let [lane, payloads] = [lane_bytes, payload_bytes].map(FairQuota::new);
+        Self { shares_bytes, has_pieces, lane, payloads }
+    }
+
+    /// The length of the pieces of a request of `bytes`; `None` if it is served whole.
+    pub(crate) fn piece_bytes(&self, bytes: u64) -> Option<u64> {
+        (self.has_pieces && bytes > HUGE_BYTES).then_some(PIECE_BYTES)
     }
 
     /// Whether a connection waits for memory.
@@ -146,8 +158,17 @@ mod tests {
     }
 
     #[test]
+    fn huge_requests_are_served_in_pieces_only_if_the_lane_has_no_memory_for_the_largest() {
+        let small = Budget::new(MIB, 2 * MIB, MIB);
+        assert_eq!(small.piece_bytes(HUGE_BYTES), None);
+        assert_eq!(small.piece_bytes(HUGE_BYTES + 512), Some(MIB));
+        let large = Budget::new(MIB, 32 * MIB, MIB);
+        assert_eq!(large.piece_bytes(32 * MIB), None);
+    }
+
+    #[test]
     fn memory_is_granted_in_order_of_arrival() {
-        let budget = Budget::new(MIB, 0, MIB);
+        let budget = Budget::new(MIB, 32 * MIB, MIB);
         let lane = budget.quota(Queue::Lane);
         let [a, b, c] = [(0, 1, 0), (1, 1, 0), (0, 2, 0)];
         assert_eq!(lane.acquire(20 * MIB, a), GRANTED);
@@ -176,7 +197,7 @@ mod tests {
 
     #[test]
     fn cancelling_a_queued_request_wakes_the_next() {
-        let budget = Budget::new(MIB, 0, MIB);
+        let budget = Budget::new(MIB, 32 * MIB, MIB);
         let lane = budget.quota(Queue::Lane);
         let [a, b, c] = [(0, 1, 0), (1, 1, 0), (0, 2, 0)];
         assert_eq!(lane.acquire(20 * MIB, a), GRANTED);

@@ -100,6 +100,35 @@ impl<R: Reactor> Context<'_, R> {
         (self.host.worker, id.number, id.generation)
     }
 
+    /// Whether a client may have another `bytes` in flight beside the memory that it holds.
+    fn is_within_share(&mut self, id: ClientId, bytes: u64, held: u64) -> bool {
+        let waiter = self.waiter(id);
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let share = clients.share(shared);
+        let Some(client) = clients.get_mut(id) else { return false };
+        let in_flight = client.bytes + held;
+        if in_flight > 0 && in_flight + bytes > share {
+            // If the client is queued, new clients have reduced its share since. While it exceeds
+            // the share, it must not block the queue.
+            client.stop_waiting(shared, waiter);
+            return false;
+        }
+        true
+    }
+
+    /// Acquires memory of the lane, or queues the client. Returns whether the memory is granted.
+    fn acquire_lane(&mut self, id: ClientId, bytes: u64) -> bool {
+        let waiter = self.waiter(id);
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let Some(client) = clients.get_mut(id) else { return false };
+        let granted = shared.acquire(Queue::Lane, bytes, waiter);
+        client.queued_for = (!granted).then_some(Queue::Lane);
+        if granted {
+            client.lane_bytes += bytes;
+        }
+        granted
+    }
+
     /// Removes a client from the connection counts.
     fn uncount_client(&self) {
         let shared = &self.host.shared;
@@ -211,26 +240,21 @@ impl<R: Reactor> Quota for Context<'_, R> {
     }
 
     fn admit(&mut self, id: ClientId, bytes: u64, held: u64) -> bool {
-        let waiter = self.waiter(id);
-        let WorkerHost { shared, clients, .. } = &mut *self.host;
-        let share = clients.share(shared);
-        let Some(client) = clients.get_mut(id) else { return false };
-        let in_flight = client.bytes + held;
-        if in_flight > 0 && in_flight + bytes > share {
-            // If the client is queued, new clients have reduced its share since. While it exceeds
-            // the share, it must not block the queue.
-            client.stop_waiting(shared, waiter);
+        if !self.is_within_share(id, bytes, held) {
             return false;
         }
         if bytes <= HUGE_BYTES {
             return true;
         }
-        let granted = shared.acquire(Queue::Lane, bytes, waiter);
-        client.queued_for = (!granted).then_some(Queue::Lane);
-        if granted {
-            client.lane_bytes += bytes;
-        }
-        granted
+        self.acquire_lane(id, bytes)
+    }
+
+    fn piece_bytes(&self, bytes: u64) -> Option<u64> {
+        self.host.shared.budget.piece_bytes(bytes)
+    }
+
+    fn admit_piece(&mut self, id: ClientId, bytes: u64, held: u64) -> bool {
+        self.is_within_share(id, bytes, held) && self.acquire_lane(id, bytes)
     }
 
     fn reserve(&mut self, id: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater> {

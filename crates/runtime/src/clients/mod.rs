@@ -12,7 +12,7 @@ mod inquiry;
 mod refusals;
 mod tally;
 
-pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, Queue, Waiter};
+pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, PIECE_BYTES, Queue, Waiter};
 pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
 pub(crate) use inquiry::ExtentQueries;

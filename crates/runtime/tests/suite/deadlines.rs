@@ -155,7 +155,10 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 
 fn a_client_that_does_not_fetch_is_dropped_when_others_wait_for_its_memory(engine: Engine) {
     let timeouts = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
-    let server = server(engine, timeouts);
+    // With less memory, the reply would not occupy the whole lane, see `pieces`.
+    let config = RuntimeConfig { memory_bytes: 512 * MIB, ..Server::config(engine) };
+    let server = Server::start_over(config, timeouts);
+    server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut deaf = connect_to(&server.socket, "disk");
     deaf.write_all(&request(command::READ, 0, 1, 0, 32 << 20)).unwrap();
     // The first bytes were sent; the rest of the reply occupies the whole lane until it is fetched.

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod oracle;
+mod pieces;
 mod server;
 
 /// Makes two tests of each function, one for each I/O engine.

@@ -1,0 +1,67 @@
+//! The memory for the cache at the start of the daemon.
+
+use crate::report::with_remedy;
+use forebay_config::{Config, KeptMemory, MemInfo, MemoryError, MemorySetting, MemorySources};
+use forebay_types::{Action, Size};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+/// The environment variable with the folder whose `proc` and `sys` have the figures of the memory.
+/// Tests set it; otherwise it is `/`.
+const ROOT_VARIABLE: &str = "FOREBAY_MEMORY_ROOT";
+
+/// The files with the figures of the machine and of the control groups of this process.
+pub(super) fn sources() -> MemorySources {
+    let root = std::env::var_os(ROOT_VARIABLE).map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    MemorySources::find(&root)
+}
+
+/// The memory for the cache on this machine, in bytes. A kept pool is never refused for a lack of
+/// memory; the log warns instead.
+///
+/// # Errors
+/// There is too little memory, or its size cannot be read and none is set.
+pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<u64> {
+    let machine = match (sources().read(), config.memory) {
+        (Ok(machine), _) => machine,
+        (Err(error), MemorySetting::Bytes(bytes)) => {
+            tracing::warn!(%error, memory = %Size(bytes), "cannot check the memory setting");
+            return Ok(bytes);
+        }
+        (Err(error), MemorySetting::Auto) => {
+            let error =
+                anyhow::Error::new(error).context("cannot read the size of the machine's memory");
+            return Err(with_remedy(error, Action::set("memory", "SIZE")));
+        }
+    };
+    let choice = machine.resolve(config.memory, config.memory_reserve, kept)?;
+    report(&machine, choice.bytes, choice.overrun.as_ref());
+    Ok(choice.bytes)
+}
+
+fn report(machine: &MemInfo, bytes: u64, overrun: Option<&MemoryError>) {
+    let MemInfo { total, available } = machine;
+    tracing::info!(
+        memory = %Size(bytes),
+        total_mib = total.bytes >> 20,
+        available_mib = available.bytes >> 20,
+        limited_by = available.group.as_ref().map(|group| &*group.name),
+        "memory for the cache"
+    );
+    if let Some(reason) = overrun {
+        tracing::warn!(
+            %reason,
+            "the kept pool leaves the system too little memory, continuing with it: a start \
+             without a pool would be refused"
+        );
+    }
+}
+
+/// The memory of the pool in a file that a keeper holds.
+pub(super) fn of_pool(pool: &OwnedFd) -> KeptMemory {
+    let pool = pool.as_fd();
+    KeptMemory {
+        used_bytes: forebay_runtime::used_bytes_in(pool),
+        limit_bytes: forebay_runtime::limit_bytes_in(pool),
+    }
+}
