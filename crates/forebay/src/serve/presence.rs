@@ -7,52 +7,27 @@
 
 use super::control::ControlServers;
 use super::manager::Daemon;
+use super::periodic::Periodic;
 use crate::report::sentence;
 use forebay_control::StateDir;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The thread. Dropping this stops and joins it.
-pub(super) struct PresenceMonitor {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl PresenceMonitor {
-    /// Starts the thread, which holds the state directory's lock from now on.
-    ///
-    /// # Errors
-    /// Fails if no thread can be started.
-    pub(super) fn start(
-        daemon: Arc<Daemon>,
-        state: StateDir,
-        control_servers: Arc<ControlServers>,
-    ) -> std::io::Result<Self> {
-        let (end, ended) = mpsc::channel::<()>();
-        let mut monitored =
-            Monitored { daemon, state, control_servers, misses: 0, next: None, is_failing: false };
-        let thread = std::thread::Builder::new().name("presence".into()).spawn(move || {
-            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                monitored.check();
-            }
-        })?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for PresenceMonitor {
-    fn drop(&mut self) {
-        self.end = None;
-        if let Some(thread) = self.thread.take() {
-            // Fails only if the thread panicked, which was logged.
-            let _ = thread.join();
-        }
-    }
+/// Starts the thread, which holds the state directory's lock from now on.
+///
+/// # Errors
+/// Fails if no thread can be started.
+pub(super) fn start(
+    daemon: Arc<Daemon>,
+    state: StateDir,
+    control_servers: Arc<ControlServers>,
+) -> std::io::Result<Periodic> {
+    let mut monitored =
+        Monitored { daemon, state, control_servers, misses: 0, next: None, is_failing: false };
+    Periodic::start("presence", INTERVAL, move || monitored.check())
 }
 
 /// A step of the recreation of the state directory.
