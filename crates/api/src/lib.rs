@@ -14,6 +14,7 @@
 
 mod blocking;
 mod client;
+mod curve;
 mod description;
 mod error;
 mod gather;
@@ -30,6 +31,7 @@ mod write_back;
 
 pub use blocking::BlockingClient;
 pub use client::{Client, ClientError};
+pub use curve::{CurvePoint, CurveStatus, MemoryAdvice, MemoryOutlook};
 pub use description::openapi;
 pub use error::{ErrorBody, ErrorKind, Problem};
 pub use gather::{GatherSource, GatherStatus};

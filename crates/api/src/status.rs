@@ -2,8 +2,8 @@
 //! added, and never decrease.
 
 use crate::{
-    Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PowerStatus, VaultStatus,
-    VolumeSettings, WriteBackFigures,
+    CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PowerStatus,
+    VaultStatus, VolumeSettings, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -198,6 +198,9 @@ pub struct VolumeStatus {
     /// Damage to its lines in memory.
     #[serde(default)]
     pub damage: Damage,
+    /// What it would miss with less or more memory.
+    #[serde(default)]
+    pub curve: CurveStatus,
     /// Its counters.
     pub counters: Counters,
     /// Latencies of its requests.

@@ -6,9 +6,9 @@ use crate::ops::trial::Trial;
 use crate::ops::{OpKind, Ops};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::writeback::Writeback;
-use crate::{Elevator, LineKey, Protection, Slot, VolumeCounters};
-use forebay_policy::Pace;
-use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId};
+use crate::{Elevator, LineKey, Part, Protection, Slot, VolumeCounters};
+use forebay_policy::{CurveConfig, CurveEstimator, MissRatioCurve, Pace};
+use forebay_types::{ByteRange, LINE_BYTES, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId};
 use std::sync::Arc;
 
 /// A volume in one shard: its settings, its counters, and its dirty lines. Borrowed from
@@ -32,10 +32,12 @@ pub struct ShardVolume {
     /// Lost sectors of the dirty lines.
     lost_sectors: u64,
     counters: VolumeCounters,
+    /// Observes the accesses of clients.
+    curve: CurveEstimator,
 }
 
 impl ShardVolume {
-    fn new(id: VolumeId, size_bytes: u64, mode: Mode) -> Self {
+    fn new(id: VolumeId, size_bytes: u64, mode: Mode, curve: CurveConfig) -> Self {
         Self {
             id,
             size_bytes,
@@ -48,6 +50,7 @@ impl ShardVolume {
             operations: 0,
             lost_sectors: 0,
             counters: VolumeCounters::default(),
+            curve: CurveEstimator::new(curve),
         }
     }
 
@@ -157,6 +160,43 @@ impl ShardVolume {
         &self.counters
     }
 
+    /// The miss-ratio curve of the lines that this shard owns, over the accesses of clients: all
+    /// lines of their reads and writes, counted once each, in every mode. `None` if the shard has
+    /// too little memory for a curve of each of its volumes.
+    pub fn curve(&self) -> Option<MissRatioCurve> {
+        self.curve.curve()
+    }
+
+    /// Multiplies the counts of the miss-ratio curve by `keep`, so that later accesses weigh more.
+    /// The driver calls it at equal intervals.
+    ///
+    /// # Panics
+    /// If `keep` is not between 0 and 1.
+    pub fn decay_curve(&mut self, keep: f64) {
+        self.curve.decay(keep);
+    }
+
+    /// The memory of the miss-ratio curve in bytes.
+    pub fn curve_bytes(&self) -> usize {
+        self.curve.bytes()
+    }
+
+    /// Counts a read of one line that was a hit.
+    #[inline]
+    pub(crate) fn count_read_hit(&mut self, key: LineKey) {
+        self.counters.read_hit_lines += 1;
+        self.curve.record(key.hash());
+    }
+
+    /// Records the lines of a client's part as accessed.
+    pub(crate) fn record_access(&mut self, part: &Part) {
+        if part.restores {
+            return;
+        }
+        let lines = part.range.offset / LINE_BYTES..part.range.end().div_ceil(LINE_BYTES);
+        lines.for_each(|line| self.curve.record(LineKey::new(self.id, line).hash()));
+    }
+
     pub(crate) const fn counters_mut(&mut self) -> &mut VolumeCounters {
         &mut self.counters
     }
@@ -257,9 +297,14 @@ impl ShardVolume {
         scheduler.throttled()
     }
 
+    fn heap_bytes(&self) -> usize {
+        self.writeback.metadata_bytes() + self.curve.heap_bytes()
+    }
+
     /// Panics if the state of the volume is inconsistent with the slots or the operations.
     pub(crate) fn self_check<M: LineTable>(&self, index: &Slots<M>, ops: &Ops) {
         self.writeback.self_check(index);
+        self.curve.self_check();
         let mut lost = 0;
         for line in self.dirty_slots(index).map(|slot| index.get(slot)) {
             assert!(line.dirty != 0, "clean {line:?} in the dirty set of {}", self.id);
@@ -284,14 +329,21 @@ impl ShardVolume {
 }
 
 /// The volumes, indexed by their numbers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Volumes {
     states: Vec<Option<ShardVolume>>,
+    /// The lines of the shard.
+    capacity: usize,
     /// For each volume not yet added, the number of its dirty lines found in an adopted table.
     unclaimed: Vec<u64>,
 }
 
 impl Volumes {
+    /// No volumes, in a shard of `capacity` lines.
+    pub(crate) const fn new(capacity: usize) -> Self {
+        Self { states: Vec::new(), capacity, unclaimed: Vec::new() }
+    }
+
     /// Adds a volume. It takes over its dirty lines found in an adopted table.
     ///
     /// # Panics
@@ -308,11 +360,13 @@ impl Volumes {
             self.states.resize_with(at + 1, || None);
         }
         assert!(self.states[at].is_none(), "{volume} is served already");
-        let state = self.states[at].insert(ShardVolume::new(volume, size_bytes, mode));
+        let curve = CurveConfig::for_shard(self.capacity);
+        let state = self.states[at].insert(ShardVolume::new(volume, size_bytes, mode, curve));
         let unclaimed = self.unclaimed.get_mut(at).map_or(0, std::mem::take);
         if unclaimed > 0 {
             state.claim(index, unclaimed);
         }
+        self.share_out_curve_memory();
     }
 
     /// Removes a volume. Returns the number of its throttled parts.
@@ -322,7 +376,17 @@ impl Volumes {
     pub(crate) fn remove(&mut self, volume: VolumeId) -> usize {
         let throttled = self.get(volume).leave();
         self.states[usize::from(volume.0)] = None;
+        self.share_out_curve_memory();
         throttled
+    }
+
+    /// Divides the memory for curves among the volumes.
+    fn share_out_curve_memory(&mut self) {
+        let limits =
+            CurveConfig::for_shard(self.capacity).limits(self.capacity, self.iter().count());
+        for (volume, limit) in self.states.iter_mut().flatten().zip(limits) {
+            volume.curve.set_limit(limit);
+        }
     }
 
     /// Counts a dirty line found in an adopted table.
@@ -377,6 +441,6 @@ impl Volumes {
 
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.states.capacity() * size_of::<Option<ShardVolume>>()
-            + self.iter().map(|volume| volume.writeback.metadata_bytes()).sum::<usize>()
+            + self.iter().map(ShardVolume::heap_bytes).sum::<usize>()
     }
 }

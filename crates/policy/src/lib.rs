@@ -1,4 +1,4 @@
-//! Eviction policies, and the policies of writeback.
+//! Eviction policies, the policies of writeback, and miss-ratio curves.
 //!
 //! An eviction policy is a pure value behind [`Eviction`]. It owns the eviction order and the
 //! ghosts of recently evicted lines, and nothing else: no data, index or clock. The engine keeps
@@ -17,7 +17,11 @@
 //!
 //! The writeback policies are [`SplitCost`], the cost of splitting a write on a disk, measured by
 //! [`Probing`], and [`Governor`], which sets the writeback [`Pace`] by the latency of reads.
+//!
+//! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
+//! [`MemoryOutlook`] what follows from that.
 
+mod curve;
 mod fingerprints;
 mod governor;
 pub mod list;
@@ -29,6 +33,9 @@ mod weir;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use curve::{
+    CurveConfig, CurveEstimator, CurveStep, MemoryAdvice, MemoryOutlook, MissRatioCurve, OutlookLog,
+};
 pub use governor::{DiskSample, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};

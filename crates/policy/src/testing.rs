@@ -1,9 +1,10 @@
 //! The checks that every eviction policy must pass, and their helpers: keys, and a shard with
-//! unevictable lines.
+//! unevictable lines. The exact reuse distances, for the errors of estimated curves.
 
 use crate::{Eviction, Hint, Lines, Slot};
 use proptest::prelude::*;
 use std::cell::Cell;
+use std::collections::HashMap;
 
 /// A well-mixed key for line `n`.
 pub fn key(n: u64) -> u64 {
@@ -195,5 +196,58 @@ pub fn check_bounded_work(build: impl Fn(usize) -> Box<dyn Eviction>) {
         assert_eq!(driver.evict(100_000 + incoming), None, "{}", driver.policy.name());
         let asked = driver.shard.asked.get();
         assert!(asked <= 4 * 64, "{} asked about {asked} lines", driver.policy.name());
+    }
+}
+
+/// The exact miss-ratio curve of an LRU cache over a finite list of accesses.
+pub struct ExactCurve {
+    accesses: u64,
+    /// The number of hits of a cache of `n` lines, for each `n`.
+    hits: Vec<u64>,
+}
+
+impl ExactCurve {
+    /// Counts the distances of all accesses, in `n log n` time: each line's last access is marked
+    /// in a tree of sums (Fenwick), as Mattson's stack is by Olken's method.
+    pub fn new(accesses: &[u64]) -> Self {
+        let mut last: HashMap<u64, usize> = HashMap::new();
+        let mut marks = vec![0i32; accesses.len() + 1];
+        let add = |marks: &mut Vec<i32>, at: usize, mark: i32| {
+            let mut node = at + 1;
+            while node < marks.len() {
+                marks[node] += mark;
+                node += node & node.wrapping_neg();
+            }
+        };
+        let sum_before = |marks: &Vec<i32>, at: usize| {
+            let (mut node, mut sum) = (at, 0);
+            while node > 0 {
+                sum += marks[node];
+                node &= node - 1;
+            }
+            sum as u64
+        };
+        let mut at_distance: Vec<u64> = Vec::new();
+        for (now, &line) in accesses.iter().enumerate() {
+            if let Some(before) = last.insert(line, now) {
+                let distance = sum_before(&marks, now) - sum_before(&marks, before + 1);
+                at_distance.resize(at_distance.len().max(distance as usize + 1), 0);
+                at_distance[distance as usize] += 1;
+                add(&mut marks, before, -1);
+            }
+            add(&mut marks, now, 1);
+        }
+        let mut hits = vec![0];
+        hits.extend(at_distance.iter().scan(0, |sum, &count| {
+            *sum += count;
+            Some(*sum)
+        }));
+        Self { accesses: accesses.len() as u64, hits }
+    }
+
+    /// The share of accesses that a cache of `lines` misses. Zero without accesses.
+    pub fn miss_ratio(&self, lines: usize) -> f64 {
+        let hits = self.hits[lines.min(self.hits.len() - 1)];
+        1.0 - hits as f64 / self.accesses.max(1) as f64
     }
 }

@@ -28,7 +28,10 @@ mod worker;
 pub use descriptors::Descriptors;
 pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
-pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
+pub use forebay_policy::{
+    GovernorStatus, Limits, MemoryAdvice, MemoryOutlook, MissRatioCurve, OutlookLog, ReadTarget,
+    SplitCost, ThresholdSource,
+};
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
 pub use pool::{
     PoolError, dirty_bytes_in, inherit, limit_bytes_in, new_file as new_pool_file, used_bytes_in,

@@ -11,8 +11,9 @@ const PROCESS_BYTES: u64 = 13 << 20;
 /// Receive buffers and stack of one worker, with either reactor.
 const WORKER_BYTES: u64 = (RECEIVE_BUFFERS_MAX as usize * RECEIVE_BYTES) as u64 + (1 << 19);
 /// The maximum metadata per line, in addition to its data. The worst case is that two of three
-/// lines are dirty, and none has a dirty neighbour.
-const METADATA_BYTES_PER_LINE: u64 = 64;
+/// lines are dirty, and none has a dirty neighbour: 64 bytes. Up to four more are for the
+/// miss-ratio curves of the volumes.
+const METADATA_BYTES_PER_LINE: u64 = 68;
 /// More shards than this do not reduce lock contention further; a set of them fits one word.
 const SHARDS_MAX: usize = 64;
 /// Below this size, the worse eviction of a small shard outweighs the lower contention.

@@ -24,6 +24,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The time in which the counts of miss-ratio curves fall by half.
+const CURVE_HALF_LIFE: Duration = Duration::from_secs(3600);
+
 /// The I/O engine of the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
@@ -212,6 +215,16 @@ impl Runtime {
     /// served as before.
     pub fn calibrate_volume(&self, name: &str) -> Result<SplitCost, VolumeError> {
         self.volumes.calibrate(name)
+    }
+
+    /// Lets the miss-ratio curves of all volumes decay: their counts fall by half in an hour, so
+    /// that the curves follow the load of the day. Call this at intervals of some minutes, with the
+    /// time since the last call.
+    pub fn decay_curves(&self, elapsed: Duration) {
+        let keep = 0.5f64.powf(elapsed.as_secs_f64() / CURVE_HALF_LIFE.as_secs_f64());
+        for volume in self.shared.volumes.all() {
+            self.shared.shards.decay_curve(volume.id, keep);
+        }
     }
 
     /// Whether the pool has all data of a volume with this name. Does not compare the disk.

@@ -34,7 +34,7 @@ impl<M: LineTable> Writer<'_, M> {
     /// [`Writer::forget_sectors`] for each line.
     pub(super) fn forget_lines(&mut self, part: &Part, out: &mut Outbox) {
         let line_hits = self.look_up_pinned(part);
-        self.count_write(line_hits);
+        self.count_write(part, line_hits);
         for at in 0..self.scratch.lines.len() {
             if let Some(slot) = self.scratch.lines[at].1.take() {
                 if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {

@@ -291,7 +291,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
     }
 
     /// Counts the lines of a write once, in the attempt that carries it out.
-    fn count_write(&mut self, line_hits: LineHits) {
+    fn count_write(&mut self, part: &Part, line_hits: LineHits) {
+        self.lines.volume.record_access(part);
         let counters = self.lines.volume.counters_mut();
         counters.write_hit_lines += u64::from(line_hits.hits);
         counters.write_miss_lines += u64::from(line_hits.misses);

@@ -113,6 +113,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             }
         }
         if first_try {
+            self.lines.volume.record_access(part);
             self.lines.volume.counters_mut().read_hit_lines += u64::from(line_hits.hits);
         }
         (ReadOutcome::Ready, line_hits)
@@ -187,6 +188,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             }
         }
         if first_try {
+            self.lines.volume.record_access(part);
             let counters = self.lines.volume.counters_mut();
             counters.read_hit_lines += u64::from(line_hits.hits);
             counters.read_miss_lines += u64::from(line_hits.misses);

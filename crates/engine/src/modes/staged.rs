@@ -87,7 +87,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.mark_dirty(slot, line.mask, now_ms);
             self.lines.index.unpin(slot);
         }
-        self.count_staged(hits, staged.len());
+        self.count_staged(part, hits, staged.len());
         self.boost(part);
         self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is only in the pool.
@@ -125,7 +125,7 @@ impl<M: LineTable> Writer<'_, M> {
                 self.scratch.lines.push((line, Some(slot)));
             }
             self.scratch.lines.reverse();
-            self.count_staged(hits, staged.len());
+            self.count_staged(part, hits, staged.len());
         } else {
             self.forget_lines(part, out);
             // A slot that is kept for dirty sectors elsewhere in its line is not the source of the
@@ -142,9 +142,9 @@ impl<M: LineTable> Writer<'_, M> {
         WriteOutcome::Started
     }
 
-    fn count_staged(&mut self, hits: usize, lines: usize) {
+    fn count_staged(&mut self, part: &Part, hits: usize, lines: usize) {
         let (hits, misses) = (hits as u32, (lines - hits) as u32);
-        self.count_write(LineHits { hits, misses });
+        self.count_write(part, LineHits { hits, misses });
     }
 
     /// The lines of a part with their slots, in descending order.

@@ -35,7 +35,7 @@ impl<M: LineTable> Writer<'_, M> {
         }
         self.count_through(why);
         let line_hits = self.look_up_pinned(part);
-        self.count_write(line_hits);
+        self.count_write(part, line_hits);
         for at in 0..self.scratch.lines.len() {
             let (line, found) = self.scratch.lines[at];
             self.scratch.lines[at].1 = match found {

@@ -71,9 +71,9 @@ impl<M: LineTable> Shard<M> {
 
     fn over(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         Self {
+            volumes: Volumes::new(lines.len()),
             index: Slots::new(lines, policy),
             ops: Ops::default(),
-            volumes: Volumes::default(),
             integrity: Integrity::default(),
             quota: Quota::new(config),
             scratch: Scratch::default(),

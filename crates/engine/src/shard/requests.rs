@@ -29,7 +29,7 @@ impl<M: LineTable> Shard<M> {
             && let Some(line) = only_line(part.volume, part.range)
             && let Some(slot) = self.index.pin_hit(line.key, line.mask)
         {
-            self.volumes.get_mut(part.volume).counters_mut().read_hit_lines += 1;
+            self.volumes.get_mut(part.volume).count_read_hit(line.key);
             let place = Place::Slot { slot, offset: line.offset };
             segments.push(Segment { place, len: line.len });
             return (ReadOutcome::Ready, LineHits { hits: 1, misses: 0 });

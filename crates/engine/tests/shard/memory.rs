@@ -40,8 +40,9 @@ fn the_metadata_of_a_line_is_what_the_documents_say() {
         let scattered = bytes_per_line(slots, (0..all).map(|at| at * 64)) + CHECKSUM_BYTES;
         println!("{slots}: {clean:.2} clean, {dirty:.2} dirty, {scattered:.2} far from each other");
         assert!((39.0..39.5).contains(&clean), "{clean}");
-        assert!((41.0..41.5).contains(&dirty), "{dirty}");
-        assert!((71.0..71.5).contains(&scattered), "{scattered}");
+        // Half a byte at most of these is for the miss-ratio curve.
+        assert!((41.0..42.0).contains(&dirty), "{dirty}");
+        assert!((71.0..72.0).contains(&scattered), "{scattered}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bar;
 pub(crate) mod columns;
+mod curve;
 mod disks;
 mod exit;
 mod gather;

@@ -1,6 +1,7 @@
 //! The daemon's status as tables and sentences.
 
 use super::columns::{lines, table};
+use super::curve::curve;
 use super::disks::disks;
 use super::gather::gather;
 use super::governor::governor;
@@ -11,15 +12,15 @@ use forebay_api::{
     VaultStatus, VolumeState, VolumeStatus,
 };
 
-/// The whole status: four lines on the daemon, then tables of volumes, disks, gathering, writeback,
-/// governors, journals and UPSes, and the vault.
+/// The whole status: four lines on the daemon, then tables of volumes, miss ratios, disks,
+/// gathering, writeback, governors, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
          {}\n\
-         clients: {} connected, at {}\n\n{}{}{}{}{}{}{}{}",
+         clients: {} connected, at {}\n\n{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -34,6 +35,7 @@ pub(super) fn status(status: &Status) -> String {
         status.connections,
         status.listeners.join(", "),
         volumes(&status.volumes),
+        curve(&status.volumes),
         disks(&status.volumes),
         gather(&status.volumes),
         write_back(&status.volumes),

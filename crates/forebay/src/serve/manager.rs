@@ -297,7 +297,9 @@ impl Daemon {
         let state = self.state();
         let pairs = state.volumes.iter().filter_map(|spec| {
             let found = figures.volumes.iter().find(|volume| volume.name == spec.name);
-            found.map(|figures| report::volume(spec, figures, power.as_ref(), stripe_bytes_max))
+            found.map(|volume| {
+                report::volume(spec, volume, &figures.memory, power.as_ref(), stripe_bytes_max)
+            })
         });
         pairs.collect()
     }

@@ -10,6 +10,8 @@ mod listen;
 mod manager;
 mod members;
 mod memory;
+mod outlook;
+mod periodic;
 mod power;
 mod presence;
 mod report;
@@ -34,7 +36,6 @@ pub(crate) use journals::identity;
 use listen::Bound;
 use manager::Daemon;
 pub(crate) use members::Members;
-use presence::PresenceMonitor;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -89,8 +90,10 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let mut keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
     let control_servers =
         Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
-    let presence = PresenceMonitor::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
+    let presence = presence::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
+    let outlook = outlook::start(Arc::clone(&daemon))
+        .context("cannot start the thread that reports what memory would bring")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     // Before the first client is accepted: otherwise the keeper would count a server that is killed
@@ -101,6 +104,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
     // Before the control servers end, as it may start another one.
     drop(presence);
+    drop(outlook);
     tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.

@@ -7,62 +7,28 @@
 
 use super::control::ControlServers;
 use super::manager::Daemon;
+use super::periodic::Periodic;
 use crate::report::sentence;
 use forebay_control::StateDir;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the end waits for a check in progress, because a file system may hang.
-const END_WAIT: Duration = Duration::from_secs(2);
 
-/// The thread. Dropping this ends it.
-pub(super) struct PresenceMonitor {
-    end: Option<Sender<()>>,
-    /// Disconnected once the thread has ended.
-    running: Receiver<()>,
-}
-
-impl PresenceMonitor {
-    /// Starts the thread, which holds the state directory's lock from now on.
-    ///
-    /// # Errors
-    /// Fails if no thread can be started.
-    pub(super) fn start(
-        daemon: Arc<Daemon>,
-        state: StateDir,
-        control_servers: Arc<ControlServers>,
-    ) -> io::Result<Self> {
-        let mut monitored =
-            Monitored { daemon, state, control_servers, misses: 0, next: None, is_failing: false };
-        Self::repeat(INTERVAL, move || monitored.check())
-    }
-
-    /// Calls `check` at intervals, on a thread.
-    fn repeat(interval: Duration, mut check: impl FnMut() + Send + 'static) -> io::Result<Self> {
-        let ((end, ended), (runs, running)) = (mpsc::channel::<()>(), mpsc::channel());
-        std::thread::Builder::new().name("presence".into()).spawn(move || {
-            let _runs = runs;
-            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                check();
-            }
-            // With the state directory, which is marked as left in order.
-            drop(check);
-        })?;
-        Ok(Self { end: Some(end), running })
-    }
-}
-
-impl Drop for PresenceMonitor {
-    fn drop(&mut self) {
-        self.end = None;
-        if self.running.recv_timeout(END_WAIT) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("the check of files in use hangs, exiting without it");
-        }
-    }
+/// Starts the thread, which holds the state directory's lock from now on.
+///
+/// # Errors
+/// Fails if no thread can be started.
+pub(super) fn start(
+    daemon: Arc<Daemon>,
+    state: StateDir,
+    control_servers: Arc<ControlServers>,
+) -> io::Result<Periodic> {
+    let mut monitored =
+        Monitored { daemon, state, control_servers, misses: 0, next: None, is_failing: false };
+    Periodic::start("presence", INTERVAL, move || monitored.check())
 }
 
 /// A step of the recreation of the state directory.
@@ -154,22 +120,5 @@ impl Monitored {
             };
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_check_that_hangs_does_not_prevent_the_end() {
-        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-        let monitor = PresenceMonitor::repeat(Duration::ZERO, move || {
-            begun.send(()).unwrap();
-            let _ = released.recv();
-        });
-        begins.recv().unwrap();
-        drop(monitor.unwrap());
-        drop(release);
     }
 }

@@ -1,13 +1,14 @@
 //! Converts the runtime's figures to the types of the control API.
 
 use forebay_api::{
-    Counters, Damage, GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary,
-    Memory, PatrolStatus, PowerStatus, VolumeState, VolumeStatus, WriteBackFigures,
+    Counters, CurvePoint, CurveStatus, Damage, GatherSource, GatherStatus, GovernorStatus,
+    Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus, PatrolStatus, PowerStatus,
+    VolumeState, VolumeStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
-    Calibration, Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, ThresholdSource,
-    VolumeStatus as Figures,
+    Calibration, Ecc, LatencySummary as Summary, MemoryAdvice, MemoryOutlook, MemoryStatus,
+    RuntimeStatus, ThresholdSource, VolumeStatus as Figures,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
@@ -58,6 +59,7 @@ const fn damage(figures: &Figures) -> Damage {
 pub(super) fn volume(
     spec: &VolumeSpec,
     figures: &Figures,
+    memory: &MemoryStatus,
     power: Option<&PowerStatus>,
     stripe_bytes_max: u64,
 ) -> VolumeStatus {
@@ -83,9 +85,47 @@ pub(super) fn volume(
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),
+        curve: curve(figures, memory),
         counters: counters(figures),
         latency: latencies(&figures.latencies),
         ..forebay_control::configured_status(spec)
+    }
+}
+
+/// What less or more memory would bring a volume; `None` while that is unknown.
+pub(super) fn memory_outlook(figures: &Figures, memory: &MemoryStatus) -> Option<MemoryOutlook> {
+    let curve = figures.curve.as_ref()?;
+    MemoryOutlook::of(curve, figures.cached_bytes, memory.used_bytes, memory.pool_bytes)
+}
+
+/// The sizes of the points of a curve, in eighths of the volume's share of the pool.
+const POINT_EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
+
+fn curve(figures: &Figures, memory: &MemoryStatus) -> CurveStatus {
+    let Some(curve) = &figures.curve else { return CurveStatus::default() };
+    let outlook = memory_outlook(figures, memory);
+    let share_bytes = outlook.map_or(memory.pool_bytes, |outlook| outlook.share_bytes);
+    let point = |eighths| {
+        let bytes = share_bytes / 8 * eighths;
+        let hits_gained = curve.hits(bytes) - curve.hits(share_bytes);
+        Some(CurvePoint { bytes, miss_ratio: curve.miss_ratio(bytes)?, hits_gained })
+    };
+    CurveStatus {
+        accesses: curve.accesses() as u64,
+        sampled_accesses: curve.sampled_accesses() as u64,
+        points: POINT_EIGHTHS.into_iter().filter_map(point).collect(),
+        outlook: outlook.map(|outlook| OutlookStatus {
+            share_bytes: outlook.share_bytes,
+            miss_ratio_half: outlook.half,
+            miss_ratio_now: outlook.now,
+            miss_ratio_twice: outlook.twice,
+            advice: match outlook.advice {
+                MemoryAdvice::Keep => forebay_api::MemoryAdvice::Keep,
+                MemoryAdvice::Less => forebay_api::MemoryAdvice::Less,
+                MemoryAdvice::More { .. } => forebay_api::MemoryAdvice::More,
+            },
+            reason: outlook.to_string(),
+        }),
     }
 }
 

@@ -8,6 +8,7 @@ mod bad_input;
 mod common;
 mod connections;
 mod crash;
+mod curve;
 mod gather;
 mod geometry;
 mod kept;

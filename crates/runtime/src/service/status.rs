@@ -9,7 +9,7 @@ use crate::shared::Volume;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};
-use forebay_policy::GovernorStatus;
+use forebay_policy::{GovernorStatus, MissRatioCurve};
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,6 +74,8 @@ pub struct VolumeStatus {
     pub requests: RequestCounters,
     /// Counters of the engine.
     pub engine: VolumeCounters,
+    /// Its miss-ratio curve; `None` if there is no memory for it.
+    pub curve: Option<MissRatioCurve>,
     /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,
     /// Latencies in the order of [`crate::LatencyClass::ALL`].
@@ -110,6 +112,7 @@ struct VolumeView {
     dirty_lines: u64,
     lost_sectors: u64,
     counters: VolumeCounters,
+    curve: Option<MissRatioCurve>,
 }
 
 /// A snapshot of all shards.
@@ -154,6 +157,7 @@ impl VolumeService {
                 connections: volume.connections.load(Ordering::Relaxed),
                 requests,
                 engine: VolumeCounters::default(),
+                curve: None,
                 latencies,
             };
             for view in view.volumes.iter().filter(|view| view.id == volume.id) {
@@ -162,6 +166,10 @@ impl VolumeService {
                 status.dirty_bytes += view.dirty_lines * LINE_BYTES;
                 status.lost_sectors += view.lost_sectors;
                 status.engine.add(&view.counters);
+                match (&mut status.curve, &view.curve) {
+                    (Some(sum), Some(curve)) => sum.add(curve),
+                    (sum, curve) => *sum = sum.take().or_else(|| curve.clone()),
+                }
             }
             status
         });
@@ -193,6 +201,7 @@ impl VolumeService {
                         dirty_lines: volume.dirty_lines() as u64,
                         lost_sectors: volume.lost_sectors(),
                         counters: *volume.counters(),
+                        curve: volume.curve(),
                     });
                 }
             }

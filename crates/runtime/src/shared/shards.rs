@@ -117,6 +117,11 @@ impl Shards {
         self.each().map(|shard| shard.unclaimed(id)).sum::<u64>() * LINE_BYTES
     }
 
+    /// Multiplies the counts of a volume's miss-ratio curve by `keep`.
+    pub(crate) fn decay_curve(&self, id: VolumeId, keep: f64) {
+        self.each_with(id).for_each(|mut shard| shard.volume_mut(id).decay_curve(keep));
+    }
+
     /// Drops all clean lines of a volume. Examines a limited number of slots per lock of a shard,
     /// because workers wait for the lock.
     pub(crate) fn drop_clean(&self, id: VolumeId) {

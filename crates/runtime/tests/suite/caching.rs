@@ -10,6 +10,7 @@ use forebay_nbd::Command;
 use forebay_runtime::Engine;
 use forebay_types::Mode;
 use std::sync::Arc;
+use std::time::Duration;
 
 on_both_engines! {
     sixteen_readers_of_a_cold_block_cost_one_read,
@@ -18,6 +19,7 @@ on_both_engines! {
     random_reads_trigger_no_read_ahead,
     hits_need_no_disk_io,
     bypass_keeps_nothing,
+    a_curve_counts_the_accesses_of_all_shards_and_decays,
 }
 
 const MIB: u64 = 1 << 20;
@@ -114,4 +116,21 @@ fn bypass_keeps_nothing(engine: Engine) {
     }
     assert_eq!((count(&disk).reads, count(&disk).writes), (10, 10));
     assert_eq!(server.status("disk").cached_bytes, 0);
+}
+
+fn a_curve_counts_the_accesses_of_all_shards_and_decays(engine: Engine) {
+    let server = Server::start_with(engine, 256 * MIB, 2);
+    assert!(server.runtime.status().unwrap().shards > 1);
+    server.add_memory("disk", 64 * MIB, Mode::WriteThrough);
+    server.add_memory("other", 64 * MIB, Mode::WriteThrough);
+    let mut client = server.client("disk");
+    for mib in 0..64 {
+        assert_eq!(client.write(mib * MIB, &[1; MIB as usize]), Ok(()));
+        assert_eq!(client.read(mib * MIB, 8192), Ok(vec![1; 8192]));
+    }
+    let accesses = |name| server.status(name).curve.unwrap().accesses();
+    assert_eq!((accesses("disk"), accesses("other")), (64.0 * 258.0, 0.0));
+    server.runtime.decay_curves(Duration::from_secs(3600));
+    // Each shard rounds down.
+    assert!((32.0 * 258.0 - 64.0..=32.0 * 258.0).contains(&accesses("disk")));
 }

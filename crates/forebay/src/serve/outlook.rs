@@ -1,0 +1,53 @@
+//! A thread that lets the miss-ratio curves of all volumes decay, and logs what less or more memory
+//! would bring a volume when that has changed much.
+
+use super::manager::Daemon;
+use super::periodic::Periodic;
+use super::report;
+use forebay_runtime::{OutlookLog, RuntimeStatus};
+use forebay_types::Size;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between two decays: a twelfth of the curves' half-life, so that they change evenly.
+const INTERVAL: Duration = Duration::from_secs(300);
+
+/// Starts the thread.
+///
+/// # Errors
+/// Fails if no thread can be started.
+pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
+    let started = Instant::now();
+    let (mut decayed, mut logs) = (started, OutlookLogs::default());
+    Periodic::start("outlook", INTERVAL, move || {
+        let now = Instant::now();
+        daemon.runtime().decay_curves(now.duration_since(decayed));
+        decayed = now;
+        if let Ok(status) = daemon.runtime().status() {
+            logs.log(now.duration_since(started).as_millis() as u64, &status);
+        }
+    })
+}
+
+/// What was logged of each volume, by name.
+#[derive(Default)]
+struct OutlookLogs(HashMap<String, OutlookLog>);
+
+impl OutlookLogs {
+    fn log(&mut self, now_ms: u64, status: &RuntimeStatus) {
+        self.0.retain(|name, _| status.volumes.iter().any(|volume| volume.name == *name));
+        for volume in &status.volumes {
+            let Some(outlook) = report::memory_outlook(volume, &status.memory) else { continue };
+            if self.0.entry(volume.name.clone()).or_default().is_due(now_ms, &outlook) {
+                tracing::info!(
+                    volume = %volume.name,
+                    advice = outlook.advice.name(),
+                    share = %Size(outlook.share_bytes),
+                    reason = %outlook,
+                    "memory outlook"
+                );
+            }
+        }
+    }
+}

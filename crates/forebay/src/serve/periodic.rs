@@ -1,0 +1,65 @@
+//! A thread that does something at intervals, until it is dropped.
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+/// How long the end waits for what is being done, because a file system may hang.
+const END_WAIT: Duration = Duration::from_secs(2);
+
+/// The thread. Dropping this ends it.
+pub(super) struct Periodic {
+    name: &'static str,
+    end: Option<Sender<()>>,
+    /// Disconnected once the thread has ended.
+    running: Receiver<()>,
+}
+
+impl Periodic {
+    /// Starts a thread that calls `act` after each `interval`.
+    ///
+    /// # Errors
+    /// Fails if no thread can be started.
+    pub(super) fn start(
+        name: &'static str,
+        interval: Duration,
+        mut act: impl FnMut() + Send + 'static,
+    ) -> io::Result<Self> {
+        let ((end, ended), (runs, running)) = (mpsc::channel::<()>(), mpsc::channel());
+        std::thread::Builder::new().name(name.into()).spawn(move || {
+            let _runs = runs;
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                act();
+            }
+            // With what it owns, such as the state directory, which is marked as left in order.
+            drop(act);
+        })?;
+        Ok(Self { name, end: Some(end), running })
+    }
+}
+
+impl Drop for Periodic {
+    fn drop(&mut self) {
+        self.end = None;
+        if self.running.recv_timeout(END_WAIT) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(thread = self.name, "a thread hangs, exiting without it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_action_that_hangs_does_not_prevent_the_end() {
+        let ((begun, begins), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let periodic = Periodic::start("hang", Duration::ZERO, move || {
+            begun.send(()).unwrap();
+            let _ = released.recv();
+        });
+        begins.recv().unwrap();
+        drop(periodic.unwrap());
+        drop(release);
+    }
+}

@@ -1,0 +1,320 @@
+//! The miss-ratio curve of a volume, estimated while the volume is served.
+//!
+//! [`CurveEstimator`] is fixed-size SHARDS (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC
+//! Construction with SHARDS", USENIX FAST 2015). It samples lines, not accesses: a line is sampled
+//! if its hash is below a threshold, so all accesses to it are seen or none. The reuse distance of
+//! an access is the number of other lines accessed since the last access to the same line. Among
+//! the sampled lines alone this number is smaller by the sampling rate, by which it is divided. An
+//! LRU cache of `n` lines hits exactly the accesses with a distance below `n`, so the histogram of
+//! distances is the curve of hits for all sizes at once. If the memory of the samples is full, the
+//! threshold falls, lines above it are dropped, and earlier counts are scaled to the new rate. The
+//! difference between the expected and the actual number of sampled accesses is due to the most
+//! accessed lines, and counts as hits at the shortest distance (SHARDS-adj in the paper).
+//!
+//! Two things differ from the paper. The threshold falls only until the samples cover the *depth*,
+//! the largest distance of interest; from there on the line that was not accessed for longest is
+//! dropped, because its next access is beyond the depth in any case. And counts decay when the
+//! caller says so, so that the curve follows the load of the day.
+//!
+//! The price: an access to a line that is not sampled costs an increment, a shift and a compare, in
+//! addition to the hash of the line, which the caller has. An access to a sampled one costs a
+//! lookup and the population count of at most 1,024 bits. Memory is 8.2 bytes per sampled access
+//! and four per distance class, within the limit that the caller sets, heap and value included.
+//!
+//! What the curve does not know: it assumes LRU, while the shipped policy usually misses less; it
+//! counts reads and writes alike; and it ignores prefetch.
+
+mod classes;
+mod estimate;
+mod outlook;
+mod sampled;
+
+#[cfg(test)]
+mod tests;
+
+pub use estimate::{CurveStep, MissRatioCurve};
+pub use outlook::{MemoryAdvice, MemoryOutlook, OutlookLog};
+
+use forebay_types::LINE_BYTES;
+use sampled::SampledLines;
+
+/// Positions for sampled accesses in one estimator. Two thirds of them, 2,731 lines in each shard,
+/// are sampled when the memory is full. The paper finds a mean error of 0.01 with 2,000 samples in
+/// all, and of 0.006 with 8,000.
+const CAPACITY_MAX: usize = 4096;
+/// With less, the estimate would be noise.
+const CAPACITY_MIN: usize = 64;
+/// The sampling rate of one, as a threshold for the upper half of a hash.
+const ALL: u64 = 1 << 32;
+/// The weight of a sampled access. Counts are integers that decay: with a weight of one, those of
+/// rare distances would be rounded to nothing.
+const WEIGHT: u32 = 16;
+
+/// The memory for the curves of all volumes, as a part of a shard's lines: less than a thousandth.
+const MEMORY_SHARE: usize = 1024;
+/// The depth in a shard, as a multiple of its lines: the largest cache that a curve describes.
+const SHARD_DEPTH: u64 = 8;
+/// The initial sampling rate in a shard. A hit pays for about one sampled access in sixteen.
+const SHARD_RATE_MAX: f64 = 1.0 / 16.0;
+
+/// The limits of an estimator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CurveConfig {
+    /// Distances of at least this many lines count as misses at any size.
+    pub depth_lines: u64,
+    /// The initial sampling rate, above 0 and at most 1.
+    pub rate_max: f64,
+}
+
+impl CurveConfig {
+    /// The configuration of each volume's estimator in a shard of `lines`.
+    pub fn for_shard(lines: usize) -> Self {
+        Self { depth_lines: (lines as u64 * SHARD_DEPTH).max(1), rate_max: SHARD_RATE_MAX }
+    }
+
+    /// Divides the memory for curves in a shard of `lines`, less than a thousandth of its data,
+    /// among `volumes`: equal limits in bytes. If they would be too low, the first volumes get
+    /// enough for an estimate, and the others none.
+    pub fn limits(self, lines: usize, volumes: usize) -> impl Iterator<Item = usize> {
+        let bytes = lines * LINE_BYTES as usize / MEMORY_SHARE;
+        let estimates = volumes.min(bytes / CurveEstimator::bytes_min(self));
+        (0..volumes).map(move |volume| if volume < estimates { bytes / estimates } else { 0 })
+    }
+}
+
+/// Estimates the miss-ratio curve of one volume in one shard. See the module.
+#[derive(Debug)]
+pub struct CurveEstimator {
+    /// Lines with the upper half of their hash below this are sampled.
+    threshold: u64,
+    /// Accesses, decayed.
+    accesses: u64,
+    /// Allocated by the first sampled access, because a shard may have many idle volumes.
+    counts: Option<Box<Counts>>,
+    /// The capacity that the limit allows; zero if it allows no estimate.
+    capacity_max: usize,
+    config: CurveConfig,
+}
+
+/// The sampled lines, and the counts of accesses to them.
+#[derive(Debug)]
+struct Counts {
+    sampled: SampledLines,
+    /// Accesses by class of distance.
+    hits: Box<[u32]>,
+    /// Accesses beyond the depth, and first accesses.
+    beyond: u32,
+    /// What one access adds to a count: [`WEIGHT`], or less after an overflow.
+    weight: u32,
+}
+
+impl CurveEstimator {
+    /// An estimator that counts nothing until [`CurveEstimator::set_limit`] gives it memory.
+    ///
+    /// # Panics
+    /// If the depth is zero or the rate out of range.
+    pub fn new(config: CurveConfig) -> Self {
+        assert!(config.depth_lines > 0, "a curve without depth");
+        assert!(config.rate_max > 0.0 && config.rate_max <= 1.0, "rate {}", config.rate_max);
+        Self { threshold: 0, accesses: 0, counts: None, capacity_max: 0, config }
+    }
+
+    /// The least memory with which [`CurveEstimator::set_limit`] allows an estimate, in bytes.
+    pub const fn bytes_min(config: CurveConfig) -> usize {
+        Self::fixed_bytes(config) + SampledLines::heap_bytes_for(CAPACITY_MIN)
+    }
+
+    /// Sets the memory limit in bytes, this value included. Below [`CurveEstimator::bytes_min`] the
+    /// estimate ends, and its memory is freed. A lower limit lowers the sampling rate; a higher one
+    /// does not raise it again. Memory is allocated when it is needed.
+    pub fn set_limit(&mut self, bytes: usize) {
+        let samples_bytes = bytes.saturating_sub(Self::fixed_bytes(self.config));
+        let capacity = SampledLines::capacity_within(samples_bytes, CAPACITY_MAX);
+        if capacity < CAPACITY_MIN {
+            *self = Self::new(self.config);
+            return;
+        }
+        if self.capacity_max == 0 {
+            self.threshold = ((ALL as f64 * self.config.rate_max) as u64).max(1);
+        }
+        self.capacity_max = capacity;
+        if let Some(counts) = &mut self.counts
+            && counts.sampled.capacity() > capacity
+        {
+            self.threshold = counts.drop_until(kept(capacity), self.threshold, self.config);
+            counts.sampled.resize(capacity);
+        }
+        assert!(self.bytes() <= bytes, "{} bytes, limit {bytes}", self.bytes());
+    }
+
+    /// Records an access to the line with this well-mixed hash.
+    #[inline]
+    pub fn record(&mut self, hash: u64) {
+        self.accesses += 1;
+        let fingerprint = (hash >> 32) as u32;
+        if u64::from(fingerprint) < self.threshold {
+            self.record_sampled(fingerprint);
+        }
+    }
+
+    /// Multiplies all counts by `keep`, so that later accesses weigh more.
+    ///
+    /// # Panics
+    /// If `keep` is not between 0 and 1.
+    pub fn decay(&mut self, keep: f64) {
+        assert!((0.0..=1.0).contains(&keep), "{keep} of the counts are kept");
+        self.accesses = (self.accesses as f64 * keep) as u64;
+        if let Some(counts) = &mut self.counts {
+            counts.scale(|count| (f64::from(count) * keep) as u32);
+        }
+    }
+
+    /// The estimate; `None` if the limit allows none.
+    pub fn curve(&self) -> Option<MissRatioCurve> {
+        if self.capacity_max == 0 {
+            return None;
+        }
+        let mut hits = vec![0.0; classes::count(self.config.depth_lines)];
+        let mut sampled = 0.0;
+        if let Some(counts) = &self.counts {
+            let scale = 1.0 / (f64::from(counts.weight) * self.rate());
+            let scaled = counts.hits.iter().map(|&count| f64::from(count) * scale);
+            hits.iter_mut().zip(scaled).for_each(|(hits, scaled)| *hits = scaled);
+            sampled = hits.iter().sum::<f64>() + f64::from(counts.beyond) * scale;
+            hits[0] += self.accesses as f64 - sampled;
+        }
+        Some(MissRatioCurve::of(self.accesses as f64, sampled * self.rate(), hits))
+    }
+
+    /// The present sampling rate; zero if the limit allows no estimate.
+    pub fn rate(&self) -> f64 {
+        self.threshold as f64 / ALL as f64
+    }
+
+    /// The size of this value in bytes, heap included.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.heap_bytes()
+    }
+
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.counts.as_ref().map_or(0, |counts| {
+            size_of::<Counts>() + size_of_val(&*counts.hits) + counts.sampled.heap_bytes()
+        })
+    }
+
+    /// # Panics
+    /// Panics if an invariant is violated. For tests: it visits all samples.
+    pub fn self_check(&self) {
+        let Some(Counts { sampled, .. }) = self.counts.as_deref() else { return };
+        sampled.self_check();
+        assert!(sampled.capacity() <= self.capacity_max, "more samples than allowed");
+        let above = sampled.iter().filter(|&line| u64::from(line) >= self.threshold).count();
+        assert_eq!(above, 0, "sampled lines above the threshold");
+    }
+
+    /// Memory that does not depend on the capacity for samples.
+    const fn fixed_bytes(config: CurveConfig) -> usize {
+        let classes_bytes = classes::count(config.depth_lines) * size_of::<u32>();
+        size_of::<Self>() + size_of::<Counts>() + classes_bytes
+    }
+
+    #[inline(never)]
+    fn record_sampled(&mut self, fingerprint: u32) {
+        let config = self.config;
+        let counts = self.counts.get_or_insert_with(|| Box::new(Counts::new(config)));
+        if counts.sampled.is_full() {
+            self.threshold = counts.make_space(self.capacity_max, self.threshold, config);
+            if u64::from(fingerprint) >= self.threshold {
+                return;
+            }
+        }
+        let class = counts.sampled.access(fingerprint).map(|distance| {
+            // Unbiased: of `d` other lines, `d` times the rate are sampled on average.
+            classes::class_of(((distance as u64) << 32) / self.threshold)
+        });
+        while !counts.add(class) {
+            // The weight of later accesses is halved with all counts. Once it is one, 2^32 accesses
+            // at one distance without a decay, the earlier ones lose weight instead.
+            if !counts.halve() {
+                self.accesses /= 2;
+            }
+        }
+    }
+}
+
+/// Lines kept when the samples are full.
+const fn kept(capacity: usize) -> usize {
+    capacity * 2 / 3
+}
+
+impl Counts {
+    fn new(config: CurveConfig) -> Self {
+        let hits = vec![0; classes::count(config.depth_lines)].into_boxed_slice();
+        Self { sampled: SampledLines::default(), hits, beyond: 0, weight: WEIGHT }
+    }
+
+    /// Counts an access. Returns false if the count would overflow.
+    fn add(&mut self, class: Option<usize>) -> bool {
+        let count = match class {
+            Some(class) if class < self.hits.len() => &mut self.hits[class],
+            _ => &mut self.beyond,
+        };
+        let sum = count.checked_add(self.weight);
+        *count = sum.unwrap_or(*count);
+        sum.is_some()
+    }
+
+    /// Halves all counts, and the weight of later accesses. Returns whether the weight was halved.
+    #[cold]
+    fn halve(&mut self) -> bool {
+        let is_halved = self.weight > 1;
+        self.weight = (self.weight / 2).max(1);
+        self.scale(|count| count / 2);
+        is_halved
+    }
+
+    fn scale(&mut self, scale: impl Fn(u32) -> u32) {
+        self.hits.iter_mut().for_each(|count| *count = scale(*count));
+        self.beyond = scale(self.beyond);
+    }
+
+    /// Frees positions for sampled accesses: those of accesses that were followed by another one to
+    /// the same line; else by more memory, a lower threshold, or without the oldest lines. Returns
+    /// the threshold.
+    #[cold]
+    fn make_space(&mut self, capacity_max: usize, threshold: u64, config: CurveConfig) -> u64 {
+        let capacity = self.sampled.capacity();
+        let mut threshold = threshold;
+        if capacity > 0 && self.sampled.len() <= kept(capacity) {
+            self.sampled.retain(|_| true);
+        } else if capacity < capacity_max {
+            self.sampled.resize((capacity * 2).clamp(CAPACITY_MIN, capacity_max));
+        } else {
+            threshold = self.drop_until(kept(capacity), threshold, config);
+        }
+        assert!(!self.sampled.is_full(), "no space for sampled lines");
+        threshold
+    }
+
+    /// Drops sampled lines until at most `len` remain. Returns the threshold.
+    fn drop_until(&mut self, len: usize, threshold: u64, config: CurveConfig) -> u64 {
+        let threshold_min = len as f64 * ALL as f64 / config.depth_lines as f64;
+        let threshold_min = (threshold_min as u64).max(1);
+        let mut threshold = threshold;
+        while self.sampled.len() > len && threshold > threshold_min {
+            let lower = (threshold / 4 * 3).max(threshold_min);
+            let keep = lower as f64 / threshold as f64;
+            threshold = lower;
+            self.sampled.retain(|line| u64::from(line) < threshold);
+            self.scale(|count| (f64::from(count) * keep).round() as u32);
+        }
+        let mut oldest = self.sampled.len().saturating_sub(len);
+        self.sampled.retain(|_| {
+            let is_kept = oldest == 0;
+            oldest = oldest.saturating_sub(1);
+            is_kept
+        });
+        threshold
+    }
+}
