@@ -311,6 +311,25 @@ impl Daemon {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Stops the child until [`Daemon::thaw`]. On a loaded machine its threads run on for a while
+    /// after the signal, so waits until none does.
+    pub fn freeze(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        wait_until("all threads of the daemon are stopped", PATIENCE, || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                // A thread may end meanwhile.
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+                stat.is_ok_and(|stat| stat.rsplit_once(')').unwrap().1.starts_with(" T "))
+            })
+        });
+    }
+
+    /// Lets the child continue.
+    pub fn thaw(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
     /// Runs `forebay` against this daemon; like [`run_forebay`].
     pub fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
         run_forebay(self.socket.parent().unwrap(), arguments)

@@ -6,7 +6,6 @@ use crate::common::wait_until;
 use crate::process::{Daemon, UNPROTECTED, make_file};
 use forebay_nbd::proto::command;
 use forebay_types::IoError;
-use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -25,10 +24,10 @@ fn a_mass_disconnect_releases_every_client(io: &str) {
     let mut crowd: Vec<UnixStream> = (0..CROWD).map(|_| connect(&daemon.socket)).collect();
     crowd.iter_mut().for_each(|stream| enter(stream, "disk"));
     assert_eq!(daemon.connections(), CROWD as u64 + 1);
-    daemon.signal(Signal::STOP);
+    daemon.freeze();
     crowd[..SENDING].iter_mut().for_each(|stream| stream.write_all(&[0]).unwrap());
     drop(crowd);
-    daemon.signal(Signal::CONT);
+    daemon.thaw();
     wait_until("the crowd is disconnected", PATIENCE, || daemon.connections() == 1);
     assert_eq!(stays.write(0, &[1; 512]), Ok(()));
     daemon.stop();
@@ -50,7 +49,7 @@ fn a_command_times_out_on_an_unresponsive_daemon() {
     let volumes = ["disk=memory:1MiB".to_owned()];
     let daemon = Daemon::start(directory.path(), "auto", "64MiB", &volumes);
     assert_eq!(daemon.run(&["status"]).0, Some(0));
-    daemon.signal(Signal::STOP);
+    daemon.freeze();
     std::thread::scope(|scope| {
         let commands: [&[&str]; 3] = [&["status"], &["volume", "list"], &["stop"]];
         let asked = commands.map(|command| scope.spawn(|| daemon.run(command)));
@@ -60,7 +59,7 @@ fn a_command_times_out_on_an_unresponsive_daemon() {
             assert!(said.contains("control.sock has not answered for 10 s"), "{command:?}: {said}");
         }
     });
-    daemon.signal(Signal::CONT);
+    daemon.thaw();
     daemon.stop();
 }
 
@@ -122,9 +121,9 @@ fn a_client_is_not_dropped_for_a_stall_of_the_daemon(io: &str) {
     client.write_all(&[1; 2048]).unwrap();
     // The answer to another client shows that the payload has begun.
     assert_eq!(daemon.client("disk").read(0, 512), Ok(vec![0; 512]));
-    daemon.signal(Signal::STOP);
+    daemon.freeze();
     std::thread::sleep(STALL);
-    daemon.signal(Signal::CONT);
+    daemon.thaw();
     assert_eq!(daemon.client("disk").read(0, 512), Ok(vec![0; 512]));
     std::thread::sleep(Duration::from_secs(1));
     client.write_all(&[1; 2048]).unwrap();
