@@ -21,7 +21,6 @@ use crate::input::Next;
 use crate::replies::error_text;
 use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, Refusal, WorkerContext};
 use forebay_nbd::{Command, Negotiated, Request};
-use forebay_types::IoError;
 use forebay_volume::{Payload, Reply};
 
 /// What happens to the pieces.
