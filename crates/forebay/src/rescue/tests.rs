@@ -71,7 +71,8 @@ fn put(to: &dyn Backend, offset: u64, bytes: &[u8]) {
     Blocking::new(to).write(offset, &AlignedBuffer::from(bytes), true).unwrap();
 }
 
-/// A journal with records of volumes "a" and "b", and the expected final content of a's disk.
+/// A journal with records of volumes "a" and "b" in several batches, and the expected final content
+/// of a's disk.
 fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     let device = Arc::new(MemoryBackend::new(JOURNAL_BYTES_MIN).unwrap());
     let geometry = Geometry::for_size(JOURNAL_BYTES_MIN).unwrap();
@@ -81,6 +82,12 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     let volumes = ["a", "b"].map(|name| {
         log.add_volume(name, DISK_BYTES, [1; 32].map(|_: u8| name.as_bytes()[0])).unwrap()
     });
+    let write_batches = |log: &mut Log<Vec<u8>, ()>| {
+        while let Some(write) = log.poll_write() {
+            put(&*device, write.position, write.bytes());
+            log.complete(write, Ok(()), &mut Vec::new());
+        }
+    };
     let mut expected = vec![0; DISK_BYTES as usize];
     for (at, sector, sectors) in
         [(1_u8, 0, 8), (2, 100, 3), (3, 2, 1), (4, 1000, 20), (5, 2047, 1), (6, 101, 1)]
@@ -93,16 +100,14 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
             assert!(log.append(entry, [&bytes[..]].into_iter(), None));
             expected[range.offset as usize..range.end() as usize].copy_from_slice(&bytes);
         }
+        write_batches(&mut log);
     }
     let range = ByteRange::new(1002 * 512, 4 * 512);
     let kind = RecordKind::Zero { unmap: true };
     let noted = log.record(Entry { kind, volume: volumes[0], range }, None);
     assert_eq!(noted, RecordOutcome::Recorded);
     expected[range.offset as usize..range.end() as usize].fill(0);
-    while let Some(write) = log.poll_write() {
-        put(&*device, write.position, write.bytes());
-        log.complete(write, Ok(()), &mut Vec::new());
-    }
+    write_batches(&mut log);
     (device, expected)
 }
 
