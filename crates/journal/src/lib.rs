@@ -6,6 +6,8 @@
 //! - [`recover`] is the reading side: it walks the log of a previous process.
 //!   [`recover_mirrored`] does so for a log on two devices.
 //! - [`Image`] replays records in order: the ranges that a disk may lack, with their content.
+//! - [`Freshness`] says whether the records are as new as the data in memory, so that lost data may
+//!   be restored from them.
 //! - [`Dump`] writes a vault, which has the same layout.
 //! - [`identity`] checks whether a disk is the one that the records belong to.
 //! - [`decision`] decides what to load into a volume at startup, or why not to serve it.
@@ -25,6 +27,7 @@
 
 pub mod decision;
 mod dump;
+mod freshness;
 pub mod identity;
 mod image;
 mod log;
@@ -32,6 +35,7 @@ mod mirror;
 mod recover;
 
 pub use dump::{Dump, DumpFull, PlacedBatch};
+pub use freshness::{Freshness, NewestRecords};
 pub use image::{Extent, Image, Source};
 pub use log::{
     Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Notification,

@@ -140,6 +140,24 @@ pub(crate) fn lose_sectors(runtime: &Runtime, id: VolumeId, line: u64, sectors: 
     lost
 }
 
+/// Waits until a line is sealed, and flips all of its bits.
+pub(crate) fn damage(runtime: &Runtime, id: VolumeId, line: u64) {
+    let (shared, key) = (runtime.shared(), LineKey::new(id, line));
+    wait_until("the line is sealed", PATIENCE, || {
+        (0..shared.shards.len()).any(|number| {
+            let shard = shared.shard(number);
+            let seal = shard.slots().find_valid(key, 0).and_then(|slot| shard.seal_of(slot));
+            let Some(seal) = seal else { return false };
+            let at = shared.pool.line(number, seal.slot);
+            for byte in 0..LINE_BYTES as usize {
+                // SAFETY: inside the line; the shard is locked, and no client accesses the line.
+                unsafe { *at.add(byte) ^= 0xff };
+            }
+            true
+        })
+    });
+}
+
 /// Accepts NBD clients at a Unix socket.
 pub(crate) fn listen(server: &NbdServer, socket: &Path) {
     let listener = UnixListener::bind(socket).unwrap();

@@ -80,6 +80,11 @@ impl LineMeta {
         self.flags & flag != 0
     }
 
+    /// Sectors that hold the newest content.
+    pub const fn valid(&self) -> u8 {
+        self.valid
+    }
+
     /// Dirty sectors that are valid, and so can be destaged.
     pub const fn destageable(&self) -> u8 {
         self.dirty & self.valid

@@ -83,6 +83,10 @@ named! {
         SkipRecord = "skip-record",
         /// A process that takes over a pool does not void older records of clean data.
         KeepOldRecords = "keep-old-records",
+        /// Data that is lost in an adopted pool is recorded again as the disk has it.
+        RecordLost = "record-lost",
+        /// Data that is lost in an adopted pool is restored from records that may be older.
+        RestoreOlder = "restore-older",
         /// Data that a disk has refused is not recorded again, although the checkpoint succeeds.
         SkipForward = "skip-forward",
         /// A fence also voids the records of data that a disk has refused.

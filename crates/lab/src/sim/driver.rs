@@ -5,6 +5,7 @@ use super::clients::{Client, Payloads};
 use super::device::disk::sectors_of;
 use super::plan::{self, Plan};
 use super::run::{Event, Run};
+use super::volume::Volume;
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{Piece, pieces};
@@ -51,6 +52,8 @@ pub(crate) struct Simulation {
     crashes: Vec<(u64, bool)>,
     kills: Vec<u64>,
     recovery_deaths: u32,
+    /// Whether a process adopts a pool that has the only copy of what a failed journal held.
+    has_only_copy: bool,
 }
 
 impl Simulation {
@@ -75,6 +78,7 @@ impl Simulation {
             crashes,
             kills,
             recovery_deaths: 0,
+            has_only_copy: false,
         };
         simulation.start_process();
         simulation
@@ -91,7 +95,9 @@ impl Simulation {
     }
 
     pub(crate) fn start_clients(&mut self) {
-        self.recovery_deaths = 0;
+        (self.recovery_deaths, self.has_only_copy) = (0, false);
+        let keeps_each = self.world.journal.keeps_each_write();
+        self.world.volumes.iter_mut().for_each(|volume| volume.begin_service(keeps_each));
         self.world.integrity.end_recovery();
         for client in 0..self.clients.len() {
             self.world.run.schedule(0, Event::Client(client as u16));
@@ -262,7 +268,9 @@ impl Simulation {
         for (volume, kind) in journal.advance_retentions(run, shards) {
             self.submit_anywhere(KEEPER, volume, kind, WHOLE);
         }
-        self.world.journal.replace_failed(&self.world.run, &mut self.world.expected);
+        if self.world.journal.replace_failed(&self.world.run, &mut self.world.expected) {
+            self.world.volumes.iter_mut().for_each(Volume::forget_records);
+        }
     }
 
     /// Submits the requests that follow from the state of the UPS.
@@ -478,14 +486,34 @@ impl Simulation {
     /// recovered.
     pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
         let dies = self.world.run.dice.chance(chance);
-        // No guarantee covers two faults at once, of the journal and of the process.
-        if !dies || self.is_draining() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
+        if !dies || !self.may_die_again() {
             return false;
         }
-        self.recovery_deaths += 1;
+        self.count_death_in_recovery();
         let power = self.world.run.dice.chance(500_000);
         self.crash(if power { Crash::Power } else { Crash::Process });
         true
+    }
+
+    /// Whether the process may crash during this recovery.
+    pub(super) fn may_die_again(&self) -> bool {
+        // No guarantee covers two faults at once, of the journal and of the process.
+        !self.is_draining() && self.recovery_deaths < RECOVERY_DEATHS_MAX
+    }
+
+    /// The journal is a new one: until it has the data of the pool, the loss of the pool would be a
+    /// second fault.
+    pub(super) const fn spare_pool(&mut self) {
+        self.has_only_copy = true;
+    }
+
+    /// Whether the process may die with its pool.
+    pub(super) const fn may_lose_pool(&self) -> bool {
+        !self.has_only_copy
+    }
+
+    pub(super) const fn count_death_in_recovery(&mut self) {
+        self.recovery_deaths += 1;
     }
 
     /// Restores the journal's or the vault's content to the pool. Returns false if the process
@@ -561,7 +589,9 @@ impl Simulation {
             self.world.send_ios();
             let last_event = self.world.run.report.events + RESTORE_EVENTS_MAX;
             let mut too_late_us = u64::MAX;
-            while self.is_ok() && self.world.requests.restored().is_none() {
+            let is_dead = |world: &World| world.kill.is_dead();
+            while self.is_ok() && !is_dead(&self.world) && self.world.requests.restored().is_none()
+            {
                 // The journal may be full while the disk refuses the dirty data whose writeback
                 // would free space.
                 if self.world.run.report.events == last_event {
@@ -577,7 +607,8 @@ impl Simulation {
                 self.step();
             }
             self.world.run.healed = healed;
-            if !self.is_ok() || self.world.requests.restored() == Some(Ok(())) {
+            let is_done = self.world.requests.restored() == Some(Ok(()));
+            if !self.is_ok() || is_done || is_dead(&self.world) {
                 return;
             }
         }

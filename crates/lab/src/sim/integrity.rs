@@ -29,6 +29,8 @@ const CALLS_PER_CHECK: u64 = 16;
 /// The share of damage that concerns the seal, or line and parity together, instead of a few bytes
 /// of the line.
 const ELSEWHERE: Ppm = 250_000;
+/// Lines that the patrol of each shard seals, and verifies, at once while a pool is adopted.
+const ADOPTED_LINES: u64 = 4;
 /// Wrong bytes per group that parity corrects.
 const LIGHT_BYTES_MAX: u64 = 6;
 
@@ -56,6 +58,27 @@ impl DamagePlan {
     }
 }
 
+/// The faults while a process adopts a pool.
+#[derive(Clone, Copy, Debug)]
+struct AdoptionPlan {
+    /// The probability that a line is damaged before an inspection.
+    rate: Ppm,
+    /// The probability that the patrol inspects some lines before the next line is recorded.
+    patrol: Ppm,
+    /// The probability of a kill before or during a record.
+    kill: Ppm,
+}
+
+impl AdoptionPlan {
+    fn draw(dice: &mut Dice) -> Self {
+        Self {
+            rate: dice.pick(&[0, 5_000, 50_000, 300_000]),
+            patrol: dice.pick(&[0, 50_000, 500_000]),
+            kill: dice.pick(&[0, 1_000, 20_000]),
+        }
+    }
+}
+
 /// The damage to a line before an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
@@ -73,6 +96,11 @@ pub(crate) struct Integrity {
     plan: DamagePlan,
     /// Damage has a generator of its own, so that seeds keep their machines without it.
     dice: Dice,
+    /// Likewise the faults of adoptions.
+    adoption: AdoptionPlan,
+    adoption_dice: Dice,
+    /// Whether a process adopts a pool now.
+    is_adopting: bool,
     code: Code,
     /// The seals of each shard's lines.
     seals: Vec<Seals>,
@@ -85,9 +113,13 @@ pub(crate) struct Integrity {
 impl Integrity {
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed.rotate_left(32) ^ 0xecc);
+        let mut adoption_dice = Dice::new(seed.rotate_left(8) ^ 0xad0);
         Self {
             plan: DamagePlan::draw(&mut dice),
             dice,
+            adoption: AdoptionPlan::draw(&mut adoption_dice),
+            adoption_dice,
+            is_adopting: false,
             code: Code::detect(),
             seals: Vec::new(),
             calls: 0,
@@ -108,11 +140,35 @@ impl Integrity {
     /// Suspends damage while a process recovers: data that has been restored to the pool is not
     /// restored a second time.
     pub(crate) const fn begin_recovery(&mut self) {
-        self.is_spared = true;
+        (self.is_spared, self.is_adopting) = (true, false);
+    }
+
+    /// Damages lines at another rate while a process adopts a pool.
+    pub(crate) const fn begin_adoption(&mut self) {
+        (self.is_spared, self.is_adopting) = (false, true);
     }
 
     pub(crate) const fn end_recovery(&mut self) {
-        self.is_spared = false;
+        (self.is_spared, self.is_adopting) = (false, false);
+    }
+
+    /// Whether a process that adopts a pool is killed now.
+    pub(crate) fn kills_adopter(&mut self) -> bool {
+        self.adoption_dice.chance(self.adoption.kill)
+    }
+
+    /// The patrol inspects some lines of an adopted pool.
+    pub(crate) fn patrol_adopted(
+        &mut self,
+        run: &mut Run,
+        shards: &mut [PooledShard],
+        expected: &mut Expected,
+    ) {
+        if self.adoption_dice.chance(self.adoption.patrol) {
+            let lost = run.report.lost_sectors;
+            self.patrol_lines(run, shards, expected, ADOPTED_LINES);
+            run.report.adopted_lost_sectors += run.report.lost_sectors - lost;
+        }
     }
 
     /// The patrol of each shard seals and verifies some lines.
@@ -122,12 +178,22 @@ impl Integrity {
         shards: &mut [PooledShard],
         expected: &mut Expected,
     ) {
+        self.patrol_lines(run, shards, expected, self.plan.lines);
+    }
+
+    fn patrol_lines(
+        &mut self,
+        run: &mut Run,
+        shards: &mut [PooledShard],
+        expected: &mut Expected,
+        lines: u64,
+    ) {
         for (shard, one) in shards.iter_mut().enumerate() {
-            for _ in 0..self.plan.lines {
+            for _ in 0..lines {
                 let Some(found) = one.shard.next_unsealed() else { break };
                 self.inspect(run, expected, shard, one, &found);
             }
-            for _ in 0..self.plan.lines {
+            for _ in 0..lines {
                 let Some(found) = one.shard.next_sealed() else { break };
                 self.inspect(run, expected, shard, one, &found);
             }
@@ -172,7 +238,8 @@ impl Integrity {
         sealed: &Seal,
     ) -> Damage {
         let is_spared = self.is_spared || run.healed || sealed.valid == 0;
-        if is_spared || !self.dice.chance(self.plan.rate) {
+        let rate = if self.is_adopting { self.adoption.rate } else { self.plan.rate };
+        if is_spared || !self.dice.chance(rate) {
             return Damage::None;
         }
         let heavy = self.dice.chance(self.plan.heavy);

@@ -11,12 +11,9 @@ use crate::harness::oracle::describe_stamp;
 use crate::harness::shard::PooledShard;
 use crate::harness::{Sabotage, WHOLE};
 use forebay_engine::LineKey;
-use forebay_journal::{Found, Mark, Source};
+use forebay_journal::{Found, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
-use forebay_volume::{RequestKind, shard_of};
-
-/// The number of events for which a start waits for space in the journal.
-const VOID_EVENTS_MAX: u64 = 10_000;
+use forebay_volume::shard_of;
 
 impl World {
     /// Creates the shards of a process that adopts a pool.
@@ -100,7 +97,7 @@ impl World {
     }
 
     /// The volumes with a journal.
-    fn journaled(&self) -> Vec<VolumeId> {
+    pub(super) fn journaled(&self) -> Vec<VolumeId> {
         let volumes = self.run.plan.volume_ids().into_iter();
         volumes.filter(|&volume| self.journal.has(volume)).collect()
     }
@@ -182,11 +179,11 @@ impl Simulation {
             return;
         }
         let world = &mut self.world;
-        if !world.journal.keeps_each_write() {
-            // The newest record of lost data may have been in the memory of the process.
-            world.expected.mark_unrecoverable(&world.run.plan);
-        }
         let was_reset = found.is_none();
+        for volume in world.run.plan.volume_ids() {
+            let adopts = world.journal.has(volume);
+            world.volumes[usize::from(volume.0)].adopt(adopts, was_reset);
+        }
         world.make_streams();
         if let Some(mut found) = found
             && !world.journal.resume(&world.run, &found)
@@ -199,83 +196,14 @@ impl Simulation {
         world.journal.restored();
         world.run.schedule_tick();
         self.make_dispatchers();
-        if !self.record_dirty_again(!was_reset) || self.world.run.report.held_up > 0 {
+        if was_reset {
+            self.spare_pool();
+        }
+        if !self.record_dirty_again() || self.world.run.report.held_up > 0 {
             return;
         }
         if self.is_ok() {
             self.start_clients();
         }
-    }
-
-    /// Records the dirty data of the pool in the journal, because some records were in the memory
-    /// of the process. The process may die meanwhile, with its pool, unless the journal is a new
-    /// one: then the pool has the only copy of what the failed journal held, and its loss would be
-    /// a second fault.
-    fn record_dirty_again(&mut self, may_die: bool) -> bool {
-        let mark = self.world.journal.mark();
-        // Old records of lost data must be kept: data that is restored from them from now on is in
-        // no new record.
-        let losses = &self.world.expected.losses;
-        let mut whole = self.world.journaled();
-        whole.retain(|&volume| !losses.any_in(volume, None));
-        for (volume, range, stamps) in self.world.dirty_of_journal() {
-            if self.world.run.strikes_always(Sabotage::SkipRecord) {
-                continue;
-            }
-            self.restore_piece(volume, RequestKind::Record, range, &stamps);
-            if !self.is_ok() || self.world.run.report.held_up > 0 {
-                return true;
-            }
-            // With a UPS, power is not lost before the dump.
-            if may_die
-                && self.world.run.plan.ups_volumes().is_empty()
-                && self.dies_in_recovery(self.world.run.plan.crash_in_recovery)
-            {
-                return false;
-            }
-        }
-        self.void_older_records(mark, &whole);
-        true
-    }
-
-    /// Voids the records of the previous process: the disk and the new records have everything, and
-    /// an old record may be older than a record that was lost with the process. If data is lost in
-    /// the pool, the records of lost and dirty data are kept; `whole` lists the volumes without
-    /// lost data.
-    fn void_older_records(&mut self, mark: Mark, whole: &[VolumeId]) {
-        if self.world.run.strikes_always(Sabotage::KeepOldRecords) {
-            return;
-        }
-        for volume in self.world.journaled() {
-            let World { device, journal, expected, .. } = &mut self.world;
-            if whole.contains(&volume) && !expected.losses.any_in(volume, None) {
-                device.disk_mut(volume).flush();
-                journal.void_records_before(volume, mark);
-            } else if !self.void_clean(volume) {
-                self.world.run.report.held_up = 1;
-                return;
-            }
-        }
-        self.world.journal.pump(&mut self.world.run);
-        while self.is_ok() && self.world.journal.is_pending() {
-            self.step();
-        }
-    }
-
-    /// Voids the records of a volume except those of dirty or lost data. If the journal has no
-    /// space for the fence, waits for checkpoints; returns false if they do not free any. Then the
-    /// start fails and keeps everything.
-    fn void_clean(&mut self, volume: VolumeId) -> bool {
-        for _ in 0..VOID_EVENTS_MAX {
-            if !self.is_ok() {
-                return true;
-            }
-            let World { shards, device, journal, .. } = &mut self.world;
-            if journal.void_clean(shards, device, volume) {
-                return true;
-            }
-            self.step();
-        }
-        false
     }
 }

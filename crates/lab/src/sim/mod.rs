@@ -22,6 +22,7 @@ mod losses;
 mod order;
 mod plan;
 mod power;
+mod record_again;
 mod report;
 mod requests;
 mod run;

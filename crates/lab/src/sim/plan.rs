@@ -264,6 +264,9 @@ impl Plan {
             Some(Sabotage::SkipMark) => self.favor_skipped_mark(operations),
             Some(Sabotage::SkipMemberRecord) => self.favor_skipped_member_record(operations),
             Some(Sabotage::IgnoreUnrecordedLoss) => self.favor_unrecorded_loss(operations),
+            Some(Sabotage::RecordLost | Sabotage::RestoreOlder) => {
+                self.favor_adoptions(operations);
+            }
             _ => {}
         }
     }
@@ -301,6 +304,16 @@ impl Plan {
         (self.volumes[0].ordered, self.mode_change) = (true, 0);
         self.kills = (1..20).map(|at| operations * at / 20).collect();
         self.crashes = self.kills.iter().map(|at| (at + operations / 100, true)).collect();
+    }
+
+    /// A slow journal that only flushes wait for, writes to few lines, and kills.
+    fn favor_adoptions(&mut self, operations: u64) {
+        self.slow_down_journal();
+        self.config.dirty_age_ms = 5_000;
+        (self.places, self.hot_lines) = ([0, 1, 0], 64);
+        self.protect_first_volume();
+        self.kills = (1..20).map(|at| operations * at / 20).collect();
+        self.crashes.clear();
     }
 
     /// A slow journal that only flushes wait for, many flushes, and power failures.

@@ -111,6 +111,10 @@ report! {
     damaged_lines,
     /// Dirty sectors given up because of damage.
     lost_sectors,
+    /// Those that the patrol found while a process adopted a pool.
+    adopted_lost_sectors,
+    /// Processes killed while they adopted a pool, which they left.
+    adopters_killed,
     /// Evicted lines.
     evicted_lines,
     /// Simulated time, in microseconds.
@@ -150,12 +154,14 @@ impl fmt::Display for SimReport {
              {journal_rewritten} rewritten; {restored_extents} extents restored"
         )?;
         let Self { damaged_lines, lost_sectors, regained_sectors, .. } = self;
+        let Self { adopted_lost_sectors, adopters_killed, .. } = self;
         let VolumeCounters { corrected_lines, refetched_lines, lost_lines, .. } = self.counters;
         writeln!(
             f,
             "damage: {damaged_lines} lines, {corrected_lines} corrected, {refetched_lines} fetched \
              again; {lost_sectors} sectors lost in {lost_lines} lines, {regained_sectors} of them \
-             back from a journal"
+             back from a journal; while a pool was adopted: {adopted_lost_sectors} sectors lost, \
+             {adopters_killed} kills"
         )?;
         let c = &self.counters;
         let (bypass, no_room) = (c.direct_reads_bypass, c.direct_reads_no_room);

@@ -1,6 +1,7 @@
 //! The settings of a volume.
 
 use super::plan::VolumePlan;
+use forebay_journal::Freshness;
 use forebay_types::Mode;
 use forebay_volume::{Order, Streams};
 use std::sync::Arc;
@@ -16,6 +17,11 @@ pub(crate) struct Volume {
     pub streams: Option<Streams>,
     /// The epochs of an ordered volume.
     order: Option<Arc<Order>>,
+    /// Whether lost data may be restored from the journal.
+    pub freshness: Freshness,
+    /// Whether the journal has a record of all acknowledged data that the disk may lack. It is kept
+    /// with the pool.
+    records_all: bool,
 }
 
 impl Volume {
@@ -27,6 +33,8 @@ impl Volume {
             is_emptied: false,
             streams: None,
             order: None,
+            freshness: Freshness::new(false),
+            records_all: false,
         }
     }
 
@@ -66,6 +74,33 @@ impl Volume {
     /// Begins without epochs in new shards.
     pub(crate) fn start_order(&mut self, plan: &VolumePlan) {
         self.order = plan.ordered.then(Arc::default);
+    }
+
+    /// Begins with an empty pool.
+    pub(crate) fn start_empty(&mut self) {
+        self.freshness = Freshness::new(false);
+    }
+
+    /// Begins with the pool of a killed process. `records` says whether its data is recorded again,
+    /// and `was_reset` whether the journal is a new one.
+    pub(crate) fn adopt(&mut self, records: bool, was_reset: bool) {
+        self.freshness = Freshness::new(records);
+        self.records_all &= !was_reset;
+    }
+
+    /// Whether the journal has a record of all acknowledged data that the disk may lack.
+    pub(crate) const fn has_all_recorded(&self) -> bool {
+        self.records_all
+    }
+
+    /// Clients come next. `keeps_each` says whether each write waits for its record.
+    pub(crate) fn begin_service(&mut self, keeps_each: bool) {
+        self.records_all = keeps_each && self.freshness.newest().is_some();
+    }
+
+    /// The journal was replaced by a new one.
+    pub(crate) const fn forget_records(&mut self) {
+        self.records_all = false;
     }
 
     pub(crate) fn order(&self) -> Option<Arc<Order>> {

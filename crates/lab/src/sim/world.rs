@@ -81,6 +81,7 @@ impl World {
     pub(crate) fn start_process(&mut self) {
         let lines = self.run.plan.lines_per_shard;
         self.expected.losses.end_all();
+        self.volumes.iter_mut().for_each(Volume::start_empty);
         let (policy, config) = (self.run.plan.policy, self.run.plan.config);
         let shard = |_| PooledShard::new(lines, policy.build(lines), config);
         self.shards = (0..self.run.plan.shards).map(shard).collect();
@@ -294,6 +295,9 @@ impl World {
                 power.end_drain(run, expected, &pending, result);
             }
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
+            RequestKind::Record if result.is_ok() => {
+                expected.end_loss(run, volume, range, pending.submitted);
+            }
             RequestKind::Restore
             | RequestKind::RestoreZero { .. }
             | RequestKind::Record
@@ -323,11 +327,16 @@ impl World {
     /// everything is recorded.
     pub(crate) fn restore_lost(&mut self) {
         let volumes = self.run.plan.volume_ids();
+        let takes_older = self.run.strikes_always(Sabotage::RestoreOlder);
         let is_lost = |volume: &VolumeId| {
-            self.run.plan.volume(*volume).journal && self.expected.losses.any_in(*volume, None)
+            let state = &self.volumes[usize::from(volume.0)];
+            let may_restore = state.freshness.newest().is_some() || takes_older;
+            self.run.plan.volume(*volume).journal
+                && may_restore
+                && self.expected.losses.any_in(*volume, None)
         };
-        let any = volumes.iter().any(is_lost);
-        if !any || !self.journal.is_settled() || !self.run.dice.chance(200_000) {
+        let volumes: Vec<VolumeId> = volumes.into_iter().filter(is_lost).collect();
+        if volumes.is_empty() || !self.journal.is_settled() || !self.run.dice.chance(200_000) {
             return;
         }
         let Some(found) = self.journal.read_log() else { return };
@@ -344,7 +353,8 @@ impl World {
     }
 
     fn restore_sector(&mut self, volume: VolumeId, sector: u64, stamp: u64) {
-        if self.expected.losses.is_unrecoverable(volume, sector) {
+        let is_older = self.expected.losses.is_unrecoverable(volume, sector);
+        if is_older && !self.run.strikes_always(Sabotage::RestoreOlder) {
             return;
         }
         let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
@@ -494,7 +504,10 @@ impl Host for World {
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
-        if self.expected.losses.any_unrecoverable(volume) {
+        let has_lost = |one: &PooledShard| one.shard.volume(volume).lost_sectors() > 0;
+        let freshness = &self.volumes[usize::from(volume.0)].freshness;
+        let is_stale = freshness.is_stale(|| self.shards.iter().any(has_lost));
+        if is_stale || self.expected.losses.any_unrecoverable(volume) {
             return Err(IoError::Io);
         }
         let ignores_barrier = self.run.strikes_always(Sabotage::IgnoreBarrier);

@@ -8,6 +8,7 @@
 //! line.
 
 use forebay_engine::LineMeta;
+use forebay_format::journal::JournalId;
 use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{LINE_BYTES, Stripes, VolumeId};
 
@@ -71,6 +72,9 @@ pub(crate) struct PoolVolume {
     pub progress: Progress,
     /// The stripes by which its lines are spread over the shards.
     pub stripes: Stripes,
+    /// The journal that has a record of all acknowledged data that the disk may lack, as with
+    /// `durability=ack`: the newest record of a lost sector in it has the lost data.
+    pub recorded_in: Option<JournalId>,
 }
 
 /// The progress of a volume that is being added.
@@ -133,6 +137,10 @@ impl Header {
             }
         }
         body.extend(self.limit_bytes.to_le_bytes());
+        for volume in &self.volumes {
+            body.extend(u64::from(volume.recorded_in.is_some()).to_le_bytes());
+            body.extend(volume.recorded_in.map_or([0; 16], |journal| journal.0));
+        }
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -182,10 +190,16 @@ impl Header {
                 lasts,
                 progress,
                 stripes,
+                recorded_in: None,
             });
         }
-        // Earlier programs of this version end the body here.
+        // Earlier programs of this version end the body here, or after the limit.
         let limit_bytes = body.word().unwrap_or(0);
+        for volume in &mut volumes {
+            let is_recorded = body.word() == Some(1);
+            let journal = body.take(16).and_then(|bytes| bytes.try_into().ok()).map(JournalId);
+            volume.recorded_in = journal.filter(|_| is_recorded);
+        }
         Some(Self { sequence, layout, is_closed, volumes, limit_bytes })
     }
 
@@ -254,6 +268,7 @@ mod tests {
             lasts: id % 2 == 0,
             progress: if id % 3 == 0 { Progress::Recording } else { Progress::Whole },
             stripes: if id % 2 == 0 { Stripes::NONE } else { Stripes::new(7 << 16, 4096) },
+            recorded_in: (id % 4 < 2).then_some(JournalId([id as u8 + 1; 16])),
         };
         let layout = Layout { shards: 4, shard_slots: 512 };
         let volumes = (0..volumes).map(volume).collect();
@@ -269,16 +284,26 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_header_without_the_memory_of_its_process_is_read() {
-        let header = header(3, 2);
+    /// The header as an earlier program writes it, whose body is shorter by `words`.
+    fn shortened_by(words: usize, header: &Header) -> Option<Header> {
         let mut bytes = header.encode();
-        bytes.truncate(bytes.len() - 8);
+        bytes.truncate(bytes.len() - 8 * words);
         let body = &bytes[PREFIX_BYTES..];
         let (len, sum) = (body.len() as u32, checksum(body));
         bytes[12..16].copy_from_slice(&len.to_le_bytes());
         bytes[16..24].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Header::decode(&bytes), Some(Header { limit_bytes: 0, ..header }));
+        Header::decode(&bytes)
+    }
+
+    #[test]
+    fn the_headers_of_earlier_programs_are_read() {
+        let mut header = header(3, 2);
+        assert!(header.volumes.iter().all(|volume| volume.recorded_in.is_some()));
+        let found = shortened_by(6, &header).unwrap();
+        header.volumes.iter_mut().for_each(|volume| volume.recorded_in = None);
+        assert_eq!(found, header, "without what their journals have");
+        let found = shortened_by(7, &header).unwrap();
+        assert_eq!(found, Header { limit_bytes: 0, ..header }, "nor the memory of their process");
     }
 
     #[test]

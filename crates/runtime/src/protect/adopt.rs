@@ -7,9 +7,9 @@
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
 //! whose record was still in the memory of the process. Such lines cannot be distinguished. So all
 //! dirty data is recorded again before the volume is served. Otherwise a FLUSH, which waits only
-//! for the journal, would not cover it. While this is in progress, the header of the pool says so.
-//! A process that finds it unfinished flushes the volume to its disk and voids the records instead:
-//! an older record would undo lines that have become clean meanwhile.
+//! for the journal, would not cover it. At its end, the older records are voided: they would undo
+//! lines that have become clean meanwhile. A process that finds it unfinished begins anew
+//! (`record_again`).
 
 use crate::error::VolumeError;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
@@ -18,7 +18,7 @@ use crate::service::VolumeSettings;
 use crate::shared::Shared;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, MemoryStep, Outbox, Recovery, Shard, ShardConfig};
-use forebay_format::journal::SAMPLES_MAX;
+use forebay_format::journal::{JournalId, SAMPLES_MAX};
 use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, VaultState, decide};
 use forebay_journal::identity::Evidence;
 use forebay_policy::Weir;
@@ -38,8 +38,6 @@ pub(crate) enum RecoveryPlan {
     Keep,
     /// Keep its lines in the adopted pool, and record the dirty ones again.
     Record,
-    /// Flush its lines in the adopted pool to the disk, and void the journal's records.
-    Flush,
 }
 
 /// Decides how to recover a volume from pool and journal. `in_pool` is the volume's progress in the
@@ -50,8 +48,8 @@ pub(crate) const fn plan_recovery(has_journal: bool, in_pool: Option<Progress>) 
         (false, Some(_)) => RecoveryPlan::Keep,
         // The lines already in the pool are a subset of the data in the journal.
         (true, None | Some(Progress::Restoring)) => RecoveryPlan::Restore,
-        (true, Some(Progress::Whole)) => RecoveryPlan::Record,
-        (true, Some(Progress::Recording)) => RecoveryPlan::Flush,
+        // An interrupted recording begins anew: none of the older records is void yet.
+        (true, Some(Progress::Recording | Progress::Whole)) => RecoveryPlan::Record,
     }
 }
 
@@ -286,10 +284,14 @@ impl<'a> PoolVolumes<'a> {
         };
         let found = found.filter(|_| is_same);
         let stripes = found.as_ref().map_or(settings.geometry.stripes(), |found| found.stripes);
-        let progress = found.map(|found| found.progress);
-        let progress = match (plan_recovery(settings.journal.is_some(), progress), progress) {
+        let progress = found.as_ref().map(|found| found.progress);
+        let plan = plan_recovery(settings.journal.is_some(), progress);
+        // Without its journal, a volume's writes are not recorded.
+        let keeps_record = plan == RecoveryPlan::Record;
+        let recorded_in = found.filter(|_| keeps_record).and_then(|found| found.recorded_in);
+        let progress = match (plan, progress) {
             (RecoveryPlan::Restore, _) => Progress::Restoring,
-            (RecoveryPlan::Record | RecoveryPlan::Flush, _) => Progress::Recording,
+            (RecoveryPlan::Record, _) => Progress::Recording,
             // An unfinished restore or recording stays unfinished without the journal.
             (RecoveryPlan::Keep, Some(progress)) => progress,
             (RecoveryPlan::Keep | RecoveryPlan::Fresh, _) => Progress::Whole,
@@ -303,6 +305,7 @@ impl<'a> PoolVolumes<'a> {
             lasts: disk.identity.is_some(),
             progress,
             stripes,
+            recorded_in,
         };
         self.shared.pool.change_volumes(|volumes| {
             volumes.retain(|volume| volume.id != id);
@@ -320,12 +323,14 @@ impl<'a> PoolVolumes<'a> {
         (0..VOLUMES_MAX as u16).map(VolumeId).find(is_free).ok_or(VolumeError::TooMany)
     }
 
-    /// Records in the pool that all data of a volume is in the pool, or on the disk.
-    pub(crate) fn mark_whole(&self, id: VolumeId) {
+    /// Records in the pool that all data of a volume is in the pool, or on the disk. `recorded_in`
+    /// is the journal that has a record of all acknowledged data that the disk may lack.
+    pub(crate) fn mark_whole(&self, id: VolumeId, recorded_in: Option<JournalId>) {
         self.shared.pool.change_volumes(|volumes| {
             let mut volumes = volumes.iter_mut();
             if let Some(volume) = volumes.find(|volume| volume.id == id) {
                 volume.progress = Progress::Whole;
+                volume.recorded_in = recorded_in;
             }
         });
     }
@@ -334,6 +339,13 @@ impl<'a> PoolVolumes<'a> {
     pub(crate) fn is_marked_whole(&self, id: VolumeId) -> bool {
         let found = self.shared.pool.volumes().into_iter().find(|volume| volume.id == id);
         found.is_none_or(|volume| volume.progress == Progress::Whole)
+    }
+
+    /// Whether this journal has a record of all data of a volume that a previous process has
+    /// acknowledged and the disk may lack.
+    pub(crate) fn is_all_in(&self, id: VolumeId, journal: JournalId) -> bool {
+        let volumes = self.shared.pool.volumes();
+        volumes.iter().any(|volume| volume.id == id && volume.recorded_in == Some(journal))
     }
 
     /// Removes the pool's record of a volume.

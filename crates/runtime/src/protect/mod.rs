@@ -8,6 +8,7 @@
 //! | [`vault`] | loss of mains power: dirty lines are dumped while the UPS lasts |
 //! | [`power`] | writes acknowledged from memory that the vault could not take |
 //! | [`adopt`] | death of the process: the next process adopts its pool |
+//! | [`record_again`] | the same: the next process records the adopted data in the journal again |
 //! | [`restore`] | the same losses: a start restores the data of journal or vault into the pool |
 //! | [`patrol`] | damage in memory: lines are sealed, verified and corrected |
 //! | [`guard`] | a disk that was changed while its newest data was elsewhere |
@@ -19,5 +20,6 @@ pub(crate) mod journal;
 pub(crate) mod patrol;
 pub(crate) mod power;
 pub(crate) mod presence;
+pub(crate) mod record_again;
 pub(crate) mod restore;
 pub(crate) mod vault;

@@ -21,6 +21,7 @@ use forebay_ecc::{Code, LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed}
 use forebay_engine::{
     IoAction, LineKey, PARITIES_PER_SLOT, ParityPlace, Seal, Shard, Slot, Verdict, Work,
 };
+use forebay_journal::NewestRecords;
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -245,8 +246,8 @@ pub(crate) fn verify_locked(
     verdict
 }
 
-/// Restores from `bytes` the given sectors of a line that are still lost. The caller holds the
-/// shard's lock. Returns false if the line is in use.
+/// Restores the given sectors of a line that are still lost from `bytes`, which were in the newest
+/// records. The caller holds the shard's lock. Returns false if the line is in use.
 pub(crate) fn restore_sectors(
     shared: &Shared,
     number: usize,
@@ -254,6 +255,7 @@ pub(crate) fn restore_sectors(
     key: LineKey,
     bytes: &[u8],
     sectors: u8,
+    _: NewestRecords,
 ) -> bool {
     let sectors = sectors & shard.slots().line(key).lost();
     if sectors == 0 {

@@ -6,15 +6,11 @@
 
 use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock};
-use crate::shared::{JournalUse, Message, Shared, Volume};
+use crate::shared::{Message, Shared, Volume};
 use crate::worker::Tasks;
-use forebay_backend::{AlignedBuffer, Blocking};
-use forebay_engine::LineKey;
-use forebay_journal::Mark;
-use forebay_types::{ByteRange, Durability, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A batch is submitted when it has this many bytes or pieces.
@@ -232,117 +228,4 @@ pub(crate) fn restore(shared: &Shared, volume: &Volume) -> Result<(), VolumeErro
         tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
     }
     Ok(())
-}
-
-/// Records all dirty data of an adopted pool in the volume's journal once more: some of its
-/// records may have been in the memory of the previous process only.
-pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
-    let Some(used) = &volume.journal else { return Ok(()) };
-    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-    let begun = Instant::now();
-    // No client is served yet. The records found in the log stay valid.
-    used.journal.restored(used.number)?;
-    let mark = used.journal.mark();
-    // Lost sectors are not recorded again, even if they are restored from old records meanwhile, so
-    // these records must stay.
-    let was_whole = !shared.shards.has_lost(volume.id);
-    let mut places = Vec::new();
-    for number in 0..shared.shards.len() {
-        let dirty = shared.shard(number).dirty_sectors(volume.id);
-        places.extend(dirty.into_iter().map(|(key, mask)| (number, key, mask)));
-    }
-    let mut bytes = 0;
-    let mut restorer = Restorer::new(shared, volume.id, true);
-    for (shard, key, mask) in places {
-        let line = line_of(shared, volume, shard, key, mask).map_err(failed)?;
-        for range in runs_of(key, mask) {
-            let from = (range.offset - key.offset()) as usize;
-            let content = &line[from..from + range.len as usize];
-            let fill = |into: &mut [u8]| {
-                into.copy_from_slice(content);
-                Ok(())
-            };
-            restorer.write(range, fill).map_err(failed)?;
-            bytes += range.len;
-        }
-    }
-    restorer.finish().map_err(failed)?;
-    void_older(shared, volume, used, mark, was_whole)?;
-    if bytes > 0 {
-        let ms = begun.elapsed().as_millis() as u64;
-        tracing::info!(
-            volume = %volume.name,
-            bytes,
-            ms,
-            "dirty data of the adopted pool recorded in the journal again"
-        );
-    }
-    Ok(())
-}
-
-/// Voids the records that the previous process made of a volume, now that all of its data is on the
-/// disk or in the journal again. If the newest record of a sector was in that process's memory
-/// only, while the disk had its data already, an older record would undo it. If sectors are lost in
-/// the pool, the old records of lost and of dirty sectors stay, as no newer ones may exist.
-fn void_older(
-    shared: &Shared,
-    volume: &Volume,
-    used: &JournalUse,
-    mark: Mark,
-    was_whole: bool,
-) -> Result<(), VolumeError> {
-    let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-    if !was_whole || shared.shards.has_lost(volume.id) {
-        // Unless each write was recorded before it was acknowledged, the journal may hold older
-        // data than the lost sectors had.
-        volume.journal_is_stale.store(used.durability == Durability::Flush, Ordering::Relaxed);
-        used.journal.void_clean(used.number, volume.id).map_err(failed)?;
-        used.journal.regain(used.number, volume.id);
-        return Ok(());
-    }
-    let (sender, result) = mpsc::channel();
-    let id = volume.id;
-    shared
-        .run_on(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = sender.send(result))))?;
-    result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
-    Ok(used.journal.recorded_again(used.number, mark)?)
-}
-
-/// The content of the sectors in `mask` of a line that was dirty a moment ago: from the pool
-/// or, if it was destaged and evicted meanwhile, from the disk.
-fn line_of(
-    shared: &Shared,
-    volume: &Volume,
-    shard: usize,
-    key: LineKey,
-    mask: u8,
-) -> Result<AlignedBuffer, IoError> {
-    let mut line = AlignedBuffer::new(LINE_BYTES as usize);
-    {
-        let guard = shared.shard(shard);
-        if let Some(slot) = guard.slots().find_valid(key, mask) {
-            shared.pool.copy_line(shard, slot, &mut line);
-            return Ok(line);
-        }
-    }
-    let left = volume.backend.description().size_bytes - key.offset();
-    let len = left.min(LINE_BYTES) as usize;
-    let mut there = AlignedBuffer::new(len);
-    Blocking::new(&*volume.backend).read(key.offset(), &mut there)?;
-    line[..len].copy_from_slice(&there);
-    Ok(line)
-}
-
-/// The runs of the sectors in `mask`, in order.
-fn runs_of(key: LineKey, mask: u8) -> Vec<ByteRange> {
-    let sectors = (0..8).filter(move |sector| mask >> sector & 1 != 0);
-    let mut runs: Vec<ByteRange> = Vec::new();
-    for sector in sectors {
-        let offset = key.offset() + sector * SECTOR_BYTES;
-        match runs.last_mut() {
-            Some(run) if run.end() == offset => run.len += SECTOR_BYTES,
-            _ => runs.push(ByteRange::new(offset, SECTOR_BYTES)),
-        }
-    }
-    runs
 }

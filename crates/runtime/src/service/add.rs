@@ -11,15 +11,17 @@ use crate::locks::{Lock, SharedLock};
 use crate::protect::adopt::RecoveryPlan;
 use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
 use crate::protect::power::PowerState;
+use crate::protect::record_again::record_again;
 use crate::protect::restore;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{FlushGate, JournalUse, Reads, Volume};
 use crate::stats::WorkerStats;
 use forebay_backend::Backend;
 use forebay_engine::Protection;
+use forebay_journal::Freshness;
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_types::limits::VOLUME_NAME_BYTES_MAX;
-use forebay_types::{Mode, Stripes, VolumeId};
+use forebay_types::{Durability, Mode, Stripes, VolumeId};
 use forebay_volume::Streams;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,9 +33,6 @@ impl VolumeService {
         pool_volumes.compare(&settings)?;
         self.protectors.check_missing_journal(&settings)?;
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
-        if pool_volumes.recovery_plan(&settings) == RecoveryPlan::Flush {
-            self.flush_first(&settings)?;
-        }
         let volume = self.add_hidden(settings)?;
         // Before the first write of a client: data in other journals is void.
         if let Err(error) = self.protectors.supersede_journals(&volume.name, journal) {
@@ -43,37 +42,6 @@ impl VolumeService {
         volume.leaving.store(false, Ordering::Relaxed);
         self.calibrator.schedule(&volume);
         Ok(volume.id)
-    }
-
-    /// Flushes a volume's lines in the adopted pool to its disk, drops them, and voids the
-    /// journal's records of the volume.
-    fn flush_first(&self, settings: &VolumeSettings) -> VolumeResult {
-        tracing::warn!(
-            volume = %settings.name,
-            "an earlier start was interrupted, flushing the volume to its disk first"
-        );
-        let Some(used) = &settings.journal else { return Ok(()) };
-        let name = &settings.name;
-        let volume = self.add_hidden(VolumeSettings {
-            read_only: settings.read_only,
-            prefetch: false,
-            geometry: settings.geometry,
-            gather_below: settings.gather_below,
-            write_back: settings.write_back,
-            tls_only: settings.tls_only,
-            accept_disk: settings.accept_disk,
-            ..VolumeSettings::new(name.clone(), Arc::clone(&settings.backend), Mode::WriteThrough)
-        })?;
-        let size = settings.backend.description().size_bytes;
-        let flushed = flush(&self.shared, &volume, &mut |_| {});
-        let voided = flushed.and_then(|()| Ok(used.journal.void(name, size, used.identity)?));
-        if let Err(error) = voided {
-            // The pool's record stays, so that the flush is repeated.
-            self.undo_add(&volume);
-            return Err(error);
-        }
-        self.pool_volumes().mark_whole(volume.id);
-        self.retract(&volume, &mut |_| {})
     }
 
     /// Adds a volume that clients cannot enter yet. After an error, the volume is gone if its disk
@@ -126,7 +94,7 @@ impl VolumeService {
             govern: Govern::new(settings.write_back, self.shared.shards.len()),
             flush: FlushGate::default(),
             blocks: Lock::default(),
-            journal_is_stale: AtomicBool::new(false),
+            freshness: Freshness::new(plan == RecoveryPlan::Record),
             order: settings.ordered.then(Arc::default),
             journal,
             power: PowerState::new(settings.ups),
@@ -179,12 +147,12 @@ impl VolumeService {
         match plan {
             RecoveryPlan::Fresh | RecoveryPlan::Keep => {}
             RecoveryPlan::Restore => restore::restore(&self.shared, volume)?,
-            RecoveryPlan::Record | RecoveryPlan::Flush => {
-                restore::record_again(&self.shared, volume)?;
-            }
+            RecoveryPlan::Record => record_again(&self.shared, volume)?,
         }
-        if volume.journal.is_some() {
-            self.pool_volumes().mark_whole(volume.id);
+        if let Some(used) = &volume.journal {
+            let is_newest = volume.freshness.newest().is_some();
+            let has_all = used.durability == Durability::Ack && is_newest;
+            self.pool_volumes().mark_whole(volume.id, has_all.then_some(used.journal.id()));
         }
         Ok(())
     }

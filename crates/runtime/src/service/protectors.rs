@@ -24,7 +24,7 @@ use std::sync::Arc;
 const fn pool_state(plan: RecoveryPlan) -> PoolState {
     match plan {
         RecoveryPlan::Fresh | RecoveryPlan::Restore => PoolState::New,
-        RecoveryPlan::Keep | RecoveryPlan::Record | RecoveryPlan::Flush => PoolState::Adopted,
+        RecoveryPlan::Keep | RecoveryPlan::Record => PoolState::Adopted,
     }
 }
 

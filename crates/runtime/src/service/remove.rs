@@ -125,7 +125,10 @@ impl VolumeService {
         let volume = self.shared.volumes.named(name)?;
         self.restore_running(&volume)?;
         volume.flush.trust();
-        self.shared.shards.abandon_lost(volume.id);
+        match &volume.journal {
+            Some(used) => used.journal.abandon_lost(used.number, volume.id)?,
+            None => self.shared.shards.abandon_lost(volume.id),
+        }
         flush(&self.shared, &volume, progress)
     }
 

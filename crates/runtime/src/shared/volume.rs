@@ -13,6 +13,7 @@ use crate::protect::vault::Vault;
 use crate::stats::WorkerStats;
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
+use forebay_journal::Freshness;
 use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeId};
 use forebay_volume::{BlockOwners, Order, Streams};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -43,9 +44,8 @@ pub(crate) struct Volume {
     pub blocks: Lock<BlockOwners<TransferId>>,
     /// Its epochs, if it is destaged in order.
     pub order: Option<Arc<Order>>,
-    /// Sectors were lost in the adopted pool, and the journal may hold older data of them or none.
-    /// While sectors are lost, flushes fail and nothing is restored from the journal.
-    pub journal_is_stale: AtomicBool,
+    /// Whether lost sectors may be restored from the journal.
+    pub freshness: Freshness,
     /// The journal that records its writes.
     pub journal: Option<JournalUse>,
     /// Its state with respect to the UPS.

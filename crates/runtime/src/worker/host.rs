@@ -48,13 +48,8 @@ impl<R: Reactor> WorkerHost<R> {
     /// Whether a volume has lost sectors that its journal may not have either.
     fn has_stale_journal(&mut self, id: VolumeId) -> bool {
         let Some(volume) = self.find_volume(id) else { return false };
-        if !volume.journal_is_stale.load(Ordering::Relaxed) {
-            return false;
-        }
         let volume = Arc::clone(volume);
-        let is_lost = self.shared.shards.has_lost(id);
-        volume.journal_is_stale.store(is_lost, Ordering::Relaxed);
-        is_lost
+        volume.freshness.is_stale(|| self.shared.shards.has_lost(id))
     }
 
     /// Looks up a volume by its number.

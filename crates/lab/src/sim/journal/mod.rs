@@ -383,12 +383,15 @@ impl Journal {
     }
 
     /// Replaces a failed journal after everything that only the journal held has been destaged.
-    pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) {
+    /// Returns whether it was replaced.
+    pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) -> bool {
         let failed = self.log.failed().is_some();
-        if failed && self.undrained.is_empty() && self.plan.replaced {
+        let replaces = failed && self.undrained.is_empty() && self.plan.replaced;
+        if replaces {
             self.reset();
             expected.mark_unrecoverable(&run.plan);
         }
+        replaces
     }
 
     /// The log as a crash leaves it; `None` if the failure mark forbids its use.

@@ -121,23 +121,6 @@ impl Journal {
         }
     }
 
-    /// Voids the records of a volume that is not served: its disk has all of its data.
-    pub(crate) fn void(
-        &self,
-        name: &str,
-        size_bytes: u64,
-        identity: [u8; 32],
-    ) -> Result<(), JournalError> {
-        let number = {
-            let mut state = self.lock();
-            let number = state.log.add_volume(name, size_bytes, identity);
-            number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?
-        };
-        self.detach(number)?;
-        self.found.lock().records.retain(|record| record.record.volume != number);
-        Ok(())
-    }
-
     /// The places of a volume's disk that a restore from the journal does not write.
     fn uncovered_places(&self, number: u16, size_bytes: u64) -> Vec<Place> {
         let found = self.found.lock();

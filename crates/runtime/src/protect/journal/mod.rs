@@ -257,6 +257,19 @@ impl Journal {
         regain::start(self, number, volume);
     }
 
+    /// Gives up the lost sectors of a served volume, and voids their records.
+    ///
+    /// # Errors
+    /// When the journal fails, or its log has no space to record this.
+    pub(crate) fn abandon_lost(
+        self: &Arc<Self>,
+        number: u16,
+        volume: VolumeId,
+    ) -> Result<(), JournalError> {
+        let abandoned = stuck::Checkpoint { journal: self, number, volume }.abandon_lost();
+        abandoned.map_err(|error| JournalError::Io { name: self.name.clone(), error })
+    }
+
     /// Voids the records of a volume that is not served yet, except those of dirty or lost sectors.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! Restores from the journal sectors that were lost in memory.
 //!
 //! Sectors damaged beyond repair are dirty, so their records are live. While the sectors are lost,
-//! flushes of the volume fail, so these records are not reclaimed. A thread reads the log as at a
-//! start and puts the recorded bytes into the sectors' slots, unless they were written again
-//! meanwhile.
+//! flushes of the volume fail, so these records are not reclaimed. If they are the newest
+//! ([`forebay_journal::Freshness`]), a thread reads the log as at a start and puts the recorded
+//! bytes into the sectors' slots, unless they were written again meanwhile.
 
 use super::Journal;
 use super::stuck::{StuckLine, stuck_lines};
@@ -16,7 +16,6 @@ use forebay_journal::{Extent, FoundRecord, Image, Source};
 use forebay_types::{IoError, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Attempts for lines that are in use, and the pause between two.
@@ -140,9 +139,9 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
         return Ok(true);
     }
     let served = shared.volume(volume);
-    if served.is_some_and(|volume| volume.journal_is_stale.load(Ordering::Relaxed)) {
+    let Some(newest) = served.and_then(|volume| volume.freshness.newest()) else {
         return Ok(true);
-    }
+    };
     let Some(losses) = losses_of(&shared, volume) else { return Ok(true) };
     let mut lost = stuck_lines(&shared, volume).unwrap_or_default();
     lost.retain(|line| line.lost != 0);
@@ -160,7 +159,7 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
         // Sectors lost since then may be newer than the records that were read.
         is_done &= is_same && {
             let Content { key, sectors, bytes } = content;
-            restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors)
+            restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors, newest)
         };
     }
     if !is_done {

@@ -14,7 +14,7 @@ use crate::shared::{Message, Shared};
 use forebay_backend::AlignedBuffer;
 use forebay_engine::{LineKey, Shard, Verdict};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission, Entry};
+use forebay_journal::{Admission, Entry, RecordOutcome};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -163,6 +163,36 @@ impl Checkpoint<'_> {
             std::thread::sleep(PAUSE);
         }
         Err(IoError::NoSpace)
+    }
+
+    /// Gives up the lost sectors of the volume: from now on, the content of the disk is their
+    /// newest, and no older record may undo it. Fails if the journal fails, or has no space to
+    /// record this; some sectors may have been given up by then.
+    pub(super) fn abandon_lost(&self) -> IoResult {
+        let shared = self.journal.shared.upgrade().ok_or(IoError::Shutdown)?;
+        for number in 0..shared.shards.len() {
+            let mut shard = shared.shard(number);
+            if !shard.has_volume(self.volume) {
+                continue;
+            }
+            // The shard's lock before the journal's, as in every write: the record of a write to
+            // one of these sectors is older or newer than both.
+            let lines = shard.dirty_lines_of(self.volume);
+            let mut state = self.journal.lock();
+            for range in lines.into_iter().flat_map(|(key, _, lost)| runs_of(key, lost)) {
+                let entry = Entry { kind: RecordKind::Forget, volume: self.number, range };
+                if state.log.record(entry, None) == RecordOutcome::NoSpace {
+                    self.journal.wake(&mut state);
+                    return Err(IoError::NoSpace);
+                }
+            }
+            self.journal.wake(&mut state);
+            drop(state);
+            shard.abandon_lost(self.volume);
+        }
+        let has_failed = self.journal.lock().log.failed().is_some();
+        // The records of a failed journal are void.
+        if has_failed { Ok(()) } else { self.wait_until_recorded().ok_or(IoError::Io) }
     }
 
     fn stuck_lines(&self) -> Option<Vec<StuckLine>> {
