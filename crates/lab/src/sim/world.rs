@@ -293,7 +293,10 @@ impl World {
                 journal.disk_flushed(run, volume, result);
                 power.end_drain(run, expected, &pending, result);
             }
-            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
+            RequestKind::Read
+            | RequestKind::Flush
+            | RequestKind::Prefetch
+            | RequestKind::Preload { .. } => {}
             RequestKind::Restore
             | RequestKind::RestoreZero { .. }
             | RequestKind::Record
