@@ -26,6 +26,7 @@ mod request;
 mod settings;
 mod status;
 mod vault;
+mod warm_up;
 mod write_back;
 
 pub use blocking::BlockingClient;
@@ -44,4 +45,5 @@ pub use status::{
     VolumeStatus,
 };
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
+pub use warm_up::{WarmUpState, WarmUpStatus};
 pub use write_back::{GovernorStatus, WriteBackFigures};

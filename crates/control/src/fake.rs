@@ -4,7 +4,7 @@
 use crate::{Manager, ProgressFn, geometry_status, volume_settings};
 use forebay_api::{
     DrillReport, ErrorKind, GatherSource, GatherStatus, JournalFigures, JournalStatus, Memory,
-    PatrolStatus, Problem, Progress, Status, VolumeStatus,
+    PatrolStatus, Problem, Progress, Status, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{Protection, VolumeChange, VolumeSpec};
 use forebay_types::{Action, DiskGeometry};
@@ -326,6 +326,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         accept_loss: spec.accept_loss,
         read_only: spec.read_only,
         prefetch: spec.prefetch,
+        warm_up: WarmUpStatus { enabled: spec.warm, ..status.warm_up },
         geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
         tls: spec.tls.to_string(),
         description: spec.description.clone(),

@@ -8,6 +8,7 @@ mod governor;
 mod leave;
 pub(crate) mod table;
 pub(crate) mod units;
+mod warm_up;
 mod write_back;
 
 use crate::{

@@ -2,12 +2,13 @@
 
 use forebay_api::{
     Counters, Damage, GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary,
-    Memory, PatrolStatus, PowerStatus, VolumeState, VolumeStatus, WriteBackFigures,
+    Memory, PatrolStatus, PowerStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus,
+    WriteBackFigures,
 };
 use forebay_config::{Protection, VolumeSpec};
 use forebay_runtime::{
     Calibration, Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, ThresholdSource,
-    VolumeStatus as Figures,
+    VolumeStatus as Figures, WarmUpState as State,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
@@ -86,6 +87,7 @@ pub(super) fn volume(
         accept_loss: spec.accept_loss,
         read_only: figures.read_only,
         prefetch: spec.prefetch,
+        warm_up: warm_up(spec, figures),
         geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
         gather: gather(figures),
@@ -99,6 +101,24 @@ pub(super) fn volume(
         damage: damage(figures),
         counters: counters(figures),
         latency: latencies(&figures.latencies),
+    }
+}
+
+fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
+    let warm_up = &figures.warm_up;
+    WarmUpStatus {
+        enabled: spec.warm,
+        state: match warm_up.state {
+            State::None => WarmUpState::None,
+            State::Loading => WarmUpState::Loading,
+            State::Loaded => WarmUpState::Loaded,
+            State::Full => WarmUpState::Full,
+            State::Failing => WarmUpState::Failing,
+            State::Cancelled => WarmUpState::Cancelled,
+            State::Unusable => WarmUpState::Unusable,
+        },
+        planned_bytes: warm_up.planned_lines * LINE_BYTES,
+        done_bytes: warm_up.done_lines * LINE_BYTES,
     }
 }
 
@@ -230,6 +250,9 @@ fn counters(figures: &Figures) -> Counters {
         backend_write_bytes: requests.backend_write_bytes,
         prefetched_bytes: engine.prefetched_lines * LINE_BYTES,
         prefetch_used_bytes: engine.prefetch_used_lines * LINE_BYTES,
+        preloaded_bytes: engine.preloaded_lines * LINE_BYTES,
+        preload_used_bytes: engine.preload_used_lines * LINE_BYTES,
+        preload_in_vain_bytes: figures.preloaded_in_vain_lines * LINE_BYTES,
         errors: requests.errors,
     }
 }

@@ -30,3 +30,4 @@ mod remedies;
 mod rescue;
 mod stopping;
 mod vault;
+mod warm_up;

@@ -43,3 +43,4 @@ mod tls;
 mod transmission;
 mod vault;
 mod volumes;
+mod warm_up;
