@@ -27,6 +27,7 @@ mod request;
 mod settings;
 mod status;
 mod vault;
+mod warm_up;
 mod write_back;
 
 pub use blocking::BlockingClient;
@@ -46,4 +47,5 @@ pub use status::{
     VolumeStatus,
 };
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
+pub use warm_up::{WarmUpState, WarmUpStatus};
 pub use write_back::{GovernorStatus, WriteBackFigures};

@@ -3,7 +3,7 @@
 
 use crate::{
     CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PowerStatus,
-    VaultStatus, VolumeSettings, WriteBackFigures,
+    VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -169,6 +169,9 @@ pub struct VolumeStatus {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// Its warm-up: what was valuable in memory before a stop or a reboot is read again.
+    #[serde(default)]
+    pub warm_up: WarmUpStatus,
     /// The effective geometry of its disk.
     #[serde(default)]
     pub geometry: GeometryStatus,
@@ -253,6 +256,15 @@ pub struct Counters {
     pub prefetched_bytes: u64,
     /// Bytes read ahead that a client has read.
     pub prefetch_used_bytes: u64,
+    /// Bytes read by the warm-up, in whole lines.
+    #[serde(default)]
+    pub preloaded_bytes: u64,
+    /// Bytes read by the warm-up that a client has read.
+    #[serde(default)]
+    pub preload_used_bytes: u64,
+    /// Bytes read by the warm-up that were evicted before a client read them.
+    #[serde(default)]
+    pub preload_in_vain_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
 }

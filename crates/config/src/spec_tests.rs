@@ -21,7 +21,7 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                read-only=yes,prefetch=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,\
+                read-only=yes,prefetch=no,warm=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,\
                 rotational=no,gather-below=64KiB,read-latency=20ms,write-back-rate=50MiB,\
                 write-back-iops=200,write-back-age=1h,tls=required,\
                 description=the books, all of them";
@@ -31,7 +31,8 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.journal.as_deref(), Some("/dev/nvme0n1"));
     assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
     assert_eq!(spec.durability, Durability::Flush);
-    assert!(spec.ordered && spec.accept_loss && spec.read_only && !spec.prefetch);
+    assert!(spec.ordered && spec.accept_loss && spec.read_only);
+    assert!(!spec.prefetch && !spec.warm);
     let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
     assert_eq!([stripe, chunk, offset], [112 << 10, 16 << 10, 96 << 10].map(Auto::Set));
     assert_eq!((rotational, spec.gather_below), (Auto::Set(false), Auto::Set(64 << 10)));
@@ -250,6 +251,7 @@ prop_compose! {
             read_only, prefetch, geometry, gather_below, description,
             write_back: WriteBackSpec::default(),
             ordered: prefetch && accept_loss,
+            warm: prefetch != read_only,
             unsafe_supply: match protection {
                 Protection::Ups if read_only => UnsafeUps::DiskCache,
                 _ => UnsafeUps::Stable,

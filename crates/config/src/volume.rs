@@ -58,6 +58,8 @@ pub struct VolumeSpec {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// Whether its warm list is kept, and read into memory after a restart.
+    pub warm: bool,
     /// The disk's stripes and seeks, as far as set by hand.
     pub geometry: GeometrySpec,
     /// The size below which writes are gathered, in bytes; zero for none. `Auto` uses the measured
@@ -95,6 +97,7 @@ impl VolumeSpec {
             accept_loss: false,
             read_only: false,
             prefetch: true,
+            warm: true,
             geometry: GeometrySpec::default(),
             gather_below: Auto::default(),
             write_back: WriteBackSpec::default(),
@@ -260,6 +263,8 @@ pub struct VolumeChange {
     pub read_only: Option<bool>,
     /// See [`VolumeSpec::prefetch`].
     pub prefetch: Option<bool>,
+    /// See [`VolumeSpec::warm`].
+    pub warm: Option<bool>,
     /// See [`VolumeSpec::geometry`].
     pub geometry: GeometryChange,
     /// See [`VolumeSpec::gather_below`].
@@ -333,6 +338,7 @@ settings! {
     "accept-loss": accept_loss, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;
     "prefetch": prefetch, yes_or_no, switch;
+    "warm": warm, yes_or_no, switch;
     "stripe": geometry.stripe, geometry::stripe, geometry::stripe_shown;
     "chunk": geometry.chunk, geometry::size, geometry::size_shown;
     "stripe-offset": geometry.offset, geometry::size, geometry::size_shown;

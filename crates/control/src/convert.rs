@@ -108,7 +108,7 @@ mod tests {
         for text in [
             "disk=/dev/sdb",
             "db=delay(read=1ms):/x,mode=write-back,protection=none,accept-loss=yes,\
-             read-only=yes,prefetch=no,tls=required,description=the books",
+             read-only=yes,prefetch=no,warm=no,tls=required,description=the books",
             "vm=/x,mode=write-back,protection=ups",
             "vm=/x,mode=write-back,protection=ups,unsafe-supply=disk-cache",
             "vm=/x,mode=write-back,protection=journal,journal=delay(read=1ms,write=1ms):/j,k,\

@@ -4,7 +4,7 @@
 use crate::{Manager, ProgressFn, configured_status, convert::invalid, geometry_status};
 use forebay_api::{
     DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus, Memory, PatrolStatus,
-    Problem, Progress, Status, UnservedWrites, VolumeStatus,
+    Problem, Progress, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{VolumeChange, VolumeSpec};
 use forebay_types::DiskGeometry;
@@ -308,6 +308,7 @@ fn journal(name: &str, id: String) -> JournalStatus {
 /// The status of a volume after its specification changed.
 fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
     VolumeStatus {
+        warm_up: WarmUpStatus { enabled: spec.warm, ..status.warm_up },
         geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
         size_bytes: status.size_bytes,
         gather: status.gather,

@@ -162,6 +162,9 @@ pub struct IoAction {
     /// [`crate::Shard::damaged`]. If a sector is lost, the driver does not start the write, but
     /// completes it with an error.
     pub seals: Vec<Seal>,
+    /// A read that no client waits for, unless one happens to need its lines. It says nothing about
+    /// the load of the disk.
+    pub background: bool,
 }
 
 /// The kind of a journal record.

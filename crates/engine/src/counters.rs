@@ -30,6 +30,10 @@ counters! {
     prefetched_lines,
     /// Prefetched lines that a client then read.
     prefetch_used_lines,
+    /// Lines preloaded by the volume's warm-up.
+    preloaded_lines,
+    /// Preloaded lines that a client then read.
+    preload_used_lines,
     /// Parts of reads that bypassed the cache because of the volume's mode.
     direct_reads_bypass,
     /// Parts of reads that bypassed the cache because no slot could be freed, or after too many

@@ -126,11 +126,11 @@ pub(crate) fn settle(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails if the directory cannot be written.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let mut file = File::create(&temporary)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(content.as_ref())?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
     sync_directory(path)

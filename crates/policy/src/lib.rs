@@ -56,6 +56,9 @@ pub enum Hint {
     /// A recognised sequential stream prefetched it. It will most likely be read once, so it should
     /// not displace other lines.
     Stream,
+    /// Clients used it repeatedly before a restart. Never the hint of an eviction: such lines take
+    /// free slots only.
+    Hot,
 }
 
 /// Queries that a policy makes about lines of its shard while it searches for one to evict.
@@ -100,6 +103,16 @@ pub trait Eviction: Send {
     fn on_move(&mut self, old: Slot, new: Slot, key: u64) {
         self.on_remove(old);
         self.on_insert(new, key, Hint::Normal);
+    }
+
+    /// The value of the resident line in `slot`, from zero to [`LINE_VALUE_MAX`]: zero for a line
+    /// that need not be cached again after a restart, and [`LINE_VALUE_HOT`] or more for one that
+    /// was used repeatedly. By default, all lines have the same value.
+    ///
+    /// [`LINE_VALUE_MAX`]: forebay_types::LINE_VALUE_MAX
+    /// [`LINE_VALUE_HOT`]: forebay_types::LINE_VALUE_HOT
+    fn value(&self, _slot: Slot) -> u8 {
+        1
     }
 
     /// Evicts a resident line in favour of `incoming`, which will be inserted with `hint`. Policies

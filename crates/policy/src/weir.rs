@@ -15,6 +15,8 @@
 //! one that the prefetch predicted), and neither use nor leave ghosts: a stream of any length
 //! passes through the older part of the small queue.
 //!
+//! Lines that were in main before a restart, by the volume's warm list, enter main again.
+//!
 //! The work of one eviction is bounded even when every line was hit: see [`STEPS_MAX`].
 //!
 //! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
@@ -22,6 +24,7 @@
 use crate::fingerprints::{Fingerprints, Origin};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
 use crate::{Eviction, Hint, Lines, Slot};
+use forebay_types::{LINE_VALUE_HOT, LINE_VALUE_MAX};
 
 /// Maximum capacity of one policy value: 64 GiB of 4 KiB lines in a single shard.
 pub const CAPACITY_LINES_MAX: usize = 1 << 24;
@@ -223,6 +226,10 @@ impl Eviction for Weir {
             self.put(slot, State::new(Place::Small, true));
             return;
         }
+        if hint == Hint::Hot {
+            self.put(slot, State::new(Place::Main, false));
+            return;
+        }
         let goes_to_main = match recalled {
             Some((recalled_key, goes_to_main)) if recalled_key == key => goes_to_main,
             _ => self.recall(key),
@@ -252,6 +259,16 @@ impl Eviction for Weir {
             Place::Main => &mut self.main,
         };
         self.links.replace(list, old, new);
+    }
+
+    fn value(&self, slot: Slot) -> u8 {
+        let state = self.states[slot as usize];
+        let base = match state.place() {
+            Place::Main => LINE_VALUE_HOT,
+            _ if state.is_stream() => 0,
+            Place::Window | Place::Small => 1,
+        };
+        (base + state.hits()).min(LINE_VALUE_MAX)
     }
 
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot> {

@@ -23,6 +23,7 @@ mod shared;
 mod stats;
 mod timeouts;
 mod warm;
+mod warm_up;
 mod worker;
 
 pub use descriptors::Descriptors;
@@ -52,3 +53,4 @@ pub use service::{
 };
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use timeouts::Timeouts;
+pub use warm_up::{WarmLists, WarmUpState, WarmUpStatus};

@@ -15,6 +15,7 @@ use crate::service::{RuntimeStatus, VolumeChange, VolumeService, VolumeSettings}
 use crate::shared::{Message, Shared};
 use crate::timeouts::Timeouts;
 use crate::warm::Warmer;
+use crate::warm_up::WarmLists;
 use crate::worker::Crew;
 use forebay_engine::ShardConfig;
 use forebay_frontend::{Mailer, Service};
@@ -242,6 +243,21 @@ impl Runtime {
     /// Volumes that have dirty lines in the adopted pool and are not served, with the bytes.
     pub fn unserved(&self) -> Vec<(String, u64)> {
         self.volumes.pool_volumes().unserved()
+    }
+}
+
+/// Warm lists.
+impl Runtime {
+    /// Sets where the warm lists are kept, and begins to write them every few minutes. Volumes that
+    /// are added from now on are warmed up, unless the adopted pool has lines of them. By default,
+    /// there are no warm lists.
+    pub fn keep_warm_lists(&self, lists: Arc<dyn WarmLists>) {
+        self.volumes.warm_ups().keep(lists);
+    }
+
+    /// Writes the warm lists now.
+    pub fn save_warm_lists(&self) {
+        self.volumes.warm_ups().save();
     }
 }
 

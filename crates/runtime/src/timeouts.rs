@@ -1,4 +1,4 @@
-//! Timeouts for clients and disks, and the maximum age of dirty lines.
+//! Timeouts for clients and disks, the maximum age of dirty lines, and that of warm lists.
 
 use forebay_engine::ShardConfig;
 use forebay_frontend::ClientTimeouts;
@@ -22,6 +22,8 @@ pub struct Timeouts {
     /// The age at which a dirty line is destaged in any case. The actual age is between one and two
     /// times this.
     pub dirty_age: Duration,
+    /// The interval at which the warm lists are written.
+    pub warm_lists: Duration,
 }
 
 impl Default for Timeouts {
@@ -34,6 +36,7 @@ impl Default for Timeouts {
             disk: Duration::from_secs(30),
             farewell: Duration::from_secs(5),
             dirty_age: Duration::from_millis(ShardConfig::DIRTY_AGE_MS),
+            warm_lists: Duration::from_secs(300),
         }
     }
 }

@@ -8,6 +8,7 @@ mod error;
 mod extent;
 mod fault;
 mod geometry;
+mod granule;
 pub mod limits;
 mod mode;
 mod settings;
@@ -22,6 +23,7 @@ pub use fault::{Action, Alternative, Blame, Fault, Remedy};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
+pub use granule::{GRANULE_BYTES, GRANULE_LINES, Granule, LINE_VALUE_HOT, LINE_VALUE_MAX};
 pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeUps};
 pub use settings::{PROGRAM_SETTINGS, Setting, VOLUME_KEYS, VOLUME_SETTINGS};
 pub use shown::Shown;

@@ -69,7 +69,7 @@ const fn fixed(
 }
 
 /// All settings of a volume, in the order of help texts.
-pub const VOLUME_SETTINGS: [Setting; 21] = [
+pub const VOLUME_SETTINGS: [Setting; 22] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
         "protection",
@@ -117,6 +117,12 @@ pub const VOLUME_SETTINGS: [Setting; 21] = [
         "writes are refused, and the backing store is opened read-only",
     ),
     live("prefetch", "yes|no", "yes", "read ahead of sequential streams"),
+    live(
+        "warm",
+        "yes|no",
+        "yes",
+        "after a stop or a reboot, read what was valuable in memory again",
+    ),
     fixed("stripe", "SIZE|none|auto", "auto", "data per full stripe of the disk"),
     fixed("chunk", "SIZE|auto", "auto", "the part of a stripe on one drive"),
     fixed("stripe-offset", "SIZE|auto", "auto", "where the first whole stripe begins"),

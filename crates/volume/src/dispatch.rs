@@ -104,6 +104,7 @@ impl<H: Host> Dispatcher<H> {
             }
             RequestKind::Order => unreachable!("only the dispatcher makes runs"),
             RequestKind::Prefetch => self.submit_prefetch(host, token, request),
+            RequestKind::Preload { .. } => self.submit_many(host, token, request, Payload::None),
             _ if request.range.len == 0 => reply_done(host, token),
             RequestKind::Trim { .. }
             | RequestKind::Zero { .. }
@@ -192,7 +193,7 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Submits a read or write that spans regions.
+    /// Submits a read or write that spans regions, or a preload.
     fn submit_many(
         &mut self,
         host: &mut H,

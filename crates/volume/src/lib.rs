@@ -21,6 +21,7 @@ mod order;
 mod request;
 mod split;
 mod streams;
+mod warm_up;
 
 pub use blocks::{BlockOwners, BlockPlan, BlockStep, Claim};
 pub use completion::{Answered, Completion, CompletionBatch, CompletionQueue};
@@ -33,3 +34,7 @@ pub use order::Order;
 pub use request::{Request, RequestKind};
 pub use split::{shard_of, staged_pieces};
 pub use streams::{Plan, Streams};
+pub use warm_up::{
+    Conditions, DemandReads, Loader, LoaderEnd, LoaderStep, collect_granules, keep_most_valuable,
+    merge_granules, shrink_to_pool,
+};

@@ -48,6 +48,14 @@ pub enum RequestKind {
     },
     /// Read the range into the pool, as a hint.
     Prefetch,
+    /// Read lines of one granule into free slots of the pool, for a warm-up, and answer once they
+    /// are there. The range is the granule, as far as it is inside the volume. Internal.
+    Preload {
+        /// The lines, one bit for each line of the granule.
+        lines: u32,
+        /// The lines were used repeatedly before.
+        is_hot: bool,
+    },
 }
 
 /// A request, checked by the front end: aligned to sectors and inside its volume.

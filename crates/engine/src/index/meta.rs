@@ -50,6 +50,8 @@ pub(crate) const SEALED: u8 = 8;
 /// An older version of a line, which must be destaged before the newer one (`writeback::epochs`).
 /// Also detached. Recovery ignores it.
 pub(crate) const FROZEN: u8 = 16;
+/// Preloaded by the volume's warm-up, and not read yet.
+pub(crate) const PRELOADED: u8 = 32;
 
 impl LineMeta {
     /// An empty slot.

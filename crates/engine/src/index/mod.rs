@@ -16,15 +16,20 @@ pub(crate) mod key;
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod recover;
+pub(crate) mod warm;
 
 use crate::index::bits::SlotSet;
 use crate::index::lookup::Index;
 use crate::index::meta::{
-    DETACHED, FROZEN, LineTable, MARK, NO_SLOT, PREFETCHED, SEALED, in_order,
+    DETACHED, FROZEN, LineTable, MARK, NO_SLOT, PREFETCHED, PRELOADED, SEALED, in_order,
 };
+use crate::index::warm::{PreloadsInVain, WarmView};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::VolumeId;
+
+/// The flags that end with the first use of a line.
+const FIRST_USE: u8 = PREFETCHED | PRELOADED | MARK;
 
 /// The slots of a shard. Borrowed from [`crate::Shard::slots`], for queries only.
 pub struct Slots<M> {
@@ -50,6 +55,8 @@ pub struct Slots<M> {
     /// All resident lines with dirty sectors.
     dirty: SlotSet,
     evictions: u64,
+    /// Preloaded lines that were evicted unread.
+    preloads_in_vain: PreloadsInVain,
 }
 
 /// The policy's view of the lines.
@@ -82,6 +89,7 @@ impl<M: LineTable> Slots<M> {
             freezing: Vec::new(),
             orphan_pins: Vec::new(),
             evictions: 0,
+            preloads_in_vain: PreloadsInVain::default(),
         }
     }
 
@@ -121,16 +129,16 @@ impl<M: LineTable> Slots<M> {
         self.evictions
     }
 
-    /// Sets flags of a line: [`meta::PREFETCHED`] and [`meta::MARK`].
+    /// Sets flags of a line: [`meta::PREFETCHED`], [`meta::PRELOADED`] and [`meta::MARK`].
     pub(crate) fn set_flags(&mut self, slot: Slot, flags: u8) {
-        debug_assert!(flags & !(PREFETCHED | MARK) == 0);
+        debug_assert!(flags & !FIRST_USE == 0);
         self.get_mut(slot).flags |= flags;
     }
 
     /// Clears the flags of [`Slots::set_flags`] and returns the previous ones.
     pub(crate) fn take_flags(&mut self, slot: Slot) -> u8 {
         let line = self.get_mut(slot);
-        let flags = line.flags & (PREFETCHED | MARK);
+        let flags = line.flags & FIRST_USE;
         line.flags &= !flags;
         flags
     }
@@ -257,6 +265,11 @@ impl<M: LineTable> Slots<M> {
         let step = slots().count().div_ceil(count.max(1)).max(1);
         let chosen = slots().step_by(step).take(count);
         chosen.map(|slot| (self.get(slot).key, slot, self.get(slot).valid)).collect()
+    }
+
+    /// The view of warm lists and warm-ups.
+    pub const fn warm(&self) -> WarmView<'_, M> {
+        WarmView(self)
     }
 
     /// A view of the index for lookups without the shard's lock.
@@ -435,12 +448,12 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Finds and pins a line whose sectors in `mask` are valid, and counts the hit. `None`, without
-    /// a change, if they are not, or if the line is prefetched or marked: `Reader` handles its
-    /// first use.
+    /// a change, if they are not, or if a flag of the line waits for its first use, which `Reader`
+    /// handles.
     pub(crate) fn pin_hit(&mut self, key: LineKey, mask: u8) -> Option<Slot> {
         let slot = self.find(key)?;
         let line = self.get_mut(slot);
-        if line.valid & mask != mask || line.flags & (PREFETCHED | MARK) != 0 {
+        if line.valid & mask != mask || line.flags & FIRST_USE != 0 {
             return None;
         }
         line.pins += 1;
@@ -476,6 +489,9 @@ impl<M: LineTable> Slots<M> {
         self.index.remove(line.key, victim, &self.lines);
         self.clear(victim);
         self.evictions += 1;
+        if line.has(PRELOADED) {
+            self.preloads_in_vain.count(line.key.volume());
+        }
         Some(victim)
     }
 
@@ -520,6 +536,7 @@ impl<M: LineTable> Slots<M> {
             + self.index.metadata_bytes()
             + self.unsealed.metadata_bytes()
             + self.dirty.metadata_bytes()
+            + self.preloads_in_vain.metadata_bytes()
             + self.policy.metadata_bytes()
     }
 

@@ -1,4 +1,4 @@
-//! Reads and prefetch.
+//! Reads, prefetch and preload.
 //!
 //! A read that finds all its sectors valid is answered at once, from pinned slots. Otherwise one
 //! operation fills the missing sectors; all parts that need its lines wait for it and try again. If
@@ -7,13 +7,15 @@
 //! is in flight.
 
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
-use crate::index::meta::{LineTable, MARK, PREFETCHED};
+use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::lines::VolumeLines;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoVerb, LineKey, LineMeta, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
-use forebay_types::{ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE};
+use forebay_types::{
+    ByteRange, GRANULE_LINES, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE,
+};
 
 /// Attempts after which a part is read past the cache. Usually its lines were evicted between fill
 /// and use each time, because the pool is too small for the current load.
@@ -34,6 +36,15 @@ pub enum ReadOutcome {
     Started,
     /// The read failed.
     Failed(IoError),
+}
+
+/// The result of an attempt to preload a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreloadOutcome {
+    /// There is nothing to read.
+    Done,
+    /// Reads have started. [`crate::Outcome::Retry`] reports their result.
+    Started,
 }
 
 /// The lines of a part that were hit and missed, counted in its first attempt.
@@ -121,7 +132,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
 
     /// Records the use of a valid line by a client.
     fn record_use(&mut self, slot: Slot, out: &mut Outbox) {
-        if self.lines.index.get(slot).flags & (PREFETCHED | MARK) == 0 {
+        if self.lines.index.get(slot).flags & (PREFETCHED | PRELOADED | MARK) == 0 {
             self.lines.index.touch(slot);
             return;
         }
@@ -135,6 +146,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
             self.lines.volume.counters_mut().prefetch_used_lines += 1;
         } else {
             self.lines.index.touch(slot);
+        }
+        if flags & PRELOADED != 0 {
+            self.lines.volume.counters_mut().preload_used_lines += 1;
         }
     }
 
@@ -342,5 +356,42 @@ impl<'a, M: LineTable> Reader<'a, M> {
             self.start_fill(fill, out);
         }
         lines
+    }
+    /// See [`crate::Shard::preload`].
+    pub(crate) fn preload(
+        &mut self,
+        part: &Part,
+        mask: u32,
+        hint: Hint,
+        out: &mut Outbox,
+    ) -> PreloadOutcome {
+        let mut fill = Vec::new();
+        let wanted = line_parts(part.volume, part.range)
+            .filter(|line| mask & 1 << (line.key.line() % GRANULE_LINES) != 0);
+        for line in wanted {
+            let is_absent = self.lines.index.find(line.key).is_none();
+            if !is_absent || self.lines.ops.busy(line.key).is_some() {
+                continue;
+            }
+            if !self.lines.index.warm().has_free_slot() {
+                break;
+            }
+            let Some(line) = self.fill_line(line.key, None, hint, out) else { break };
+            let there = self.lines.index.get(line.slot);
+            assert!(there.valid | there.dirty == 0, "a preload would overwrite {there:?}");
+            self.lines.index.set_flags(line.slot, PRELOADED);
+            fill.push(line);
+        }
+        let lines = fill.len() as u64;
+        if lines == 0 {
+            return PreloadOutcome::Done;
+        }
+        self.lines.volume.counters_mut().preloaded_lines += lines;
+        let op = self.start_fill(fill, out);
+        let id = self.lines.ops.id(op);
+        out.ios.iter_mut().filter(|io| io.id == id).for_each(|io| io.background = true);
+        // Not counted as a wait: no client waits.
+        self.lines.ops.wait(op, part.id, WaitFor::Result);
+        PreloadOutcome::Started
     }
 }

@@ -278,7 +278,7 @@ pub(crate) fn emit(
         let expected = if is_erase { 0 } else { run.range.len };
         assert_eq!(len, expected, "bytes in the segments of a {verb:?} of {}", run.range);
         let (range, segments, seals) = (run.range, run.segments, run.seals);
-        IoAction { id, verb, volume, range, segments, part, seals }
+        IoAction { id, verb, volume, range, segments, part, seals, background: false }
     }));
 }
 

@@ -8,6 +8,7 @@ mod writeback;
 use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};
+use crate::index::warm::forget_preloads;
 use crate::integrity::Integrity;
 use crate::lines::{VolumeLines, drop_clean};
 use crate::modes::Scratch;
@@ -98,6 +99,7 @@ impl<M: LineTable> Shard<M> {
         let throttled = self.volumes.remove(volume);
         self.quota.count_admitted(throttled);
         self.drop_clean(volume, 0, Slot::MAX);
+        forget_preloads(&mut self.index, volume);
         assert_eq!(self.index.resident_lines(volume), 0, "lines of {volume}, which is removed");
     }
 

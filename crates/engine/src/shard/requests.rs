@@ -7,10 +7,11 @@ use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
 use crate::{
-    Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, ReadOutcome, Segment,
-    Slot, WriteOutcome, WriteTerms,
+    Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, PreloadOutcome,
+    ReadOutcome, Segment, Slot, WriteOutcome, WriteTerms,
 };
-use forebay_types::{ByteRange, IoResult, VolumeId};
+use forebay_policy::Hint;
+use forebay_types::{ByteRange, GRANULE_BYTES, IoResult, VolumeId};
 
 impl<M: LineTable> Shard<M> {
     /// Reads a part. Appends the location of its bytes to `segments`, which must be empty.
@@ -48,6 +49,24 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> u64 {
         Reader::new(self.on(volume)).prefetch(range, mark, out)
+    }
+
+    /// Preloads absent lines of a part, which lies in one granule: those in `mask`, one bit for
+    /// each line of the granule. Takes free slots only, and so evicts nothing. Lines in the pool or
+    /// in an operation stay as they are. `is_hot` says that the lines were used repeatedly before.
+    pub fn preload(
+        &mut self,
+        part: &Part,
+        mask: u32,
+        is_hot: bool,
+        out: &mut Outbox,
+    ) -> PreloadOutcome {
+        self.assert_part(part);
+        let granule = |byte: u64| byte / GRANULE_BYTES;
+        let is_one = granule(part.range.offset) == granule(part.range.end() - 1);
+        assert!(is_one, "{} spans granules", part.range);
+        let hint = if is_hot { Hint::Hot } else { Hint::Normal };
+        Reader::new(self.on(part.volume)).preload(part, mask, hint, out)
     }
 
     /// Writes a part.

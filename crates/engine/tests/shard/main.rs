@@ -12,6 +12,7 @@ mod lru;
 mod memory;
 mod order;
 mod patrol;
+mod preload;
 mod rig;
 mod rules;
 mod sectors;

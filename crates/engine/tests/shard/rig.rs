@@ -5,8 +5,8 @@
 use crate::lru::Lru;
 use forebay_engine::{
     Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineMeta, MemoryStep, Outbox,
-    Outcome, Part, PartId, Place, ReadOutcome, Seal, Segment, Shard, ShardConfig, Slot,
-    WriteOutcome, WriteTerms,
+    Outcome, Part, PartId, Place, PreloadOutcome, ReadOutcome, Seal, Segment, Shard, ShardConfig,
+    Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use std::collections::HashMap;
@@ -280,6 +280,13 @@ impl Rig {
         let lines = self.shard.prefetch(VOLUME, range, None, &mut self.out);
         self.finish_call(0);
         lines
+    }
+
+    pub fn preload(&mut self, id: u64, offset: u64, len: u64, mask: u32) -> PreloadOutcome {
+        let part = Self::part(id, offset, len);
+        let outcome = self.shard.preload(&part, mask, false, &mut self.out);
+        self.finish_call(0);
+        outcome
     }
 
     pub fn zero(&mut self, id: u64, offset: u64, len: u64) -> bool {

@@ -9,6 +9,7 @@ mod gather;
 mod governor;
 pub(crate) mod table;
 pub(crate) mod units;
+mod warm_up;
 mod write_back;
 
 use crate::{

@@ -6,6 +6,7 @@ use super::disks::disks;
 use super::gather::gather;
 use super::governor::governor;
 use super::units::{bytes, count, duration, percent};
+use super::warm_up::warm_up;
 use super::write_back::write_back;
 use forebay_api::{
     Damage, DrillReport, JournalState, JournalStatus, Latencies, PatrolStatus, PowerStatus, Status,
@@ -13,14 +14,14 @@ use forebay_api::{
 };
 
 /// The whole status: four lines on the daemon, then tables of volumes, miss ratios, disks,
-/// gathering, writeback, governors, journals and UPSes, and the vault.
+/// gathering, writeback, governors, warm-ups, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
          {}\n\
-         clients: {} connected, at {}\n\n{}{}{}{}{}{}{}{}{}",
+         clients: {} connected, at {}\n\n{}{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -40,6 +41,7 @@ pub(super) fn status(status: &Status) -> String {
         gather(&status.volumes),
         write_back(&status.volumes),
         governor(&status.volumes),
+        warm_up(&status.volumes),
         journals(&status.journals),
         status.power.as_ref().map(power).unwrap_or_default(),
         status.vault.as_ref().map(vault).unwrap_or_default(),

@@ -3,7 +3,7 @@
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
 use super::claims::{Claim, Claims};
-use super::journals::Journals;
+use super::journals::{Journals, identity};
 use super::listen::{self, Bound};
 use super::power::PowerMonitor;
 use super::successor::Successor;
@@ -409,6 +409,8 @@ impl Manager for Daemon {
             description: spec.description.clone().unwrap_or_default(),
             read_only: spec.read_only,
             prefetch: spec.prefetch,
+            warm: spec.warm,
+            identity: identity(&spec.name, &spec.backing),
             geometry,
             gather_below: spec.gather_below.set(),
             split_cost,
@@ -446,6 +448,7 @@ impl Manager for Daemon {
             mode: spec.mode,
             read_only: spec.read_only,
             prefetch: spec.prefetch,
+            warm: spec.warm,
             gather_below: spec.gather_below.set(),
             write_back: limits(&spec.write_back),
             tls_only: spec.tls == TlsUse::Required,

@@ -19,6 +19,7 @@ mod successor;
 mod tls;
 mod vault;
 mod wait;
+mod warm_lists;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use successor::Successor;
 use wait::wait_for_stop;
+use warm_lists::StateWarmLists;
 
 /// Maximum number of workers with `workers=auto`: more gain nothing on common machines.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -176,6 +178,7 @@ fn start(
     let reliances = Arc::new(reliances);
     runtime.keep_vault_record(Arc::clone(&reliances) as _);
     runtime.keep_journal_record(Arc::clone(&reliances) as _);
+    runtime.keep_warm_lists(Arc::new(StateWarmLists::new(&config.state)));
     if let Some(name) = &config.vault {
         vault::open(&runtime, name, &config.state, &reliances, in_use_wait)?;
     }

@@ -3,12 +3,12 @@
 use forebay_api::{
     Counters, CurvePoint, CurveStatus, Damage, GatherSource, GatherStatus, GovernorStatus,
     Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus, PatrolStatus, PowerStatus,
-    VolumeState, VolumeStatus, WriteBackFigures,
+    VolumeState, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
     Calibration, Ecc, LatencySummary as Summary, MemoryAdvice, MemoryOutlook, MemoryStatus,
-    RuntimeStatus, ThresholdSource, VolumeStatus as Figures,
+    RuntimeStatus, ThresholdSource, VolumeStatus as Figures, WarmUpState as State,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
@@ -77,6 +77,7 @@ pub(super) fn volume(
         effective_mode: effective_mode.into(),
         effective_mode_reason,
         read_only: figures.read_only,
+        warm_up: warm_up(spec, figures),
         geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
         gather: gather(figures),
@@ -126,6 +127,24 @@ fn curve(figures: &Figures, memory: &MemoryStatus) -> CurveStatus {
             },
             reason: outlook.to_string(),
         }),
+    }
+}
+
+fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
+    let warm_up = &figures.warm_up;
+    WarmUpStatus {
+        enabled: spec.warm,
+        state: match warm_up.state {
+            State::None => WarmUpState::None,
+            State::Loading => WarmUpState::Loading,
+            State::Loaded => WarmUpState::Loaded,
+            State::Full => WarmUpState::Full,
+            State::Failing => WarmUpState::Failing,
+            State::Cancelled => WarmUpState::Cancelled,
+            State::Unusable => WarmUpState::Unusable,
+        },
+        planned_bytes: warm_up.planned_lines * LINE_BYTES,
+        done_bytes: warm_up.done_lines * LINE_BYTES,
     }
 }
 
@@ -257,6 +276,9 @@ fn counters(figures: &Figures) -> Counters {
         backend_write_bytes: requests.backend_write_bytes,
         prefetched_bytes: engine.prefetched_lines * LINE_BYTES,
         prefetch_used_bytes: engine.prefetch_used_lines * LINE_BYTES,
+        preloaded_bytes: engine.preloaded_lines * LINE_BYTES,
+        preload_used_bytes: engine.preload_used_lines * LINE_BYTES,
+        preload_in_vain_bytes: figures.preloaded_in_vain_lines * LINE_BYTES,
         errors: requests.errors,
     }
 }

@@ -32,3 +32,4 @@ mod remedies;
 mod rescue;
 mod stopping;
 mod vault;
+mod warm_up;

@@ -77,6 +77,7 @@ fn command_line_errors() {
         &["serve", "--volume", "d=x,durability=ack"],
         &["serve", "--volume", "d=x,unsafe-supply=stable"],
         &["serve", "--volume", "d=x,prefetch=1"],
+        &["serve", "--volume", "d=x,warm=cold"],
         &["serve", "--volume", "d=x,stripe=1KB"],
         &["serve", "--volume", "d=x,rotational=1"],
         &["serve", "--volume", "d=x,gather-below=33MiB"],

@@ -231,6 +231,7 @@ impl Expected {
             RequestKind::Restore | RequestKind::Record => fault == FaultKind::Write,
             RequestKind::RestoreZero { .. } => fault == FaultKind::Erase,
             RequestKind::Prefetch => false,
+            RequestKind::Preload { .. } => fault == FaultKind::Read && at.overlaps(range),
             RequestKind::Order => unreachable!("a run has no answer"),
         };
         let is_lost = match kind {

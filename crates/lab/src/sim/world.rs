@@ -294,7 +294,10 @@ impl World {
                 journal.disk_flushed(run, volume, result);
                 power.end_drain(run, expected, &pending, result);
             }
-            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
+            RequestKind::Read
+            | RequestKind::Flush
+            | RequestKind::Prefetch
+            | RequestKind::Preload { .. } => {}
             RequestKind::Record if result.is_ok() => {
                 expected.end_loss(run, volume, range, pending.submitted);
             }

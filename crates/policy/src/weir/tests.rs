@@ -221,3 +221,46 @@ proptest! {
 fn evictions_do_bounded_work_and_find_the_evictable_line() {
     check_bounded_work(|capacity| Box::new(Weir::new(capacity)));
 }
+
+#[test]
+fn lines_that_were_hot_before_a_restart_enter_main() {
+    let mut cache = Cache::new(100);
+    for line in 0..60 {
+        cache.access(line, Hint::Hot);
+    }
+    assert_eq!(cache.place_of(0), Some(Place::Main));
+    // A scan of new lines passes through the small queue.
+    for line in 1000..2000 {
+        cache.access(line, Hint::Normal);
+    }
+    assert!((0..60).all(|line| cache.place_of(line) == Some(Place::Main)));
+    cache.policy.self_check();
+}
+
+#[test]
+fn the_value_of_a_line_grows_with_its_use() {
+    let mut cache = Cache::new(100);
+    let value = |cache: &Cache, line| cache.policy.value(cache.shard.slot_of(line).unwrap());
+    cache.access(0, Hint::Stream);
+    assert_eq!(value(&cache, 0), 0);
+    cache.access(0, Hint::Stream);
+    assert_eq!(value(&cache, 0), 0, "the read that the prefetch predicted");
+    cache.access(0, Hint::Stream);
+    assert_eq!(value(&cache, 0), 1);
+    for line in 1..20 {
+        cache.access(line, Hint::Normal);
+    }
+    let values: Vec<_> = (0..5)
+        .map(|_| {
+            cache.access(1, Hint::Normal);
+            value(&cache, 1)
+        })
+        .collect();
+    assert_eq!(values, [2, 3, 4, 4, 4]);
+    cache.access(30, Hint::Hot);
+    assert_eq!(value(&cache, 30), forebay_types::LINE_VALUE_HOT);
+    for _ in 0..5 {
+        cache.access(30, Hint::Normal);
+    }
+    assert_eq!(value(&cache, 30), forebay_types::LINE_VALUE_MAX);
+}

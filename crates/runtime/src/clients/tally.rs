@@ -105,6 +105,7 @@ pub(super) fn count(
         | RequestKind::Order
         | RequestKind::Restore
         | RequestKind::Record
+        | RequestKind::Preload { .. }
         | RequestKind::RestoreZero { .. } => unreachable!("clients cannot send these"),
     }
 }

@@ -4,6 +4,7 @@
 use super::Runtime;
 use crate::error::VolumeError;
 use crate::service::{POLL, Stall, flush_all, outstanding, wait_until_idle};
+use crate::warm_up::LastSave;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,7 @@ impl Runtime {
         shared.run_on_all(|tasks| tasks.stop())?;
         self.crew.join();
         self.warmer.stop();
+        self.volumes.warm_ups().stop(LastSave::Yes);
         self.volumes.close();
         Ok(())
     }
@@ -76,6 +78,8 @@ impl Runtime {
             std::thread::sleep(POLL);
         }
         self.warmer.stop();
+        // The pool keeps what the lists would name.
+        self.volumes.warm_ups().stop(LastSave::No);
         // Two processes must not use one pool at the same time; only a worker whose disk hangs may
         // remain.
         shared.run_on_all(|tasks| tasks.stop())?;

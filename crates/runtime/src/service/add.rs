@@ -16,6 +16,7 @@ use crate::protect::restore;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{FlushGate, JournalUse, Reads, Volume};
 use crate::stats::WorkerStats;
+use crate::warm_up::Warm;
 use forebay_backend::Backend;
 use forebay_engine::Protection;
 use forebay_journal::Freshness;
@@ -41,6 +42,7 @@ impl VolumeService {
         }
         volume.leaving.store(false, Ordering::Relaxed);
         self.calibrator.schedule(&volume);
+        self.warm_ups.schedule(&volume);
         Ok(volume.id)
     }
 
@@ -75,6 +77,7 @@ impl VolumeService {
         let elsewhere = pool_and_vault(&settings, plan)?;
         let info = info_of(id, &settings);
         let (size, mode) = (info.size_bytes, settings.mode);
+        let warm = Warm::new(settings.warm, &*settings.backend, settings.identity);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &info.name[..]);
         let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;
@@ -101,6 +104,7 @@ impl VolumeService {
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             reads: Reads::default(),
+            warm,
             presence: Default::default(),
             internal_flushes: AtomicU64::new(0),
             extent_queries: ExtentQueries::default(),

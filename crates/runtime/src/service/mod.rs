@@ -33,6 +33,7 @@ use crate::error::{VolumeError, VolumeResult};
 use crate::locks::{Lock, order};
 use crate::protect::adopt::PoolVolumes;
 use crate::shared::Shared;
+use crate::warm_up::WarmUps;
 use calibrate::Calibrator;
 use drain::OnProgress;
 use forebay_policy::SplitCost;
@@ -45,6 +46,7 @@ pub(crate) struct VolumeService {
     shared: Arc<Shared>,
     protectors: Protectors,
     calibrator: Arc<Calibrator>,
+    warm_ups: WarmUps,
     /// Held while volumes are added, changed or removed, but not during a wait for a disk.
     changes: Lock<(), { order::CHANGES }>,
 }
@@ -55,6 +57,7 @@ impl VolumeService {
             shared: Arc::clone(shared),
             protectors: Protectors::new(shared),
             calibrator: Calibrator::new(shared),
+            warm_ups: WarmUps::new(shared),
             changes: Lock::default(),
         }
     }
@@ -62,6 +65,11 @@ impl VolumeService {
     /// The journals and the vault of the volumes.
     pub(crate) const fn protectors(&self) -> &Protectors {
         &self.protectors
+    }
+
+    /// The warm lists and the warm-ups of the volumes.
+    pub(crate) const fn warm_ups(&self) -> &WarmUps {
+        &self.warm_ups
     }
 
     /// The volumes in the pool, served or not.
@@ -83,6 +91,7 @@ impl VolumeService {
             used.journal.rely(&volume.name)?;
         }
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
+        volume.warm.set_kept(change.warm);
         volume.govern.set(change.write_back);
         if volume.gather.set(change.gather_below) {
             self.calibrator.schedule(&volume);

@@ -22,6 +22,10 @@ pub struct VolumeSettings {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// Whether its warm list is kept, and read into the pool after a restart.
+    pub warm: bool,
+    /// Its identity in its warm list: a checksum of its name and backing.
+    pub identity: [u8; 32],
     /// The geometry to assume for the disk.
     pub geometry: DiskGeometry,
     /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
@@ -58,6 +62,8 @@ impl VolumeSettings {
             mode,
             read_only: false,
             prefetch: true,
+            warm: true,
+            identity: [0; 32],
             geometry: DiskGeometry::default(),
             gather_below: None,
             split_cost: None,
@@ -84,6 +90,8 @@ pub struct VolumeChange {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// Whether its warm list is kept. If not, its warm-up ends.
+    pub warm: bool,
     /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,
     /// The limits of writeback.
@@ -100,6 +108,7 @@ impl VolumeChange {
             mode,
             read_only: false,
             prefetch: true,
+            warm: true,
             gather_below: None,
             write_back: Limits::default(),
             tls_only: false,

@@ -7,6 +7,7 @@ use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
 use crate::shared::Volume;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
+use crate::warm_up::WarmUpStatus;
 use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};
 use forebay_policy::{GovernorStatus, MissRatioCurve};
@@ -76,6 +77,10 @@ pub struct VolumeStatus {
     pub engine: VolumeCounters,
     /// Its miss-ratio curve; `None` if there is no memory for it.
     pub curve: Option<MissRatioCurve>,
+    /// Preloaded lines that were evicted before a client read them.
+    pub preloaded_in_vain_lines: u64,
+    /// Its warm-up.
+    pub warm_up: WarmUpStatus,
     /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,
     /// Latencies in the order of [`crate::LatencyClass::ALL`].
@@ -111,6 +116,7 @@ struct VolumeView {
     resident_lines: u64,
     dirty_lines: u64,
     lost_sectors: u64,
+    preloaded_in_vain_lines: u64,
     counters: VolumeCounters,
     curve: Option<MissRatioCurve>,
 }
@@ -158,6 +164,8 @@ impl VolumeService {
                 requests,
                 engine: VolumeCounters::default(),
                 curve: None,
+                preloaded_in_vain_lines: 0,
+                warm_up: volume.warm.status(),
                 latencies,
             };
             for view in view.volumes.iter().filter(|view| view.id == volume.id) {
@@ -165,6 +173,7 @@ impl VolumeService {
                 status.cached_bytes += view.resident_lines * LINE_BYTES;
                 status.dirty_bytes += view.dirty_lines * LINE_BYTES;
                 status.lost_sectors += view.lost_sectors;
+                status.preloaded_in_vain_lines += view.preloaded_in_vain_lines;
                 status.engine.add(&view.counters);
                 match (&mut status.curve, &view.curve) {
                     (Some(sum), Some(curve)) => sum.add(curve),
@@ -200,6 +209,7 @@ impl VolumeService {
                         resident_lines: shard.slots().resident_lines(id),
                         dirty_lines: volume.dirty_lines() as u64,
                         lost_sectors: volume.lost_sectors(),
+                        preloaded_in_vain_lines: shard.slots().warm().preloaded_in_vain(id),
                         counters: *volume.counters(),
                         curve: volume.curve(),
                     });

@@ -85,6 +85,23 @@ impl Shards {
         self.each().for_each(|mut shard| shard.volume_mut(id).set_unsafe_ups(choice));
     }
 
+    /// Whether a slot can be used without an eviction.
+    pub(crate) fn has_room(&self) -> bool {
+        self.each().any(|shard| shard.slots().warm().has_free_slot())
+    }
+
+    /// Resident lines of a volume.
+    pub(crate) fn resident_lines(&self, id: VolumeId) -> u64 {
+        self.each().map(|shard| shard.slots().resident_lines(id)).sum()
+    }
+
+    /// Whether a volume bypasses the cache. True if it is being added or removed.
+    pub(crate) fn is_bypass(&self, id: VolumeId) -> bool {
+        // All shards have the same mode.
+        let shard = self.lock(0);
+        !shard.has_volume(id) || shard.volume(id).mode() == Mode::Bypass
+    }
+
     /// Operations of the volume in progress.
     pub(crate) fn operations(&self, id: VolumeId) -> u64 {
         self.each_with(id).map(|shard| u64::from(shard.volume(id).operations())).sum()

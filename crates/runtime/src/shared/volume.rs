@@ -11,6 +11,7 @@ use crate::protect::power::PowerState;
 use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
 use crate::stats::WorkerStats;
+use crate::warm_up::Warm;
 use forebay_backend::Backend;
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
@@ -55,6 +56,8 @@ pub(crate) struct Volume {
     /// Samples of its disk, for the vault.
     pub samples: OnceLock<KeptSamples>,
     pub reads: Reads,
+    /// Its warm list and its warm-up.
+    pub warm: Warm,
     /// Whether its disk is where it was opened.
     pub presence: Presence,
     /// Internal flushes in flight, including flushes whose caller has given up.

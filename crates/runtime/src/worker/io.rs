@@ -124,7 +124,7 @@ impl Ios {
     fn launch<R: Reactor>(&mut self, reactor: &mut R, io: InFlight) {
         io.count(self.worker);
         if io.verb == Some(IoVerb::Read) {
-            io.volume.reads.begin();
+            io.volume.reads.begin(io.is_background);
         }
         let tag = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
@@ -231,8 +231,8 @@ impl Ios {
         counts.backend_errors.add(u64::from(result.is_err()));
         if io.verb == Some(IoVerb::Read) {
             let now = Instant::now();
-            let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
-            io.volume.reads.end(now_ms, now.saturating_duration_since(io.began));
+            let since = |earlier: Instant| now.saturating_duration_since(earlier);
+            io.volume.reads.end(io.is_background, since(self.started), since(io.began));
         }
         let is_stable = io.verb == Some(IoVerb::Write { fua: true }) && result.is_ok();
         if !is_stable && io.verb.is_some_and(|verb| verb != IoVerb::Read) {
@@ -261,8 +261,8 @@ impl Ios {
                     at += member.iovecs;
                     let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
                     let purpose = Purpose::Shards(vec![member]);
-                    let io = InFlight::new(volume, io.verb, purpose, iovecs, discard);
-                    self.launch(reactor, io);
+                    let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
+                    self.launch(reactor, retry.in_background(io.is_background));
                 }
             }
             Purpose::Shards(members) => {
@@ -303,7 +303,10 @@ fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
         let (id, range, iovecs) = (action.id, action.range, iovecs.len() - before);
         members.push(Member { shard: *shard, id, range, iovecs });
     }
+    // A client waits for the whole I/O if it waits for one of its members.
+    let is_background = run.iter().all(|io| io.action.background);
     InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard)
+        .in_background(is_background)
 }
 
 /// Appends memory. Extends the last of the vectors from `from` on if the memory follows it.

@@ -4,8 +4,9 @@ use super::{Token, Worker};
 use crate::reactor::Reactor;
 use crate::shared::Shared;
 use forebay_frontend::FrontEnd;
-use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+use forebay_types::{ByteRange, Granule, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The connections, requests and I/Os of a volume, or of all, that have not ended.
@@ -70,6 +71,9 @@ pub(crate) trait Tasks {
         records: bool,
         on_done: OnDone,
     );
+
+    /// Reads a granule of a volume into free slots of the pool, unless the volume is being removed.
+    fn preload(&mut self, volume: VolumeId, granule: Granule, on_done: OnDone);
 
     /// Drains the clients of a volume, or all: answers their requests, then disconnects them.
     fn drain_clients(&mut self, volume: Option<VolumeId>);
@@ -140,6 +144,23 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         };
         let request = Request { volume, kind, range };
         self.dispatcher.submit(&mut self.host, Token::Internal(on_done), request, payload);
+    }
+
+    fn preload(&mut self, volume: VolumeId, granule: Granule, on_done: OnDone) {
+        let served = self.host.shared.volume(volume);
+        // The flag was set before the removal drained the clients on this worker.
+        let Some(served) = served.filter(|served| !served.leaving.load(Ordering::Relaxed)) else {
+            return on_done(Ok(()));
+        };
+        let ByteRange { offset, len } = granule.range();
+        let size_bytes = served.backend.description().size_bytes;
+        let range = ByteRange::new(offset, len.min(size_bytes.saturating_sub(offset)));
+        if range.len == 0 {
+            return on_done(Ok(()));
+        }
+        let kind = RequestKind::Preload { lines: granule.lines, is_hot: granule.is_hot() };
+        let request = Request { volume, kind, range };
+        self.dispatcher.submit(&mut self.host, Token::Internal(on_done), request, Payload::None);
     }
 
     fn drain_clients(&mut self, volume: Option<VolumeId>) {

@@ -44,3 +44,4 @@ mod tls;
 mod transmission;
 mod vault;
 mod volumes;
+mod warm_up;

@@ -118,6 +118,9 @@ impl<H: Host> Dispatcher<H> {
                     (step, line_hits)
                 });
             }
+            RequestKind::Preload { lines, is_hot } => {
+                self.try_preload(host, &part, attempt, lines, is_hot)
+            }
             RequestKind::Write { .. } | RequestKind::Record => {
                 let fua = request.kind != RequestKind::Write { fua: false };
                 let admission = host.admit(&part, fua);

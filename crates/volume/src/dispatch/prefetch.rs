@@ -1,10 +1,12 @@
-//! Prefetch: requested by a client, or by a stream of reads.
+//! Prefetch, requested by a client or by a stream of reads; and preload, requested by a warm-up.
 
+use super::parts::Step;
 use super::{Dispatcher, reply_done};
 use crate::host::Host;
 use crate::merge::READ_BYTES_MAX;
 use crate::split::split_at;
 use crate::{Plan, Request, shard_of};
+use forebay_engine::{Attempt, Part, PreloadOutcome};
 use forebay_types::{ByteRange, Mode, VolumeId};
 
 impl<H: Host> Dispatcher<H> {
@@ -40,5 +42,32 @@ impl<H: Host> Dispatcher<H> {
             }
         });
         self.drain_outbox(host, shard);
+    }
+
+    /// Attempts to preload a part. The part waits for its reads, and is then answered with their
+    /// result.
+    pub(super) fn try_preload(
+        &mut self,
+        host: &mut H,
+        part: &Part,
+        attempt: Attempt,
+        lines: u32,
+        is_hot: bool,
+    ) -> Step {
+        if attempt.count > 0 {
+            return Step::Done(attempt.error.map_or(Ok(()), Err));
+        }
+        let shard =
+            shard_of(part.volume, host.stripes(part.volume), part.range.offset, host.shards());
+        let outcome = host.call(shard, &[], &mut self.out, |shard, out| {
+            match shard.volume(part.volume).mode() {
+                Mode::Bypass => PreloadOutcome::Done,
+                _ => shard.preload(part, lines, is_hot, out),
+            }
+        });
+        match outcome {
+            PreloadOutcome::Done => Step::Done(Ok(())),
+            PreloadOutcome::Started => Step::Waiting,
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! The dispatcher against a simple oracle: a list of the values that each sector may hold.
 //!
 //! The workload makes requests wait for each other, evicts lines, bypasses the cache, forwards
-//! answers to the other worker, and prefetches streams.
+//! answers to the other worker, prefetches streams, and preloads lines.
 
 use crate::world::{Machine, SECTORS, VOLUME, WORKERS, changes};
-use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES};
+use forebay_types::{ByteRange, GRANULE_BYTES, LINE_BYTES, Mode, SECTOR_BYTES};
 use forebay_volume::RequestKind;
 use proptest::prelude::*;
 
@@ -42,7 +42,15 @@ fn kind() -> impl Strategy<Value = RequestKind> {
         1 => Just(RequestKind::Zero { fua: false, unmap: true }),
         1 => Just(RequestKind::Flush),
         1 => Just(RequestKind::Prefetch),
+        2 => (any::<u32>(), any::<bool>())
+            .prop_map(|(lines, is_hot)| RequestKind::Preload { lines, is_hot }),
     ]
+}
+
+/// The granule of a range, as far as it is inside the volume.
+fn granule_of(range: ByteRange) -> ByteRange {
+    let start = range.offset / GRANULE_BYTES * GRANULE_BYTES;
+    ByteRange::new(start, GRANULE_BYTES.min(SECTORS * SECTOR_BYTES - start))
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -74,6 +82,10 @@ fn play(mode: Mode, acts: Vec<Act>) {
                     1 + (number % 250) as u8
                 } else {
                     0
+                };
+                let range = match kind {
+                    RequestKind::Preload { .. } => granule_of(range),
+                    _ => range,
                 };
                 machine.submit(worker, kind, range, value);
             }
@@ -143,4 +155,25 @@ fn a_request_over_regions_is_split_for_the_shards_and_coalesced_for_the_disk() {
     assert_eq!(machine.world.answered, 2);
     assert!(machine.world.disk[1 << 10..5 << 10].iter().all(|&value| value == 9));
     machine.finish();
+}
+
+#[test]
+fn a_preload_is_answered_when_its_lines_are_in_the_pool() {
+    let mut machine = Machine::new(Mode::WriteThrough);
+    let kind = RequestKind::Preload { lines: 0x8000_00ff, is_hot: true };
+    let range = ByteRange::new(0, GRANULE_BYTES);
+    machine.submit(0, kind, range, 0);
+    assert_eq!(machine.world.answered, 0, "the reads are in flight");
+    while machine.step(1) {}
+    assert_eq!(machine.world.answered, 1);
+    machine.submit(1, RequestKind::Read, ByteRange::new(0, 8 * LINE_BYTES), 0);
+    assert_eq!(machine.world.answered, 2, "a hit");
+    // Everything is in the pool.
+    machine.submit(1, kind, range, 0);
+    assert_eq!(machine.world.answered, 3);
+    machine.finish();
+    let mut bypass = Machine::new(Mode::Bypass);
+    bypass.submit(0, kind, range, 0);
+    assert_eq!((bypass.world.answered, bypass.world.ios.len()), (1, 0));
+    bypass.finish();
 }

@@ -56,6 +56,8 @@ pub(super) struct InFlight {
     pub claim: Option<Claim>,
     /// The transfer through a bounce buffer, if it needs one.
     bounce: Option<Bounce>,
+    /// A read that no client waits for.
+    pub is_background: bool,
 }
 
 /// A transfer through a buffer of whole blocks.
@@ -151,11 +153,17 @@ impl InFlight {
             discard,
             claim,
             bounce: None,
+            is_background: false,
         };
         if let Some(bounce) = bounce {
             io.begin_step(bounce);
         }
         io
+    }
+
+    /// Sets whether this is a read that no client waits for.
+    pub(super) fn in_background(self, is_background: bool) -> Self {
+        Self { is_background, ..self }
     }
 
     /// Adds the I/O to the counters of its volume.

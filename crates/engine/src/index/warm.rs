@@ -1,0 +1,69 @@
+//! What warm lists and warm-ups need to know about the slots.
+
+use crate::index::Slots;
+use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::{LineKey, Slot};
+use forebay_types::{LINE_VALUE_MAX, VolumeId};
+
+/// Preloaded lines of each volume that were evicted unread, indexed by the volume's number; zero
+/// beyond the end.
+#[derive(Debug, Default)]
+pub(crate) struct PreloadsInVain(Vec<u64>);
+
+impl PreloadsInVain {
+    pub(crate) fn count(&mut self, volume: VolumeId) {
+        let volume = usize::from(volume.0);
+        if self.0.len() <= volume {
+            self.0.resize(volume + 1, 0);
+        }
+        self.0[volume] += 1;
+    }
+
+    pub(crate) const fn metadata_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<u64>()
+    }
+}
+
+/// Resets the count of a volume's preloads in vain, because the volume is removed.
+pub(crate) fn forget_preloads<M>(slots: &mut Slots<M>, volume: VolumeId) {
+    if let Some(count) = slots.preloads_in_vain.0.get_mut(usize::from(volume.0)) {
+        *count = 0;
+    }
+}
+
+/// The view of warm lists and warm-ups. Borrowed from [`Slots::warm`].
+pub struct WarmView<'a, M>(pub(crate) &'a Slots<M>);
+
+impl<M: LineTable> WarmView<'_, M> {
+    /// Whether a slot can be reserved without an eviction.
+    pub fn has_free_slot(&self) -> bool {
+        self.0.free != NO_SLOT || (self.0.unused as usize) < self.0.capacity()
+    }
+
+    /// Preloaded lines of a volume that were evicted before they were read, since the volume was
+    /// added.
+    pub fn preloaded_in_vain(&self, volume: VolumeId) -> u64 {
+        self.0.preloads_in_vain.0.get(usize::from(volume.0)).copied().unwrap_or(0)
+    }
+
+    /// Calls `each` with the lines in `count` slots from `first` on that have valid sectors, and
+    /// with their value to the policy. Returns the next slot, or `None` at the end. The driver
+    /// unlocks the shard between calls, because a large pool takes long to scan.
+    pub fn values(
+        &self,
+        first: Slot,
+        count: Slot,
+        mut each: impl FnMut(LineKey, u8),
+    ) -> Option<Slot> {
+        let next = first.saturating_add(count).min(self.0.used());
+        for slot in first..next {
+            let line = self.0.get(slot);
+            if line.key != LineKey::NONE && !line.has(DETACHED) && line.valid != 0 {
+                let value = self.0.policy.value(slot);
+                debug_assert!(value <= LINE_VALUE_MAX);
+                each(line.key, value);
+            }
+        }
+        (next < self.0.used()).then_some(next)
+    }
+}

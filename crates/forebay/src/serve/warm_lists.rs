@@ -1,0 +1,75 @@
+//! The warm lists of volumes, as files of the state directory.
+
+use super::journals::identity;
+use crate::marks;
+use forebay_runtime::WarmLists;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+/// The warm lists in a state directory.
+pub(super) struct StateWarmLists {
+    state_dir: PathBuf,
+}
+
+impl StateWarmLists {
+    pub(super) fn new(state_dir: &Path) -> Self {
+        Self { state_dir: state_dir.to_owned() }
+    }
+
+    /// The file of a volume. Named by a checksum, because the name of a volume need not be a name
+    /// of a file. If two have the same, each start ignores the list of the other.
+    fn path_of(&self, volume: &str) -> PathBuf {
+        let name: String = identity(volume, "")[..8].iter().map(|b| format!("{b:02x}")).collect();
+        self.state_dir.join(format!("warm-{name}.list"))
+    }
+}
+
+impl WarmLists for StateWarmLists {
+    fn read(&self, volume: &str, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+        let file = match File::open(self.path_of(volume)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut list = Vec::new();
+        file.take(bytes_max + 1).read_to_end(&mut list)?;
+        if list.len() as u64 > bytes_max {
+            return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
+        }
+        Ok(Some(list))
+    }
+
+    fn write(&self, volume: &str, list: &[u8]) -> io::Result<()> {
+        marks::replace(&self.path_of(volume), list)
+    }
+
+    fn remove(&self, volume: &str) -> io::Result<()> {
+        let path = self.path_of(volume);
+        if path.symlink_metadata().is_ok() { marks::remove(&path) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_kept_by_volume_and_replaced_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let lists = StateWarmLists::new(directory.path());
+        assert_eq!(lists.read("a", 9).unwrap(), None);
+        lists.write("a", b"of a").unwrap();
+        lists.write("a/../b", b"of b").unwrap();
+        lists.write("a", b"a again").unwrap();
+        assert_eq!(lists.read("a", 7).unwrap().unwrap(), b"a again");
+        assert_eq!(lists.read("a/../b", 9).unwrap().unwrap(), b"of b");
+        assert_eq!(lists.read("a", 6).unwrap_err().to_string(), "it is longer than 6 bytes");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "no temporary file");
+        lists.remove("a").unwrap();
+        lists.remove("a").unwrap();
+        assert_eq!(lists.read("a", 9).unwrap(), None);
+        let gone = StateWarmLists::new(&directory.path().join("gone"));
+        assert_eq!(gone.read("a", 9).unwrap(), None);
+        assert!(gone.write("a", b"list").is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! Warm lists and warm-ups: after an orderly stop or a reboot, volumes are read into the pool again
+//! as it was.
+//!
+//! A warm list says which lines of a volume were valuable in the pool. One thread writes the lists
+//! every few minutes (`save`), and at an orderly stop. After a start, the same thread reads them,
+//! and has what they name read into free slots of the pool (`thread`);
+//! [`forebay_volume::Loader`] decides in which order and when. The reads are requests to the
+//! workers like those of clients, so the shards order them with writes.
+//!
+//! A list is a hint: whatever is wrong with it, or with the directory that keeps it, costs a line
+//! in the log and a cold pool, and no request fails.
+
+mod save;
+mod thread;
+
+use crate::locks::{Lock, order};
+use crate::protect::guard::hardware;
+use crate::shared::{Shared, Volume};
+use forebay_backend::Backend;
+use forebay_format::WarmDisk;
+use forebay_volume::{Loader, LoaderEnd};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak, mpsc};
+use std::thread::JoinHandle;
+use thread::Event;
+
+/// Keeps the warm lists of volumes across restarts.
+pub trait WarmLists: Send + Sync {
+    /// Reads the list of a volume. `None` if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is longer than `bytes_max`.
+    fn read(&self, volume: &str, bytes_max: u64) -> io::Result<Option<Vec<u8>>>;
+
+    /// Replaces the list of a volume, so that after a crash there is the old or the new one.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn write(&self, volume: &str, list: &[u8]) -> io::Result<()>;
+
+    /// Removes the list of a volume, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    fn remove(&self, volume: &str) -> io::Result<()>;
+}
+
+/// The state of a volume's warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WarmUpState {
+    /// There was none since the volume was added: no list, or the pool was adopted.
+    #[default]
+    None,
+    /// The list is being read, or the lines that it names.
+    Loading,
+    /// All lines of the list were read.
+    Loaded,
+    /// It ended because the pool was full.
+    Full,
+    /// It ended because the disk failed reads.
+    Failing,
+    /// It was ended by a change of settings.
+    Cancelled,
+    /// The list could not be used.
+    Unusable,
+}
+
+impl From<LoaderEnd> for WarmUpState {
+    fn from(end: LoaderEnd) -> Self {
+        match end {
+            LoaderEnd::Loaded => Self::Loaded,
+            LoaderEnd::Full => Self::Full,
+            LoaderEnd::Failing => Self::Failing,
+            LoaderEnd::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// A snapshot of a volume's warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WarmUpStatus {
+    /// Its state.
+    pub state: WarmUpState,
+    /// Lines that it reads, or would have read.
+    pub planned_lines: u64,
+    /// Lines that it is done with: read, or found in the pool or in use.
+    pub done_lines: u64,
+}
+
+impl WarmUpStatus {
+    fn of(state: WarmUpState, loader: &Loader) -> Self {
+        let (planned_lines, done_lines) = (loader.planned_lines(), loader.done_lines());
+        Self { state, planned_lines, done_lines }
+    }
+}
+
+/// The warm list and the warm-up of a volume, as its management sees them.
+pub(crate) struct Warm {
+    /// Whether the list is kept.
+    is_kept: AtomicBool,
+    /// The list was read, or is not needed: it may be replaced.
+    is_replaceable: AtomicBool,
+    disk: WarmDisk,
+    status: Lock<WarmUpStatus>,
+}
+
+impl Warm {
+    pub(crate) fn new(is_kept: bool, disk: &dyn Backend, identity: [u8; 32]) -> Self {
+        let size_bytes = disk.description().size_bytes;
+        let disk = WarmDisk { identity, hardware: hardware(disk), size_bytes };
+        let (is_kept, is_replaceable) = (AtomicBool::new(is_kept), AtomicBool::new(false));
+        Self { is_kept, is_replaceable, disk, status: Lock::default() }
+    }
+
+    /// Sets whether the list is kept. If not, the warm-up ends.
+    pub(crate) fn set_kept(&self, is_kept: bool) {
+        self.is_kept.store(is_kept, Ordering::Relaxed);
+    }
+
+    fn is_kept(&self) -> bool {
+        self.is_kept.load(Ordering::Relaxed)
+    }
+
+    fn is_replaceable(&self) -> bool {
+        self.is_replaceable.load(Ordering::Relaxed)
+    }
+
+    fn set_replaceable(&self) {
+        self.is_replaceable.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn status(&self) -> WarmUpStatus {
+        *self.status.lock()
+    }
+
+    fn set_status(&self, status: WarmUpStatus) {
+        *self.status.lock() = status;
+    }
+}
+
+/// Whether the lists are written once more before the thread ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastSave {
+    /// They are. The workers have ended, and all data is on the disks.
+    Yes,
+    /// They are not.
+    No,
+}
+
+/// The warm lists and warm-ups of a runtime. See the module.
+pub(crate) struct WarmUps {
+    shared: Weak<Shared>,
+    events: Lock<Option<mpsc::Sender<Event>>>,
+    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
+}
+
+impl WarmUps {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        let (events, thread) = (Lock::default(), Lock::default());
+        Self { shared: Arc::downgrade(shared), events, thread }
+    }
+
+    /// See [`crate::Runtime::keep_warm_lists`].
+    pub(crate) fn keep(&self, lists: Arc<dyn WarmLists>) {
+        self.stop(LastSave::No);
+        let (sender, events) = mpsc::channel();
+        let (shared, own_sender) = (self.shared.clone(), sender.clone());
+        let spawned = std::thread::Builder::new()
+            .name("warm-lists".into())
+            .spawn(move || thread::run(shared, lists, own_sender, events));
+        match spawned {
+            Ok(thread) => {
+                *self.thread.lock() = Some(thread);
+                *self.events.lock() = Some(sender);
+            }
+            Err(error) => tracing::warn!(%error, "cannot start the thread of the warm lists"),
+        }
+    }
+
+    fn send(&self, event: Event) {
+        if let Some(events) = &*self.events.lock() {
+            // The thread ends early only if the runtime is gone.
+            let _ = events.send(event);
+        }
+    }
+
+    /// Begins the warm-up of a volume that was added, unless the pool has lines of it already.
+    pub(crate) fn schedule(&self, volume: &Arc<Volume>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let is_adopted = shared.pool.is_adopted() && shared.shards.resident_lines(volume.id) > 0;
+        if self.events.lock().is_none()
+            || is_adopted
+            || !volume.warm.is_kept()
+            || shared.shards.is_bypass(volume.id)
+        {
+            return volume.warm.set_replaceable();
+        }
+        let state = WarmUpState::Loading;
+        volume.warm.set_status(WarmUpStatus { state, ..WarmUpStatus::default() });
+        self.send(Event::Load(Arc::downgrade(volume)));
+    }
+
+    /// Writes the lists, and waits until they are written.
+    pub(crate) fn save(&self) {
+        let (done, is_done) = mpsc::channel();
+        self.send(Event::Save(done));
+        let _ = is_done.recv();
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self, last_save: LastSave) {
+        self.send(Event::Stop(last_save));
+        *self.events.lock() = None;
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for WarmUps {
+    fn drop(&mut self) {
+        // Not joined: the thread may be writing to a slow disk.
+        self.send(Event::Stop(LastSave::No));
+    }
+}

@@ -1,0 +1,246 @@
+//! The thread: polls the warm-ups, passes their reads to the workers, and writes the lists when
+//! they are due.
+
+use super::save::{Pace, Saver};
+use super::{LastSave, WarmLists, WarmUpState, WarmUpStatus};
+use crate::gather::Calibration;
+use crate::shared::{Message, Shared, Volume};
+use crate::timeouts::Timeouts;
+use forebay_format::{WarmList, WarmListError, warm_list_bytes};
+use forebay_types::{Granule, IoResult, LINE_BYTES, Size, VolumeId};
+use forebay_volume::{Conditions, Loader, LoaderStep, shrink_to_pool};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long a warm-up waits for the calibration of its disk, which needs an idle disk.
+const CALIBRATION_WAIT: Duration = Duration::from_secs(10);
+/// The interval of polls while a warm-up waits for something that sends no event.
+const POLL: Duration = Duration::from_millis(100);
+
+/// An event for the thread.
+pub(super) enum Event {
+    /// Begin the warm-up of a volume.
+    Load(Weak<Volume>),
+    /// A read of a warm-up has ended.
+    Ended { job: u64, granule: Granule, is_ok: bool },
+    /// Write the lists now, and drop the sender.
+    Save(mpsc::Sender<()>),
+    /// End the thread.
+    Stop(LastSave),
+}
+
+/// The warm-up of a volume.
+struct Job {
+    number: u64,
+    volume: Weak<Volume>,
+    begun: Instant,
+    loader: Loader,
+}
+
+/// Reports the end of a read, also if its worker has ended and drops it.
+struct ReadEnd {
+    events: mpsc::Sender<Event>,
+    job: u64,
+    granule: Granule,
+    is_ok: bool,
+}
+
+impl Drop for ReadEnd {
+    fn drop(&mut self) {
+        let Self { job, granule, is_ok, .. } = *self;
+        let _ = self.events.send(Event::Ended { job, granule, is_ok });
+    }
+}
+
+struct Thread {
+    shared: Weak<Shared>,
+    lists: Arc<dyn WarmLists>,
+    sender: mpsc::Sender<Event>,
+    saver: Saver,
+    jobs: Vec<Job>,
+    /// The number of the next job, and the worker of the next read.
+    next_job: u64,
+    next_worker: usize,
+}
+
+/// Runs until the runtime stops or is gone.
+pub(super) fn run(
+    shared: Weak<Shared>,
+    lists: Arc<dyn WarmLists>,
+    sender: mpsc::Sender<Event>,
+    events: mpsc::Receiver<Event>,
+) {
+    let Some(interval) = shared.upgrade().map(|shared| interval(&shared.timeouts)) else { return };
+    let mut next_save = Instant::now() + interval;
+    let saver = Saver::new(Arc::clone(&lists));
+    let (jobs, next_job, next_worker) = (Vec::new(), 0, 0);
+    let mut thread = Thread { shared, lists, sender, saver, jobs, next_job, next_worker };
+    loop {
+        let now = Instant::now();
+        let Some(shared) = thread.shared.upgrade() else { return };
+        if now >= next_save {
+            thread.save(&shared, Pace::Slow);
+            next_save = Instant::now() + interval;
+        }
+        let wait = thread.poll(&shared).min(next_save.saturating_duration_since(now));
+        drop(shared);
+        // More events than one are handled before the next poll.
+        let mut event = events.recv_timeout(wait).ok();
+        while let Some(next) = event {
+            match next {
+                Event::Load(volume) => thread.begin(volume),
+                Event::Ended { job, granule, is_ok } => thread.end_read(job, granule, is_ok),
+                Event::Save(_done) => {
+                    let Some(shared) = thread.shared.upgrade() else { return };
+                    thread.save(&shared, Pace::Fast);
+                }
+                Event::Stop(last_save) => {
+                    if let (LastSave::Yes, Some(shared)) = (last_save, thread.shared.upgrade()) {
+                        thread.save(&shared, Pace::Fast);
+                    }
+                    return;
+                }
+            }
+            event = events.try_recv().ok();
+        }
+    }
+}
+
+/// At least a moment: lists are not written all the time.
+fn interval(timeouts: &Timeouts) -> Duration {
+    timeouts.warm_lists.max(POLL)
+}
+
+impl Thread {
+    /// Begins the warm-up of a volume.
+    fn begin(&mut self, weak: Weak<Volume>) {
+        if let (Some(shared), Some(volume)) = (self.shared.upgrade(), weak.upgrade()) {
+            self.load(&shared, &volume, weak);
+            volume.warm.set_replaceable();
+        }
+    }
+
+    /// Reads the list of a volume, and makes it a job.
+    fn load(&mut self, shared: &Shared, volume: &Volume, weak: Weak<Volume>) {
+        let name = volume.name.clone();
+        let pool_lines = shared.pool.data_bytes() / LINE_BYTES;
+        let mut list = match self.read_list(volume, pool_lines) {
+            Ok(Some(list)) => list,
+            Ok(None) => return volume.warm.set_status(WarmUpStatus::default()),
+            Err(error) => {
+                let state = WarmUpState::Unusable;
+                volume.warm.set_status(WarmUpStatus { state, ..WarmUpStatus::default() });
+                tracing::warn!(volume = name, error, "warm list ignored, the pool starts cold");
+                return;
+            }
+        };
+        shrink_to_pool(&mut list.granules, list.pool_lines, pool_lines);
+        let loader = Loader::new(list.granules);
+        volume.warm.set_status(WarmUpStatus::of(WarmUpState::Loading, &loader));
+        let planned = Size(loader.planned_lines() * LINE_BYTES);
+        tracing::info!(volume = name, %planned, "warm-up started");
+        self.next_job += 1;
+        let (number, begun) = (self.next_job, Instant::now());
+        self.jobs.push(Job { number, volume: weak, begun, loader });
+    }
+
+    /// Reads the list of a volume and checks it. `None` if there is none.
+    fn read_list(&mut self, volume: &Volume, pool_lines: u64) -> Result<Option<WarmList>, String> {
+        // A list that was made of this pool has a quarter of that at most.
+        let bytes_max = warm_list_bytes(pool_lines);
+        let bytes = self.lists.read(&volume.name, bytes_max).map_err(|error| error.to_string())?;
+        let Some(bytes) = bytes else { return Ok(None) };
+        let invalid = |error: WarmListError| error.to_string();
+        let list = WarmList::decode(&bytes).map_err(invalid)?;
+        list.check(&volume.warm.disk).map_err(invalid)?;
+        self.saver.remember(&volume.name, &bytes);
+        Ok(Some(list))
+    }
+
+    fn end_read(&mut self, job: u64, granule: Granule, is_ok: bool) {
+        if let Some(job) = self.jobs.iter_mut().find(|other| other.number == job) {
+            job.loader.complete(granule, is_ok);
+        }
+    }
+
+    /// Polls all warm-ups. Returns when to poll them again if no event comes before.
+    fn poll(&mut self, shared: &Arc<Shared>) -> Duration {
+        let mut wait = Duration::MAX;
+        let mut jobs = std::mem::take(&mut self.jobs);
+        jobs.retain_mut(|job| {
+            let next = self.poll_job(shared, job);
+            wait = next.map_or(wait, |next| wait.min(next));
+            next.is_some()
+        });
+        self.jobs = jobs;
+        wait
+    }
+
+    /// Polls a warm-up. Returns when to poll it again; `None` once it has ended.
+    fn poll_job(&mut self, shared: &Arc<Shared>, job: &mut Job) -> Option<Duration> {
+        let volume = job.volume.upgrade()?;
+        let is_served =
+            shared.volume(volume.id).is_some_and(|served| Arc::ptr_eq(&served, &volume));
+        if !is_served {
+            return None;
+        }
+        let is_waiting = volume.gather.status().calibration == Calibration::Waiting
+            && job.begun.elapsed() < CALIBRATION_WAIT;
+        let is_paused = shared.stopping.load(Ordering::Relaxed)
+            || volume.leaving.load(Ordering::Relaxed)
+            || volume.power.is_halted();
+        if is_paused || is_waiting {
+            return Some(POLL);
+        }
+        if !volume.warm.is_kept() || shared.shards.is_bypass(volume.id) {
+            job.loader.cancel();
+        }
+        let conditions = conditions(shared, &volume);
+        let next = loop {
+            match job.loader.poll(&conditions) {
+                LoaderStep::Read(granule) => {
+                    self.start_read(shared, volume.id, job.number, granule)
+                }
+                LoaderStep::Wait(ms) => break Some(Duration::from_millis(ms)),
+                LoaderStep::Ended(end) => {
+                    volume.warm.set_status(WarmUpStatus::of(end.into(), &job.loader));
+                    let done = Size(job.loader.done_lines() * LINE_BYTES);
+                    tracing::info!(volume = volume.name, %done, ?end, "warm-up ended");
+                    return None;
+                }
+            }
+        };
+        volume.warm.set_status(WarmUpStatus::of(WarmUpState::Loading, &job.loader));
+        next
+    }
+
+    /// Passes a read to a worker.
+    fn start_read(&mut self, shared: &Shared, id: VolumeId, job: u64, granule: Granule) {
+        let end = ReadEnd { events: self.sender.clone(), job, granule, is_ok: false };
+        let on_done = Box::new(move |result: IoResult| {
+            let mut end = end;
+            end.is_ok = result.is_ok();
+        });
+        self.next_worker = (self.next_worker + 1) % shared.inboxes.len();
+        let task = Box::new(move |tasks: &mut dyn crate::worker::Tasks| {
+            tasks.preload(id, granule, on_done);
+        });
+        shared.inboxes[self.next_worker].post(Message::Task(task));
+    }
+
+    fn save(&mut self, shared: &Arc<Shared>, pace: Pace) {
+        let remaining = |id: VolumeId| {
+            let is_of = |job: &&Job| job.volume.upgrade().is_some_and(|volume| volume.id == id);
+            self.jobs.iter().find(is_of).map(|job| job.loader.remaining()).unwrap_or_default()
+        };
+        self.saver.save(shared, remaining, pace);
+    }
+}
+
+fn conditions(shared: &Shared, volume: &Volume) -> Conditions {
+    let now_ms = shared.started.elapsed().as_millis() as u64;
+    let (alone, beside) = volume.reads.demand();
+    let (is_read, has_room) = (volume.reads.is_reading(now_ms), shared.shards.has_room());
+    Conditions { now_ms, is_read, alone, beside, has_room }
+}
