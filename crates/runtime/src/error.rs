@@ -1,5 +1,6 @@
 //! The errors of a runtime's start and of operations on volumes, with their remedies.
 
+use crate::gather::CalibrationFailure;
 use crate::pool::PoolError;
 use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
