@@ -5,7 +5,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod oracle;
-mod pieces;
 mod server;
 
 /// Makes two tests of each function, one for each I/O engine.
@@ -37,6 +36,7 @@ mod handshake;
 mod hanging;
 mod journal;
 mod mirror;
+mod pieces;
 mod power;
 mod presence;
 mod reliance;
