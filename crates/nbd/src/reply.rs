@@ -2,10 +2,10 @@
 //!
 //! Each outcome of a request has one function, which appends a whole reply, or the header that
 //! precedes the data, to the caller's buffer. Encoding allocates nothing if the buffer has enough
-//! capacity ([`READ_HEADER_BYTES_MAX`] for a success). A read is answered in one chunk (B-12), which
-//! is marked as the last, or in several by [`Negotiated::put_data_chunk_header`]. Send its header
-//! only once all data is available (B-04): after the header of a simple reply, an error can be
-//! reported only by dropping the connection (C-01).
+//! capacity ([`READ_HEADER_BYTES_MAX`] for a success). A read is answered in one chunk (B-12),
+//! which is marked as the last, or in several by [`Negotiated::put_data_chunk_header`]. Send its
+//! header only once all data is available (B-04): after the header of a simple reply, an error can
+//! be reported only by dropping the connection (C-01).
 
 use crate::{
     Negotiated, ReplyTo,

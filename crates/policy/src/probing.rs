@@ -4,8 +4,8 @@
 //! leaves distant sizes with about equal counts. Offsets are pseudo-random over the whole disk.
 //!
 //! A measurement takes [`READS_MIN`] reads, more if their times vary too much for an estimate, and
-//! at most [`READS_MAX`] reads and [`DISK_NS_MAX`] of disk time. It exceeds the latter only if a read
-//! takes longer than all reads before.
+//! at most [`READS_MAX`] reads and [`DISK_NS_MAX`] of disk time. It exceeds the latter only if a
+//! read takes longer than all reads before.
 
 use crate::split_cost::{ReadTime, SplitCost, Unclear};
 use forebay_types::{ByteRange, LINE_BYTES};

@@ -97,8 +97,8 @@ fn a_set_threshold_overrides_measurement_and_default() {
     assert_eq!(gather_below(None, None), default);
 }
 
-/// 200 estimates of one disk whose times vary: by few long delays of `delay_us` on average, and by a
-/// factor that is mostly between `1 / spread` and `spread`.
+/// 200 estimates of one disk whose times vary: by few long delays of `delay_us` on average, and by
+/// a factor that is mostly between `1 / spread` and `spread`.
 fn estimates(fixed_us: f64, delay_us: f64, spread: f64) -> Vec<Result<SplitCost, Unclear>> {
     let line = line(fixed_us, 1024.0);
     let one = |seed: u64| {
