@@ -71,7 +71,7 @@ impl Random {
     }
 }
 
-/// A synthetic load, its distinct lines, and the largest mean and maximum errors allowed with 2,731
+/// A synthetic load, its distinct lines, and the largest mean and maximum errors allowed with 2,730
 /// sampled lines.
 struct Load {
     name: &'static str,
@@ -207,6 +207,17 @@ fn the_least_memory_is_enough_for_an_estimate() {
         assert_eq!(limits.iter().filter(|&&limit| limit > 0).count(), estimates, "{limits:?}");
         assert!(limits.iter().sum::<usize>() <= lines * LINE_BYTES as usize / 1000);
     }
+}
+
+#[test]
+fn accesses_without_memory_are_not_part_of_a_later_curve() {
+    let mut estimator = estimator(1_000, 1.0, 0);
+    record(&mut estimator, &[7; 1_000]);
+    assert!(estimator.curve().is_none());
+    estimator.set_limit(PLENTY);
+    record(&mut estimator, &(0..500).collect::<Vec<u64>>());
+    let curve = estimator.curve().unwrap();
+    assert_eq!((curve.accesses(), curve.miss_ratio(900 * LINE_BYTES)), (500.0, Some(1.0)));
 }
 
 #[test]
