@@ -268,7 +268,7 @@ mod tests {
             lasts: id % 2 == 0,
             progress: if id % 3 == 0 { Progress::Recording } else { Progress::Whole },
             stripes: if id % 2 == 0 { Stripes::NONE } else { Stripes::new(7 << 16, 4096) },
-            recorded_in: (id % 4 < 2).then_some(JournalId([id as u8 + 1; 16])),
+            recorded_in: (id % 4 < 2).then_some(JournalId([id as u8; 16])),
         };
         let layout = Layout { shards: 4, shard_slots: 512 };
         let volumes = (0..volumes).map(volume).collect();

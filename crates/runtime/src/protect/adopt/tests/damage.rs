@@ -35,7 +35,8 @@ impl Machine {
     }
 
     fn start(&self, durability: Durability) -> (Runtime, VolumeSettings) {
-        let runtime = start(&self.pool, RuntimeConfig { journals: 1, ..config(64 * MIB) });
+        // Half of each shard may be dirty before lines are destaged.
+        let runtime = start(&self.pool, RuntimeConfig { journals: 1, ..config(128 * MIB) });
         let log = Arc::clone(&self.log) as Arc<dyn Backend>;
         let journal = Some(VolumeJournal { durability, ..open_journal(&runtime, log) });
         let gather_below = GATHERS_ALL;
@@ -81,10 +82,15 @@ impl Machine {
     /// The machine as a kill of its process leaves it now. The disk is the same.
     fn killed(&self) -> Self {
         let pool = crate::new_pool_file().unwrap();
-        let mut bytes = vec![0; rustix::fs::fstat(&self.pool).unwrap().st_size as usize];
-        rustix::io::pread(&self.pool, &mut bytes, 0).unwrap();
-        rustix::fs::ftruncate(&pool, bytes.len() as u64).unwrap();
-        assert_eq!(rustix::io::pwrite(&pool, &bytes, 0).unwrap(), bytes.len());
+        let size_bytes = rustix::fs::fstat(&self.pool).unwrap().st_size as u64;
+        rustix::fs::ftruncate(&pool, size_bytes).unwrap();
+        let mut bytes = vec![0; MIB as usize];
+        for at in (0..size_bytes).step_by(MIB as usize) {
+            let len = rustix::io::pread(&self.pool, &mut bytes, at).unwrap();
+            if bytes[..len].iter().any(|&byte| byte != 0) {
+                assert_eq!(rustix::io::pwrite(&pool, &bytes[..len], at).unwrap(), len);
+            }
+        }
         let size_bytes = self.log.description().size_bytes;
         let log = device(size_bytes);
         let mut bytes = AlignedBuffer::new(size_bytes as usize);
