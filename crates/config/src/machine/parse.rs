@@ -77,7 +77,7 @@ pub(super) fn groups(membership: &str, mountinfo: &str) -> Vec<Group> {
 /// A line of `/proc/self/cgroup`, `ID:CONTROLLERS:PATH`, if its hierarchy limits memory.
 fn member(line: &str) -> Option<(Version, &str)> {
     let mut fields = line.splitn(3, ':').skip(1);
-    let (controllers, path) = (fields.next()?, fields.next()?);
+    let (controllers, path) = (fields.next()?, fields.next().filter(|path| path.starts_with('/'))?);
     match controllers {
         "" => Some((Version::Two, path)),
         _ if has_memory(controllers) => Some((Version::One, path)),
