@@ -74,7 +74,7 @@ pub struct PatrolStatus {
     pub parity_bytes: u64,
     /// Bytes of the pool that hold parity.
     pub parity_slot_bytes: u64,
-    /// Completed walks over the whole pool.
+    /// Completed walks over all shards that have something to verify.
     pub walks: u64,
     /// Milliseconds of the slowest shard's last walk.
     pub walk_ms: u64,

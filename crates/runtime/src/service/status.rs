@@ -244,7 +244,9 @@ impl VolumeService {
             status.parity_bytes += usage.parity_lines * LINE_BYTES;
             status.parity_slot_bytes += usage.parity_slots * LINE_BYTES;
         }
-        status.walks = shards.iter().map(|usage| usage.patrol.walks).min().unwrap_or(0);
+        // A shard without sealed lines has nothing to walk over.
+        let walked = shards.iter().map(|usage| usage.patrol).filter(|patrol| patrol.sealed > 0);
+        status.walks = walked.map(|patrol| patrol.walks).min().unwrap_or(0);
         let walks = self.shared.walk_ms.iter().map(|walk| walk.load(Ordering::Relaxed));
         status.walk_ms = walks.max().unwrap_or(0);
         status
