@@ -299,6 +299,12 @@ impl Oracle {
         format!("is {}; permitted are\n    {}", describe_stamp(found), self.describe(sector))
     }
 
+    /// Forgets what reads of a sector from the moment `since` on have seen, as no client made them.
+    pub(crate) fn forget_seen(&mut self, sector: u64, since: u32) {
+        let candidates = &mut self.sectors[sector as usize].candidates;
+        candidates.retain(|c| c.source != Source::Observed || c.submitted < since);
+    }
+
     pub(crate) fn describe(&self, sector: u64) -> String {
         let state = &self.sectors[sector as usize];
         let mut text = format!("initially {}", describe_stamp(state.base));

@@ -31,6 +31,8 @@ pub(crate) struct Expected {
     volumes: Vec<Expectation>,
     pub losses: Losses,
     pub faults: Faults,
+    /// When the adoption in progress began: the checks since then have read what no client has.
+    adopting_since: Option<u32>,
     /// A generator for checks, which must not affect the run.
     check_dice: Dice,
 }
@@ -45,6 +47,7 @@ impl Expected {
             volumes: plan.volumes.iter().enumerate().map(expectation).collect(),
             losses: Losses::new(plan.volumes.len()),
             faults: Faults::default(),
+            adopting_since: None,
             check_dice: Dice::new(seed.rotate_left(16) ^ 0x0def),
         }
     }
@@ -126,6 +129,16 @@ impl Expected {
         self.oracle(volume).flush_kept(submitted);
     }
 
+    /// Records that a pool is being adopted, from the moment `now` on or earlier.
+    pub(crate) fn begin_adoption(&mut self, now: u32) {
+        self.adopting_since.get_or_insert(now);
+    }
+
+    /// Records that clients are served again.
+    pub(crate) const fn end_adoption(&mut self) {
+        self.adopting_since = None;
+    }
+
     /// Records that sectors of a line are lost. `with_clean` are all its damaged sectors, clean
     /// ones included; they are exempt from the order of writes.
     pub(crate) fn lose(&mut self, run: &mut Run, key: LineKey, lost: u8, with_clean: u8) {
@@ -139,6 +152,10 @@ impl Expected {
         let range = ByteRange::new(key.offset(), LINE_BYTES);
         run.log_event(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
         sectors_of(lost).for_each(|at| self.losses.add(volume, first + at, moment));
+        if let Some(since) = self.adopting_since {
+            // Without a record, an unacknowledged write is undone that no client has read.
+            sectors_of(lost).for_each(|at| self.oracle(volume).forget_seen(first + at, since));
+        }
         run.report.lost_sectors += u64::from(lost.count_ones());
     }
 
@@ -159,6 +176,7 @@ impl Expected {
     /// Accepts the disk's content of sectors that were lost before the crash and reported as such,
     /// if only memory protected them or no journal has them any more.
     pub(crate) fn accept_losses(&mut self, plan: &Plan, contents: &[Vec<u64>]) {
+        self.end_adoption();
         for (volume, content) in plan.volume_ids().into_iter().zip(contents) {
             let has_ups = plan.volume(volume).ups;
             let oracle = &mut self.volumes[usize::from(volume.0)].oracle;

@@ -56,7 +56,7 @@ impl World {
     /// Checks the content that the next process would read.
     fn check_adopted(&mut self) {
         self.expected.reload_losses(&mut self.run, &self.shards);
-        self.run.next_moment();
+        self.expected.begin_adoption(self.run.next_moment());
         for volume in self.run.plan.volume_ids() {
             let sectors = self.run.plan.volume(volume).sectors;
             let mut dirty = vec![0u8; sectors.div_ceil(8) as usize];

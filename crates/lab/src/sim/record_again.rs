@@ -127,6 +127,7 @@ impl Simulation {
 
     /// Ends the recording: from now on, lost data is restored from the journal if that has it.
     fn end_recording(&mut self, incomplete: &BTreeSet<VolumeId>) {
+        self.world.expected.end_adoption();
         for volume in self.world.journaled() {
             let state = &mut self.world.volumes[usize::from(volume.0)];
             let is_newest = !incomplete.contains(&volume) || state.has_all_recorded();
