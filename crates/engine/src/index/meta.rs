@@ -87,6 +87,11 @@ impl LineMeta {
         self.valid
     }
 
+    /// Whether an operation uses the slot.
+    pub const fn is_pinned(&self) -> bool {
+        self.pins > 0
+    }
+
     /// Dirty sectors that are valid, and so can be destaged.
     pub const fn destageable(&self) -> u8 {
         self.dirty & self.valid
