@@ -107,6 +107,7 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn most_of_a_small_memory_holds_lines() {
         let lines_mib = |mib: u64, workers| MemoryPlan::new(mib << 20, workers, 0).pool_bytes >> 20;

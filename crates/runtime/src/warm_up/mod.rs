@@ -22,8 +22,11 @@ use forebay_volume::{Loader, LoaderEnd};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
-use std::thread::JoinHandle;
+use std::time::Duration;
 use thread::Event;
+
+/// How long the end waits for the lists to be written, because a file system may hang.
+const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Keeps the warm lists of volumes across restarts.
 pub trait WarmLists: Send + Sync {
@@ -152,13 +155,14 @@ pub(crate) enum LastSave {
 pub(crate) struct WarmUps {
     shared: Weak<Shared>,
     events: Lock<Option<mpsc::Sender<Event>>>,
-    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
+    /// Disconnected once the thread has ended.
+    running: Lock<Option<mpsc::Receiver<()>>, { order::THREADS }>,
 }
 
 impl WarmUps {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        let (events, thread) = (Lock::default(), Lock::default());
-        Self { shared: Arc::downgrade(shared), events, thread }
+        let (events, running) = (Lock::default(), Lock::default());
+        Self { shared: Arc::downgrade(shared), events, running }
     }
 
     /// See [`crate::Runtime::keep_warm_lists`].
@@ -166,12 +170,14 @@ impl WarmUps {
         self.stop(LastSave::No);
         let (sender, events) = mpsc::channel();
         let (shared, own_sender) = (self.shared.clone(), sender.clone());
-        let spawned = std::thread::Builder::new()
-            .name("warm-lists".into())
-            .spawn(move || thread::run(shared, lists, own_sender, events));
+        let (runs, running) = mpsc::channel::<()>();
+        let spawned = std::thread::Builder::new().name("warm-lists".into()).spawn(move || {
+            let _runs = runs;
+            thread::run(shared, lists, own_sender, events);
+        });
         match spawned {
-            Ok(thread) => {
-                *self.thread.lock() = Some(thread);
+            Ok(_) => {
+                *self.running.lock() = Some(running);
                 *self.events.lock() = Some(sender);
             }
             Err(error) => tracing::warn!(%error, "cannot start the thread of the warm lists"),
@@ -208,12 +214,14 @@ impl WarmUps {
         let _ = is_done.recv();
     }
 
-    /// Ends the thread.
+    /// Ends the thread, and waits for that for [`END_WAIT`] at most.
     pub(crate) fn stop(&self, last_save: LastSave) {
         self.send(Event::Stop(last_save));
         *self.events.lock() = None;
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
+        let running = self.running.lock().take();
+        let ended = running.map(|running| running.recv_timeout(END_WAIT));
+        if ended == Some(Err(mpsc::RecvTimeoutError::Timeout)) {
+            tracing::warn!("writing the warm lists takes long, stopping without it");
         }
     }
 }

@@ -23,6 +23,7 @@ on_both_engines! {
     a_warm_up_passes_over_lines_that_clients_use,
     a_disk_that_fails_ends_the_warm_up_and_no_request,
     lists_that_cannot_be_written_stop_nothing,
+    lists_that_hang_do_not_prevent_a_stop,
 }
 
 /// Warm lists in memory.
@@ -130,7 +131,7 @@ fn a_warm_up_ends_with_its_volume(engine: Engine) {
         removal.join().unwrap().unwrap();
     });
     assert!(gate.held().is_empty());
-    // It is added again, and stopped during the next warm-up: what is left stays on the list.
+    // A stop during the next warm-up keeps on the list what was not read yet.
     let list = lists.lists.lock().unwrap()["disk"].clone();
     gate.close(Kinds::READ);
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
@@ -219,4 +220,17 @@ fn lists_that_cannot_be_written_stop_nothing(engine: Engine) {
     server.runtime.save_warm_lists();
     assert_eq!(*lists.writes.lock().unwrap(), 2);
     server.stop();
+}
+
+fn lists_that_hang_do_not_prevent_a_stop(engine: Engine) {
+    let lists = Arc::new(Lists::default());
+    let server = Server::start(engine);
+    server.runtime.keep_warm_lists(Arc::clone(&lists) as _);
+    server.add_memory("disk", SIZE, Mode::WriteThrough);
+    wait_for(&server, WarmUpState::None);
+    // The list is written while this is held.
+    let hanging = lists.lists.lock().unwrap();
+    server.stop();
+    assert_eq!(*lists.writes.lock().unwrap(), 1);
+    drop(hanging);
 }
