@@ -125,7 +125,8 @@ verify() {
   shift
   begin=$(now_ms)
   fio --name=fill --rw=write --bs=256k --iodepth=8 --size="$volume_bytes" --verify=crc32c \
-    --verify_only --verify_fatal=1 --verify_state_save=0 "$@" >"$dir/fio.log" 2>&1 || gave_up "$what: wrong data"
+    --verify_only --verify_fatal=1 --verify_state_save=0 "$@" >"$dir/fio.log" 2>&1 ||
+    gave_up "$what: wrong data"
   row "$what" "$volume_bytes" "$(($(now_ms) - begin))"
 }
 
