@@ -127,6 +127,17 @@ impl Server {
     }
 }
 
+/// Ends the workers, as their memory would otherwise stay in use until the last test has ended. A
+/// failed test leaves them alone: they may be what hangs.
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // An error means that it was stopped.
+            let _ = self.runtime.pause();
+        }
+    }
+}
+
 /// In write-through mode, gathering would make a write wait for others of its stripe.
 fn gather_below(mode: Mode) -> Option<u64> {
     if mode == Mode::WriteBack { GATHERS_ALL } else { Some(0) }
