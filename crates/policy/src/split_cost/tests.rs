@@ -126,7 +126,7 @@ fn measurements_of_one_disk_agree_or_say_that_they_are_not_certain() {
                     .collect();
                 sure.sort_unstable();
                 let case = format!("{fixed_us} us, {delay_us} us, {spread}: {sure:?}");
-                // All but the two outermost of a hundred.
+                // All but the lowest and the highest two of a hundred.
                 let outer = sure.len() / 50;
                 let inner = &sure[outer..sure.len() - outer];
                 if let (Some(least), Some(most)) = (inner.first(), inner.last()) {
