@@ -18,7 +18,7 @@ use std::sync::{
 ///
 /// [`FOUND`]: order::FOUND
 pub(crate) mod order {
-    /// Serializes management operations: adding and removing volumes, listeners, journals, vaults.
+    /// Serializes changes of the set of volumes and of their settings.
     pub(crate) const CHANGES: usize = 0;
     /// A thread's join handle, held while the thread is joined.
     pub(crate) const THREADS: usize = 1;

@@ -170,8 +170,7 @@ impl<'a> PoolVolumes<'a> {
         let name = &settings.name;
         let Some(found) = self.in_pool(name) else { return Ok(()) };
         let disk = settings.backend.description();
-        let is_served = self.shared.volume(found.id).is_some();
-        if is_served || !found.matches(name, disk) {
+        if !found.matches(name, disk) {
             return Ok(());
         }
         let evidence = self.examine(found.id, &*settings.backend);
@@ -353,13 +352,16 @@ impl<'a> PoolVolumes<'a> {
         self.shared.pool.change_volumes(|volumes| volumes.retain(|volume| volume.id != id));
     }
 
-    /// Drops the clean lines of volumes that are not served, because other programs may change
-    /// their disks. Dirty lines stay. Returns the names of the volumes that have some, with the
-    /// bytes.
-    pub(crate) fn drop_unserved(&self) -> Vec<(String, u64)> {
+    /// Drops the clean lines of volumes that are neither served nor being added, because other
+    /// programs may change their disks. Dirty lines stay. Returns the names of the volumes that
+    /// have some, with the bytes.
+    pub(crate) fn drop_unserved(
+        &self,
+        is_being_added: impl Fn(&str) -> bool,
+    ) -> Vec<(String, u64)> {
         let mut left = Vec::new();
         for found in self.shared.pool.volumes() {
-            if self.shared.volume(found.id).is_some() {
+            if self.shared.volume(found.id).is_some() || is_being_added(&found.name) {
                 continue;
             }
             self.shared.shards.drop_clean(found.id);

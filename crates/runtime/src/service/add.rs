@@ -21,7 +21,6 @@ use forebay_backend::Backend;
 use forebay_engine::Protection;
 use forebay_journal::Freshness;
 use forebay_journal::decision::{PoolState, VaultState};
-use forebay_types::limits::VOLUME_NAME_BYTES_MAX;
 use forebay_types::{Durability, Mode, Stripes, VolumeId};
 use forebay_volume::Streams;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,8 +29,8 @@ use std::sync::{Arc, OnceLock};
 impl VolumeService {
     /// See [`crate::Runtime::add_volume`].
     pub(crate) fn add(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
-        let pool_volumes = self.pool_volumes();
-        pool_volumes.compare(&settings)?;
+        let _addition = self.begin_addition(&settings)?;
+        self.pool_volumes().compare(&settings)?;
         self.protectors.check_missing_journal(&settings)?;
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
         let volume = self.add_hidden(settings)?;
@@ -49,22 +48,15 @@ impl VolumeService {
     /// Adds a volume that clients cannot enter yet. After an error, the volume is gone if its disk
     /// works; see [`VolumeService::undo_add`].
     fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
-        let (volume, filled) = {
-            let _changing = self.changes.lock();
-            let plan = self.pool_volumes().recovery_plan(&settings);
-            self.protectors.check_missing_vault(&settings, plan)?;
-            let mode = settings.mode;
-            let (volume, vault) = self.register(settings, plan)?;
-            let filled = self.fill(&volume, mode, plan, vault.as_ref());
-            (volume, filled)
-        };
-        match filled {
-            Ok(()) => Ok(volume),
-            Err(error) => {
-                self.undo_add(&volume);
-                Err(error)
-            }
+        let plan = self.pool_volumes().recovery_plan(&settings);
+        self.protectors.check_missing_vault(&settings, plan)?;
+        let mode = settings.mode;
+        let (volume, vault) = self.register(settings, plan)?;
+        if let Err(error) = self.fill(&volume, mode, plan, vault.as_ref()) {
+            self.undo_add(&volume);
+            return Err(error);
         }
+        Ok(volume)
     }
 
     /// Attaches a volume to its journal, and adds it to the table and to the shards.
@@ -161,28 +153,10 @@ impl VolumeService {
         Ok(())
     }
 
-    /// Checks a volume's name and disk, and assigns its number and its stripes.
+    /// Records a volume in the pool, which assigns its number and its stripes.
     fn assign_id(&self, settings: &VolumeSettings) -> Result<(VolumeId, Stripes), VolumeError> {
-        let name = &settings.name;
-        let is_text = !name.chars().any(char::is_control);
-        if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX || !is_text {
-            return Err(VolumeError::Name(name.clone()));
-        }
-        for volume in self.shared.volumes.all() {
-            if volume.name == *name {
-                return Err(match volume.half_added.load(Ordering::Relaxed) {
-                    true => VolumeError::HalfAdded(name.clone()),
-                    false => VolumeError::NameInUse(name.clone()),
-                });
-            }
-            let (new, served) = (settings.backend.description(), volume.backend.description());
-            if new.identity.is_some() && new.identity == served.identity {
-                return Err(VolumeError::BackingInUse {
-                    backing: new.name.clone(),
-                    volume: volume.name.clone(),
-                });
-            }
-        }
+        // Another addition must not find the same number free.
+        let _changing = self.changes.lock();
         self.pool_volumes().enter(settings)
     }
 }

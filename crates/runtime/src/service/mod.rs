@@ -1,12 +1,16 @@
 //! The management of the volumes: add, change, flush, drain, remove, calibrate, report.
 //!
 //! Nothing here is on the data path. Management operations run on the calling thread, and change
-//! the state that the workers share through tasks of worker 0. One lock serializes them; it is not
-//! held during a wait for a disk, so a disk that hangs delays no operation on another volume.
+//! the state that the workers share through tasks of worker 0. One lock serializes these changes.
+//! It is not held during a wait for a disk, a journal or a vault, so a device that hangs delays no
+//! operation on a volume that does not use it. An operation that may wait keeps others away from
+//! its volume without a lock: an addition by a reservation, a removal and a restore by
+//! `Volume::leaving`.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | `add` | the start of a volume: checks, recovery, registration |
+//! | `additions` | the names and disks reserved by additions in progress |
 //! | `remove` | its end, the undo of a failed addition, and trust in a disk that has failed |
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
@@ -14,6 +18,7 @@
 //! | `status` | snapshots |
 
 mod add;
+mod additions;
 mod calibrate;
 mod drain;
 mod protectors;
@@ -32,8 +37,9 @@ pub(crate) use protectors::Protectors;
 use crate::error::{VolumeError, VolumeResult};
 use crate::locks::{Lock, order};
 use crate::protect::adopt::PoolVolumes;
-use crate::shared::Shared;
+use crate::shared::{Shared, Volume};
 use crate::warm_up::WarmUps;
+use additions::Additions;
 use calibrate::Calibrator;
 use drain::OnProgress;
 use forebay_policy::SplitCost;
@@ -47,8 +53,9 @@ pub(crate) struct VolumeService {
     protectors: Protectors,
     calibrator: Arc<Calibrator>,
     warm_ups: WarmUps,
-    /// Held while volumes are added, changed or removed, but not during a wait for a disk.
-    changes: Lock<(), { order::CHANGES }>,
+    /// Held while the set of volumes, or a volume's settings, change, but not during a wait for a
+    /// disk, a journal or a vault.
+    changes: Lock<Additions, { order::CHANGES }>,
 }
 
 impl VolumeService {
@@ -81,6 +88,9 @@ impl VolumeService {
     pub(crate) fn change(&self, name: &str, change: VolumeChange) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
+        if volume.leaving.load(Ordering::Relaxed) {
+            return Err(VolumeError::Leaving(name.to_owned()));
+        }
         if !change.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
         }
@@ -110,6 +120,16 @@ impl VolumeService {
         Ok(())
     }
 
+    /// Reserves a served volume for a removal or a restore: once this returns, no change of its
+    /// settings is in progress, and none begins.
+    fn begin_leaving(&self, volume: &Volume) -> VolumeResult {
+        let _changing = self.changes.lock();
+        if volume.leaving.swap(true, Ordering::Relaxed) {
+            return Err(VolumeError::Leaving(volume.name.clone()));
+        }
+        Ok(())
+    }
+
     /// See [`crate::Runtime::flush_volume`].
     pub(crate) fn flush(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
@@ -127,8 +147,8 @@ impl VolumeService {
 
     /// See [`crate::Runtime::close_adoption`].
     pub(crate) fn close_adoption(&self) -> Vec<(String, u64)> {
-        let _changing = self.changes.lock();
-        self.pool_volumes().drop_unserved()
+        let additions = self.changes.lock();
+        self.pool_volumes().drop_unserved(|name| additions.has(name))
     }
 
     /// Checks that journals, vault and disks are still where they were opened.

@@ -215,10 +215,6 @@ impl Protectors {
     pub(super) fn check_missing_journal(&self, settings: &VolumeSettings) -> VolumeResult {
         let named = settings.journal.as_ref().map(|used| used.journal.id());
         let name = &settings.name;
-        if self.shared.volumes.named(name).is_ok() {
-            // The name is in use: the volume is refused later, and the served one is not affected.
-            return Ok(());
-        }
         let Some(missing) = self.journal_record().elsewhere(name, named) else { return Ok(()) };
         let is_whole = PoolVolumes::of(&self.shared).is_whole(settings);
         let pool = if is_whole { PoolState::Adopted } else { PoolState::New };

@@ -20,9 +20,7 @@ impl VolumeService {
         }
         // A first flush while clients are still served: it may be slow, and it may fail.
         flush(shared, &volume, progress)?;
-        if volume.leaving.swap(true, Ordering::Relaxed) {
-            return Err(VolumeError::Leaving(name.to_owned()));
-        }
+        self.begin_leaving(&volume)?;
         let emptied = self.empty(&volume, progress);
         if emptied.is_err() {
             volume.leaving.store(false, Ordering::Relaxed);
@@ -30,7 +28,6 @@ impl VolumeService {
             return emptied;
         }
         self.calibrator.wait_until_free(&volume);
-        let _changing = self.changes.lock();
         if let Some(used) = &volume.journal {
             // The disk has everything. Records that stayed would undo later changes to the disk
             // that are not recorded in the journal.
@@ -39,6 +36,7 @@ impl VolumeService {
         if let Some(vault) = &volume.vault {
             vault.detach(volume.id);
         }
+        let _changing = self.changes.lock();
         self.deregister(volume.id)?;
         self.pool_volumes().leave(volume.id);
         Ok(())
@@ -72,7 +70,6 @@ impl VolumeService {
         }
         flush(&self.shared, volume, progress)?;
         self.empty(volume, progress)?;
-        let _changing = self.changes.lock();
         let pool_volumes = self.pool_volumes();
         // The pool's record says what is left to do for data that stays in the journal.
         let is_left = match &volume.journal {
@@ -82,6 +79,7 @@ impl VolumeService {
         if let Some(vault) = &volume.vault {
             vault.detach(volume.id);
         }
+        let _changing = self.changes.lock();
         self.deregister(volume.id)?;
         if !is_left {
             pool_volumes.leave(volume.id);
@@ -139,9 +137,7 @@ impl VolumeService {
         if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
             return Ok(());
         }
-        if volume.leaving.swap(true, Ordering::Relaxed) {
-            return Err(VolumeError::Leaving(volume.name.clone()));
-        }
+        self.begin_leaving(volume)?;
         let restored = self.drain_clients_and_restore(volume, used);
         volume.leaving.store(false, Ordering::Relaxed);
         restored
@@ -151,7 +147,6 @@ impl VolumeService {
         let id = volume.id;
         self.shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
         wait_until_idle(&self.shared, Some(volume))?;
-        let _changing = self.changes.lock();
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         used.journal.reload(used.number).map_err(failed)?;
         restore::restore(&self.shared, volume)

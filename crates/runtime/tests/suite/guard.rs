@@ -4,7 +4,7 @@ use crate::common::client::PATIENCE;
 use crate::journal::{
     JOURNAL_BYTES, MIB, add, block, copy, journal_settings, memory, open, power_loss, start, volume,
 };
-use crate::server::read_backend;
+use crate::server::{Server, read_backend, while_held};
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock, sample_places};
@@ -301,6 +301,19 @@ fn a_disk_is_recognised_after_checkpoints() {
     assert!(serve(&journal_then, as_it_is, disk_then).unwrap() == expected);
 }
 
+/// Flushes "v" while its disk fails the flush.
+fn fail_flush(server: &Server, gate: &Gate) {
+    gate.close(Kinds::FLUSH);
+    std::thread::scope(|scope| {
+        let flushing = scope.spawn(|| server.runtime.flush_volume("v", |_| {}));
+        assert!(gate.wait_held(1, PATIENCE));
+        gate.fail_all(IoError::Io);
+        gate.open();
+        let error = flushing.join().unwrap().unwrap_err();
+        assert!(matches!(error, VolumeError::FlushFailed { .. }), "{error}");
+    });
+}
+
 #[test]
 fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
     let (disk, journal) = (disk(1), memory(JOURNAL_BYTES));
@@ -313,15 +326,7 @@ fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
     for at in [1, 100, 2000] {
         client.write(at * 4096, &block(at)).unwrap();
     }
-    gate.close(Kinds::FLUSH);
-    std::thread::scope(|scope| {
-        let flushing = scope.spawn(|| server.runtime.flush_volume("v", |_| {}));
-        assert!(gate.wait_held(1, PATIENCE));
-        gate.fail_all(IoError::Io);
-        gate.open();
-        let error = flushing.join().unwrap().unwrap_err();
-        assert!(matches!(error, VolumeError::FlushFailed { .. }), "{error}");
-    });
+    fail_flush(&server, &gate);
     assert_eq!(
         content(&*disk)[4096..8192],
         block(1),
@@ -341,4 +346,22 @@ fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
     drop(client);
     server.stop();
     assert_eq!(read_backend(&*disk, 4096, 4096), block(7));
+}
+
+#[test]
+fn a_restore_that_waits_for_the_journal_delays_no_other_operation() {
+    let (disk, journal) = (Gate::new(disk(1)), Gate::new(memory(JOURNAL_BYTES)));
+    let server = start(Engine::Epoll);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, "v", Arc::clone(&disk) as _, &opened);
+    server.client("v").write(4096, &block(1)).unwrap();
+    fail_flush(&server, &disk);
+    journal.close(Kinds::READ);
+    std::thread::scope(|scope| {
+        let trusting = scope.spawn(|| server.runtime.trust_volume("v", |_| {}));
+        while_held(&journal, || server.administer_another());
+        trusting.join().unwrap().unwrap();
+    });
+    assert_eq!(server.client("v").read(4096, 4096).unwrap(), block(1));
+    server.stop();
 }

@@ -2,9 +2,10 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::journal::{JOURNAL_BYTES, add, memory, open};
-use crate::server::{Server, read_backend};
+use crate::journal::{JOURNAL_BYTES, add, memory, open, volume};
+use crate::server::{Server, change, read_backend, settings, while_held};
 use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::{Backend, OpenOptions};
 use forebay_nbd::{Command, Extent};
 use forebay_runtime::{Engine, RuntimeConfig, Stall, Timeouts, VolumeError};
 use forebay_types::{IoError, Mode};
@@ -22,6 +23,8 @@ on_both_engines! {
     requests_in_flight_are_answered_at_a_stop_however_long_the_disk_takes,
     more_flushes_than_may_be_in_flight_wait_for_their_turn,
     a_hanging_journal_is_named_in_the_error,
+    an_addition_that_waits_for_its_disk_delays_no_other_operation,
+    a_removal_that_waits_for_its_journal_delays_no_other_operation,
 }
 
 const MIB: u64 = 1 << 20;
@@ -244,4 +247,64 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     drop(reader);
     server.stop();
     assert_eq!(read_backend(&*disk, 0, 8192), written);
+}
+
+/// A server that waits for a disk as long as the test does.
+fn patient_server(engine: Engine) -> Server {
+    Server::patient(RuntimeConfig { workers: 1, journals: 1, ..Server::config(engine) })
+}
+
+/// Fails if an addition holds a lock while it waits for its disk, or if another volume gets the
+/// name or the disk meanwhile.
+fn an_addition_that_waits_for_its_disk_delays_no_other_operation(engine: Engine) {
+    let server = patient_server(engine);
+    let journal = open(&server, memory(JOURNAL_BYTES));
+    let path = server.directory.path().join("disk");
+    std::fs::File::create(&path).unwrap().set_len(MIB).unwrap();
+    let disk = forebay_backend::open(&path.display().to_string(), &OpenOptions::default()).unwrap();
+    let gate = Gate::new(disk);
+    gate.close(Kinds::READ);
+    std::thread::scope(|scope| {
+        // The disk is sampled for the journal.
+        let settings_of_v = volume("v", Arc::clone(&gate) as _, &journal);
+        let adding = scope.spawn(|| server.runtime.add_volume(settings_of_v));
+        while_held(&gate, || {
+            server.administer_another();
+            // With the same journal.
+            add(&server, "third", memory(MIB), &journal);
+            server.runtime.remove_volume("third", |_| {}).unwrap();
+            let try_add = |name: &str, disk: Arc<dyn Backend>| {
+                server.runtime.add_volume(settings(name, disk, Mode::WriteBack))
+            };
+            let same_name = try_add("v", memory(MIB));
+            assert!(matches!(same_name, Err(VolumeError::NameInUse(_))), "{same_name:?}");
+            let same_disk = try_add("fourth", Arc::clone(&gate) as _);
+            let is_refused = matches!(
+                &same_disk,
+                Err(VolumeError::BackingInUse { volume, .. }) if volume == "v"
+            );
+            assert!(is_refused, "{same_disk:?}");
+        });
+        adding.join().unwrap().unwrap();
+    });
+    assert_eq!(server.client("v").write(0, &[1; 4096]), Ok(()));
+    server.stop();
+}
+
+fn a_removal_that_waits_for_its_journal_delays_no_other_operation(engine: Engine) {
+    let server = patient_server(engine);
+    let gate = Gate::new(memory(JOURNAL_BYTES));
+    let journal = open(&server, Arc::clone(&gate) as _);
+    add(&server, "v", memory(MIB), &journal);
+    gate.close(Kinds::WRITE);
+    std::thread::scope(|scope| {
+        let removing = scope.spawn(|| server.runtime.remove_volume("v", |_| {}));
+        while_held(&gate, || {
+            server.administer_another();
+            let changed = server.runtime.change_volume("v", change(Mode::WriteThrough));
+            assert!(matches!(changed, Err(VolumeError::Leaving(_))), "{changed:?}");
+        });
+        removing.join().unwrap().unwrap();
+    });
+    server.stop();
 }

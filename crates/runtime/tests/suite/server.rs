@@ -12,7 +12,7 @@ use forebay_types::Mode;
 use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -107,6 +107,18 @@ impl Server {
         (gate, disk)
     }
 
+    /// Carries out every operation on a volume that is not named `v`, and takes a status.
+    pub fn administer_another(&self) {
+        self.add_memory("other", 1 << 20, Mode::WriteBack);
+        assert_eq!(self.client("other").write(0, &[1; 4096]), Ok(()));
+        self.set_mode("other", Mode::WriteThrough);
+        self.runtime.flush_volume("other", |_| {}).unwrap();
+        self.runtime.trust_volume("other", |_| {}).unwrap();
+        self.runtime.remove_volume("other", |_| {}).unwrap();
+        assert!(self.runtime.close_adoption().is_empty());
+        self.runtime.status().unwrap();
+    }
+
     /// Changes a volume's mode and nothing else.
     pub fn set_mode(&self, name: &str, mode: Mode) {
         self.runtime.change_volume(name, change(mode)).unwrap();
@@ -136,6 +148,23 @@ impl Drop for Server {
             let _ = self.runtime.pause();
         }
     }
+}
+
+/// Runs `work` while I/O is held at a closed gate, and opens the gate. Fails if `work` waits for
+/// that I/O.
+pub fn while_held(gate: &Gate, work: impl FnOnce() + Send) {
+    let is_done = std::thread::scope(|scope| {
+        assert!(gate.wait_held(1, PATIENCE), "the operation waits for its device");
+        let (sender, done) = mpsc::channel();
+        scope.spawn(move || {
+            work();
+            sender.send(()).unwrap();
+        });
+        let is_done = done.recv_timeout(PATIENCE).is_ok();
+        gate.open();
+        is_done
+    });
+    assert!(is_done, "an unrelated operation waits for the device, too");
 }
 
 /// In write-through mode, gathering would make a write wait for others of its stripe.

@@ -8,7 +8,7 @@ use crate::common::{before_lines_are_old, wait_until};
 use crate::journal::{
     MIB, block, check, check_disk, copy, journal_settings, memory, start, write_some,
 };
-use crate::server::{Server, read_backend, settings};
+use crate::server::{Server, read_backend, settings, while_held};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
@@ -384,6 +384,42 @@ fn load_only_to_the_same_disk() {
         }
     }
     load(&backup, 1, true).unwrap();
+}
+
+#[test]
+fn a_load_that_waits_for_a_device_delays_no_other_operation() {
+    before_lines_are_old(load_from_devices_that_hang);
+}
+
+fn load_from_devices_that_hang() {
+    let (disk, device) = (filled(16 * MIB), memory(VAULT_BYTES));
+    let first = start(Engine::Epoll);
+    let vault = open(&first, Arc::clone(&device) as _);
+    add_under_ups(&first, Arc::clone(&disk) as _, &vault, 1, false).unwrap();
+    first.runtime.set_power(64 * MIB);
+    let written = write_some(&first, "v", 0..50);
+    assert_eq!(vault.dump(&ALL, None).unwrap().bytes, 50 * 4096);
+    let (disk_then, device_then) = (copy(&*disk), copy(&*device));
+    first.stop();
+    // The comparison of the disk, its flush, and the removal from the dump.
+    for (of_vault, kinds) in [(false, Kinds::READ), (false, Kinds::FLUSH), (true, Kinds::WRITE)] {
+        let server = start(Engine::Epoll);
+        let (disk, device) = (Gate::new(copy(&*disk_then)), Gate::new(copy(&*device_then)));
+        let vault = open(&server, Arc::clone(&device) as _);
+        let gate = if of_vault { &device } else { &disk };
+        gate.close(kinds);
+        std::thread::scope(|scope| {
+            let add = || add_under_ups(&server, Arc::clone(&disk) as _, &vault, 1, false);
+            let adding = scope.spawn(add);
+            while_held(gate, || {
+                server.administer_another();
+                assert_eq!(vault.status().phase, VaultPhase::Holding, "{of_vault} {kinds:?}");
+            });
+            adding.join().unwrap().unwrap();
+        });
+        check(&server, "v", &written);
+        server.stop();
+    }
 }
 
 #[test]

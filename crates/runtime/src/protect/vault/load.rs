@@ -7,7 +7,7 @@
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
 use crate::error::VolumeError;
-use crate::protect::guard::examine_disk;
+use crate::protect::guard::{examine, places_to_compare};
 use crate::protect::journal::ReadAhead;
 use crate::protect::restore::Restorer;
 use crate::shared::{Shared, Volume};
@@ -16,6 +16,7 @@ use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, VaultState, decide,
 };
+use forebay_journal::identity::Place;
 use forebay_journal::{Damage, Found, FoundRecord};
 use forebay_types::{ByteRange, REGION_BYTES};
 use std::sync::Arc;
@@ -84,6 +85,22 @@ fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
     pieces
 }
 
+/// What a dump holds of a volume.
+struct Held {
+    entry: VolumeEntry,
+    /// Where the volume's disk is compared with the dump's record of it.
+    places: Vec<Place>,
+    bytes: u64,
+    /// The end of the last range to be written.
+    end: u64,
+    /// Describes the data that the dump lacks.
+    lacks: Option<String>,
+    /// The dump was finished.
+    is_sealed: bool,
+    /// The number of the vault that wrote the dump.
+    number: u64,
+}
+
 impl Vault {
     /// Decides whether a volume may be served with its data in the vault. Refuses a volume whose
     /// dump belongs to another disk, is superseded, or is incomplete.
@@ -95,23 +112,21 @@ impl Vault {
         pool: PoolState,
         accept_disk: bool,
     ) -> Result<VaultState, VaultError> {
-        let state = self.state();
-        let Some(found) = &state.found else { return Ok(VaultState::Empty) };
-        let entries = &found.superblock.volumes;
-        let Some(entry) = entries.iter().find(|entry| entry.name == volume) else {
+        let Some(Held { entry, places, bytes, end, lacks, is_sealed, number }) =
+            self.held_of(volume)
+        else {
             return Ok(VaultState::Empty);
         };
-        let bytes = bytes_of(found, entry.number);
-        let is_void = self.record.is_superseded(found.superblock.members.own, volume);
+        let is_void = self.record.is_superseded(number, volume);
         if is_void.map_err(|error| self.unrecorded(volume, error))? {
             let (name, volume) = (self.name.clone(), volume.to_owned());
             return Err(VaultError::Superseded { name, volume, bytes });
         }
-        let evidence = examine_disk(found, entry, disk, used.identity);
-        let lacks = missing(found, entry.number);
+        // No lock is held: the disk may hang.
+        let evidence = examine(&entry, &places, disk, used.identity);
         let vault = match &lacks {
             None => VaultState::Whole,
-            Some(_) if !is_sealed(found) => VaultState::Incomplete,
+            Some(_) if !is_sealed => VaultState::Incomplete,
             Some(_) => VaultState::Damaged,
         };
         let decision = decide(Inputs {
@@ -125,7 +140,7 @@ impl Vault {
             accept_disk,
         });
         let (name, to) = (self.name.clone(), disk.description());
-        let fits = end_of(found, entry.number) <= to.size_bytes;
+        let fits = end <= to.size_bytes;
         if decision == Decision::Quarantine || !fits {
             let (volume, disk) = (volume.to_owned(), to.name.clone());
             return Err(VaultError::OtherDisk { name, volume, disk, bytes, evidence });
@@ -150,6 +165,22 @@ impl Vault {
         Ok(vault)
     }
 
+    /// What the dump holds of a volume, if anything.
+    fn held_of(&self, volume: &str) -> Option<Held> {
+        let state = self.state();
+        let found = state.found.as_ref()?;
+        let entry = found.superblock.volumes.iter().find(|entry| entry.name == volume)?;
+        Some(Held {
+            places: places_to_compare(found, entry),
+            bytes: bytes_of(found, entry.number),
+            end: end_of(found, entry.number),
+            lacks: missing(found, entry.number),
+            is_sealed: is_sealed(found),
+            number: found.superblock.members.own,
+            entry: entry.clone(),
+        })
+    }
+
     /// The entry of a volume in the dump.
     fn entry(&self, volume: &Volume) -> Option<VolumeEntry> {
         let state = self.state();
@@ -160,20 +191,22 @@ impl Vault {
     /// Removes a volume from the dump: its disk has everything. With the last volume, the vault is
     /// empty.
     fn remove_loaded(&self, number: u16) -> Result<(), VaultError> {
+        // Keeps other writers of the superblock away. The state is not locked during the write,
+        // because a status needs it.
         let mut work = self.work();
-        let mut state = self.state();
-        let Some(found) = &mut state.found else { return Ok(()) };
-        let mut superblock = found.superblock.clone();
+        let kept = self.state().found.as_ref().map(|found| found.superblock.clone());
+        let Some(mut superblock) = kept else { return Ok(()) };
         superblock.volumes.retain(|entry| entry.number != number);
         superblock.is_clean = superblock.volumes.is_empty();
         self.write_superblock(&mut work, &mut superblock)?;
+        let mut state = self.state();
         if superblock.is_clean {
             tracing::info!(vault = %self.name, "vault emptied, all of its data is on the disks");
             state.found = None;
             state.phase = VaultPhase::Ready;
             state.measure_at = Instant::now();
             self.wakeup.notify_all();
-        } else {
+        } else if let Some(found) = &mut state.found {
             found.records.retain(|found| found.record.volume != number);
             found.superblock = superblock;
         }
