@@ -8,16 +8,22 @@ use super::memory;
 use crate::keeper;
 use forebay_api::{ErrorKind, Problem};
 use forebay_config::KeptMemory;
+use rustix::io::ioctl_fionbio;
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit of a check, which reads the configuration and looks up the disks' names.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_POLL: Duration = Duration::from_millis(20);
+
+/// How much of the program's standard error is kept: its last line is shown.
+const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// The most that a pipe holds, unless an administrator has raised that.
+const PIPE_BYTES_MAX: usize = 1 << 20;
 
 /// The environment variable that a server sets for a check: the memory, in bytes, that its
 /// successor gets from it.
@@ -89,9 +95,12 @@ fn anonymous_bytes() -> u64 {
 fn run(command: &mut Command) -> Result<(), String> {
     let command = command.env_remove(keeper::VARIABLE).stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
+    let mut errors = ErrorOutput::new(child.stderr.take());
     let begin = Instant::now();
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+        let exited = child.try_wait().map_err(|error| error.to_string())?;
+        errors.read_written();
+        if let Some(status) = exited {
             break status;
         }
         if begin.elapsed() > ANSWER_TIMEOUT {
@@ -105,13 +114,57 @@ fn run(command: &mut Command) -> Result<(), String> {
     if status.success() {
         return Ok(());
     }
-    let mut output = Vec::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        // On an error, the message falls back to the exit status.
-        let _ = stderr.read_to_end(&mut output);
-    }
-    let output = String::from_utf8_lossy(&output);
+    let output = String::from_utf8_lossy(&errors.end);
     let last = output.lines().map(str::trim).rfind(|line| !line.is_empty());
     let last = last.map(|line| line.strip_prefix("forebay: ").unwrap_or(line));
     Err(last.map_or_else(|| status.to_string(), str::to_owned))
+}
+
+/// The end of what a program writes to standard error. It is read while the program runs, because a
+/// program that has filled the pipe waits until it is read.
+struct ErrorOutput {
+    pipe: Option<ChildStderr>,
+    end: Vec<u8>,
+}
+
+impl ErrorOutput {
+    fn new(pipe: Option<ChildStderr>) -> Self {
+        // Does not fail for a pipe. Reads that block would wait for every process that has it open.
+        let pipe = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok());
+        Self { pipe, end: Vec::new() }
+    }
+
+    /// Reads what the program has written since the last call, up to [`PIPE_BYTES_MAX`].
+    fn read_written(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return };
+        let mut chunk = vec![0; OUTPUT_BYTES_MAX];
+        for _ in 0..PIPE_BYTES_MAX / OUTPUT_BYTES_MAX {
+            // On an error, the message falls back to the exit status.
+            let Ok(count @ 1..) = pipe.read(&mut chunk) else { return };
+            self.end.extend_from_slice(&chunk[..count]);
+            let excess = self.end.len().saturating_sub(OUTPUT_BYTES_MAX);
+            self.end.drain(..excess);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_found_however_much_the_program_writes() {
+        // More than a pipe holds.
+        let script = "head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2
+                      echo 'forebay: no such disk' >&2; exit 1";
+        let failed = run(Command::new("sh").args(["-c", script]));
+        assert_eq!(failed, Err("no such disk".to_owned()));
+    }
+
+    #[test]
+    fn an_exit_without_a_message_is_reported_by_its_status() {
+        let failed = run(Command::new("sh").args(["-c", "exit 3"]));
+        assert_eq!(failed, Err("exit status: 3".to_owned()));
+        assert_eq!(run(Command::new("sh").args(["-c", "echo noise >&2"])), Ok(()));
+    }
 }
