@@ -34,7 +34,8 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind};
 
 /// The environment variable that a keeper sets for its server: the descriptor numbers of the pool
-/// and of the socket, and the path of the program, separated by commas.
+/// and of the socket, and the path of the program, separated by commas. An empty one counts as
+/// unset.
 pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// The environment variable that a keeper sets for a server that it starts again after the program
 /// of an upgrade exited before it served.
@@ -92,7 +93,12 @@ pub(crate) struct Kept {
 impl Kept {
     /// Returns true if a keeper started this process.
     pub(crate) fn is_child() -> bool {
-        std::env::var_os(VARIABLE).is_some()
+        Self::handoff().is_some()
+    }
+
+    /// What a keeper has handed to this process.
+    fn handoff() -> Option<OsString> {
+        std::env::var_os(VARIABLE).filter(|text| !text.is_empty())
     }
 
     /// Takes over the descriptors inherited from a keeper or the service manager. If the service
@@ -102,7 +108,7 @@ impl Kept {
     /// Fails if [`VARIABLE`] is malformed, if a promised descriptor is not open, or if the pool
     /// cannot be created or stored.
     pub(crate) fn take(mode: KeeperMode) -> anyhow::Result<Self> {
-        if let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) {
+        if let Some(text) = Self::handoff() {
             let foreign = || format!("{VARIABLE}='{}' was not set by a keeper", text.display());
             let remedy = "unset the variable";
             let Some(Handoff { pool, socket, successor }) = Handoff::parse(&text) else {

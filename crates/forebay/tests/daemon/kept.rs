@@ -430,6 +430,18 @@ fn slow_a_stop_requested_while_no_server_runs_does_not_discard_the_pool() {
 }
 
 #[test]
+fn an_empty_variable_of_a_keeper_counts_as_unset() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path());
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let variables = [("FOREBAY_KEEPER", "")];
+    let daemon = Daemon::start_kept_among(directory.path(), &[volume], &variables);
+    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    daemon.kill_server();
+    assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), content(1, 1));
+}
+
+#[test]
 fn the_keeper_does_not_restart_a_server_that_cannot_start() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["serve", "--keeper", "yes", "--memory", "64MiB", "--volume", "disk=none.img"];

@@ -117,6 +117,18 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
+    /// Starts a daemon with a keeper and with environment variables.
+    pub fn start_kept_among(
+        directory: &Path,
+        volumes: &[String],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, "auto", "64MiB", volumes);
+        command.args(["--keeper", "yes"]).envs(variables.iter().copied());
+        Self::spawn_kept(command, directory)
+    }
+
     /// Starts a daemon with a keeper from the executable at `program`.
     pub fn start_kept_from(
         program: &Path,
