@@ -7,7 +7,7 @@ use forebay_frontend::{Sockets, WorkerContext, receive_into};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Limit of payload bytes of one client in a turn, in fairness to other clients.
+/// Payload bytes received from one client in a turn, at most: other clients get their share.
 const TURN_BYTES: usize = 2 << 20;
 
 impl<C: WorkerContext> Serving<'_, C> {

@@ -10,8 +10,8 @@
 //! whether that succeeds, and again to be sent. If a piece fails the second time only, the
 //! connection ends.
 //!
-//! The price: such a read uses the disk twice, unless the pool holds it. If a write fails or its
-//! client leaves within the payload, the pieces before are written already.
+//! The price: such a read uses the disk twice, unless the pool holds it. If a write fails, or its
+//! client disconnects within the payload, earlier pieces have been written.
 //!
 //! [`Quota::piece_bytes`]: forebay_frontend::Quota::piece_bytes
 
@@ -42,7 +42,7 @@ pub(crate) struct Pieces {
     piece_bytes: u64,
     /// The replies to its pieces are chunks of their own.
     has_chunks: bool,
-    /// Bytes of the pass that are answered.
+    /// Bytes answered in this pass.
     done: u64,
     /// The next piece is submitted and not yet answered.
     in_flight: bool,
@@ -89,8 +89,9 @@ impl Pieces {
 }
 
 impl<C: WorkerContext> Serving<'_, C> {
-    /// Begins a request that is carried out in pieces. `None` if this one is not; otherwise whether
-    /// it has begun: not as long as others of its connection are in flight.
+    /// Begins a request in pieces. Returns `None` if this request is not carried out in pieces, and
+    /// otherwise whether it has begun: it waits until no other request of its connection is in
+    /// flight.
     pub(crate) fn begin_pieces(&mut self, index: u32, request: &Request) -> Option<bool> {
         if !matches!(request.command, Command::Read | Command::Write) {
             return None;

@@ -24,8 +24,8 @@
 //!
 //! A clean mark states that the last server had flushed everything when it stopped. It voids a
 //! vault that the server had not cleared yet, and the state directory's record of a vault. It does
-//! not void the journal's records: any records left then belong to volumes which that server did
-//! not have. It does not void the record of a missing journal either: a server that stops cleanly
+//! not void the journal's records: any that are left belong to volumes that the server did not
+//! serve. It does not void the record of a missing journal either: a server that stops cleanly
 //! removes its own volumes from that record.
 //!
 //! The price: an adopted pool takes precedence over a journal, although every record of the journal

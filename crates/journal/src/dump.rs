@@ -48,7 +48,7 @@ pub struct Dump {
     offset: u64,
     chain: u32,
     next_record: u64,
-    /// The first segment in which this dump has never placed a batch.
+    /// The first of the segments that this dump has not used.
     fresh_segment: u64,
     placed: Vec<PlacedBatch>,
 }

@@ -1,11 +1,11 @@
 //! Whether the journal's records of a volume are as new as the data in the pool.
 //!
-//! A sector that is lost in memory is restored from its newest record. While a process serves a
-//! volume, it records each change, so that record has the data that was lost. Not so in an adopted
-//! pool: with `durability=flush`, the newest records may have died with the previous process, and
-//! an older one would bring back data that was overwritten. Until the adopted data is recorded
-//! again, nothing may be restored; if sectors were lost before, nothing until none is lost any
-//! more. So a restore needs [`NewestRecords`], and only this module makes one.
+//! A sector that is lost in memory is restored from its newest record. A process that serves a
+//! volume records each change, so the newest record of a sector has the lost data. An adopted pool
+//! is different: with `durability=flush`, the newest records may have been lost with the previous
+//! process, and an older record would bring back overwritten data. So nothing is restored until the
+//! adopted data has been recorded again and, if sectors were lost before that, until no sector is
+//! lost any more. A restore needs [`NewestRecords`] as proof, and only this module makes one.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -31,8 +31,8 @@ impl Freshness {
         Self(AtomicU8::new(if is_recording { RECORDING } else { NEWEST }))
     }
 
-    /// Ends the recording of adopted data. `is_newest` says whether every sector that is lost now
-    /// has a record with the data that was lost, if it has one.
+    /// Ends the recording of adopted data. `is_newest` says whether the newest record of each
+    /// sector that is lost now, if it has one, has the lost data.
     ///
     /// # Panics
     /// If no recording is in progress.
@@ -48,8 +48,9 @@ impl Freshness {
         (self.0.load(Ordering::Acquire) == NEWEST).then_some(NewestRecords(()))
     }
 
-    /// Whether a flush must not rely on the journal, because it may lack lost sectors. `has_lost`
-    /// says whether sectors are lost now: once there are none, the records are the newest.
+    /// Whether a flush must not rely on the journal, because it may lack records of lost sectors.
+    /// `has_lost` says whether sectors are lost now: once there are none, the records are the
+    /// newest.
     pub fn is_stale(&self, has_lost: impl FnOnce() -> bool) -> bool {
         if self.0.load(Ordering::Acquire) != STALE {
             return false;

@@ -142,7 +142,7 @@ pub struct Log<B, W> {
     checkpoint_waiters: Vec<W>,
     /// Whether a checkpoint that `checkpoint_waiters` wait for has ended.
     has_checkpoint_ended: bool,
-    /// Waiters for the superblock that makes a record of their change unnecessary.
+    /// Waiters whose change needs no record once the superblock is durable.
     superblock_waiters: Vec<W>,
     samples: SampleTracker<W>,
     failed: Option<IoError>,
@@ -175,8 +175,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         Self::new(superblock, 0, (0, 0), 0, buffers)
     }
 
-    /// Resumes a log that [`crate::recover`] has walked, as a new generation. Its records stay
-    /// needed until a checkpoint; a volume has no checkpoint before [`Log::end_restore`].
+    /// Resumes a log that [`crate::recover`] has walked, as a new generation. The log keeps its
+    /// records until a checkpoint of their volume, which begins only after [`Log::end_restore`].
     ///
     /// # Errors
     /// If the records must be written to the disks first, or the segments are too short.
@@ -206,7 +206,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             superblock.volumes.clear();
             superblock.next_volume = 0;
         }
-        // A log that starts without space for a fence might never free any.
+        // A log that resumes without space for a fence might never free any space.
         let used = segment - superblock.first_segment + 1 + RESERVED_SEGMENTS;
         if used > superblock.geometry.segments {
             return Err(LogError::DrainFirst);
@@ -408,8 +408,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return None;
         }
         let targets = self.devices();
-        // Write the copies one after the other, so that one is intact at any time. Nothing that
-        // depends on the new superblock follows before both are durable: either may be lost later.
+        // Write the copies one after the other, so that one of them is always intact. Writes that
+        // depend on the new superblock wait for both copies, because either may be lost later.
         if self.extent.begin_copy() {
             self.extent.self_check(self.volumes.needed());
             let superblock = self.extent.superblock();
@@ -507,7 +507,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         // DURABLE: the batch is on the remaining device, and its superblock lists no other member.
         let deferred = self.mirror.superblock_durable();
         notifications.extend(deferred.map(|waiter| (waiter, Notification::Durable)));
-        // The superblock may have freed space, so retry without waiting for another checkpoint.
+        // The superblock may have freed space: the waiters retry without another checkpoint.
         retry(self.checkpoint_waiters.drain(..), notifications);
         retry(self.samples.complete_superblock(self.extent.superblock()), notifications);
         // DURABLE: all older records of the range are void.

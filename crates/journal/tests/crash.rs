@@ -99,7 +99,7 @@ struct Machine {
     replaced: usize,
     /// For each sector, the length of the history at its last change acknowledged without a record.
     alone_acknowledged: Vec<usize>,
-    /// Waiters of writes through the cache, which are not acknowledged yet.
+    /// Waiters of write-throughs that are not acknowledged yet.
     through: Vec<u64>,
     losses: usize,
     /// The damaged device, if any. The other device stays intact until this one is repaired.
@@ -239,8 +239,8 @@ impl Machine {
         self.history.push((entry, value));
     }
 
-    /// Requests that everything recorded is durable. A barrier does not cover requests that are
-    /// not acknowledged, such as writes through the cache that wait for the superblock.
+    /// Requests that everything recorded is durable. A barrier does not cover requests that are not
+    /// acknowledged, such as write-throughs that wait for the superblock.
     fn barrier(&mut self) {
         let upto = self.history.len();
         if self.through.is_empty() && self.log.barrier(upto as u64).expect("the log has not failed")
@@ -358,7 +358,7 @@ impl Machine {
                 self.disk[sector] = self.state_after(least)[sector];
             }
         }
-        // Writes through the cache went to the disk at once.
+        // Write-throughs went to the disk at once.
         for (at, (entry, value)) in self.history.iter().enumerate().skip(upto) {
             let sectors = entry.range.offset / 512..entry.range.end() / 512;
             let is_newer = |&sector: &u64| at >= self.alone_acknowledged[sector as usize];

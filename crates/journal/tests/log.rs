@@ -146,7 +146,7 @@ fn barrier_waits_for_all_earlier_records() {
     assert_eq!(lab.log.barrier(5), Ok(true));
 }
 
-/// Otherwise the log would stay full until the disk takes the block.
+/// Fails if a block that the disk refuses keeps the log full.
 #[test]
 fn a_block_that_the_disk_refuses_is_forwarded_from_a_log_with_only_the_reserve_left() {
     let mut lab = Lab::new();
@@ -158,7 +158,7 @@ fn a_block_that_the_disk_refuses_is_forwarded_from_a_log_with_only_the_reserve_l
         assert!(lab.log.append(entry, [&payload[..]].into_iter(), None));
         lab.pump();
     }
-    // Records of writes through the cache use up what is left but for the reserve.
+    // Records of write-throughs use up all space except the reserve.
     lab.log.skip_to_next_segment();
     lab.log.begin_checkpoint().unwrap();
     assert!(lab.log.can_forward(lab.volume, 4096, 1));
@@ -173,7 +173,8 @@ fn a_block_that_the_disk_refuses_is_forwarded_from_a_log_with_only_the_reserve_l
     assert_eq!(records, [bad.range]);
 }
 
-/// Otherwise, after a power failure, only the stale device may return, which lacks the record.
+/// Fails if a flush is answered that a stale device lacks: after a power failure, that device may
+/// be the only one left.
 #[test]
 fn a_barrier_after_the_loss_of_a_device_waits_until_the_loss_is_recorded() {
     let geometry = Geometry::for_size(SIZE).unwrap();
@@ -183,7 +184,7 @@ fn a_barrier_after_the_loss_of_a_device_waits_until_the_loss_is_recorded() {
     while let Some(write) = log.poll_write() {
         log.complete(write, Ok(()), &mut told);
     }
-    // No one waits for this record: its write was acknowledged from memory.
+    // Nothing waits for this record: its write was acknowledged from memory.
     assert_eq!(log.admit(volume, 512, 1), Admission::Granted);
     assert!(log.append(entry(volume, 0, 1), [&[1; 512][..]].into_iter(), None));
     let write = log.poll_write().unwrap();

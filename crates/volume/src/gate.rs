@@ -2,8 +2,9 @@
 //!
 //! Counting dirty lines on each write would visit all shards. Instead, each write adds its lines to
 //! a counter of admitted bytes, and [`PowerGate::set`] sets the limit of that counter: its value at
-//! the previous call, plus the budget, minus the dirty bytes. Writes admitted since the previous
-//! call may be counted twice, so the limit is never too high.
+//! the previous call, plus the budget, minus the dirty bytes. A write admitted since the previous
+//! call counts in the counter, and also in the dirty bytes if it is in the pool, so the limit may
+//! be too low, but never too high.
 
 use forebay_types::LINE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};

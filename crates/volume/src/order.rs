@@ -31,7 +31,7 @@ struct State {
     waiters: Vec<Waiter>,
     /// The highest epoch of all waiters so far.
     demanded: u64,
-    /// The same when the shards were last notified.
+    /// The value of `demanded` when the shards were last notified.
     expedited: u64,
 }
 
@@ -87,8 +87,8 @@ impl Order {
         is_drained
     }
 
-    /// The epoch below which all epochs must be destaged without delay, because parts wait for
-    /// them, if the shards have to be notified of it.
+    /// The epoch below which the shards are to destage all epochs without delay, because parts wait
+    /// for them; `None` if the shards were already notified of it.
     pub(crate) fn take_demand(&self) -> Option<u64> {
         let mut state = self.state();
         let is_new = state.demanded > state.expedited;

@@ -6,13 +6,15 @@
 //! the client reads that line, the next window is fetched, so the client has one window to read
 //! while another is in flight.
 //!
-//! A window is never larger than what the client has read of the stream so far, and at most two are
-//! unread, so a stream that ends leaves at most about twice of what was read in vain. Small windows
-//! double each time, larger ones only when the client has caught up with the prefetch: a slow
-//! reader gets a small window, a fast one as much as the latency of its disk requires.
+//! A window is never larger than what the client has read of the stream so far, and at most two
+//! windows are unread. So a stream that ends has prefetched in vain at most about twice the bytes
+//! that the client has read. Small windows double each time, larger ones only when the client has
+//! caught up with the prefetch: a slow reader gets a small window, a fast one as much as the
+//! latency of its disk requires.
 //!
-//! Prefetch limits itself: the table weighs the bytes that it has requested against those that
-//! were reached. If few are, it requires longer runs before it starts.
+//! Prefetch limits itself: the table compares the bytes that it has requested with those that
+//! clients have reached. If clients reach few of them, it requires longer runs before it
+//! prefetches.
 
 mod course;
 mod detector;
@@ -23,17 +25,17 @@ use forebay_types::{ByteRange, LINE_BYTES};
 
 /// Streams followed per volume.
 const STREAMS_MAX: usize = 512;
-/// A stream is forgotten after so many misses and marks of others.
+/// A stream is forgotten after this many misses and marks of other streams.
 const STALE_EVENTS: u64 = 1 << 14;
 /// Up to this size, a window doubles although the client has not caught up, in bytes.
 const WINDOW_RAMP_BYTES: u64 = 128 << 10;
 /// Largest window, in bytes: at 5 ms per read, enough for a client of 1.6 GB/s.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
-/// How far a read may be from the expected position, before or after it, and still belong to the
-/// stream, in bytes; less if less was read of the stream.
+/// The largest distance of a read from the expected position at which it still belongs to the
+/// stream, in bytes. For a shorter stream, the limit is the bytes read of it so far.
 const SLACK_BYTES: u64 = 256 << 10;
-/// The limit of the credit: bytes that may be prefetched in vain before longer runs are required.
-/// Fetched bytes cost their number, those that the client has reached earn twice theirs.
+/// The limit of the credit: bytes that may be prefetched in vain before longer runs are required. A
+/// fetched byte costs one; a byte that the client reaches earns two.
 const CREDIT_MAX_BYTES: i64 = 32 << 20;
 
 /// A window to prefetch: one range, or several at equal distances.
@@ -106,7 +108,7 @@ pub struct Streams {
     window_max: u64,
     clock: u64,
     credit: i64,
-    /// The stream to look at next for whether it is stale.
+    /// The stream to check next for staleness.
     hand: usize,
 }
 
@@ -189,7 +191,7 @@ impl Streams {
         at
     }
 
-    /// Forgets a stream if it has not been used for long. Each call looks at one.
+    /// Forgets a stream that has not been used for long. Each call checks one stream.
     fn forget_stale(&mut self) {
         if self.hand >= self.streams.len() {
             self.hand = 0;

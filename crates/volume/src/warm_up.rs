@@ -21,13 +21,15 @@ use std::collections::VecDeque;
 /// Reads in flight while no client reads. A hard disk needs two, so that it loses no time between
 /// them; more would delay the first read of a client for longer.
 const IDLE_READS_MAX: u32 = 4;
-/// The interval of reads beside clients, in milliseconds: at first and at most, and at least.
+/// The interval between reads beside clients, in milliseconds: the initial and largest one, and the
+/// smallest.
 const INTERVAL_MS_MAX: u64 = 1_000;
 const INTERVAL_MS_MIN: u64 = 1;
-/// Reads of clients of each kind that are compared at once. Fewer say little about the mean.
+/// The minimum number of client reads of each kind for a comparison: the mean of fewer is too
+/// uncertain.
 const COMPARED_READS_MIN: u64 = 8;
-/// Reads of clients may take this much longer beside preloads, in percent, and in microseconds: the
-/// rate halves above the sum. It doubles below half of it.
+/// How much longer client reads may take beside preloads: this percentage plus these microseconds.
+/// Above the sum the rate halves, below half of it the rate doubles.
 const SLOWER_PERCENT_MAX: u64 = 25;
 const SLOWER_US_MAX: u64 = 100;
 /// Consecutive reads that fail before the loader gives up: the disk has a problem.
@@ -217,8 +219,8 @@ impl Loader {
         let alone = conditions.alone.since(self.alone);
         let beside = conditions.beside.since(self.beside);
         if alone.count.min(beside.count) < COMPARED_READS_MIN {
-            // At a high rate, few reads of clients overlap no preload. Then nothing tells whether
-            // they suffer, so the rate falls until something does.
+            // At a high rate, too few client reads overlap no preload for a comparison. Then the
+            // rate falls until there are enough.
             if beside.count >= COMPARED_READS_MIN * COMPARED_READS_MIN {
                 self.set_interval(self.interval_ms * 2, conditions);
             }

@@ -5,8 +5,8 @@
 //! crash, another program has changed it, whatever was in flight.
 //!
 //! After a checkpoint of a volume, blocks without valid samples are sampled again in the
-//! background. A block is skipped if it was touched since that checkpoint, or the one before it,
-//! began: the change may still be in flight to the disk.
+//! background. A block that was touched since that checkpoint or the previous one began is skipped,
+//! because the change may still be in flight to the disk.
 //!
 //! The price: up to 64 superblock writes between two checkpoints of a volume, each delaying the
 //! write that causes it.
@@ -28,7 +28,8 @@ struct VolumeSamples {
     touched_before: u64,
     /// Valid in a superblock on the device.
     durable: u64,
-    /// Valid in any copy of the superblock whose write began since both copies were last equal.
+    /// Valid in a superblock of which a write began since both copies on the device were last
+    /// equal.
     writing: u64,
     /// Number of checkpoints begun.
     epoch: u64,
@@ -71,7 +72,7 @@ impl<W> SampleTracker<W> {
         let size_bytes = superblock.volume(number).map_or(0, |volume| volume.size_bytes);
         let places = all_places(superblock.journal, number, size_bytes);
         assert!(places.len() <= SAMPLES_MAX, "{} places", places.len());
-        // Samples that were requested before may be of another disk, so they come too late.
+        // Samples requested before may be of another disk: `store_samples` rejects their epoch.
         let old = self.volume(number);
         let old = old.map(|volume| (volume.durable, volume.writing, volume.epoch + 2));
         let (durable, writing, epoch) = old.unwrap_or_default();
@@ -112,8 +113,8 @@ impl<W> SampleTracker<W> {
         }
     }
 
-    /// Returns whether the checkpoint of a volume that is ending is valid, and clears its mark if
-    /// not.
+    /// Returns whether the checkpoint of this volume, which is ending, is valid. Clears the mark of
+    /// an invalid one.
     pub(super) fn take_checkpoint_validity(&mut self, number: u16) -> bool {
         let before = self.invalid_checkpoints.len();
         self.invalid_checkpoints.retain(|other| *other != number);
@@ -177,8 +178,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return true;
         }
         self.samples.waiters.push(waiter);
-        // If the superblock in memory has none of these samples, it is already due or being
-        // written.
+        // A superblock in memory without these samples is already due or being written.
         if in_memory != 0 {
             let entry = self.extent.entry_mut(number).expect("the volume was found");
             entry.disk.samples.valid &= !bits;

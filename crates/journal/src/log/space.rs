@@ -12,11 +12,11 @@
 //! - **Fence**: if there is no space for that, the log records that the disk has everything except
 //!   some ranges. Write-throughs outside these ranges then need no record.
 //!
-//! The last free segment is reserved for forwarding and fences. Before it is used up, writes of
-//! volumes that need space wait for a checkpoint, which frees space or ends in one of the three. If
-//! several checkpoints in a row free nothing because the disk does not flush, the writes continue;
-//! but a record that would take the space reserved for the fence itself is refused. Forwarding uses
-//! the last segment only if that frees others, and leaves space for a fence of any volume.
+//! The last free segment is reserved for forwarding and fences. Writes that would use it wait for a
+//! checkpoint, which frees space or ends in one of the three mechanisms. If several checkpoints of
+//! a volume in a row free nothing, because its disk fails flushes, its writes no longer wait; but a
+//! record that would take the space of the volume's next fence is refused. Forwarding uses the last
+//! segment only if that frees other segments, and leaves space for a fence of any volume.
 
 use super::extent::RESERVED_SEGMENTS;
 use super::volumes::{Fence, Volume};
@@ -96,7 +96,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         RecordOutcome::Recorded
     }
 
-    /// Space for further batches in bytes, without that of a volume's next fence.
+    /// Space for further batches in bytes, less the space of the volume's next fence.
     fn free_bytes_beside_fence(&self, number: u16) -> u64 {
         let fence_bytes = next_fence_bytes(self, self.volumes.get(number));
         self.extent.free_bytes().saturating_sub(fence_bytes + self.batches.len_bytes())
@@ -152,8 +152,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         has_space || self.admit_write_through(number, waiter) != Admission::Wait
     }
 
-    /// Admits a write-through when the log has no space for the write, or makes it wait for a
-    /// checkpoint, so that its record does not take the last space.
+    /// Admits a write as a write-through, because the log has no space for its data; or makes it
+    /// wait for a checkpoint, so that its `Forget` record does not take the last space.
     pub(super) fn admit_write_through(&mut self, number: u16, waiter: W) -> Admission {
         let Some(volume) = self.volumes.get(number) else { return Admission::Full };
         if volume.needed.is_none() {
@@ -255,10 +255,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
-    /// Whether the log has space to forward `bytes` of a volume in this number of pieces: in the
-    /// free segments that are not reserved; or in the reserved one, beside a fence, if the log
-    /// begins with records of this volume. Otherwise a log whose unreserved segments are used up
-    /// would never be free again.
+    /// Whether the log has space to forward `bytes` of a volume in this number of pieces: in free
+    /// segments that are not reserved; or, if the log begins with records of this volume, in the
+    /// reserved segment beside a fence. Without the second case, a log whose unreserved segments
+    /// are used up could never free any.
     pub fn can_forward(&self, number: u16, bytes: u64, pieces: u64) -> bool {
         let segments = self.extent.free_segments().saturating_sub(RESERVED_SEGMENTS);
         let unreserved = segments * self.superblock().geometry.segment_bytes;
@@ -363,9 +363,9 @@ fn next_fence_bytes<B: AsRef<[u8]> + AsMut<[u8]>, W>(
     }
 }
 
-/// Space in one segment for data of a volume that the log forwards, in bytes, without that of the
-/// next fence of any volume. Zero if forwarding would free no segment: repeated at each checkpoint,
-/// it would use up the reserve.
+/// Space in one segment for forwarded data of a volume, in bytes, less the space of the largest
+/// next fence. Zero if forwarding would free no segment, because then each checkpoint would use up
+/// a part of the reserve.
 fn reserve_bytes_to_forward<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, number: u16) -> u64 {
     if !log.volumes.pins_beginning(number) {
         return 0;

@@ -92,7 +92,7 @@ enum At {
     Batch(BatchHeader, Result<(), BatchInvalid>),
     /// No valid batch.
     Nothing,
-    /// The device cannot be read there, or has a batch that no journal has written.
+    /// The device cannot be read there, or has a batch with a number that no journal writes.
     Unreadable,
 }
 
@@ -327,7 +327,7 @@ impl<'a> Walk<'a> {
         let position = self.position(segment, offset);
         let mut block = [0; BLOCK_BYTES as usize];
         self.read(device, position, &mut block)?;
-        // Not the end of the log: the rest of the header is as it was written.
+        // The header is valid except for a number, so this is not the end of the log.
         match BatchHeader::decode(journal, segment, offset, &block) {
             Err(BatchInvalid::Number) => Err(IoError::Io),
             _ => Ok(self.header_in(segment, offset, &block)),

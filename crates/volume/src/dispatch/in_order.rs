@@ -97,8 +97,8 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Starts the requested runs, except on volumes that have a run in progress. That run may be in
-    /// the background, so the shards are notified of parts that wait.
+    /// Starts the requested runs, except on volumes that have a run in progress. A run in progress
+    /// may be a background run, so the shards are notified that parts wait.
     pub(super) fn start_runs(&mut self, host: &mut H) {
         while let Some(volume) = self.runs.pop() {
             let Some(order) = host.order(volume) else { continue };

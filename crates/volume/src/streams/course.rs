@@ -78,8 +78,8 @@ impl Course {
         }
     }
 
-    /// The window between two positions, multiples of the unit, except that the end may be that of
-    /// the volume.
+    /// The window between two positions, which are multiples of the unit; `end` may also be the end
+    /// of the volume.
     pub(super) fn plan(self, start: u64, end: u64) -> Plan {
         let one = |first: ByteRange, mark| Plan { first, step: 0, count: 1, mark };
         match self {

@@ -1,25 +1,26 @@
 //! Finds streams among misses.
 //!
-//! Misses wait in tables of fixed size, by a hash of the offset at which the stream would go on, so
-//! that a miss costs the same however many streams are interleaved. A random miss touches five
-//! entries.
+//! Misses wait in tables of fixed size, by a hash of the offset at which the stream would continue,
+//! so that the cost of a miss does not depend on the number of interleaved streams. A random miss
+//! touches five entries.
 
 use super::course::Course;
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose
-/// theirs to another one and wait for their next two misses.
+/// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose their
+/// entry to another stream, and need two more misses to be found.
 const ADJACENT: usize = 512;
 /// Regions in which misses at equal distances are looked for, and their size in bytes.
 const REGIONS: usize = 64;
 const REGION_BYTES: u64 = 16 << 20;
 /// The largest distance. Reads farther apart are seldom a pattern.
 const STEP_BYTES_MAX: u64 = 1 << 20;
-/// Consecutive adjacent misses that make a stream: normally, and while prefetch is used little.
+/// Consecutive adjacent misses that make a stream: normally, and while clients reach few of the
+/// prefetched bytes.
 const RUN_MIN: u32 = 2;
 const RUN_MIN_CAUTIOUS: u32 = 16;
-/// If more misses than this came between two adjacent ones, they may be so by chance, and one more
-/// is required.
+/// If more than this number of misses lie between two adjacent ones, they may be adjacent by
+/// chance, so one more is required.
 const RECENT_MISSES: u32 = 64;
 /// Consecutive equal distances that make a stream.
 const STRIDES_MIN: u32 = 3;
@@ -45,7 +46,7 @@ struct Adjacent {
 }
 
 impl Adjacent {
-    /// No miss. Its border, far beyond every volume, meets none.
+    /// No miss: its border lies beyond every volume.
     const NONE: Self = Self { border: u64::MAX / 2, bytes: 0, misses: 0, last: 0 };
 }
 
@@ -128,10 +129,10 @@ impl Detector {
     }
 }
 
-/// Records a miss after the one before it, which waits in the table under the first of two keys and
-/// whose border `meets` this miss. It waits under the second key then. Reads smaller than a line
-/// miss once per line, so borders meet within a line. Returns the bytes of a run of `misses`, which
-/// leaves the table.
+/// Adds a miss, `run`, to the run of misses whose entry is under the key `before` and whose border
+/// `meets` this miss. If the run then has `misses` misses, it leaves the table, and its bytes are
+/// returned; otherwise it waits under the key `after`. Reads smaller than a line miss once per
+/// line, so borders meet within a line.
 fn follow(
     table: &mut [Adjacent],
     (before, after): (u64, u64),

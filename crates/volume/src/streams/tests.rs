@@ -163,7 +163,7 @@ fn hundreds_of_interleaved_streams_are_distinguished() {
                 cache.read(read(if descends { base - at } else { base + at }));
             }
         }
-        // A few wait for their second pair, because their entries of the table are the same.
+        // A few streams share an entry of the table, and are found two misses later.
         assert!(cache.missed < 6 * 200, "{}", cache.missed);
         assert!(cache.used > 250 * 200 - 6 * 200);
     }

@@ -63,11 +63,11 @@ pub fn keep_most_valuable(granules: &mut Vec<Granule>, count: usize) {
     }
 }
 
-/// Keeps the most valuable granules that fit the volume's part of the pool: the part that they had
-/// in a pool of `old_lines`, if the pool is smaller now. In ascending order.
+/// Keeps the most valuable granules, in ascending order, if the pool has shrunk from `old_lines` to
+/// `new_lines`: as many lines as are the same share of the pool.
 pub fn shrink_to_pool(granules: &mut Vec<Granule>, old_lines: u64, new_lines: u64) {
     let lines = lines_of(granules);
-    // A list is not trusted to fit the pool of which it was made.
+    // A list from a file may have more lines than the pool that it was made from.
     let share = u128::from(lines) * u128::from(new_lines) / u128::from(old_lines.max(1));
     let lines_max = (share as u64).min(new_lines);
     if lines <= lines_max {

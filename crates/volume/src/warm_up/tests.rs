@@ -153,7 +153,7 @@ fn preloads_that_no_client_notices_go_faster() {
 
 #[test]
 fn without_client_reads_to_compare_with_the_rate_stays_low() {
-    // Every client read overlaps a preload: nothing says whether it is slower for that.
+    // Every client read overlaps a preload, so there is nothing to compare them with.
     let mut loader = Loader::new(cool(0..1_000));
     let mut conditions = READ;
     let mut count = 0;
