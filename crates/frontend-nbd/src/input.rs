@@ -175,7 +175,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             queued.push_header(|out| (consumed, step) = handshake.advance(bytes, &exports, out));
         }));
         if advanced.is_err() {
-            self.disconnect(index, "its handshake failed an assertion; see the log above");
+            self.disconnect(index, "handshake failed an assertion, see the log above");
             return Next::Wait;
         }
         self.nbd.conns.mark_pending(index);
@@ -361,10 +361,10 @@ impl<C: WorkerContext> Serving<'_, C> {
         let reason = match error {
             IoError::NotPermitted => "the volume is read-only",
             IoError::NoSpace => "past the end of the volume",
-            IoError::Overflow => "more than one request may carry; see the block size limits",
+            IoError::Overflow => "longer than a request may be; see the block size limits",
             IoError::NotSupported => "zeroing would be as slow as writing here",
             IoError::Io | IoError::Shutdown => error_text(error, RequestKind::Write { fua: false }),
-            _ => "misaligned, past the end, or not understood",
+            _ => "misaligned, past the end, or unknown",
         };
         self.refuse(index, &request, error, reason);
         Next::Consumed(skipped as usize)
@@ -422,7 +422,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         conn.tls_next = false;
         if !conn.input.is_empty() {
             // Plaintext input would be parsed as if it had been authenticated by TLS.
-            self.disconnect(index, "plain text behind STARTTLS; possibly an injection");
+            self.disconnect(index, "plaintext after STARTTLS, possibly an injection");
             return;
         }
         let listener = self.nbd.listeners.get(conn.listener as usize).and_then(Option::as_ref);

@@ -226,11 +226,11 @@ impl<C: WorkerContext> Serving<'_, C> {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let now = self.cx.client_time();
         if conn.deadline.is_some_and(|deadline| deadline <= now) {
-            self.disconnect(index, "it took too long");
+            self.disconnect(index, "handshake or payload timeout");
         } else if conn.fetch_by.is_some_and(|time| time <= now)
             && self.cx.blocks_others(conn.client)
         {
-            self.disconnect(index, "it does not fetch its replies, and others need the memory");
+            self.disconnect(index, "replies not fetched, and other clients need their memory");
         } else {
             self.resume(index);
         }

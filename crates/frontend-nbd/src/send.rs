@@ -156,7 +156,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if !conn.broken {
             if !reason.is_empty() {
-                tracing::info!("a client was dropped: {reason}");
+                tracing::info!(reason, "client dropped");
             }
             conn.broken = true;
             conn.drain();
@@ -171,7 +171,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn fail(&mut self, index: u32, error: &io::Error) {
         let is_gone =
             matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
-        let reason = format!("its connection failed: {error}");
+        let reason = format!("connection failed: {error}");
         self.disconnect(index, if is_gone { "" } else { &reason });
     }
 

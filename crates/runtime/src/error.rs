@@ -18,7 +18,7 @@ pub enum StartError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// The kernel does not provide io_uring.
-    #[error("io_uring can't be used here")]
+    #[error("io_uring is not available")]
     Ring(#[source] io::Error),
     /// The system refuses a thread or another resource of a worker.
     #[error("cannot start a worker")]
@@ -33,7 +33,7 @@ pub(crate) type VolumeResult = Result<(), VolumeError>;
 #[non_exhaustive]
 pub enum VolumeError {
     /// Another volume has the name.
-    #[error("a volume named '{0}' is served already")]
+    #[error("there is already a volume named '{0}'")]
     NameInUse(String),
     /// An addition of this volume has failed and could not be undone.
     #[error("an earlier addition of volume '{0}' failed, and could not be undone")]
@@ -50,21 +50,21 @@ pub enum VolumeError {
         volume: String,
     },
     /// The name is invalid.
-    #[error("'{0}' is not a valid name of a volume")]
+    #[error("'{0}' is not a valid volume name")]
     Name(String),
     /// The limit of volumes is reached.
-    #[error("{VOLUMES_MAX} volumes are served already")]
+    #[error("the limit of {VOLUMES_MAX} volumes is reached")]
     TooMany,
     /// No volume has this name.
     #[error("no volume '{0}'")]
     Unknown(String),
     /// The disk was opened read-only.
-    #[error("the backing store of volume '{0}' can only be read")]
+    #[error("the backing store of volume '{0}' was opened read-only")]
     BackingReadOnly(String),
     /// The disk fails to take dirty data.
     #[error(
-        "volume '{name}' still has {dirty_bytes} bytes that its backing store does not take; it is \
-         still served, and nothing is lost"
+        "cannot write {dirty_bytes} dirty bytes of volume '{name}' to its backing store; the \
+         volume is still served, and nothing is lost"
     )]
     Dirty {
         /// The volume.
@@ -78,7 +78,7 @@ pub enum VolumeError {
     /// The disk hangs.
     #[error(
         "the backing store of volume '{name}' has not answered for {seconds} s, and {dirty_bytes} \
-         bytes are not on it; the volume is still served, and nothing is lost"
+         dirty bytes are not written to it; the volume is still served, and nothing is lost"
     )]
     Hanging {
         /// The volume.
@@ -105,21 +105,21 @@ pub enum VolumeError {
     },
     /// The pool holds dirty data of this volume's name for another disk.
     #[error(
-        "the pool holds {dirty_bytes} bytes that {backing} lacks, the former backing store of \
-         volume '{name}'"
+        "the pool holds {dirty_bytes} dirty bytes of volume '{name}' for {backing}, its previous \
+         backing store"
     )]
     OtherDisk {
         /// The volume.
         name: String,
-        /// The former backing store.
+        /// The previous backing store.
         backing: String,
         /// Bytes in dirty lines.
         dirty_bytes: u64,
     },
     /// The pool holds dirty data of the volume, and its disk has been changed since.
     #[error(
-        "the pool holds {dirty_bytes} bytes of volume '{name}', and {disk} is not their disk as it \
-         was left ({evidence}): they are kept, and the volume is not served"
+        "the pool holds {dirty_bytes} dirty bytes of volume '{name}', but {disk} is another disk \
+         or has been changed since ({evidence}); the data is kept, and the volume is not served"
     )]
     ChangedDisk {
         /// The volume.
@@ -132,10 +132,7 @@ pub enum VolumeError {
         evidence: Evidence,
     },
     /// A stop would lose dirty data of a volume that is not served.
-    #[error(
-        "the pool holds {dirty_bytes} bytes of volume '{name}' that its disk does not have, and \
-         the volume is not served"
-    )]
+    #[error("the pool holds {dirty_bytes} dirty bytes of volume '{name}', which is not served")]
     Unserved {
         /// The volume.
         name: String,
@@ -150,8 +147,8 @@ pub enum VolumeError {
     Calibrate(#[from] CalibrateError),
     /// The restore from the journal has failed.
     #[error(
-        "volume '{name}' cannot be served: the restore of its data from the journal failed; \
-         nothing is lost"
+        "volume '{name}' cannot be served: restoring its data from the journal failed; nothing is \
+         lost"
     )]
     Restore {
         /// The volume.
@@ -162,8 +159,7 @@ pub enum VolumeError {
     },
     /// The load from the vault has failed.
     #[error(
-        "volume '{name}' cannot be served: the load of its data from the vault to its disk \
-         failed; nothing is lost"
+        "volume '{name}' cannot be served: loading its data from the vault failed; nothing is lost"
     )]
     Load {
         /// The volume.
@@ -177,8 +173,8 @@ pub enum VolumeError {
     Vault(#[from] VaultError),
     /// The state directory cannot record that the data in other journals or vaults is void.
     #[error(
-        "volume '{name}': cannot record in the state directory that it is served without a journal \
-         or vault that it relied on"
+        "volume '{name}': cannot record in the state directory that it no longer relies on its \
+         previous journal or vault"
     )]
     Record {
         /// The volume.
@@ -187,11 +183,11 @@ pub enum VolumeError {
         #[source]
         error: io::Error,
     },
-    /// The volume is being added or removed.
-    #[error("volume '{0}' is already being removed")]
+    /// The volume is being added, restored or removed.
+    #[error("volume '{0}' is being added, restored or removed by another command")]
     Leaving(String),
     /// The workers have ended: the process is about to end.
-    #[error("the runtime is stopping")]
+    #[error("the server is stopping")]
     Stopping,
 }
 
@@ -201,21 +197,29 @@ impl Fault for StartError {
             Self::Pool(error) => error.remedy(),
             Self::Ring(_) => Remedy::from(Action::set("io", "epoll")).or(Action::set("io", "auto")),
             Self::Worker(_) => {
-                Remedy::from("raise the limits of the process").or(Action::set("workers", "1"))
+                Remedy::from("raise the process's limits of threads, open files and memory")
+                    .or(Action::set("workers", "1"))
             }
         }
     }
 }
 
+/// What releases the pool of a previous process, whose data is then lost.
+const END_KEEPER: &str = "end the keeper process, or discard the descriptors that systemd stores \
+                          (systemctl clean --what=fdstore)";
+
 impl Fault for PoolError {
     fn remedy(&self) -> Remedy {
         match self {
-            Self::Memory { .. } => Remedy::from("free some").or(Action::set("memory", "SIZE")),
+            Self::Memory { .. } => Remedy::from("free memory").or(Action::set("memory", "SIZE")),
             Self::Version => {
-                "start the program that wrote it once more, stop that, and start again".into()
+                "start the version that wrote it, let it stop in order, and start this one again"
+                    .into()
             }
-            Self::Foreign(_) => "end the keeper, and start again".into(),
-            Self::Damaged(_) => "to go on without it, end the keeper and start again".into(),
+            Self::Foreign(_) => format!("{END_KEEPER}, and start again").into(),
+            Self::Damaged(_) => {
+                format!("to start with an empty pool, {END_KEEPER}, and start again").into()
+            }
         }
     }
 }
@@ -223,7 +227,7 @@ impl Fault for PoolError {
 impl Fault for Stall {
     fn remedy(&self) -> Remedy {
         match self {
-            Self::Journal { .. } => "see to the journal's device".into(),
+            Self::Journal { .. } => "check the journal's device and the kernel log".into(),
             Self::Nothing { .. } => Action::Report.into(),
         }
     }
@@ -236,14 +240,21 @@ impl Fault for Stall {
     }
 }
 
+const SET_THRESHOLD: &str = "set gather-below=SIZE for the volume";
+
 impl Fault for CalibrateError {
     fn remedy(&self) -> Remedy {
         match self {
             Self::Failed { failure: CalibrationFailure::Unclear(_), .. } => {
-                Remedy::from("ask again when the disk is idle").or("set gather-below=SIZE")
+                Remedy::from("measure it again when the disk is idle").or(SET_THRESHOLD)
             }
-            Self::Failed { .. } => "see the kernel's log for its disk".into(),
-            Self::Busy(_) => Remedy::from("ask again when they do").or("set gather-below=SIZE"),
+            Self::Failed { failure: CalibrationFailure::NoThread, .. } => {
+                Remedy::from("raise the process's limit of threads").or(SET_THRESHOLD)
+            }
+            Self::Failed { .. } => {
+                Remedy::from("check the kernel log for its disk").or(SET_THRESHOLD)
+            }
+            Self::Busy(_) => Remedy::from("wait until its clients pause").or(SET_THRESHOLD),
         }
     }
 }
@@ -251,35 +262,48 @@ impl Fault for CalibrateError {
 impl Fault for VolumeError {
     fn remedy(&self) -> Remedy {
         match self {
-            Self::NameInUse(_) => Remedy::from("choose another name").or("remove that one"),
+            Self::NameInUse(_) => {
+                Remedy::from("choose another name").or("remove that volume first")
+            }
             Self::HalfAdded(_) => "remove it once its disk works, and add it again".into(),
             Self::BackingInUse { .. } => {
                 Remedy::from("name another disk").or("remove that volume first")
             }
-            Self::Name(_) => format!("use 1 to {VOLUME_NAME_BYTES_MAX} bytes of text").into(),
-            Self::TooMany => "remove one first".into(),
+            Self::Name(_) => format!(
+                "use 1 to {VOLUME_NAME_BYTES_MAX} bytes of UTF-8 text without control characters"
+            )
+            .into(),
+            Self::TooMany => "remove a volume first".into(),
             Self::Unknown(_) => Action::ListVolumes.into(),
-            Self::BackingReadOnly(_) => "remove it and add it again".into(),
+            Self::BackingReadOnly(_) => {
+                "remove the volume, and add it again with read-only=no".into()
+            }
             Self::Dirty { .. } | Self::Hanging { .. } => {
-                "see the kernel's log for the disk, and try again when it is well".into()
+                "check the kernel log for the disk, and repeat the command when the disk \
+                 works"
+                    .into()
             }
             Self::Held(error) => error.remedy(),
             Self::FlushFailed { name, .. } => Action::TrustVolume(name.clone()).into(),
             Self::OtherDisk { .. } => {
-                Remedy::from("serve it once more as it was, flush it, and then change it")
-                    .or("serve this one under another name")
+                Remedy::from("add it with that one, remove it, and add it with the new one")
+                    .or("add the new one under another volume name")
             }
-            Self::ChangedDisk { name, .. } => Remedy::from("put the disk back as it was")
+            Self::ChangedDisk { name, .. } => Remedy::from("serve the volume from its own disk")
                 .or(Action::AcceptChangedDisk(name.clone())),
-            Self::Unserved { .. } => Remedy::from("add it as it was").or(Action::RepeatStop),
+            Self::Unserved { .. } => {
+                Remedy::from("add it again with the same backing").or(Action::RepeatStop)
+            }
             Self::Journal(error) => error.remedy(),
             Self::Calibrate(error) => error.remedy(),
-            Self::Restore { .. } => "try again when disk and journal are well".into(),
-            Self::Load { .. } => "try again when disk and vault are well".into(),
+            Self::Restore { .. } => "try again when its disk and the journal work".into(),
+            Self::Load { .. } => "try again when its disk and the vault work".into(),
             Self::Vault(error) => error.remedy(),
-            Self::Record { .. } => "make room in it".into(),
-            Self::Leaving(_) => "wait for that".into(),
-            Self::Stopping => "wait for its end, and start it again".into(),
+            Self::Record { .. } => {
+                "make the state directory readable and writable, with free space".into()
+            }
+            Self::Leaving(_) => "repeat this one when that has ended".into(),
+            Self::Stopping => "wait until it has stopped, and start it again".into(),
         }
     }
 
@@ -295,5 +319,20 @@ impl Fault for VolumeError {
             Self::Journal(error) => error.blame(),
             _ => Blame::Environment,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_that_failed_has_the_remedy_of_its_reason() {
+        let remedy =
+            |failure| CalibrateError::Failed { name: "v".to_owned(), failure }.remedy().to_string();
+        assert!(remedy(CalibrationFailure::NoThread).contains("limit of threads"));
+        assert!(remedy(CalibrationFailure::Hanging).contains("kernel log"));
+        let busy = CalibrateError::Busy("v".to_owned()).remedy().to_string();
+        assert_eq!(busy, "wait until its clients pause, or set gather-below=SIZE for the volume");
     }
 }

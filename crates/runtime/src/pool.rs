@@ -46,18 +46,15 @@ pub enum PoolError {
     },
     /// The kept pool was written by another version.
     #[error(
-        "the pool that was kept is of another version of this program, and may hold writes that \
-         no disk has"
+        "the kept pool was written by another version of forebay, and may hold writes that are on \
+         no disk"
     )]
     Version,
     /// The kept file is not a pool.
-    #[error("what was kept as the pool is none: {0}")]
+    #[error("the file kept as the pool is not a pool: {0}")]
     Foreign(&'static str),
     /// The kept pool is inconsistent.
-    #[error(
-        "the pool that was kept is damaged: {0}. Nothing in it can be trusted; acknowledged writes \
-         may be lost"
-    )]
+    #[error("the kept pool is damaged and cannot be trusted: {0}; acknowledged writes may be lost")]
     Damaged(String),
 }
 
@@ -171,7 +168,7 @@ enum Found {
 
 impl Found {
     fn read(file: BorrowedFd<'_>) -> Result<Self, PoolError> {
-        let failed = |_| PoolError::Foreign("it can't be read");
+        let failed = |_| PoolError::Foreign("it cannot be read");
         let len = rustix::fs::fstat(file).map_err(failed)?.st_size as u64;
         if len == 0 {
             return Ok(Self::Nothing);
@@ -186,7 +183,7 @@ impl Found {
             return match (Header::is_pool([first, second]), head.iter().all(|&byte| byte == 0)) {
                 (true, _) => Err(PoolError::Version),
                 (false, true) => Ok(Self::Nothing),
-                (false, false) => Err(PoolError::Foreign("it has another head")),
+                (false, false) => Err(PoolError::Foreign("its header is not that of a pool")),
             };
         };
         let layout = &header.layout;

@@ -26,12 +26,9 @@ fn both_copies(bytes: &mut [u8], at: usize, value: u8) {
 
 fn cases(is_vault: bool) -> Vec<Case> {
     let overwrite = "overwrite its first 128 KiB";
-    let replace = if is_vault { overwrite } else { "replace it" };
     let (lost, wrong) = match is_vault {
-        true => {
-            ("does not hold everything of volume 'disk'", "holds something that is not a vault")
-        }
-        false => ("is damaged", "holds something that is not a journal"),
+        true => ("lacks dirty data of volume 'disk'", "does not hold a vault of forebay"),
+        false => ("is damaged", "does not hold a journal of forebay"),
     };
     vec![
         Case { what: "empty", change: Vec::clear, said: "0", remedy: "", rescue: (2, "") },
@@ -39,28 +36,28 @@ fn cases(is_vault: bool) -> Vec<Case> {
             what: "truncated below the minimum",
             change: |bytes| bytes.truncate(MIB as usize),
             said: "it needs",
-            remedy: "name a file or device of its own",
+            remedy: "name a larger file or device",
             rescue: (2, "when it was created"),
         },
         Case {
             what: "truncated",
             change: |bytes| bytes.truncate(bytes.len() - MIB as usize),
             said: if is_vault { "it needs" } else { "when it was created" },
-            remedy: if is_vault { "name a file or device of its own" } else { replace },
+            remedy: if is_vault { "name a larger file or device" } else { "restore its size" },
             rescue: (2, "when it was created"),
         },
         Case {
             what: "of another version",
             change: |bytes| both_copies(bytes, 8, 8),
             said: "format 9",
-            remedy: replace,
+            remedy: "start the version that wrote it",
             rescue: (2, "format 9"),
         },
         Case {
             what: "bit flip in both superblocks",
             change: |bytes| both_copies(bytes, 40, 1),
             said: "damaged superblock",
-            remedy: replace,
+            remedy: overwrite,
             rescue: (2, "damaged superblock"),
         },
         Case {

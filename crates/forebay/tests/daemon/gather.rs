@@ -43,8 +43,8 @@ fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
     wait_until("calibration reports the read error", PATIENCE, || {
         let (code, text) = run_forebay(directory, &["volume", "calibrate", "bad"]);
         assert_ne!(code, Some(0), "{text}");
-        text.contains("volume 'bad' is not measured, and is served as before: I/O error at byte ")
-            && text.contains("see the kernel's log for its disk")
+        text.contains("was not measured; the volume is served as before: I/O error at byte ")
+            && text.contains("check the kernel log for its disk")
     });
     let found = status(directory)["volumes"][2].clone();
     assert_eq!(

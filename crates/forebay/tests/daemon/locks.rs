@@ -59,7 +59,7 @@ fn a_volume_that_is_served_already_is_refused_for_its_name_and_not_for_its_lock(
     let volumes = std::slice::from_ref(&volume);
     let daemon = Daemon::start(directory.path(), "epoll", "64MiB", volumes);
     let (code, said) = daemon.run(&["volume", "add", &volume]);
-    let expected = "a volume named 'disk' is served already: choose another name";
+    let expected = "there is already a volume named 'disk': choose another name";
     assert!(code == Some(1) && said.contains(expected), "{said}");
     daemon.stop();
 }

@@ -111,7 +111,7 @@ fn a_failed_journal_stays_available_for_a_rescue_after_a_kill() {
     daemon.kill();
     fs::rename(place.path("away"), place.path("journal")).unwrap();
     let said = place.failed_start(&place.volume());
-    assert!(said.contains("failed earlier"), "{said}");
+    assert!(said.contains("given up as lost"), "{said}");
 }
 
 #[test]

@@ -73,8 +73,11 @@ fn no_remedy_suggests_extending_or_overwriting_another_programs_file() {
         let journal = format!("d={disk},mode=write-back,protection=journal,journal={file}");
         let unsaid = &["truncate", "overwrite", "make it longer", "Give it"][..];
         let log = |arguments: &[&str]| {
-            let said =
-                if name == "page" { &["it needs", "of its own"][..] } else { &["not a multiple"] };
+            let said = if name == "page" {
+                &["it needs", "nothing else uses"][..]
+            } else {
+                &["not a multiple"]
+            };
             Case { arguments: serve(arguments), said, unsaid }
         };
         let plain = format!("d={disk}");

@@ -92,7 +92,7 @@ fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
         daemon.terminate();
         wait_until("the failed stop is logged", PATIENCE, || {
             let failed = "shutdown failed, continuing to serve \
-                          error=\"volume 'writes' still has 4096 bytes";
+                          error=\"cannot write 4096 dirty bytes of volume 'writes'";
             daemon.log().matches(failed).count() == times
         });
         assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "the daemon keeps serving");

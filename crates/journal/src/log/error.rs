@@ -26,18 +26,17 @@ pub enum LogError {
 impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooManyVolumes => write!(f, "a journal serves at most {VOLUMES_MAX} volumes"),
+            Self::TooManyVolumes => write!(f, "it has the maximum of {VOLUMES_MAX} volumes"),
             Self::NoMoreNumbers => {
                 write!(f, "the journal has used up its {} volume numbers", u16::MAX)
             }
             Self::DrainFirst => f.write_str(
-                "the journal has no space to resume before its records are written to the disks",
+                "the journal has no space to continue before its records are written to the disks",
             ),
             Self::InUse => f.write_str("the journal still holds records of the volume"),
-            Self::ShortSegments { segment_bytes } => write!(
-                f,
-                "its superblock has segments of {segment_bytes} bytes, which cannot hold a batch"
-            ),
+            Self::ShortSegments { segment_bytes } => {
+                write!(f, "its segments of {segment_bytes} bytes are too short for a batch")
+            }
         }
     }
 }

@@ -51,7 +51,7 @@ pub enum RecoverError {
 impl fmt::Display for RecoverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) => write!(f, "its superblock can't be read: {error}"),
+            Self::Io(error) => write!(f, "has an unreadable superblock: {error}"),
             Self::Superblock(error) => error.fmt(f),
             Self::Kind(LogKind::Journal) => f.write_str("holds a journal, not a vault"),
             Self::Kind(LogKind::Vault { .. }) => f.write_str("holds a vault, not a journal"),
@@ -59,10 +59,10 @@ impl fmt::Display for RecoverError {
                 write!(f, "had {expected} bytes when it was created, and has {found}")
             }
             Self::On { error, .. } => error.fmt(f),
-            Self::Missing => f.write_str("has no device that holds a journal"),
-            Self::MayBeStale { .. } => f.write_str(
-                "has one of its two devices, and nothing says that the missing one is not newer",
-            ),
+            Self::Missing => f.write_str("has only one of its two devices, which holds no journal"),
+            Self::MayBeStale { .. } => {
+                f.write_str("has only one of its two devices, and the missing one may be newer")
+            }
             Self::TwoJournals { journals: [a, b] } => {
                 write!(f, "has devices of different journals, {a} and {b}")
             }

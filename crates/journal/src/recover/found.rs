@@ -36,7 +36,7 @@ pub enum Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Payload { batch } => write!(f, "batch {batch} has damaged payload"),
+            Self::Payload { batch } => write!(f, "the payload of batch {batch} is damaged"),
             Self::Batches { first, next: Some(next), position } => {
                 write!(f, "batches {first} to {} at byte {position} are damaged", next - 1)
             }

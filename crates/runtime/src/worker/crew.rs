@@ -39,9 +39,7 @@ impl Crew {
             (Err(Some(error)), Engine::IoUring) => Err(StartError::Ring(error)),
             (Err(reason), _) => {
                 if let Some(error) = reason {
-                    tracing::warn!(
-                        "io_uring can't be used here ({error}); epoll is at work instead"
-                    );
+                    tracing::warn!("io_uring is not available ({error}), using epoll");
                 }
                 Ok(Self::start_with::<EpollReactor, S>(shared, service)?)
             }

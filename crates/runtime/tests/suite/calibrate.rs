@@ -266,8 +266,8 @@ fn a_disk_too_small_for_a_measurement_is_reported(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", 16 * KIB, Mode::WriteThrough);
     let error = server.runtime.calibrate_volume("disk").unwrap_err().explained();
-    let sentence = "volume 'disk' is not measured, and is served as before: fewer than 4 sizes \
-                    could be read: ";
+    let sentence = "the disk of volume 'disk' was not measured; the volume is served as before: \
+                    fewer than 4 sizes could be read: ";
     assert!(error.starts_with(sentence), "{error}");
     assert!(matches!(server.runtime.calibrate_volume("none"), Err(VolumeError::Unknown(_))));
     server.stop();

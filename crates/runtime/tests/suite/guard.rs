@@ -37,7 +37,7 @@ fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record()
     let opened = second.runtime.open_journal(given_up(&["a"], &*journal_then)).unwrap();
     let error = second.runtime.add_volume(volume("a", a_then, &opened)).err().unwrap();
     let is_given_up = matches!(error, VolumeError::Journal(JournalError::AbandonedFor { .. }));
-    assert!(is_given_up && error.explained().contains("the newest there is of b"), "{error}");
+    assert!(is_given_up && error.explained().contains("its data of b is on disk"), "{error}");
     add(&second, "b", b_then, &opened);
     assert_eq!(second.client("b").read(0, 4096).unwrap(), block(2));
     second.stop();

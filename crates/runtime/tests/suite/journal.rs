@@ -301,7 +301,7 @@ fn a_journal_needs_blocks_no_larger_than_those_of_its_log(engine: Engine) {
     let large = in_blocks(&memory(JOURNAL_BYTES), 65_536);
     let refused = server.runtime.open_journal(journal_settings(large));
     let error = refused.err().expect("it is refused").explained();
-    assert!(error.contains("nothing smaller than 65536 bytes"), "{error}");
+    assert!(error.contains("blocks of 65536 bytes"), "{error}");
 }
 
 fn a_full_journal_writes_through_and_is_reclaimed(engine: Engine) {
@@ -499,7 +499,7 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
     let mut settings = volume("v", Arc::clone(&disk) as _, &opened);
     settings.journal.as_mut().unwrap().identity = [0; 32];
     let error = second.runtime.add_volume(settings).err().unwrap().explained();
-    assert!(error.contains("holds 4096 bytes of volume 'v', and"), "{error}");
+    assert!(error.contains("holds 4096 bytes of volume 'v', but"), "{error}");
     add(&second, "v", disk, &opened);
     assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));
     second.stop();
@@ -655,7 +655,7 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
         // If its last segment was in use when it was copied, it has to be drained first.
         Err(error) => {
             let text = error.with_causes();
-            return assert!(text.contains("no space to resume"), "{text}");
+            return assert!(text.contains("no space to continue"), "{text}");
         }
     };
     add(&second, "v", disk_then, &opened);

@@ -431,7 +431,7 @@ fn a_device_that_is_no_vault_is_refused_and_not_changed() {
     assert!(refuse(memory(MIB)).contains("it needs"));
     let data = memory(VAULT_BYTES);
     Blocking::new(&*data).write(65536, &AlignedBuffer::from(&[1; 4096][..]), true).unwrap();
-    assert!(refuse(Arc::clone(&data) as _).contains("not a vault"));
+    assert!(refuse(Arc::clone(&data) as _).contains("does not hold a vault"));
     assert_eq!(read_backend(&*data, 65536, 4096), [1; 4096]);
     // A journal is no vault, and a vault is no journal.
     let log = memory(VAULT_BYTES);
@@ -575,4 +575,12 @@ fn an_overwritten_vault_is_not_relied_on() {
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("overwritten"), "{trouble}");
     server.stop();
+    // The remedy: a start formats the device only if it begins with zeroes.
+    let again = start(Engine::Epoll);
+    let refused = again.runtime.open_vault(vault_settings(Arc::clone(&device) as _));
+    let refused = refused.err().unwrap().explained();
+    assert!(refused.contains("overwrite its first 128 KiB with zeroes"), "{refused}");
+    Blocking::new(&*device).write(0, &AlignedBuffer::new(128 << 10), true).unwrap();
+    open(&again, device);
+    again.stop();
 }

@@ -351,7 +351,9 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     overwrite(&disk, 3, 77);
     let second = bare_process(&pool, 64 * MIB);
     let refused = second.add_volume(bare(&disk, false)).unwrap_err();
-    for part in ["4096 bytes of volume 'v'", "samples differ", "accept the changed disk of 'v'"] {
+    for part in
+        ["4096 dirty bytes of volume 'v'", "samples differ", "accept the changed disk of 'v'"]
+    {
         assert!(refused.explained().contains(part), "{refused}");
     }
     assert!(matches!(refused, VolumeError::ChangedDisk { dirty_bytes: 4096, .. }));

@@ -1,7 +1,7 @@
 //! The errors of journals, with their remedies.
 
 use forebay_backend::OpenError;
-use forebay_format::journal::{JOURNAL_BYTES_MIN, JournalId};
+use forebay_format::journal::{JOURNAL_BYTES_MIN, JournalId, SuperblockInvalid};
 use forebay_journal::identity::Evidence;
 use forebay_journal::{LogError, RecoverError};
 use forebay_types::{Action, Blame, Fault, IoError, Remedy};
@@ -12,7 +12,7 @@ use std::io;
 #[non_exhaustive]
 pub enum JournalError {
     /// The device is too small.
-    #[error("journal {name} has {bytes} bytes, and it needs {JOURNAL_BYTES_MIN}")]
+    #[error("journal {name} has {bytes} bytes, but it needs at least {JOURNAL_BYTES_MIN}")]
     Small {
         /// The device.
         name: String,
@@ -20,10 +20,10 @@ pub enum JournalError {
         bytes: u64,
     },
     /// The device is read-only.
-    #[error("journal {0} can only be read")]
+    #[error("journal {0} is read-only")]
     ReadOnly(String),
     /// The blocks of the device are larger than those of the log.
-    #[error("journal {name} takes nothing smaller than {block_bytes} bytes")]
+    #[error("journal {name} has blocks of {block_bytes} bytes, which are too large for a journal")]
     Blocks {
         /// The device.
         name: String,
@@ -31,15 +31,14 @@ pub enum JournalError {
         block_bytes: u32,
     },
     /// The device holds other data.
-    #[error("{0} holds something that is not a journal of this program")]
+    #[error("{0} is not empty, and does not hold a journal of forebay")]
     Foreign(String),
     /// The device cannot be read as a journal.
-    #[error("journal {name} can't be used")]
+    #[error("journal {name} {error}")]
     Unusable {
         /// The device.
         name: String,
-        /// The reason.
-        #[source]
+        /// The reason, as a predicate of the device.
         error: RecoverError,
     },
     /// Records of acknowledged writes can no longer be read.
@@ -52,7 +51,7 @@ pub enum JournalError {
     },
     /// The journal was abandoned, and all of its records are void.
     #[error(
-        "journal {name} ({id}) failed earlier, or was left out as lost, and was given up: its \
+        "journal {name} ({id}) failed, or was given up as lost, while its volumes were served: its \
          records are older than the disks"
     )]
     Abandoned {
@@ -63,8 +62,8 @@ pub enum JournalError {
     },
     /// A volume relies on a journal other than the configured one.
     #[error(
-        "volume '{volume}' may have its newest data in journal {name}, which is not the one that \
-         is named, or has been emptied: it is not served older than what was acknowledged"
+        "the newest data of volume '{volume}' may be in journal {name}, which is not the \
+         configured one or has been emptied; without it, acknowledged writes could be missing"
     )]
     Missing {
         /// The name of its device.
@@ -73,25 +72,21 @@ pub enum JournalError {
         volume: String,
     },
     /// One device of a mirrored journal is missing, and may have newer records.
-    #[error(
-        "journal {name} has one of its two devices, and nothing in the state directory says that \
-         the missing one is not newer"
-    )]
+    #[error("journal {name} has only one of its two devices, and the missing one may be newer")]
     MayBeStale {
         /// The present device.
         name: String,
     },
     /// The two devices do not belong to one journal.
-    #[error("journal {name} can't be used")]
+    #[error("journal {name} {error}")]
     NoMirror {
         /// The devices.
         name: String,
-        /// The reason.
-        #[source]
+        /// The reason, as a predicate of the devices.
         error: RecoverError,
     },
     /// The state directory has records of the journal, which cannot be read or written.
-    #[error("journal {name}: its records in the state directory can't be read or written")]
+    #[error("journal {name}: cannot read or write its records in the state directory")]
     Record {
         /// The device.
         name: String,
@@ -101,21 +96,21 @@ pub enum JournalError {
     },
     /// The journal was abandoned for this volume, but holds the newest data of others.
     #[error(
-        "journal {name} failed earlier, or was left out as lost, and was given up for volume \
-         '{volume}', and holds the newest there is of {others}"
+        "volume '{volume}' was served without journal {name}, after that had failed or was given \
+         up as lost: its records of the volume are older than the disk"
     )]
     AbandonedFor {
         /// The device.
         name: String,
         /// The volume.
         volume: String,
-        /// The volumes that still need it.
+        /// The volumes that still need it, separated by commas; may be empty.
         others: String,
     },
     /// The journal holds writes of this volume, and its disk is not recognised.
     #[error(
-        "journal {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
-         their disk as it was left ({evidence}): they are kept, and the volume is not served"
+        "journal {name} holds {bytes} bytes of volume '{volume}', but {disk} is not recognised as \
+         the volume's unchanged disk ({evidence}); the data is kept, and the volume is not served"
     )]
     ChangedDisk {
         /// The device.
@@ -131,8 +126,8 @@ pub enum JournalError {
     },
     /// The vault holds data of the volume, too.
     #[error(
-        "journal {name} holds {bytes} bytes of volume '{volume}', and so does the vault: which of \
-         them is newer is not known"
+        "both journal {name} and the vault hold data of volume '{volume}' ({bytes} bytes in the \
+         journal), and it is not known which is newer"
     )]
     AlsoInVault {
         /// The device.
@@ -143,7 +138,7 @@ pub enum JournalError {
         bytes: u64,
     },
     /// The device fails.
-    #[error("journal {name} fails")]
+    #[error("I/O on journal {name} failed")]
     Io {
         /// The device.
         name: String,
@@ -152,7 +147,7 @@ pub enum JournalError {
         error: IoError,
     },
     /// The log refuses the operation.
-    #[error("journal {name} can't be used")]
+    #[error("journal {name} cannot be used")]
     Log {
         /// The device.
         name: String,
@@ -166,44 +161,46 @@ impl Fault for JournalError {
     fn remedy(&self) -> Remedy {
         match self {
             Self::Small { .. } => {
-                "name a file or device of its own that has them, better a tenth of the memory"
+                "name a larger file or device that nothing else uses, at best of a tenth of the \
+                 memory"
                     .into()
             }
-            Self::ReadOnly(_) => Remedy::from("make it writable").or("name another one"),
-            Self::Blocks { .. } => "name a device with blocks of 512 or 4096".into(),
-            Self::Foreign(_) => Remedy::from("name another device").or(ERASE_UNNEEDED),
-            Self::Unusable { .. } => {
-                Remedy::from("replace it").or("bring back the program that wrote it")
-            }
+            Self::ReadOnly(_) => Remedy::from("make it writable").or(NAME_ANOTHER),
+            Self::Blocks { .. } => "name a device with blocks of at most 4096 bytes".into(),
+            Self::Foreign(_) => Remedy::from(NAME_ANOTHER).or(ERASE_UNNEEDED),
+            Self::Unusable { error, .. } => remedy_for_recovery(error),
             Self::Damaged { .. } => {
                 "to serve what is left, start once with accept-loss=yes on its volumes".into()
             }
-            Self::Abandoned { .. } => Remedy::from("replace it").or(ERASE_FOR_NEW),
-            Self::Missing { volume, .. } => Remedy::from("name that journal for it again")
+            Self::Abandoned { .. } => Remedy::from(NAME_ANOTHER).or(ERASE_FOR_NEW),
+            Self::Missing { volume, .. } => Remedy::from("name that journal for the volume again")
                 .or(Action::RescueApply)
                 .or(Action::AcceptLostJournal(volume.clone())),
-            Self::MayBeStale { .. } => Remedy::from("bring it back")
+            Self::MayBeStale { .. } => Remedy::from("attach the missing device")
                 .or("if it is lost, start once with accept-loss=yes on the journal's volumes"),
             Self::NoMirror { .. } => {
                 Remedy::from("name the two devices of one journal").or(ERASE_OTHER)
             }
-            Self::Record { .. } => "mend the directory, or make room in it".into(),
-            Self::AbandonedFor { volume, .. } => {
-                let keep = "keep this one until these are served again or what it holds is on \
-                            their disks";
-                Remedy::from(format!("name another journal for '{volume}', and {keep}"))
-                    .or(Action::RescueApply)
+            Self::Record { .. } => {
+                "make the state directory readable and writable, with free space".into()
             }
-            Self::ChangedDisk { volume, .. } => Remedy::from("serve it from the right disk")
+            Self::AbandonedFor { volume, others, .. } => {
+                let name_another = format!("name another journal for volume '{volume}'");
+                if others.is_empty() {
+                    return name_another.into();
+                }
+                Remedy::from(format!(
+                    "{name_another}, and keep this one until its data of {others} is on disk"
+                ))
+            }
+            Self::ChangedDisk { volume, .. } => Remedy::from("serve the volume from its own disk")
                 .or(Action::RescueApply)
                 .or(Action::RescueDiscard)
                 .or(Action::AcceptChangedDisk(volume.clone())),
             Self::AlsoInVault { .. } => {
                 Remedy::from(Action::RescueList).or(Action::RescueApply).or(Action::RescueDiscard)
             }
-            Self::Io { .. } => {
-                Remedy::from("see the kernel's log for the device").or("name another one")
-            }
+            Self::Io { .. } => Remedy::from("check the kernel log for the device").or(NAME_ANOTHER),
             Self::Log { error, .. } => remedy_for_log(error),
         }
     }
@@ -216,20 +213,38 @@ impl Fault for JournalError {
     }
 }
 
-const ERASE_UNNEEDED: &str =
-    "overwrite its first 128 KiB with zeroes if what is on it is not needed";
+const NAME_ANOTHER: &str = "name another device";
+const ERASE_UNNEEDED: &str = "overwrite its first 128 KiB with zeroes if its content is not needed";
 const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";
-const ERASE_OTHER: &str = "overwrite the first 128 KiB of the one that is not needed with zeroes";
+const ERASE_OTHER: &str =
+    "overwrite the first 128 KiB of the device that is not needed with zeroes";
+
+/// The remedy for a device that cannot be read as a journal or a vault.
+pub(crate) fn remedy_for_recovery(error: &RecoverError) -> Remedy {
+    match error {
+        RecoverError::Io(_) => Remedy::from("check the kernel log for the device").or(NAME_ANOTHER),
+        RecoverError::Superblock(SuperblockInvalid::Version(_)) => {
+            Remedy::from("start the version that wrote it").or(NAME_ANOTHER).or(ERASE_UNNEEDED)
+        }
+        RecoverError::Truncated { .. } => {
+            Remedy::from("restore its size").or(NAME_ANOTHER).or(ERASE_UNNEEDED)
+        }
+        RecoverError::On { error, .. } => remedy_for_recovery(error),
+        _ => Remedy::from(NAME_ANOTHER).or(ERASE_UNNEEDED),
+    }
+}
 
 fn remedy_for_log(error: &LogError) -> Remedy {
     match error {
         LogError::TooManyVolumes => "name another journal for some of the volumes".into(),
         LogError::NoMoreNumbers => {
-            "stop the server and start it again, so that the journal begins anew".into()
+            "stop the server in order and start it again: an empty journal reuses the \
+             numbers"
+                .into()
         }
         LogError::DrainFirst => Action::RescueApply.into(),
         LogError::InUse => Action::Report.into(),
-        LogError::ShortSegments { .. } => Remedy::from(Action::RescueApply).or("replace it"),
+        LogError::ShortSegments { .. } => Remedy::from(Action::RescueApply).or(NAME_ANOTHER),
     }
 }
 
@@ -265,5 +280,30 @@ mod tests {
         let missing = MissingDevice { name: "/b".into(), error: open() };
         assert_eq!(missing.with_causes(), "/b cannot be opened: '/b' does not exist");
         assert_eq!(missing.remedy(), open().remedy());
+    }
+
+    #[test]
+    fn a_device_that_is_not_usable_has_the_remedy_of_its_reason() {
+        let remedy = |error: &RecoverError| remedy_for_recovery(error).to_string();
+        assert!(remedy(&RecoverError::Io(IoError::Io)).starts_with("check the kernel log"));
+        let version = RecoverError::Superblock(SuperblockInvalid::Version(9));
+        assert!(remedy(&version).starts_with("start the version that wrote it"));
+        let on = RecoverError::On { device: 1, error: Box::new(version) };
+        assert!(remedy(&on).starts_with("start the version that wrote it"));
+        let truncated = RecoverError::Truncated { expected: 2, found: 1 };
+        assert!(remedy(&truncated).starts_with("restore its size"));
+        let error = RecoverError::Superblock(SuperblockInvalid::Checksum);
+        let unusable = JournalError::Unusable { name: "/j".into(), error };
+        assert_eq!(unusable.with_causes(), "journal /j has a damaged superblock");
+    }
+
+    #[test]
+    fn a_journal_is_kept_only_for_volumes_that_need_it() {
+        let error = |others: &str| {
+            let (name, volume) = ("/j".into(), "a".into());
+            JournalError::AbandonedFor { name, volume, others: others.into() }
+        };
+        assert!(error("b, c").remedy().to_string().ends_with("its data of b, c is on disk"));
+        assert_eq!(error("").remedy().to_string(), "name another journal for volume 'a'");
     }
 }

@@ -31,6 +31,7 @@ pub(crate) use ahead::ReadAhead;
 pub(crate) use attach::Attachment;
 pub use devices::MemberRecord;
 pub(crate) use devices::Reader;
+pub(crate) use error::remedy_for_recovery;
 pub use error::{JournalError, MissingDevice};
 pub use patrol::JournalPatrol;
 pub use recovery::VoidRecords;

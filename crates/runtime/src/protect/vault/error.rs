@@ -1,5 +1,6 @@
 //! The errors of the vault, with their remedies.
 
+use crate::protect::journal::remedy_for_recovery;
 use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;
@@ -13,7 +14,7 @@ use std::io;
 pub enum VaultError {
     /// The device is too small.
     #[error(
-        "vault {name} has {}, and it needs {} to take all that can be dirty",
+        "vault {name} has {}, but it needs at least {} to hold all data that can be dirty",
         Size(*bytes), Size(*needed_bytes)
     )]
     Small {
@@ -25,10 +26,10 @@ pub enum VaultError {
         needed_bytes: u64,
     },
     /// The device is read-only.
-    #[error("vault {0} can only be read")]
+    #[error("vault {0} is read-only")]
     ReadOnly(String),
     /// The blocks of the device are larger than those of a dump.
-    #[error("vault {name} takes nothing smaller than {block_bytes} bytes")]
+    #[error("vault {name} has blocks of {block_bytes} bytes, which are too large for a vault")]
     Blocks {
         /// The device.
         name: String,
@@ -36,21 +37,20 @@ pub enum VaultError {
         block_bytes: u32,
     },
     /// The device holds other data.
-    #[error("{0} holds something that is not a vault of this program")]
+    #[error("{0} is not empty, and does not hold a vault of forebay")]
     Foreign(String),
     /// The device cannot be read as a vault.
-    #[error("vault {name} can't be used")]
+    #[error("vault {name} {error}")]
     Unusable {
         /// The device.
         name: String,
-        /// The reason.
-        #[source]
+        /// The reason, as a predicate of the device.
         error: RecoverError,
     },
     /// The dump is void: the disks are newer.
     #[error(
-        "vault {name} ({id}) could not be emptied when its content was taken back: the disks are \
-         newer"
+        "vault {name} ({id}) holds a void dump, because it could not be emptied when power \
+         returned: the disks are newer"
     )]
     Void {
         /// The device.
@@ -58,8 +58,8 @@ pub enum VaultError {
         /// The identity of the dump.
         id: JournalId,
     },
-    /// It cannot be found out whether the dump is void.
-    #[error("vault {name}: the state directory, which may record that its dump is void, fails")]
+    /// The record of whether the dump is void cannot be read.
+    #[error("vault {name}: cannot read in the state directory whether its dump is void")]
     Mark {
         /// The device.
         name: String,
@@ -68,10 +68,7 @@ pub enum VaultError {
         error: io::Error,
     },
     /// The device is not where it was opened.
-    #[error(
-        "vault {name}: {displaced}, so a start after a power failure would not find what is saved \
-         in it"
-    )]
+    #[error("vault {name}: {displaced}, so a start after a power failure would not find its dump")]
     Displaced {
         /// The device.
         name: String,
@@ -83,8 +80,8 @@ pub enum VaultError {
     Overwritten(String),
     /// The dump holds data of this volume's name for another disk.
     #[error(
-        "vault {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
-         their disk as it was left ({evidence}): they are kept, and the volume is not served"
+        "vault {name} holds {bytes} bytes of volume '{volume}', but {disk} is not recognised as \
+         the volume's unchanged disk ({evidence}); the data is kept, and the volume is not served"
     )]
     OtherDisk {
         /// The device.
@@ -100,8 +97,7 @@ pub enum VaultError {
     },
     /// The dump lacks dirty data of the volume.
     #[error(
-        "vault {name} does not hold everything of volume '{volume}' that was dirty: {reason}; \
-         acknowledged writes are lost"
+        "vault {name} lacks dirty data of volume '{volume}': {reason}; acknowledged writes are lost"
     )]
     Incomplete {
         /// The device.
@@ -116,8 +112,8 @@ pub enum VaultError {
     Occupied(String),
     /// A dump failed.
     #[error(
-        "vault {name}: the dump failed ({reason}) with {saved_bytes} bytes written; what is dirty \
-         is still in memory, and is lost if the power goes before it is on the disks"
+        "the dump to vault {name} failed ({reason}) after {saved_bytes} bytes; dirty data is still \
+         in memory, and is lost if power fails before it is on the disks"
     )]
     Dump {
         /// The device.
@@ -128,15 +124,15 @@ pub enum VaultError {
         reason: String,
     },
     /// A measurement, drill or probe was cancelled.
-    #[error("vault {0}: called off, because of the battery or a stop")]
+    #[error("vault {0}: cancelled, because the machine runs on battery or the server stops")]
     CalledOff(String),
     /// The limit of volumes is reached.
-    #[error("vault {0} takes at most {VOLUMES_MAX} volumes")]
+    #[error("vault {0} has the maximum of {VOLUMES_MAX} volumes")]
     Volumes(String),
     /// The record of the volumes that rely on the vault cannot be read or written.
     #[error(
-        "vault {name}: whether volume '{volume}' relies on it is on record in the state directory, \
-         which fails"
+        "vault {name}: cannot read or write the record in the state directory of whether volume \
+         '{volume}' relies on it"
     )]
     Record {
         /// The device.
@@ -149,8 +145,8 @@ pub enum VaultError {
     },
     /// The disk is newer than the dump, because the volume was served without it.
     #[error(
-        "vault {name} holds {bytes} bytes of volume '{volume}', which was served without them \
-         later: its disk is newer"
+        "vault {name} holds {bytes} bytes of volume '{volume}', but the volume was served without \
+         the vault since: its disk is newer"
     )]
     Superseded {
         /// The device.
@@ -162,8 +158,8 @@ pub enum VaultError {
     },
     /// A volume relies on a vault other than the open one.
     #[error(
-        "volume '{volume}' may have its newest data in vault {name}, which is not the one that is \
-         open: it is not served older than what was acknowledged"
+        "the newest data of volume '{volume}' may be in vault {name}, which is not the configured \
+         one or has been emptied; without it, acknowledged writes could be missing"
     )]
     Missing {
         /// The name of its device.
@@ -172,7 +168,7 @@ pub enum VaultError {
         volume: String,
     },
     /// The device fails.
-    #[error("vault {name} fails")]
+    #[error("I/O on vault {name} failed")]
     Io {
         /// The device.
         name: String,
@@ -191,43 +187,48 @@ impl VaultError {
 impl Fault for VaultError {
     fn remedy(&self) -> Remedy {
         match self {
-            Self::Small { .. } => Remedy::from("name a file or device of its own that has them")
-                .or("give the cache less memory"),
-            Self::ReadOnly(_) => Remedy::from("make it writable").or("name another one"),
-            Self::Blocks { .. } => "name a device with blocks of 512 or 4096".into(),
-            Self::Foreign(_) => Remedy::from("name another device").or(ERASE_UNNEEDED),
-            Self::Unusable { .. } => Remedy::from("name another one").or(ERASE_UNNEEDED),
-            Self::Void { .. } => Remedy::from("replace it")
-                .or("overwrite its first 128 KiB with zeroes to begin a new one"),
-            Self::Displaced { .. } => {
-                Remedy::from("move it back").or("start the server anew with another one")
+            Self::Small { .. } => {
+                Remedy::from("name a larger file or device that nothing else uses")
+                    .or(Action::set("memory", "SIZE"))
             }
-            Self::Overwritten(_) => Remedy::from("name another device")
-                .or("start the server anew to make this one a vault again"),
-            Self::OtherDisk { volume, .. } => Remedy::from("serve it from the right disk")
+            Self::ReadOnly(_) => Remedy::from("make it writable").or(NAME_ANOTHER),
+            Self::Blocks { .. } => "name a device with blocks of at most 4096 bytes".into(),
+            Self::Foreign(_) => Remedy::from(NAME_ANOTHER).or(ERASE_UNNEEDED),
+            Self::Unusable { error, .. } => remedy_for_recovery(error),
+            Self::Void { .. } => Remedy::from(NAME_ANOTHER).or(ERASE_FOR_NEW),
+            Self::Displaced { .. } => Remedy::from("move it back").or(Action::set("vault", "PATH")),
+            // A start refuses it as foreign until it begins with zeroes.
+            Self::Overwritten(_) => Remedy::from(Action::set("vault", "PATH"))
+                .or("overwrite its first 128 KiB with zeroes, and restart the server"),
+            Self::OtherDisk { volume, .. } => Remedy::from("serve the volume from its own disk")
                 .or(Action::RescueApply)
                 .or(Action::RescueDiscard)
                 .or(Action::AcceptChangedDisk(volume.clone())),
             Self::Incomplete { .. } => {
                 "to serve what is left, start once with accept-loss=yes on the volume".into()
             }
-            Self::Occupied(_) => "serve the volumes that it is of, as the status names them".into(),
-            Self::Dump { .. } => "write what is dirty to the disks while there is power".into(),
-            Self::CalledOff(_) => "try again later".into(),
-            Self::Volumes(_) => "protect some of the volumes by a journal".into(),
-            Self::Mark { .. } | Self::Record { .. } => "mend that, and try again".into(),
+            Self::Occupied(_) => {
+                "serve the volumes whose data it holds: the status names them".into()
+            }
+            Self::Dump { .. } => "flush the volumes to their disks while there is power".into(),
+            Self::CalledOff(_) => "repeat it when the machine is on mains power".into(),
+            // Each volume of a server takes part, whatever its protection.
+            Self::Volumes(_) => Remedy::from("remove a volume first")
+                .or("serve some of the volumes with another server"),
+            Self::Mark { .. } | Self::Record { .. } => {
+                "make the state directory readable and writable, with free space".into()
+            }
             Self::Superseded { name, volume, .. } => {
                 Remedy::from(Action::RescueDiscardOf { log: name.clone(), volume: volume.clone() })
-                    .or("name another vault")
+                    .or(NAME_ANOTHER)
             }
             Self::Missing { name, volume } => Remedy::from(Action::set("vault", name.clone()))
                 .or(Action::AcceptLostVault(volume.clone())),
-            Self::Io { .. } => {
-                Remedy::from("see the kernel's log for the device").or("name another one")
-            }
+            Self::Io { .. } => Remedy::from("check the kernel log for the device").or(NAME_ANOTHER),
         }
     }
 }
 
-const ERASE_UNNEEDED: &str =
-    "overwrite its first 128 KiB with zeroes if what is on it is not needed";
+const NAME_ANOTHER: &str = "name another device";
+const ERASE_UNNEEDED: &str = "overwrite its first 128 KiB with zeroes if its content is not needed";
+const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";

@@ -42,7 +42,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 #[non_exhaustive]
 pub enum CalibrateError {
     /// The disk could not be measured.
-    #[error("volume '{name}' is not measured, and is served as before")]
+    #[error("the disk of volume '{name}' was not measured; the volume is served as before")]
     Failed {
         /// The volume.
         name: String,
@@ -52,8 +52,8 @@ pub enum CalibrateError {
     },
     /// The volume was not idle.
     #[error(
-        "volume '{0}' is not measured: it was busy all the time; it is measured \
-         once it is idle"
+        "the disk of volume '{0}' was not measured, because clients were using it all the time; it \
+         is measured once it is idle"
     )]
     Busy(String),
 }
