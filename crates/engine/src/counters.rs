@@ -62,6 +62,8 @@ counters! {
     gathered_ios,
     /// Lines relocated because an operation or a reply had pinned the old slot.
     relocated_lines,
+    /// Dirty lines moved because the memory of their slab is given back.
+    moved_lines,
     /// Waits of parts for an operation on one of their lines, and throttled parts of writes.
     waits,
     /// Dirty lines destaged, counted when the destage starts.

@@ -10,6 +10,8 @@
 //! A shard is made of components, each of which owns its state:
 //! - `index`: the line table, the slots, the eviction policy, and the sets of dirty and of unsealed
 //!   slots;
+//! - `slabs`, inside the index: the ranges of slots whose memory is given back and taken again, and
+//!   the free slots of each;
 //! - `ops`: operations in flight, and writes held back until another write to their stripe
 //!   completes;
 //! - `writeback`: for each volume, the dirty lines in ascending order and the destage schedule; for
@@ -18,7 +20,8 @@
 //! - `volume`: the settings and counters of each volume.
 //!
 //! `lines` makes the changes of a line that concern several components. `modes` (reads, writes,
-//! erases), `writeback::destage` and `ops::complete` work on one volume through it. `shard` is the
+//! erases), `writeback::destage` and `ops::complete` work on one volume through it;
+//! `slabs::resize` works on the lines of all volumes. `shard` is the
 //! interface to the driver and has no logic of its own. It lends the driver two components: a
 //! volume's state ([`Shard::volume`]), and the slots for queries ([`Shard::slots`]).
 //!
@@ -43,6 +46,7 @@ mod modes;
 mod ops;
 mod sabotage;
 mod shard;
+mod slabs;
 mod volume;
 mod writeback;
 
@@ -65,6 +69,8 @@ pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::{Shard, ShardUsage};
+pub use slabs::resize::ResizeStep;
+pub use slabs::{Slab, Slabs};
 pub use volume::ShardVolume;
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;

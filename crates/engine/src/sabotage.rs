@@ -60,12 +60,14 @@ pub enum PlantedBug {
     FailOnlyFirstGathered,
     /// A write that the UPS does not cover is acknowledged from the disk's volatile cache.
     AcknowledgeFromDiskCache,
+    /// A slab is given back although dirty lines are in it.
+    GiveBackDirty,
 }
 
 impl PlantedBug {
     /// All planted bugs.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -94,6 +96,7 @@ impl PlantedBug {
         Self::AnswerHeldBack,
         Self::FailOnlyFirstGathered,
         Self::AcknowledgeFromDiskCache,
+        Self::GiveBackDirty,
     ];
 }
 

@@ -24,9 +24,13 @@ fn two_hundred_seeds_keep_all_guarantees() {
         ("reads past the cache after an error", counters.direct_reads_after_error),
         ("destages that failed", counters.destage_errors),
         ("waits", counters.waits),
+        ("resizes", report.resizes),
+        ("slabs given back", report.given_back_slabs),
     ] {
         assert!(count > 100, "{count} {what} are too few to prove anything\n{summary}");
     }
+    // A shrink prefers slabs without dirty lines.
+    assert!(counters.moved_lines > 20 && report.kept_smaller > 20, "{summary}");
     // Few runs may end early because only an operator could continue.
     assert!(report.held_up <= 1, "{summary}");
 }

@@ -49,17 +49,21 @@ impl Fingerprints {
     pub fn new(capacity: usize, small_len: usize, main_len: usize) -> Self {
         assert!(small_len + main_len <= capacity.max(2), "the table has no space for all ghosts");
         let evictions_per_unit = capacity.div_ceil(UNITS_PER_CAPACITY);
-        let clock = |len: usize| Clock {
-            now: 0,
-            fraction: 0,
-            age_max: len.div_ceil(evictions_per_unit).max(1) as u16,
-        };
+        let clock =
+            |len: usize| Clock { now: 0, fraction: 0, age_max: age_max(len, evictions_per_unit) };
         // 10 % spare entries, as buckets fill unevenly.
         let bucket_count = (capacity + capacity / 10).div_ceil(BUCKET_LEN);
         Self {
             entries: vec![EMPTY; bucket_count * BUCKET_LEN].into_boxed_slice(),
             clocks: [clock(small_len), clock(main_len)],
             evictions_per_unit: evictions_per_unit as u32,
+        }
+    }
+
+    /// Changes the numbers of evictions that are remembered, together at most the capacity.
+    pub fn set_lens(&mut self, small_len: usize, main_len: usize) {
+        for (clock, len) in self.clocks.iter_mut().zip([small_len, main_len]) {
+            clock.age_max = age_max(len, self.evictions_per_unit as usize);
         }
     }
 
@@ -130,6 +134,11 @@ impl Fingerprints {
         let bucket_count = (self.entries.len() / BUCKET_LEN) as u64;
         (((key & 0xffff_ffff) * bucket_count) >> 32) as usize * BUCKET_LEN
     }
+}
+
+/// The age limit of a queue, in units.
+fn age_max(len: usize, evictions_per_unit: usize) -> u16 {
+    len.div_ceil(evictions_per_unit).max(1) as u16
 }
 
 /// The upper 15 bits of a key in the upper 15 bits of an entry, never zero.

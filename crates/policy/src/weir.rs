@@ -69,6 +69,8 @@ pub struct Weir {
     main: List,
     states: Box<[State]>,
     ghosts: Fingerprints,
+    /// Lines that may be resident; the shares below are shares of it.
+    capacity: usize,
     /// The target length of window and small together.
     small_len_target: usize,
     small_len_min: usize,
@@ -88,7 +90,7 @@ impl Weir {
             capacity <= CAPACITY_LINES_MAX,
             "{capacity} lines in one shard: use more shards of at most {CAPACITY_LINES_MAX} lines"
         );
-        let share = |share: f64| ((capacity as f64 * share) as usize).max(1);
+        let share = |share: f64| share_of(capacity, share);
         Self {
             links: Links::new(capacity),
             window: List::new(),
@@ -96,6 +98,7 @@ impl Weir {
             main: List::new(),
             states: vec![State::new(Place::Window, false); capacity].into_boxed_slice(),
             ghosts: Fingerprints::new(capacity, share(GHOST_SHARE), share(WATCH_SHARE)),
+            capacity,
             small_len_target: share(SMALL_SHARE),
             small_len_min: share(SMALL_SHARE_MIN),
             small_len_max: share(SMALL_SHARE_MAX),
@@ -288,6 +291,21 @@ impl Eviction for Weir {
         }
     }
 
+    fn set_capacity(&mut self, lines: usize) {
+        let lines = lines.clamp(1, self.states.len());
+        if lines == self.capacity {
+            return;
+        }
+        // The boundary keeps its share, which it has learned.
+        let learned = self.small_len_target as f64 / self.capacity as f64;
+        self.small_len_min = share_of(lines, SMALL_SHARE_MIN);
+        self.small_len_max = share_of(lines, SMALL_SHARE_MAX);
+        self.small_len_target =
+            share_of(lines, learned).clamp(self.small_len_min, self.small_len_max);
+        self.ghosts.set_lens(share_of(lines, GHOST_SHARE), share_of(lines, WATCH_SHARE));
+        self.capacity = lines;
+    }
+
     fn metadata_bytes(&self) -> usize {
         size_of::<Self>()
             + self.links.heap_bytes()
@@ -313,6 +331,11 @@ impl Eviction for Weir {
         assert!(range.contains(&self.small_len_target), "the boundary is out of its range");
         self.ghosts.self_check();
     }
+}
+
+/// A share of `capacity`, in lines, at least one.
+fn share_of(capacity: usize, share: f64) -> usize {
+    ((capacity as f64 * share) as usize).max(1)
 }
 
 impl State {

@@ -16,6 +16,9 @@ impl LineKey {
     /// The key of a slot that holds parity.
     pub const PARITY: Self = Self(u64::MAX - 1);
 
+    /// The key of a slot whose memory has been given back.
+    pub const AWAY: Self = Self(u64::MAX - 2);
+
     /// The line `line` of `volume`.
     pub const fn new(volume: VolumeId, line: u64) -> Self {
         Self((volume.0 as u64) << LINE_BITS | (line & ((1 << LINE_BITS) - 1)))

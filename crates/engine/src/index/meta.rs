@@ -19,7 +19,7 @@ pub const SLOTS_MAX: usize = (1 << 24) - 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineMeta {
     /// The line in this slot. [`LineKey::NONE`] if the slot is free; then `pins` links to the next
-    /// free slot.
+    /// free slot. [`LineKey::AWAY`] if its memory is given back.
     pub(crate) key: LineKey,
     /// Operations and replies that use the data. A pinned slot keeps its place and its data.
     pub(crate) pins: u32,
@@ -42,7 +42,8 @@ pub(crate) const PREFETCHED: u8 = 1;
 /// The first use of this line requests the stream's next window.
 pub(crate) const MARK: u8 = 2;
 /// Not the place of its line: the line was relocated or dropped, or the slot holds a payload that
-/// has not been written yet, or parity. The slot is freed with its last pin.
+/// has not been written yet, or parity. The slot is freed with its last pin. Also set in slots
+/// whose memory is given back, which have no pin.
 pub(crate) const DETACHED: u8 = 4;
 /// The driver has a checksum of the valid sectors. The patrol sets this flag;
 /// [`crate::index::Slots::change`] clears it.
@@ -58,9 +59,14 @@ impl LineMeta {
     pub const FREE: Self =
         Self { key: LineKey::NONE, pins: 0, valid: 0, dirty: 0, flags: 0, filling: 0 };
 
-    /// The volume of the line, if the slot is not free.
+    /// Whether the slot's memory is given back.
+    pub fn is_away(&self) -> bool {
+        self.key == LineKey::AWAY
+    }
+
+    /// The volume of the line, if the slot is neither free nor given back.
     pub fn volume(&self) -> Option<VolumeId> {
-        (self.key != LineKey::NONE).then(|| self.key.volume())
+        (self.key != LineKey::NONE && !self.is_away()).then(|| self.key.volume())
     }
 
     /// The same line of another volume. For tests that mix up volumes.

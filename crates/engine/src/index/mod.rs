@@ -1,10 +1,10 @@
 //! The slots of a shard: which line is in which slot, which slots are free, and which lines may be
 //! evicted.
 //!
-//! A slot is free, not yet used, resident (indexed and known to the policy) or detached. A detached
-//! slot holds the old data of a line that was relocated or dropped while pinned, or a payload that
-//! readers must not find yet. Only this module changes these states; other modules pin, unpin and
-//! query.
+//! A slot is free, not yet used, resident (indexed and known to the policy), detached or away. A
+//! detached slot holds the old data of a line that was relocated or dropped while pinned, or a
+//! payload that readers must not find yet. The memory of a slot that is away is given back
+//! ([`Slabs`]). Only this module changes these states; other modules pin, unpin and query.
 //!
 //! The line table outlives the process, which may be killed between any two instructions. So each
 //! change is made in an order in which recovery can tell every intermediate state apart (listed in
@@ -16,14 +16,16 @@ pub(crate) mod key;
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod recover;
+pub(crate) mod slabs;
 pub(crate) mod warm;
 
 use crate::index::bits::SlotSet;
 use crate::index::lookup::Index;
 use crate::index::meta::{
-    DETACHED, FROZEN, LineTable, MARK, NO_SLOT, PREFETCHED, PRELOADED, SEALED, in_order,
+    DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, SEALED, in_order,
 };
 use crate::index::warm::{PreloadsInVain, WarmView};
+use crate::slabs::Slabs;
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::VolumeId;
@@ -36,8 +38,8 @@ pub struct Slots<M> {
     lines: M,
     index: Index,
     policy: Box<dyn Eviction>,
-    /// The first free slot; the others are linked through `pins`.
-    free: Slot,
+    /// The slabs, and the free slots of each.
+    slabs: Slabs,
     /// Slots from here on were never used, and their memory is untouched.
     unused: Slot,
     /// The slot from which to search for a victim if the policy finds none.
@@ -60,28 +62,31 @@ pub struct Slots<M> {
 }
 
 /// The policy's view of the lines.
-struct View<'a>(&'a [LineMeta]);
+struct View<'a> {
+    lines: &'a [LineMeta],
+    slabs: &'a Slabs,
+}
 
 impl Lines for View<'_> {
     fn is_evictable(&self, slot: Slot) -> bool {
-        let line = &self.0[slot as usize];
-        line.pins == 0 && line.dirty == 0
+        let line = &self.lines[slot as usize];
+        line.pins == 0 && line.dirty == 0 && self.slabs.keeps(slot)
     }
 
     fn key(&self, slot: Slot) -> u64 {
-        self.0[slot as usize].key.hash()
+        self.lines[slot as usize].key.hash()
     }
 }
 
 impl<M: LineTable> Slots<M> {
-    pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
+    pub(crate) fn new(lines: M, policy: Box<dyn Eviction>, slab_lines: usize) -> Self {
         Self {
+            slabs: Slabs::new(lines.len(), slab_lines),
             index: Index::new(lines.len()),
             unsealed: SlotSet::new(lines.len()),
             dirty: SlotSet::new(lines.len()),
             lines,
             policy,
-            free: NO_SLOT,
             unused: 0,
             hand: 0,
             filling_slots: Vec::new(),
@@ -93,8 +98,14 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
+    /// All slots, including those whose memory is given back.
     pub(crate) fn capacity(&self) -> usize {
         self.lines.len()
+    }
+
+    /// The slabs in which memory is given back.
+    pub const fn slabs(&self) -> &Slabs {
+        &self.slabs
     }
 
     /// The number of slots that were ever used. Slots are first used in ascending order, so the
@@ -366,17 +377,6 @@ impl<M: LineTable> Slots<M> {
         self.policy.on_insert(slot, key.hash(), hint);
     }
 
-    /// Frees the slots of an adopted table that hold no line. In descending order, so that slots
-    /// with lower numbers are used first.
-    fn free_empty_slots(&mut self) {
-        for slot in (0..self.unused).rev() {
-            let line = *self.get(slot);
-            if line.key == LineKey::NONE {
-                self.free_slot(slot);
-            }
-        }
-    }
-
     /// Marks sectors dirty and filling. Returns the line's key, and whether the line was clean.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8) -> (LineKey, bool) {
         let line = self.get(slot);
@@ -473,16 +473,15 @@ impl<M: LineTable> Slots<M> {
     /// Reserves a slot, evicting another line if necessary. The slot is neither free nor resident
     /// until it is placed, relocated to or freed. `None` if every line is dirty or pinned.
     pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
-        if self.free != NO_SLOT {
-            let slot = self.free;
-            self.free = self.get(slot).pins;
+        if let Some(slot) = self.slabs.first_free() {
+            self.slabs.pop_free(slot, self.get(slot).pins);
             return Some(slot);
         }
-        if (self.unused as usize) < self.capacity() {
-            self.unused += 1;
-            return Some(self.unused - 1);
+        if let Some(slot) = slabs::take_unused(self) {
+            return Some(slot);
         }
-        let victim = self.policy.evict(incoming.hash(), hint, &View(&self.lines));
+        let view = View { lines: &self.lines, slabs: &self.slabs };
+        let victim = self.policy.evict(incoming.hash(), hint, &view);
         let victim = victim.or_else(|| self.find_victim())?;
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy evicted a line in use: {line:?}");
@@ -503,7 +502,8 @@ impl<M: LineTable> Slots<M> {
         let is_evictable = |line: &LineMeta| {
             line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
         };
-        let victim = slots.find(|&slot| is_evictable(self.get(slot)))?;
+        let is_evictable = |&slot: &Slot| is_evictable(self.get(slot)) && self.slabs.keeps(slot);
+        let victim = slots.find(is_evictable)?;
         self.hand = victim + 1;
         self.policy.on_remove(victim);
         Some(victim)
@@ -523,17 +523,17 @@ impl<M: LineTable> Slots<M> {
 
     /// Adds a slot that holds no line to the free ones.
     pub(crate) fn free_slot(&mut self, slot: Slot) {
-        let next = self.free;
         let line = self.get(slot);
         assert!(line.dirty == 0 && !self.dirty.contains(slot), "a dirty slot is freed: {line:?}");
         self.clear(slot);
+        let next = self.slabs.push_free(slot);
         self.get_mut(slot).pins = next;
-        self.free = slot;
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.capacity() * size_of::<LineMeta>()
             + self.index.metadata_bytes()
+            + self.slabs.metadata_bytes()
             + self.unsealed.metadata_bytes()
             + self.dirty.metadata_bytes()
             + self.preloads_in_vain.metadata_bytes()
@@ -543,19 +543,23 @@ impl<M: LineTable> Slots<M> {
     /// Panics if table, index, free list and policy are inconsistent.
     pub(crate) fn self_check(&self) {
         assert!(self.is_call_finished(), "the last call was not finished");
-        let mut free = 0;
-        let mut at = self.free;
-        while at != NO_SLOT {
-            assert!(self.get(at).key == LineKey::NONE, "free slot {at} has a key");
-            free += 1;
-            at = self.get(at).pins;
-        }
+        let free = self.slabs.self_check(
+            |slot| self.get(slot).pins,
+            |slot| slot < self.unused && self.get(slot).key == LineKey::NONE,
+            |slot| self.get(slot).is_away(),
+        );
         let mut resident = 0;
+        let mut away = 0;
         let mut residents = vec![0u32; self.index.residents().len()];
         let mut detached = 0;
         for slot in 0..self.unused {
             let line = self.get(slot);
             if line.key == LineKey::NONE {
+                continue;
+            }
+            if line.is_away() {
+                assert!(line.pins == 0 && line.valid | line.dirty == 0, "slot {slot}: {line:?}");
+                away += 1;
                 continue;
             }
             assert!(line.filling == 0, "sectors are filling between calls: {line:?}");
@@ -577,7 +581,8 @@ impl<M: LineTable> Slots<M> {
         let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
         assert_eq!(dirty.count(), 0, "detached slots in the set of dirty slots");
         assert_eq!(resident, self.index.len(), "resident lines in the table, and in the index");
-        assert_eq!(resident + detached + free, self.unused as usize, "slots in each state");
+        let known = resident + detached + free + away;
+        assert_eq!(known, self.unused as usize, "slots in each state");
         self.policy.self_check();
     }
 }

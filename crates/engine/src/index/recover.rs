@@ -6,6 +6,8 @@
 //! | slot | what counts | becomes |
 //! | --- | --- | --- |
 //! | no key | nothing | free |
+//! | marked as away, like all slots of its slab | nothing | away: its memory is given back |
+//! | marked as away, unlike another slot of its slab | nothing | free |
 //! | a key; no sector valid or dirty except filling ones | nothing | free |
 //! | a key; valid or dirty sectors that are not filling | these sectors | a line |
 //! | detached; no sector dirty | nothing: its line is elsewhere, or it was a payload | free |
@@ -86,6 +88,8 @@ pub struct Recovery {
     pub moving_lines: u64,
     /// Sectors dropped because they were filling.
     pub torn_sectors: u64,
+    /// Slots whose memory was given back.
+    pub given_back_lines: u64,
 }
 
 impl Recovery {
@@ -95,6 +99,7 @@ impl Recovery {
         self.dirty_lines += other.dirty_lines;
         self.moving_lines += other.moving_lines;
         self.torn_sectors += other.torn_sectors;
+        self.given_back_lines += other.given_back_lines;
     }
 }
 
@@ -134,6 +139,16 @@ const fn missing(held: u8, line_valid: u8) -> u8 {
     held & !line_valid
 }
 
+/// Frees the slots of an adopted table that hold no line. In descending order, so that slots with
+/// lower numbers are used first.
+fn free_empty_slots<M: LineTable>(slots: &mut Slots<M>) {
+    for slot in (0..slots.unused).rev() {
+        if slots.get(slot).key == LineKey::NONE {
+            slots.free_slot(slot);
+        }
+    }
+}
+
 impl<M: LineTable> Slots<M> {
     /// Takes over the table. Appends the remaining copies to `steps`; after the driver has made
     /// them, [`Slots::finish_call`] must be called.
@@ -144,9 +159,13 @@ impl<M: LineTable> Slots<M> {
     ) -> Result<Recovery, TableDamage> {
         let mut found = Recovery::default();
         let mut held = Vec::new();
+        found.given_back_lines = super::slabs::recover(self);
         let used = self.lines.iter().rposition(|line| line.key != LineKey::NONE);
         for slot in 0..used.map_or(0, |last| last as Slot + 1) {
             let line = *self.get(slot);
+            if line.is_away() {
+                continue;
+            }
             let content = judge(&line);
             let fate = match content {
                 SlotContent::Free => Fate::Kept,
@@ -182,7 +201,7 @@ impl<M: LineTable> Slots<M> {
             found.moving_lines += 1;
             self.merge_held(slot, dirty, steps);
         }
-        self.free_empty_slots();
+        free_empty_slots(self);
         Ok(found)
     }
 
@@ -297,6 +316,14 @@ mod tests {
             };
             assert_eq!(judge(&line), expected, "{line:?}");
         }
+    }
+
+    /// The memory of a hole reads as zeroes: in a table, too, they mean that there is no line.
+    #[test]
+    fn a_zeroed_entry_holds_nothing() {
+        let zeroed =
+            LineMeta { key: LineKey(0), pins: 0, valid: 0, dirty: 0, flags: 0, filling: 0 };
+        assert_eq!(judge(&zeroed), SlotContent::Free);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What warm lists and warm-ups need to know about the slots.
 
 use crate::index::Slots;
-use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::index::meta::{DETACHED, LineTable};
 use crate::{LineKey, Slot};
 use forebay_types::{LINE_VALUE_MAX, VolumeId};
 
@@ -37,7 +37,7 @@ pub struct WarmView<'a, M>(pub(crate) &'a Slots<M>);
 impl<M: LineTable> WarmView<'_, M> {
     /// Whether a slot can be reserved without an eviction.
     pub fn has_free_slot(&self) -> bool {
-        self.0.free != NO_SLOT || (self.0.unused as usize) < self.0.capacity()
+        super::slabs::has_free_slot(self.0)
     }
 
     /// Preloaded lines of a volume that were evicted before they were read, since the volume was

@@ -23,6 +23,7 @@ use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::{DETACHED, LineTable, SEALED};
 use crate::sabotage::{Planted, PlantedBug};
+use crate::slabs::Slab;
 use crate::{MemoryStep, Outbox, Slot};
 use parity::{PARITIES_PER_SLOT, Parity, ParityPlace};
 
@@ -141,6 +142,16 @@ impl Integrity {
     /// Frees the parity of a line that is no longer dirty or has moved.
     pub(crate) fn free_parity<M: LineTable>(&mut self, line: Slot, index: &mut Slots<M>) {
         self.parity.free(line, index);
+    }
+
+    /// Stores no more parity in an emptying slab.
+    pub(crate) fn close_parity(&mut self, slab: Slab) {
+        self.parity.close(slab);
+    }
+
+    /// Stores parity in a slab again that was to be emptied.
+    pub(crate) fn open_parity<M: LineTable>(&mut self, index: &Slots<M>, slab: Slab) {
+        self.parity.reopen(slab, index);
     }
 
     /// The next line that changed and has no seal; see [`crate::Shard::next_unsealed`].

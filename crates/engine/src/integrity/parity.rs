@@ -8,6 +8,7 @@
 
 use crate::index::Slots;
 use crate::index::meta::{LineTable, NO_SLOT};
+use crate::slabs::Slab;
 use crate::{LineKey, Slot};
 use std::collections::BTreeSet;
 
@@ -34,7 +35,7 @@ pub(crate) struct Parity {
     /// Packed places, indexed by the line's slot; [`NO_SLOT`] if the line has no parity. Empty
     /// until the first use.
     places: Box<[u32]>,
-    /// Slots with a free part.
+    /// Slots with a free part, in slabs in use.
     open: BTreeSet<Slot>,
     lines: usize,
     slots: usize,
@@ -94,9 +95,26 @@ impl Parity {
             self.open.remove(&place.slot);
             self.slots -= 1;
             slots.unpin(place.slot);
-        } else {
+        } else if slots.slabs().is_usable(place.slot) {
             self.open.insert(place.slot);
         }
+    }
+
+    /// Stores no more parity in a slab.
+    pub(crate) fn close(&mut self, slab: Slab) {
+        let end = slab.slots().end;
+        while let Some(&slot) = self.open.range(slab.first..end).next() {
+            self.open.remove(&slot);
+        }
+    }
+
+    /// Stores parity in the free parts of a slab's slots again.
+    pub(crate) fn reopen<M: LineTable>(&mut self, slab: Slab, slots: &Slots<M>) {
+        let has_free_part = |slot: &Slot| {
+            let line = slots.get(*slot);
+            line.key == LineKey::PARITY && line.valid.count_ones() < u32::from(PARITIES_PER_SLOT)
+        };
+        self.open.extend(slab.slots().filter(has_free_part));
     }
 
     /// Lines that have parity.
@@ -134,7 +152,8 @@ impl Parity {
             );
             assert_eq!(line.valid, used, "parts in use of slot {slot}");
             let full = used.count_ones() == u32::from(PARITIES_PER_SLOT);
-            assert_eq!(self.open.contains(&slot), !full);
+            let is_open = !full && slots.slabs().is_usable(slot);
+            assert_eq!(self.open.contains(&slot), is_open);
         }
         assert!(self.open.len() <= self.slots);
     }

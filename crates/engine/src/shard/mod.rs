@@ -3,6 +3,7 @@
 mod integrity;
 mod lines;
 mod requests;
+mod resize;
 mod writeback;
 
 use crate::index::Slots;
@@ -23,8 +24,10 @@ use forebay_types::{Mode, VolumeId};
 /// The usage of a shard, and counts since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardUsage {
-    /// Lines it can hold.
+    /// Lines it can hold now.
     pub capacity_lines: u64,
+    /// Slots whose memory is given back or about to be.
+    pub given_back_lines: u64,
     /// Lines it holds.
     pub resident_lines: u64,
     /// Lines with dirty sectors.
@@ -73,7 +76,7 @@ impl<M: LineTable> Shard<M> {
     fn over(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         Self {
             volumes: Volumes::new(lines.len()),
-            index: Slots::new(lines, policy),
+            index: Slots::new(lines, policy, config.slab_lines),
             ops: Ops::default(),
             integrity: Integrity::default(),
             quota: Quota::new(config),
@@ -157,7 +160,9 @@ impl<M: LineTable> Shard<M> {
             + self.volumes.metadata_bytes()
             + parity.metadata_bytes();
         ShardUsage {
-            capacity_lines: self.index.capacity() as u64,
+            capacity_lines: u64::from(self.index.slabs().usable()),
+            given_back_lines: (self.index.capacity() as u64)
+                .saturating_sub(self.index.slabs().usable().into()),
             resident_lines: self.index.resident() as u64,
             dirty_lines: self.quota.dirty_lines() as u64,
             evicted_lines: self.index.evictions(),

@@ -13,6 +13,8 @@ const OPERATIONS_MAX: u32 = 32;
 /// The limits of dirty data in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
+    /// Lines of a slab, the unit in which memory is given back.
+    pub slab_lines: usize,
     /// The dirty limit in lines. At the limit, writers are throttled.
     pub dirty_lines_max: usize,
     /// The background limit in lines. Above it, dirty lines are destaged before they reach their
@@ -32,6 +34,8 @@ pub struct ShardConfig {
 impl ShardConfig {
     /// The default of [`ShardConfig::dirty_age_ms`].
     pub const DIRTY_AGE_MS: u64 = 5_000;
+    /// The default of [`ShardConfig::slab_lines`]: a huge page of 2 MiB.
+    pub const SLAB_LINES: usize = 512;
 
     /// Background destage operations in flight, over all shards: from `at_background` at the
     /// background limit up to the maximum at the dirty limit. The number rises and falls with the
@@ -61,6 +65,7 @@ impl ShardConfig {
     /// The defaults for a shard of `slots` lines.
     pub const fn for_slots(slots: usize) -> Self {
         Self {
+            slab_lines: Self::SLAB_LINES,
             // A third of the pool stays clean, so that reads find lines and a write always finds a
             // line to evict.
             dirty_lines_max: slots - slots / 3,
@@ -78,11 +83,27 @@ impl ShardConfig {
         let most = self.destage_operations_max;
         Self { destage_operations_max: each.max(2).min(most), ..self }
     }
+
+    /// The same configuration for a shard that holds only `lines` of `all` lines.
+    fn scaled(self, lines: usize, all: usize) -> Self {
+        let scale = |limit: usize| match limit {
+            0 => 0,
+            limit => (limit as u64 * lines as u64 / all.max(1) as u64).max(1) as usize,
+        };
+        Self {
+            dirty_lines_max: scale(self.dirty_lines_max),
+            dirty_lines_background: scale(self.dirty_lines_background),
+            ..self
+        }
+    }
 }
 
 /// The dirty lines of all volumes of a shard, and its limits.
 #[derive(Debug)]
 pub(crate) struct Quota {
+    /// The limits for all lines of the shard.
+    full: ShardConfig,
+    /// The limits for the lines that the shard may hold.
     config: ShardConfig,
     /// Dirty lines, including frozen slots.
     dirty_lines: usize,
@@ -99,6 +120,7 @@ pub(crate) struct Quota {
 impl Quota {
     pub(crate) const fn new(config: ShardConfig) -> Self {
         Self {
+            full: config,
             config,
             dirty_lines: 0,
             destaging_lines: 0,
@@ -110,6 +132,11 @@ impl Quota {
 
     pub(crate) const fn config(&self) -> &ShardConfig {
         &self.config
+    }
+
+    /// Scales the limits: the shard holds at most `lines` of `all` lines.
+    pub(crate) fn set_lines(&mut self, lines: usize, all: usize) {
+        self.config = self.full.scaled(lines, all);
     }
 
     pub(crate) const fn dirty_lines(&self) -> usize {
@@ -200,6 +227,20 @@ impl Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limits_follow_the_size_and_return_to_those_of_all_lines() {
+        let mut quota = Quota::new(ShardConfig::for_slots(600));
+        let limits =
+            |quota: &Quota| (quota.config().dirty_lines_max, quota.config().dirty_lines_background);
+        assert_eq!(limits(&quota), (400, 300));
+        quota.set_lines(60, 600);
+        assert_eq!(limits(&quota), (40, 30));
+        quota.set_lines(1, 600);
+        assert_eq!(limits(&quota), (1, 1), "a limit above zero stays above zero");
+        quota.set_lines(600, 600);
+        assert_eq!(limits(&quota), (400, 300));
+    }
 
     #[test]
     fn a_shard_among_others_has_at_most_the_configured_operations() {

@@ -4,8 +4,8 @@
 use crate::lru::Lru;
 use crate::rig::{LINE, Rig, Snapshot, TORN, Table, VOLUME, attempt_after, index, run_steps};
 use forebay_engine::{
-    Fate, IoAction, IoVerb, LineKey, Outcome, ReadOutcome, Segment, Shard, ShardConfig,
-    TableDamage, WriteOutcome,
+    Fate, IoAction, IoVerb, LineKey, Outcome, ReadOutcome, ResizeStep, Segment, Shard, ShardConfig,
+    Slab, TableDamage, WriteOutcome,
 };
 use forebay_policy::Weir;
 use forebay_types::{IoError, Mode, VolumeId};
@@ -58,12 +58,18 @@ impl Oracle {
 
 /// The content and the dirty sectors that recovery finds in a snapshot. With `deep`, also kills
 /// recovery at every point and expects the same result.
-fn recover_from(snapshot: &Snapshot, disk: &[u64], deep: bool) -> (Vec<u64>, Vec<(LineKey, u8)>) {
+fn recover_from(
+    snapshot: &Snapshot,
+    disk: &[u64],
+    slab_lines: usize,
+    deep: bool,
+) -> (Vec<u64>, Vec<(LineKey, u8)>) {
     let slots = snapshot.lines.len();
     let table = Table::new(snapshot.lines.clone());
     let trace = std::sync::Arc::clone(&table.trace);
     *trace.lock().unwrap() = deep.then(Vec::new);
-    let (policy, config) = (Box::new(Weir::new(slots)), ShardConfig::for_slots(slots));
+    let config = ShardConfig { slab_lines, ..ShardConfig::for_slots(slots) };
+    let policy = Box::new(Weir::new(slots));
     let mut steps = Vec::new();
     let (mut shard, found) =
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
@@ -91,7 +97,7 @@ fn recover_from(snapshot: &Snapshot, disk: &[u64], deep: bool) -> (Vec<u64>, Vec
     let content: Vec<u64> = (0..SECTORS).map(content).collect();
     if deep {
         for snapshot in snapshots {
-            let again = recover_from(&snapshot, disk, false);
+            let again = recover_from(&snapshot, disk, slab_lines, false);
             assert_eq!(again, (content.clone(), shard.dirty_sectors(VOLUME)));
         }
     }
@@ -106,13 +112,17 @@ struct Killed {
     /// I/Os in flight when the current call began.
     in_flight: Vec<IoAction>,
     last: Option<Snapshot>,
+    /// Empty slabs whose memory was not given back yet.
+    empty: Vec<Slab>,
+    slab_lines: usize,
     ids: u64,
     snapshots: usize,
 }
 
 impl Killed {
-    fn new(slots: usize, ordered: bool) -> Self {
-        let mut rig = Rig::new(slots, LINES, Mode::WriteBack);
+    fn new(slots: usize, slab_lines: usize, ordered: bool) -> Self {
+        let config = ShardConfig { slab_lines, ..ShardConfig::for_slots(slots) };
+        let mut rig = Rig::with(slots, LINES, Mode::WriteBack, config);
         if ordered {
             rig.shard.volume_mut(VOLUME).set_ordered();
             rig.epoch = 1;
@@ -124,6 +134,8 @@ impl Killed {
             held: Vec::new(),
             in_flight: Vec::new(),
             last: None,
+            empty: Vec::new(),
+            slab_lines,
             ids: 0,
             snapshots: 0,
         }
@@ -146,8 +158,8 @@ impl Killed {
         for snapshot in std::mem::replace(&mut self.last, last).into_iter().chain(snapshots) {
             self.snapshots += 1;
             for disk in [&self.rig.disk, &cut] {
-                let (content, dirty) =
-                    recover_from(&snapshot, disk, self.snapshots.is_multiple_of(16));
+                let deep = self.snapshots.is_multiple_of(16);
+                let (content, dirty) = recover_from(&snapshot, disk, self.slab_lines, deep);
                 for (sector, &found) in (0..).zip(&content) {
                     assert!(found != TORN, "sector {sector} is torn");
                     assert!(self.oracle.allows(sector, found), "sector {sector} holds {found}");
@@ -256,6 +268,16 @@ impl Killed {
                 let mode = Mode::ALL[first as usize % 3];
                 self.rig.shard.volume_mut(VOLUME).set_mode(mode);
             }
+            24..30 => {
+                if let ResizeStep::Empty(slab) = self.rig.step_resize() {
+                    self.empty.push(slab);
+                }
+            }
+            30 => self.rig.shard.resize(first as usize % (self.rig.pool.len() / 8 + 1)),
+            31.. if !self.empty.is_empty() => {
+                let slab = self.empty.swap_remove(first as usize % self.empty.len());
+                self.rig.give_back(slab);
+            }
             _ if !self.rig.ios.is_empty() => {
                 let at = first as usize % self.rig.ios.len();
                 let fails = kind == 15 && count > 6;
@@ -274,10 +296,11 @@ proptest! {
     #[test]
     fn killed_at_any_moment_a_shard_keeps_what_was_acknowledged(
         slots in 3usize..12,
+        slab_lines in 1usize..6,
         ordered in any::<bool>(),
-        steps in prop::collection::vec((0u8..24, 0..SECTORS, 1u64..20), 1..60),
+        steps in prop::collection::vec((0u8..33, 0..SECTORS, 1u64..20), 1..60),
     ) {
-        let mut killed = Killed::new(slots, ordered);
+        let mut killed = Killed::new(slots, slab_lines, ordered);
         for step in steps {
             killed.step(step);
         }
@@ -382,6 +405,7 @@ fn every_planted_recovery_bug_is_found() {
         PlantedBug::TrustFilling,
         PlantedBug::ForgetDetached,
         PlantedBug::KeepValidInErase,
+        PlantedBug::GiveBackDirty,
     ] {
         let mut runner = TestRunner::new_with_rng(
             Config::default(),
@@ -389,10 +413,11 @@ fn every_planted_recovery_bug_is_found() {
                 proptest::test_runner::RngAlgorithm::ChaCha,
             ),
         );
-        let plan = (3usize..12, prop::collection::vec((0u8..24, 0..SECTORS, 1u64..20), 1..60));
+        let steps = prop::collection::vec((0u8..33, 0..SECTORS, 1u64..20), 1..60);
+        let plan = (3usize..12, 1usize..6, steps);
         let found = (0..500).any(|_| {
-            let (slots, steps) = plan.new_tree(&mut runner).unwrap().current();
-            let mut killed = Killed::new(slots, false);
+            let (slots, slab_lines, steps) = plan.new_tree(&mut runner).unwrap().current();
+            let mut killed = Killed::new(slots, slab_lines, false);
             killed.rig.shard.plant(bug);
             let run = || steps.into_iter().for_each(|step| killed.step(step));
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err()

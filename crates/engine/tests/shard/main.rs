@@ -1,5 +1,5 @@
 //! Tests of one shard with a hand-driven disk (`rig.rs`): single rules, sector masks against an
-//! oracle, and recovery after a kill at any point.
+//! oracle, resizes, and recovery after a kill at any point.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
@@ -13,6 +13,7 @@ mod memory;
 mod order;
 mod patrol;
 mod preload;
+mod resize;
 mod rig;
 mod rules;
 mod sectors;

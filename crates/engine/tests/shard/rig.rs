@@ -5,8 +5,8 @@
 use crate::lru::Lru;
 use forebay_engine::{
     Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineMeta, MemoryStep, Outbox,
-    Outcome, Part, PartId, Place, PreloadOutcome, ReadOutcome, Seal, Segment, Shard, ShardConfig,
-    Slot, WriteOutcome, WriteTerms,
+    Outcome, Part, PartId, Place, PreloadOutcome, ReadOutcome, ResizeStep, Seal, Segment, Shard,
+    ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use std::collections::HashMap;
@@ -100,6 +100,8 @@ pub struct Rig {
     pub wakes: Vec<usize>,
     /// Sealed lines to verify before a change, with the sectors that the change keeps.
     pub verify: Vec<(Seal, u8)>,
+    /// Copies between slots of the last step of a resize.
+    pub copies: usize,
     /// The current epoch.
     pub epoch: u64,
     /// The current time.
@@ -128,6 +130,7 @@ impl Rig {
             answers: Vec::new(),
             wakes: Vec::new(),
             verify: Vec::new(),
+            copies: 0,
             epoch: 0,
             now_ms: 0,
             out: Outbox::default(),
@@ -418,6 +421,48 @@ impl Rig {
             self.complete_all();
         }
         panic!("the pool is too small for this read");
+    }
+
+    /// Does one step of a resize.
+    pub fn step_resize(&mut self) -> ResizeStep {
+        let step = self.shard.step_resize(&mut self.out);
+        let copies = self.out.memory.iter().filter(|step| matches!(step, MemoryStep::Copy { .. }));
+        self.copies = copies.count();
+        let steps = std::mem::take(&mut self.out.memory);
+        assert!(self.out.is_empty(), "a resize requests only memory steps");
+        self.out.memory = steps;
+        self.finish_call(0);
+        step
+    }
+
+    /// Gives the memory of an empty slab back: its content is lost.
+    pub fn give_back(&mut self, slab: Slab) {
+        self.pool[index(slab.first, 0)..index(slab.first + slab.count, 0)].fill(TORN);
+        self.take_trace();
+        self.shard.gave_back(slab);
+        self.shard.self_check();
+    }
+
+    /// Resizes until it is done or waits. Returns whether it is done, and the slabs given back.
+    pub fn resize(&mut self, lines: usize) -> (bool, Vec<usize>) {
+        self.shard.resize(lines);
+        self.continue_resize()
+    }
+
+    pub fn continue_resize(&mut self) -> (bool, Vec<usize>) {
+        let mut given_back = Vec::new();
+        for _ in 0..10_000 {
+            match self.step_resize() {
+                ResizeStep::Done => return (true, given_back),
+                ResizeStep::Waiting => return (false, given_back),
+                ResizeStep::More | ResizeStep::TakenBack(_) => {}
+                ResizeStep::Empty(slab) => {
+                    self.give_back(slab);
+                    given_back.push(slab.number);
+                }
+            }
+        }
+        panic!("a resize neither ends nor waits");
     }
 
     /// Takes the answer of a part, if there is one.

@@ -95,6 +95,8 @@ named! {
         ShareBlocks = "share-blocks",
         /// A damaged line whose parity matches it counts as correct.
         TrustParity = "trust-parity",
+        /// The memory of an empty slab is given back only after the shard may use it again.
+        GiveBackLate = "give-back-late",
     }
 }
 

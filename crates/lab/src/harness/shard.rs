@@ -4,7 +4,7 @@ use super::memory::{Memory, read_stamp, write_stamp};
 use super::oracle::POISON;
 use forebay_engine::{
     Elevator, Fate, LineMeta, MemoryStep, Place, Protection, Recovery, Segment, Shard, ShardConfig,
-    Slot,
+    Slab, Slot,
 };
 use forebay_policy::Eviction;
 use forebay_types::{
@@ -136,6 +136,12 @@ impl PooledShard {
     pub(crate) fn set_line(&mut self, slot: Slot, stamps: &[u64]) {
         let at = index(slot, 0);
         self.pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(stamps);
+    }
+
+    /// Forgets the content of a slab whose memory is given back. Real memory would read as zeroes;
+    /// this content is never right.
+    pub(crate) fn forget(&mut self, slab: Slab) {
+        self.pool[index(slab.first, 0)..index(slab.first + slab.count, 0)].fill(POISON);
     }
 
     /// The stamps in the segments of an I/O or an answer. `memory` is the request's memory, with

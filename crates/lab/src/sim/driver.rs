@@ -63,6 +63,7 @@ impl Simulation {
         plan.adapt_to_bug(options.sabotage, options.operations);
         // A separate generator, so that seeds keep their machines with small blocks.
         plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
+        plan.draw_resizes(&mut Dice::new(options.seed.rotate_left(40) ^ 0x51ab));
         let clients = Client::all(&plan, &mut dice);
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
@@ -244,6 +245,7 @@ impl Simulation {
                 self.on_worker(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
+        self.world.step_resizes();
         let World { run, shards, integrity, expected, .. } = &mut self.world;
         integrity.patrol(run, shards, expected);
         self.world.restore_lost();
@@ -323,6 +325,7 @@ impl Simulation {
             return;
         }
         self.administer();
+        self.world.resize_sometimes();
         let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];
         let request = state.draw(plan, dice);
@@ -686,6 +689,7 @@ impl Simulation {
             }
         }
         self.world.collect_counters();
+        self.finish_resizes();
         self.check_leaks();
     }
 

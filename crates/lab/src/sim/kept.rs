@@ -6,6 +6,7 @@
 use super::device::disk::sectors_of;
 use super::driver::Simulation;
 use super::kill::PoolSnapshot;
+use super::resize::{check_given_back, given_back_in};
 use super::world::World;
 use crate::harness::oracle::describe_stamp;
 use crate::harness::shard::PooledShard;
@@ -30,11 +31,13 @@ impl World {
                 }
             }
             let policy = run.plan.policy.build(table.len());
-            let (shard, found) = PooledShard::recover((table, pool), policy, run.plan.config);
+            let given_back = given_back_in(&table);
+            let (mut shard, found) = PooledShard::recover((table, pool), policy, run.plan.config);
             shard.shard.self_check();
             run.report.kept_lines += found.lines;
             run.report.moving_lines += found.moving_lines;
             run.report.torn_sectors += found.torn_sectors;
+            check_given_back(run, &mut shard, given_back);
             self.shards.push(shard);
         }
         self.add_volumes();

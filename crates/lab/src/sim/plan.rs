@@ -5,6 +5,7 @@
 
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
+use super::resize::ResizePlan;
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
 use crate::policies::PolicyKind;
@@ -61,6 +62,8 @@ pub(crate) struct Plan {
     pub kills: Vec<u64>,
     /// The probability of another crash after each step of a recovery.
     pub crash_in_recovery: Ppm,
+    /// Resizes of the pool.
+    pub resize: ResizePlan,
 }
 
 #[derive(Clone, Debug)]
@@ -172,6 +175,11 @@ impl Plan {
         }
     }
 
+    /// Draws the resizes of the pool, and the size of its slabs.
+    pub(crate) fn draw_resizes(&mut self, dice: &mut Dice) {
+        (self.resize, self.config.slab_lines) = ResizePlan::draw(dice);
+    }
+
     /// Gives half of the disks larger blocks: 4 KiB, like many disks, or 64 KiB, which NBD servers
     /// may require.
     pub(crate) fn draw_blocks(&mut self, dice: &mut Dice) {
@@ -223,6 +231,7 @@ impl Plan {
             crashes: draw_crashes(dice, operations),
             crash_in_recovery: dice.pick(&[0, 1_000, 50_000]),
             kills: draw_kills(dice, operations),
+            resize: ResizePlan::NONE,
         };
         plan.favor_gathering();
         // This draws nothing, so that older seeds keep their machines.

@@ -73,6 +73,12 @@ report! {
     moving_lines,
     /// Sectors dropped after these kills because they were being filled.
     torn_sectors,
+    /// Shards whose memory was given back in part at these kills.
+    kept_smaller,
+    /// Changes of the size of the pool.
+    resizes,
+    /// Slabs given back.
+    given_back_slabs,
     /// Inspections of the disks of ordered volumes.
     order_checks,
     /// Changes of a volume's mode.
@@ -135,6 +141,13 @@ impl fmt::Display for SimReport {
             f,
             "kills that left the pool: {kills}; {kept_lines} lines kept, {moving_lines} moving, \
              {torn_sectors} sectors cut short; looks at disks written in order: {order_checks}"
+        )?;
+        let Self { resizes, given_back_slabs, kept_smaller, counters, .. } = self;
+        let VolumeCounters { moved_lines, .. } = counters;
+        writeln!(
+            f,
+            "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} dirty lines \
+             moved; {kept_smaller} smaller shards kept"
         )?;
         self.fmt_cache(f)?;
         let Self { checkpoints, forward_sectors, fences, held_up, .. } = self;

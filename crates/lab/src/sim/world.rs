@@ -15,6 +15,7 @@ use super::kill::Kill;
 use super::plan::Plan;
 use super::power::Power;
 use super::requests::{PendingRequest, Requests};
+use super::resize::Resize;
 use super::run::{Event, Run};
 use super::volume::Volume;
 use crate::harness::Sabotage;
@@ -50,6 +51,7 @@ pub(crate) struct World {
     pub requests: Requests,
     pub expected: Expected,
     pub kill: Kill,
+    pub resize: Resize,
     /// The worker of the current call.
     pub worker: u8,
     #[cfg(feature = "sabotage")]
@@ -68,6 +70,7 @@ impl World {
             requests: Requests::default(),
             expected: Expected::new(&plan, options.seed),
             kill: Kill::default(),
+            resize: Resize::new(plan.resize, options.seed),
             worker: 0,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
@@ -104,6 +107,7 @@ impl World {
             setups.iter().for_each(|setup| setup.add_to(shard, at));
             self.plant(at);
         }
+        self.resize.start_shards(&mut self.shards);
     }
 
     fn setup(&self, id: VolumeId) -> VolumeSetup {

@@ -208,8 +208,48 @@ fn a_relocated_line_keeps_its_queue_and_its_hits() {
     cache.policy.self_check();
 }
 
+#[test]
+fn the_shares_follow_the_capacity_and_the_boundary_keeps_its_own() {
+    let shares =
+        |policy: &Weir| (policy.small_len_min, policy.small_len_target, policy.small_len_max);
+    let mut policy = Weir::new(1000);
+    assert_eq!(shares(&policy), (10, 100, 600));
+    policy.small_len_target = 300;
+    policy.set_capacity(100);
+    assert_eq!(shares(&policy), (1, 30, 60));
+    policy.set_capacity(0);
+    assert_eq!(shares(&policy), (1, 1, 1), "a single line may stay");
+    policy.set_capacity(5000);
+    assert_eq!(shares(&policy), (10, 600, 600), "no more than at the creation");
+    policy.self_check();
+}
+
+#[test]
+fn a_smaller_cache_forgets_its_ghosts_earlier() {
+    for (capacity, is_remembered) in [(1000, true), (100, false)] {
+        let mut cache = Cache::new(1000);
+        cache.policy.set_capacity(capacity);
+        // The line leaves the small queue, and 400 others after it.
+        for line in 0..1_401 {
+            cache.access(line, Hint::Normal);
+        }
+        cache.access(0, Hint::Normal);
+        let is_in_main = cache.place_of(0) == Some(Place::Main);
+        assert_eq!(is_in_main, is_remembered, "with a capacity of {capacity}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn the_contract_is_kept_at_every_size(
+        steps in steps(), capacity in 1usize..80, lines in 0usize..80,
+    ) {
+        let mut policy = Weir::new(capacity);
+        policy.set_capacity(lines);
+        check_contract(Box::new(policy), capacity, &steps);
+    }
 
     #[test]
     fn the_contract_is_kept(steps in steps(), capacity in 1usize..80) {

@@ -1,0 +1,110 @@
+//! Changes of the slots of whole slabs, in the table and in [`Slabs`]. For `slabs::resize`.
+
+use super::Slots;
+use super::meta::{DETACHED, LineTable, in_order};
+use crate::sabotage::{Planted, PlantedBug};
+use crate::slabs::{Slab, Slabs};
+use crate::{LineKey, LineMeta, Slot};
+
+/// The slabs of a shard.
+pub(crate) const fn slabs_mut<M>(slots: &mut Slots<M>) -> &mut Slabs {
+    &mut slots.slabs
+}
+
+/// Tells the policy how many lines may be resident.
+pub(crate) fn apply_policy_capacity<M>(slots: &mut Slots<M>) {
+    slots.policy.set_capacity(slots.slabs.usable() as usize);
+}
+
+/// Records the values of some slabs; see [`Slabs`]. A dirty line and a pinned slot have an
+/// additional value each.
+pub(crate) fn rank<M: LineTable>(
+    slots: &mut Slots<M>,
+    slots_max: Slot,
+    dirty: u64,
+    pinned: u64,
+) -> bool {
+    let Slots { slabs, lines, policy, unused, .. } = slots;
+    let lines: &[LineMeta] = lines;
+    slabs.rank(slots_max, |slot| {
+        let line = &lines[slot as usize];
+        if slot >= *unused || line.key == LineKey::NONE {
+            return 0;
+        }
+        let value = if line.has(DETACHED) { 0 } else { u64::from(policy.value(slot)) };
+        let dirty = if line.dirty != 0 { dirty } else { 0 };
+        value + dirty + if line.pins > 0 { pinned } else { 0 }
+    })
+}
+
+/// Marks the slots of an emptying slab as away. The table shows it before the driver learns of it.
+pub(crate) fn give_back<M: LineTable>(slots: &mut Slots<M>, slab: Slab, planted: Planted) {
+    for slot in slab.slots() {
+        let line = *slots.get(slot);
+        if planted.is(PlantedBug::GiveBackDirty) && line.key != LineKey::NONE {
+            continue;
+        }
+        assert!(line.key == LineKey::NONE, "slot {slot} is given back with {line:?}");
+        let line = slots.get_mut(slot);
+        line.flags = DETACHED;
+        line.pins = 0;
+        in_order();
+        line.key = LineKey::AWAY;
+        in_order();
+    }
+    slots.slabs.set_empty(slab);
+}
+
+/// Takes a slab that was given back into use again. Its memory has any content.
+pub(crate) fn take_back<M: LineTable>(slots: &mut Slots<M>, slab: Slab) {
+    slots.slabs.take_back(slab);
+    for slot in slab.slots().rev() {
+        slots.clear(slot);
+        if slot < slots.unused {
+            slots.free_slot(slot);
+        }
+    }
+}
+
+/// Whether a slot can be reserved without an eviction.
+pub(super) fn has_free_slot<M: LineTable>(slots: &Slots<M>) -> bool {
+    slots.slabs.first_free().is_some() || slots.slabs.is_any_usable_from(slots.unused)
+}
+
+/// The first slot that was never used and may take a line.
+pub(super) fn take_unused<M: LineTable>(slots: &mut Slots<M>) -> Option<Slot> {
+    while (slots.unused as usize) < slots.capacity() {
+        let slot = slots.unused;
+        if let Some(end) = slots.slabs.end_if_away(slot) {
+            slots.unused = end;
+            continue;
+        }
+        slots.unused += 1;
+        if slots.slabs.is_usable(slot) {
+            return Some(slot);
+        }
+        // The shrink may be cancelled, so the slot joins the free ones of its slab.
+        slots.free_slot(slot);
+    }
+    None
+}
+
+/// Finds the slabs of an adopted table that are given back: all their slots are marked. Frees the
+/// marked slots of the others, whose process was killed while it marked them. Returns the slots of
+/// the former.
+pub(super) fn recover<M: LineTable>(slots: &mut Slots<M>) -> u64 {
+    let mut given_back = 0;
+    for slab in slots.slabs.all() {
+        if slab.slots().all(|slot| slots.get(slot).is_away()) {
+            slots.slabs.adopt_given_back(slab.number);
+            given_back += u64::from(slab.count);
+            continue;
+        }
+        for slot in slab.slots() {
+            if slots.get(slot).is_away() {
+                *slots.get_mut(slot) = LineMeta::FREE;
+            }
+        }
+    }
+    given_back
+}

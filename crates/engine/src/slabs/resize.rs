@@ -1,0 +1,269 @@
+//! Resizing a shard: empties slabs and takes them into use again, in steps of bounded work.
+//!
+//! A shrink first compares all slabs. The value of a slab is that of its lines for the policy, plus
+//! the work to empty it. The least valuable ones are then emptied:
+//!
+//! | in a slot | becomes |
+//! | --- | --- |
+//! | a clean line without an operation | is dropped |
+//! | a dirty line that nothing uses | moves to a slot that stays; a clean line is evicted for it |
+//! | a dirty line that finds no slot there | is made old, so that it is destaged soon |
+//! | a dirty line of a closed epoch, or an older version of a line | waits for its destage |
+//! | parity | is given up once its line is verified; the patrol makes it anew elsewhere |
+//! | anything pinned or in an operation | waits |
+//!
+//! The dirty limit is that of the smaller shard from the beginning of a shrink, so writeback soon
+//! leaves enough clean lines to evict. A dirty line is never dropped: a shard whose dirty lines
+//! cannot be destaged stops shrinking.
+//!
+//! A growth takes back slabs that are still being emptied first, then those given back.
+
+use super::Slab;
+use crate::index::Slots;
+use crate::index::key::LineKey;
+use crate::index::meta::{DETACHED, LineTable};
+use crate::index::slabs::{apply_policy_capacity, give_back, rank, slabs_mut, take_back};
+use crate::integrity::Integrity;
+use crate::lines::{VolumeLines, drop_if_idle};
+use crate::ops::Ops;
+use crate::sabotage::{Planted, PlantedBug};
+use crate::volume::Volumes;
+use crate::writeback::quota::Quota;
+use crate::{Outbox, Slot};
+use forebay_types::VolumeId;
+
+/// Slots that one step examines to compare slabs; at least one slab is examined.
+const SLOTS_COMPARED_MAX: Slot = 4096;
+/// Lines that one step moves at most: 256 KiB.
+const MOVES_MAX: u32 = 64;
+/// Places of parity that one step examines, and lines that it verifies at most.
+const PLACES_EXAMINED_MAX: Slot = 4096;
+const PARITIES_FREED_MAX: u32 = 64;
+
+/// The value of a slot for each reason to keep it, besides the policy's value of its line.
+const DIRTY_VALUE: u64 = 4;
+const PINNED_VALUE: u64 = 8;
+
+/// What a step of a resize leaves to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizeStep {
+    /// The shard has its size.
+    Done,
+    /// Call again soon; the driver may unlock the shard in between.
+    More,
+    /// The rest waits for pins, operations or destages, or for [`crate::Shard::gave_back`]. Call
+    /// again after a while.
+    Waiting,
+    /// A slab that was given back is in use again. Its memory has been used by nothing yet.
+    TakenBack(Slab),
+    /// A slab is empty. The driver gives its memory back, may unlock the shard for that, and then
+    /// calls [`crate::Shard::gave_back`]. Until then the slots are not used.
+    Empty(Slab),
+}
+
+/// Resizes a shard. Borrows its components for one call; owns nothing.
+pub(crate) struct Resizer<'a, M> {
+    pub volumes: &'a mut Volumes,
+    pub quota: &'a mut Quota,
+    pub index: &'a mut Slots<M>,
+    pub ops: &'a mut Ops,
+    pub integrity: &'a mut Integrity,
+    pub planted: Planted,
+}
+
+impl<M: LineTable> Resizer<'_, M> {
+    /// See [`crate::Shard::resize`].
+    pub(crate) fn set_target(&mut self, lines: usize) {
+        slabs_mut(self.index).set_target(lines);
+        self.apply_size();
+    }
+
+    /// Tells the quota and the policy how many lines the shard may hold. The quota follows a shrink
+    /// at once, so that dirty lines are destaged meanwhile.
+    pub(crate) fn apply_size(&mut self) {
+        let slabs = self.index.slabs();
+        let lines = slabs.usable().min(slabs.target());
+        self.quota.set_lines(lines as usize, self.index.capacity());
+        apply_policy_capacity(self.index);
+    }
+
+    /// See [`crate::Shard::step_resize`].
+    pub(crate) fn step(&mut self, out: &mut Outbox) -> ResizeStep {
+        let slabs = self.index.slabs();
+        if slabs.in_use < slabs.target {
+            return self.grow();
+        }
+        if slabs.in_use > slabs.target {
+            return self.choose();
+        }
+        if slabs.emptying > 0 {
+            return self.empty(out);
+        }
+        if slabs.empty > 0 { ResizeStep::Waiting } else { ResizeStep::Done }
+    }
+
+    /// Takes one slab into use again.
+    fn grow(&mut self) -> ResizeStep {
+        let step = if let Some(slab) = slabs_mut(self.index).keep_emptying() {
+            self.integrity.open_parity(self.index, slab);
+            ResizeStep::More
+        } else if let Some(slab) = self.index.slabs().next_given_back() {
+            take_back(self.index, slab);
+            ResizeStep::TakenBack(slab)
+        } else {
+            return ResizeStep::Waiting;
+        };
+        self.apply_size();
+        step
+    }
+
+    /// Compares some slabs, and chooses those to empty when all have been compared.
+    fn choose(&mut self) -> ResizeStep {
+        if rank(self.index, SLOTS_COMPARED_MAX, DIRTY_VALUE, PINNED_VALUE) {
+            for slab in slabs_mut(self.index).choose() {
+                self.integrity.close_parity(slab);
+            }
+            self.apply_size();
+        }
+        ResizeStep::More
+    }
+
+    /// Empties some slots of the next emptying slab.
+    fn empty(&mut self, out: &mut Outbox) -> ResizeStep {
+        let slab = self.next_emptying();
+        let (mut moves, mut drops, mut left) = (0, 0, 0);
+        let start = self.index.slabs().sweep.slot.max(slab.first);
+        for slot in start..slab.slots().end {
+            if moves == MOVES_MAX {
+                slabs_mut(self.index).sweep.slot = slot;
+                return self.end_step(true);
+            }
+            let before = *self.index.get(slot);
+            if before.key == LineKey::NONE {
+                continue;
+            }
+            if before.key == LineKey::PARITY {
+                slabs_mut(self.index).sweep.sees_parity = true;
+            } else if before.has(DETACHED) {
+                // Waits for its pins.
+            } else if before.dirty == 0 {
+                drop_if_idle(self.index, self.ops, slot);
+                drops += u32::from(*self.index.get(slot) != before);
+            } else if self.planted.is(PlantedBug::GiveBackDirty) {
+                continue;
+            } else if self.move_dirty(slot, out) {
+                moves += 1;
+            }
+            left += u32::from(self.index.get(slot).key != LineKey::NONE);
+        }
+        let sweep = &mut slabs_mut(self.index).sweep;
+        (sweep.slab, sweep.slot) = (slab.number + 1, 0);
+        // Slots examined in an earlier step may have been in use then.
+        if left == 0 && start == slab.first {
+            give_back(self.index, slab, self.planted);
+            slabs_mut(self.index).sweep.quiet = 0;
+            return ResizeStep::Empty(slab);
+        }
+        let freed = self.free_parities(out);
+        self.end_step(moves + drops > 0 || freed)
+    }
+
+    /// The slab at which the sweep continues.
+    fn next_emptying(&mut self) -> Slab {
+        let slabs = slabs_mut(self.index);
+        let count = slabs.states.len();
+        let from = slabs.sweep.slab;
+        let mut numbers = (from..count).chain(0..from.min(count));
+        let found = numbers.find(|&slab| slabs.states[slab] == super::State::Emptying);
+        let number = found.expect("a slab is being emptied");
+        if number != from {
+            (slabs.sweep.slab, slabs.sweep.slot) = (number, 0);
+        }
+        slabs.slab(number)
+    }
+
+    /// Ends a step. Waits when the last steps have examined everything without any progress.
+    fn end_step(&mut self, progress: bool) -> ResizeStep {
+        let places = self.index.capacity().div_ceil(PLACES_EXAMINED_MAX as usize);
+        let slabs = slabs_mut(self.index);
+        if progress {
+            slabs.sweep.quiet = 0;
+            return ResizeStep::More;
+        }
+        slabs.sweep.quiet += 1;
+        let round = slabs.emptying.max(if slabs.sweep.sees_parity { places } else { 0 });
+        if slabs.sweep.quiet < round {
+            return ResizeStep::More;
+        }
+        (slabs.sweep.quiet, slabs.sweep.sees_parity) = (0, false);
+        ResizeStep::Waiting
+    }
+
+    /// The lines of a served volume.
+    fn on(&mut self, id: VolumeId) -> VolumeLines<'_, M> {
+        VolumeLines {
+            id,
+            volume: self.volumes.get_mut(id),
+            quota: self.quota,
+            index: self.index,
+            ops: self.ops,
+            integrity: self.integrity,
+            planted: self.planted,
+        }
+    }
+
+    /// Whether a dirty line can be moved or sealed anew: its volume is served, and nothing uses it.
+    fn is_movable(&mut self, slot: Slot) -> bool {
+        let line = *self.index.get(slot);
+        let volume = line.key.volume();
+        line.pins == 0
+            && self.ops.busy(line.key).is_none()
+            && self.volumes.has(volume)
+            && !self.on(volume).is_closed(&line)
+    }
+
+    /// Moves a dirty line to a slot that stays. Returns whether it did.
+    fn move_dirty(&mut self, slot: Slot, out: &mut Outbox) -> bool {
+        if !self.is_movable(slot) {
+            return false;
+        }
+        let key = self.index.get(slot).key;
+        let mut lines = self.on(key.volume());
+        lines.index.pin(slot);
+        if let Some(new) = lines.move_away(slot, 0, out) {
+            lines.index.unpin(new);
+            lines.volume.counters_mut().moved_lines += 1;
+            return true;
+        }
+        lines.index.unpin(slot);
+        lines.volume.writeback_mut().boost(key.line());
+        false
+    }
+
+    /// Gives up the parity in emptying slabs, of some lines. The lines are verified, because their
+    /// next seal covers them as they are. Returns whether there was any.
+    fn free_parities(&mut self, out: &mut Outbox) -> bool {
+        if !self.index.slabs().sweep.sees_parity {
+            return false;
+        }
+        let first = self.index.slabs().sweep.parity;
+        let end = first.saturating_add(PLACES_EXAMINED_MAX).min(self.index.capacity() as Slot);
+        let (mut at, mut freed) = (first, 0);
+        while at < end && freed < PARITIES_FREED_MAX {
+            let place = self.integrity.parity().of(at);
+            if place.is_some_and(|place| !self.index.slabs().is_usable(place.slot))
+                && self.is_movable(at)
+            {
+                let valid = self.index.get(at).valid;
+                self.integrity.verify_before(self.index, at, 0, out);
+                self.index.change(at, valid);
+                self.integrity.free_parity(at, self.index);
+                freed += 1;
+            }
+            at += 1;
+        }
+        let is_end = at as usize >= self.index.capacity();
+        slabs_mut(self.index).sweep.parity = if is_end { 0 } else { at };
+        freed > 0
+    }
+}
