@@ -1,7 +1,8 @@
 //! The client for programs without an async runtime, such as the command line.
 
 use crate::{
-    AddVolume, Client, ClientError, DrillReport, Progress, Status, VolumeSettings, VolumeStatus,
+    AddVolume, Client, ClientError, DrillReport, Memory, Progress, ServerSettings, Status,
+    VolumeSettings, VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -28,6 +29,11 @@ impl BlockingClient {
     /// See [`Client::status`].
     pub fn status(&self) -> Result<Status> {
         self.runtime.block_on(self.client.status())
+    }
+
+    /// See [`Client::set_server`].
+    pub fn set_server(&self, change: &ServerSettings) -> Result<Memory> {
+        self.runtime.block_on(self.client.set_server(change))
     }
 
     /// See [`Client::volume_list`].

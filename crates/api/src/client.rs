@@ -4,8 +4,8 @@
 //! socket's path, so it also reaches a restarted server.
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, Problem, Progress, Status, VolumeList,
-    VolumeSettings, VolumeStatus, paths,
+    AddVolume, DrillReport, ErrorBody, Event, Memory, Problem, Progress, ServerSettings, Status,
+    VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
@@ -146,6 +146,11 @@ impl Client {
     /// The status of the server and its volumes.
     pub async fn status(&self) -> Result<Status> {
         self.query(paths::STATUS).await
+    }
+
+    /// Changes settings of the server. Returns its memory.
+    pub async fn set_server(&self, change: &ServerSettings) -> Result<Memory> {
+        self.request(Method::PATCH, paths::SETTINGS, Some(change)).await
     }
 
     /// All volumes.

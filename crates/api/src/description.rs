@@ -3,8 +3,8 @@
 #![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, Status, VolumeList, VolumeSettings, VolumeStatus,
-    paths,
+    AddVolume, DrillReport, ErrorBody, Event, Memory, ServerSettings, Status, VolumeList,
+    VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -29,6 +29,7 @@ pub fn openapi() -> openapi::OpenApi {
     ),
     paths(
         status,
+        set_server,
         list_volumes,
         add_volume,
         show_volume,
@@ -52,6 +53,17 @@ struct Description;
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn status() {}
+
+/// Changes settings of the server while it runs
+///
+/// A smaller memory takes effect in the background: clean data is dropped, the least valuable
+/// first, and dirty data is kept. The status shows the progress.
+#[utoipa::path(patch, path = paths::SETTINGS, tag = "server", request_body = ServerSettings,
+    responses(
+        (status = 200, description = "The memory", body = Memory),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn set_server() {}
 
 /// Flushes all volumes and stops the server
 #[utoipa::path(post, path = paths::STOP, tag = "server",
@@ -196,6 +208,7 @@ mod tests {
                 "get /v1/status",
                 "get /v1/volumes",
                 "get /v1/volumes/{name}",
+                "patch /v1/settings",
                 "patch /v1/volumes/{name}",
                 "post /v1/drill",
                 "post /v1/stop",

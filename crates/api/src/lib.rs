@@ -40,7 +40,7 @@ pub use geometry::{GeometrySource, GeometryStatus};
 pub use journal::{JournalState, JournalStatus, UnservedWrites};
 pub use patrol::{Damage, PatrolStatus};
 pub use power::{PowerStatus, SupplyStatus};
-pub use request::{AddVolume, Done, Event, Progress, Running};
+pub use request::{AddVolume, Done, Event, Progress, Running, ServerSettings};
 pub use settings::VolumeSettings;
 pub use status::{
     Counters, Latencies, LatencySummary, Memory, Mode, Status, VolumeList, VolumeState,

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 /// `GET`: the status of the server.
 pub const STATUS: &str = "/v1/status";
+/// `PATCH`: change settings of the server.
+pub const SETTINGS: &str = "/v1/settings";
 /// `GET`: all volumes. `POST`: add one.
 pub const VOLUMES: &str = "/v1/volumes";
 /// `GET`, `PATCH`, `DELETE`: one volume.

@@ -18,6 +18,16 @@ pub struct AddVolume {
     pub settings: VolumeSettings,
 }
 
+/// Settings of the server that can change while it runs. One left out stays unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSettings {
+    /// Memory for the cache, between the minimum and the maximum in the status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "512MiB")]
+    pub memory: Option<String>,
+}
+
 /// The progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Progress {

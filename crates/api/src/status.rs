@@ -88,9 +88,16 @@ pub struct Status {
 /// Memory of the cache, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Memory {
-    /// The configured limit, metadata included.
+    /// The limit, metadata included: as configured, or as it was set since.
     pub limit_bytes: u64,
-    /// The size of the pool.
+    /// The least that the limit can be set to while the server runs.
+    #[serde(default)]
+    pub limit_bytes_min: u64,
+    /// The most that the limit can be set to: the one at the start.
+    #[serde(default)]
+    pub limit_bytes_max: u64,
+    /// The part of the pool that may hold data now. It follows the limit as fast as memory can be
+    /// emptied.
     pub pool_bytes: u64,
     /// The part of the pool that holds data.
     pub used_bytes: u64,

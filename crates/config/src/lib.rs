@@ -22,6 +22,7 @@ mod listen;
 mod machine;
 mod memory;
 mod protection;
+mod server_change;
 mod settings;
 mod spec;
 mod ups;
@@ -42,6 +43,7 @@ pub use memory::{
     RESERVE_BYTES,
 };
 pub use protection::Protection;
+pub use server_change::ServerChange;
 pub use settings::{
     Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers,
 };

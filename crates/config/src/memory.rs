@@ -88,6 +88,8 @@ pub struct KeptMemory {
     pub used_bytes: u64,
     /// The memory for the cache that the pool was created for, in bytes; `None` if that is unknown.
     pub limit_bytes: Option<u64>,
+    /// The memory to which it was set while the server ran, in bytes; `None` if that is unknown.
+    pub now_bytes: Option<u64>,
 }
 
 impl KeptMemory {
@@ -145,6 +147,21 @@ impl MemInfo {
         }
     }
 
+    /// Checks that a running server may take more memory, up to `bytes` in all. It occupies
+    /// `used_bytes` already.
+    ///
+    /// # Errors
+    /// That does not leave the reserve to the system.
+    pub fn check_growth(
+        &self,
+        bytes: u64,
+        reserve: MemoryReserve,
+        used_bytes: u64,
+    ) -> Result<(), MemoryError> {
+        let kept = KeptMemory { used_bytes, ..KeptMemory::default() };
+        self.beside(kept).check_explicit(bytes, reserve)
+    }
+
     /// Counts the memory of a kept pool as available.
     fn beside(&self, kept: KeptMemory) -> Self {
         // The pool may be charged to another control group, whose limit is not this one's.
@@ -155,8 +172,8 @@ impl MemInfo {
     }
 
     /// The size that the operator's settings mean on this machine. With `auto`, a kept pool keeps
-    /// its size if that leaves the system its reserve, because a pool of another size would begin
-    /// empty.
+    /// its size if the memory it was last set to leaves the system its reserve, because a pool of
+    /// another size would begin empty.
     ///
     /// # Errors
     /// As [`MemInfo::auto_bytes`], or an explicit size does not leave the reserve. With a kept
@@ -171,7 +188,8 @@ impl MemInfo {
         let fits = |bytes| MemoryChoice { bytes, overrun: None };
         match (setting, kept.limit_bytes) {
             (MemorySetting::Auto, Some(bytes))
-                if bytes <= machine.available.bytes.saturating_sub(reserve.beside_auto()) =>
+                if kept.now_bytes.unwrap_or(bytes)
+                    <= machine.available.bytes.saturating_sub(reserve.beside_auto()) =>
             {
                 Ok(fits(bytes))
             }

@@ -129,10 +129,38 @@ fn the_reserve_beside_an_explicit_size_is_at_most_half_of_a_small_machine() {
     assert_eq!(MemoryReserve::Bytes(7).beside_explicit(0), 7);
 }
 
+/// A kept pool that keeps the size of its creation.
+fn kept(used_bytes: u64, limit_bytes: Option<u64>) -> KeptMemory {
+    KeptMemory { used_bytes, limit_bytes, now_bytes: limit_bytes }
+}
+
+#[test]
+fn a_server_may_grow_by_what_the_system_can_spare() {
+    let machine = machine(8 << 30, 1000 * MIB);
+    let grow = |mib: u64, used_mib| machine.check_growth(mib * MIB, AUTO, used_mib * MIB);
+    assert_eq!(grow(500, 0), Ok(()));
+    assert_eq!(grow(700, 200), Ok(()), "what it occupies counts as available");
+    assert_eq!(
+        grow(701, 200).unwrap_err().explained(),
+        "memory 701MiB leaves 499MiB of the 1200MiB available, less than the 500MiB that are \
+         reserved for the system: set memory to 700MiB, or set memory-reserve to 499MiB"
+    );
+}
+
+#[test]
+fn auto_keeps_a_kept_pool_that_was_set_to_a_size_that_fits() {
+    let machine = machine(8 << 30, 600 * MIB);
+    let shrunk = KeptMemory { now_bytes: Some(512 * MIB), ..kept(500 * MIB, Some(2 << 30)) };
+    let auto = |kept| machine.resolve(MemorySetting::Auto, AUTO, kept).unwrap();
+    assert_eq!(auto(shrunk), MemoryChoice { bytes: 2 << 30, overrun: None });
+    let whole = KeptMemory { now_bytes: shrunk.limit_bytes, ..shrunk };
+    assert_ne!(auto(whole).bytes, 2 << 30);
+}
+
 #[test]
 fn the_memory_of_a_kept_pool_counts_as_available() {
     let full = machine(32 << 30, 10 << 30);
-    let kept = KeptMemory { used_bytes: 19 << 30, limit_bytes: Some(20 << 30) };
+    let kept = kept(19 << 30, Some(20 << 30));
     let twenty = MemorySetting::Bytes(20 << 30);
     let resolved = full.resolve(twenty, AUTO, kept).unwrap();
     assert_eq!(resolved, MemoryChoice { bytes: 20 << 30, overrun: None });
@@ -151,18 +179,18 @@ fn a_kept_pool_is_never_refused() {
     // It was started by a version without a reserve, or other programs have grown.
     let tight = machine(8 << 30, 100 * MIB);
     for (used_bytes, limit_bytes) in [(5 << 30, Some(6 << 30)), (7 << 30, Some(7 << 30))] {
-        let kept = KeptMemory { used_bytes, limit_bytes };
+        let kept = kept(used_bytes, limit_bytes);
         let setting = MemorySetting::Bytes(limit_bytes.unwrap());
         let choice = tight.resolve(setting, AUTO, kept).unwrap();
         assert_eq!(Some(choice.bytes), limit_bytes);
         assert!(choice.overrun.is_some(), "it is worth a warning");
     }
     // Before an upgrade, only the memory of the server is known.
-    let server = KeptMemory { used_bytes: 7 << 30, limit_bytes: None };
+    let server = kept(7 << 30, None);
     let choice = tight.resolve(MemorySetting::Bytes(7 << 30), AUTO, server).unwrap();
     assert!(matches!(choice.overrun, Some(MemoryError::NoReserve { .. })), "{choice:?}");
     // `auto` finds nothing to spare.
-    let kept = KeptMemory { used_bytes: 40 * MIB, limit_bytes: Some(64 * MIB) };
+    let kept = kept(40 * MIB, Some(64 * MIB));
     for machine in [machine(400 * MIB, 300 * MIB), machine(4 << 30, 100 * MIB)] {
         let choice = machine.resolve(MemorySetting::Auto, AUTO, kept).unwrap();
         assert!(choice.bytes == 64 * MIB && choice.overrun.is_some(), "{choice:?}");
@@ -174,7 +202,7 @@ fn a_kept_pool_is_never_refused() {
 
 #[test]
 fn auto_keeps_the_size_of_a_kept_pool_that_leaves_the_system_its_reserve() {
-    let kept = |mib: u64| KeptMemory { used_bytes: mib * MIB, limit_bytes: Some(mib * MIB) };
+    let kept = |mib: u64| kept(mib * MIB, Some(mib * MIB));
     let auto = |available_bytes, kept| {
         let machine = machine(32 << 30, available_bytes);
         machine.resolve(MemorySetting::Auto, AUTO, kept).map(|choice| choice.bytes)
@@ -235,7 +263,7 @@ proptest! {
         bytes: u64,
         is_auto: bool,
     ) {
-        let kept = KeptMemory { used_bytes, limit_bytes: Some(bytes) };
+        let kept = kept(used_bytes, Some(bytes));
         let setting = if is_auto { MemorySetting::Auto } else { MemorySetting::Bytes(bytes) };
         prop_assert!(machine(total, available).resolve(setting, AUTO, kept).is_ok());
     }

@@ -4,12 +4,14 @@
 //! and report the same errors.
 
 use forebay_api::{
-    AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem, VolumeSettings, VolumeStatus,
+    AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem, ServerSettings, VolumeSettings,
+    VolumeStatus,
 };
 use forebay_config::{
-    ConfigError, GeometrySource as Source, Protection, ResolvedGeometry, VolumeChange, VolumeSpec,
+    ConfigError, GeometrySource as Source, Protection, ResolvedGeometry, ServerChange,
+    VolumeChange, VolumeSpec,
 };
-use forebay_types::Action;
+use forebay_types::{Action, Size};
 
 /// Converts a request to a checked volume.
 ///
@@ -32,6 +34,23 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
         change.set(setting.key, value).map_err(invalid)?;
     }
     Ok(change)
+}
+
+/// Converts a request to a change of the server's settings.
+///
+/// # Errors
+/// As [`volume_change`].
+pub fn server_change(settings: &ServerSettings) -> Result<ServerChange, Problem> {
+    let mut change = ServerChange::default();
+    if let Some(memory) = &settings.memory {
+        change.set("memory", memory).map_err(invalid)?;
+    }
+    Ok(change)
+}
+
+/// Converts a change of the server's settings to its request.
+pub fn server_request(change: &ServerChange) -> ServerSettings {
+    ServerSettings { memory: change.memory.map(|bytes| Size(bytes).to_string()) }
 }
 
 /// Converts a volume to the request that adds it.
@@ -156,6 +175,17 @@ mod tests {
             &[("unsafe-supply", "stable")],
             "volume 'd': unsafe-supply=stable needs protection=ups, and the protection",
         );
+    }
+
+    #[test]
+    fn a_change_of_the_server_survives_the_conversion_to_a_request_and_back() {
+        for bytes in [None, Some(0), Some((64 << 20) + 1), Some(3 << 29)] {
+            let change = ServerChange { memory: bytes };
+            assert_eq!(server_change(&server_request(&change)), Ok(change));
+        }
+        let settings = ServerSettings { memory: Some("much".into()) };
+        let sentence = "invalid memory size 'much': write a size like 512MiB or 1.5GiB";
+        assert_eq!(server_change(&settings).unwrap_err().explained(), sentence);
     }
 
     fn assert_refused(settings: VolumeSettings, sentence: &str) {

@@ -16,6 +16,10 @@ pub const STEPS: u64 = 4;
 /// The process id in its status, which no Linux process can have.
 pub const PID: u32 = i32::MAX as u32;
 
+/// The memory that can be set.
+const LIMIT_BYTES_MIN: u64 = 128 << 20;
+const LIMIT_BYTES_MAX: u64 = 1 << 30;
+
 /// The list of volumes, and a switch that pauses operations.
 #[derive(Debug, Default)]
 pub struct FakeManager {
@@ -30,6 +34,8 @@ struct FakeState {
     /// Calls that wait until they are resumed.
     paused: usize,
     is_stopped: bool,
+    /// The memory that was set.
+    limit_bytes: Option<u64>,
 }
 
 impl FakeManager {
@@ -167,7 +173,9 @@ impl Manager for FakeManager {
             io_engine: "epoll".into(),
             workers: 2,
             memory: Memory {
-                limit_bytes: 1 << 30,
+                limit_bytes: self.lock().limit_bytes.unwrap_or(LIMIT_BYTES_MAX),
+                limit_bytes_min: LIMIT_BYTES_MIN,
+                limit_bytes_max: LIMIT_BYTES_MAX,
                 pool_bytes: 512 << 20,
                 used_bytes: volumes.iter().map(|volume| volume.cached_bytes).sum(),
                 dirty_bytes,
@@ -181,6 +189,15 @@ impl Manager for FakeManager {
             power: None,
             vault: None,
         }
+    }
+
+    fn set_memory(&self, bytes: u64) -> Result<Memory, Problem> {
+        if !(LIMIT_BYTES_MIN..=LIMIT_BYTES_MAX).contains(&bytes) {
+            let message = format!("memory {bytes} is out of bounds");
+            return Err(Problem::new(ErrorKind::Invalid, message, "set another one"));
+        }
+        self.lock().limit_bytes = Some(bytes);
+        Ok(self.status().memory)
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {

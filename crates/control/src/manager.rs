@@ -1,6 +1,6 @@
 //! The daemon's side of the control API.
 
-use forebay_api::{DrillReport, Problem, Progress, Status, VolumeStatus};
+use forebay_api::{DrillReport, Memory, Problem, Progress, Status, VolumeStatus};
 use forebay_config::{VolumeChange, VolumeSpec};
 
 /// Receives the progress of a long operation. May be called from any thread, at any rate, and never
@@ -18,6 +18,13 @@ pub trait Manager: Send + Sync {
     /// The status of the server, its volumes and journals. Returns within milliseconds, even if
     /// disks hang.
     fn status(&self) -> Status;
+
+    /// Sets the memory for the cache, in bytes, and returns what results. Memory is given back in
+    /// the background.
+    ///
+    /// # Errors
+    /// The size is out of bounds, or does not leave the system its reserve.
+    fn set_memory(&self, bytes: u64) -> Result<Memory, Problem>;
 
     /// All volumes, in the order of their addition. As quick as [`Manager::status`].
     fn volume_list(&self) -> Vec<VolumeStatus>;

@@ -3,7 +3,7 @@
 use crate::{
     Manager,
     answer::{Body, Name, Refusal},
-    convert::{volume_change, volume_spec},
+    convert::{server_change, volume_change, volume_spec},
     stream,
 };
 use axum::{
@@ -11,11 +11,11 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, patch, post},
 };
 use forebay_api::{
-    AddVolume, DrillReport, ErrorKind, Problem, Status, VolumeList, VolumeSettings, VolumeStatus,
-    openapi, paths,
+    AddVolume, DrillReport, ErrorKind, Memory, Problem, ServerSettings, Status, VolumeList,
+    VolumeSettings, VolumeStatus, openapi, paths,
 };
 use std::sync::Arc;
 use tokio::{
@@ -50,6 +50,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     let app = App { manager, operations: permits(), slow_calls: permits() };
     Router::new()
         .route(paths::STATUS, get(status))
+        .route(paths::SETTINGS, patch(set_server))
         .route(paths::STOP, post(stop))
         .route(paths::UPGRADE, post(upgrade))
         .route(paths::DRILL, post(drill))
@@ -124,6 +125,25 @@ async fn status(State(app): State<App>) -> Answer<Json<Status>> {
     app.call(|manager| manager.status()).await.map(Json)
 }
 
+async fn set_server(
+    State(app): State<App>,
+    Body(settings): Body<ServerSettings>,
+) -> Answer<Json<Memory>> {
+    let change = server_change(&settings)?;
+    let Some(bytes) = change.memory else { return Err(unchanged("memory=1GiB")) };
+    tracing::info!(%change, "request to change the server");
+    Ok(Json(app.call(move |manager| manager.set_memory(bytes)).await??))
+}
+
+/// The refusal of a request that names no setting.
+fn unchanged(example: &str) -> Refusal {
+    Refusal(Problem::new(
+        ErrorKind::BadRequest,
+        "the request changes nothing",
+        format!("name a setting and its new value, such as {example}"),
+    ))
+}
+
 async fn list_volumes(State(app): State<App>) -> Answer<Json<VolumeList>> {
     let volumes = app.call(|manager| manager.volume_list()).await?;
     Ok(Json(VolumeList { volumes }))
@@ -152,11 +172,7 @@ async fn set_volume(
 ) -> Answer<Json<VolumeStatus>> {
     let change = volume_change(&settings)?;
     if change.is_empty() {
-        return Err(Refusal(Problem::new(
-            ErrorKind::BadRequest,
-            "the request changes nothing",
-            "name a setting and its new value, such as mode=bypass",
-        )));
+        return Err(unchanged("mode=bypass"));
     }
     tracing::info!(volume = %name, %change, "request to change a volume");
     Ok(Json(app.call_slowly(move |manager| manager.set_volume(&name, change)).await??))

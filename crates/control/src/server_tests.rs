@@ -5,7 +5,7 @@ use super::*;
 use crate::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, fake::FakeManager};
 use forebay_api::{
     AddVolume, BlockingClient, ClientError, ErrorBody, ErrorKind, JournalState, Mode, Problem,
-    Progress, VolumeSettings, VolumeStatus, openapi,
+    Progress, ServerSettings, VolumeSettings, VolumeStatus, openapi,
 };
 use forebay_types::Fault;
 use std::{
@@ -109,6 +109,23 @@ fn volumes_are_added_shown_changed_and_removed() {
     assert_eq!(client.volume("a/b ü").unwrap().mode, Mode::Bypass);
     client.remove_volume("a/b ü", |_| ()).unwrap();
     assert_eq!(problem(client.volume("a/b ü").unwrap_err()).kind, ErrorKind::UnknownVolume);
+}
+
+#[test]
+fn the_memory_is_set_within_its_bounds() {
+    let daemon = Daemon::start(&[]);
+    let set = |memory: Option<&str>| {
+        daemon.client.set_server(&ServerSettings { memory: memory.map(str::to_owned) })
+    };
+    assert_eq!(daemon.client.status().unwrap().memory.limit_bytes, 1 << 30);
+    assert_eq!(set(Some("256MiB")).unwrap().limit_bytes, 256 << 20);
+    assert_eq!(daemon.client.status().unwrap().memory.limit_bytes, 256 << 20);
+    assert_eq!(problem(set(Some("2GiB")).unwrap_err()).kind, ErrorKind::Invalid);
+    assert_eq!(problem(set(Some("much")).unwrap_err()).kind, ErrorKind::Invalid);
+    assert_eq!(problem(set(None).unwrap_err()).kind, ErrorKind::BadRequest);
+    let unknown = daemon.refusal("PATCH", "/v1/settings", r#"{"workers": 2}"#);
+    assert_eq!(unknown.kind, ErrorKind::BadRequest);
+    assert_eq!(daemon.client.status().unwrap().memory.limit_bytes, 256 << 20);
 }
 
 #[test]

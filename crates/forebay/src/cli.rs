@@ -34,6 +34,21 @@ pub(crate) enum Command {
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Change settings of a running forebay
+    Set {
+        /// The settings
+        #[arg(
+            value_name = "KEY=VALUE",
+            required = true,
+            long_help = "The settings:\n  \
+                memory=SIZE\n      \
+                memory for the cache, at most that of the start. When it shrinks, the least \
+                valuable clean data is dropped and dirty data is kept"
+        )]
+        settings: Vec<String>,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Rehearse a power failure on a running forebay
     #[command(long_about = "Rehearse a power failure on a running forebay.\n\
         The dirty data of volumes under a UPS is written to the vault, synced, read back and \

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         }
         Command::Status(arguments) => client::status(&arguments),
         Command::Volume(command) => client::volume(command),
+        Command::Set { settings, state } => client::set(&settings, &state),
         Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop(arguments) => client::stop(&arguments),
         Command::Upgrade(arguments) => client::upgrade(&arguments),

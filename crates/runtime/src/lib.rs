@@ -15,6 +15,7 @@ mod memory_plan;
 mod pool;
 mod protect;
 mod reactor;
+mod resize;
 #[cfg(test)]
 mod rig;
 mod runtime;
@@ -35,7 +36,7 @@ pub use forebay_policy::{
 };
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
 pub use pool::{
-    PoolError, dirty_bytes_in, inherit, limit_bytes_in, new_file as new_pool_file, used_bytes_in,
+    PoolError, dirty_bytes_in, inherit, limits_in, new_file as new_pool_file, used_bytes_in,
 };
 pub use protect::guard::examine_disk;
 pub use protect::journal::{
@@ -47,6 +48,7 @@ pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
+pub use resize::{MemoryBounds, ResizeError};
 pub use runtime::{Engine, Runtime, RuntimeConfig};
 pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,

@@ -11,10 +11,10 @@ mod header;
 pub(crate) use header::{PoolVolume, Progress, checksum};
 
 use crate::locks::Lock;
-use forebay_engine::{LineMeta, SLOTS_MAX, Slot};
+use forebay_engine::{LineMeta, SLOTS_MAX, ShardConfig, Slab, Slot};
 use forebay_types::LINE_BYTES;
 use header::{COPY_BYTES, HEADER_BYTES, Header, Layout};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::{Errno, FdFlags, pread};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ops::{Deref, DerefMut};
@@ -29,6 +29,7 @@ pub const SLAB_BYTES: u64 = 2 << 20;
 pub(crate) const SUM_BYTES: u64 = size_of::<AtomicU32>() as u64;
 /// Lines in a slab.
 const SLAB_LINES: usize = (SLAB_BYTES / LINE_BYTES) as usize;
+const _: () = assert!(SLAB_LINES == ShardConfig::SLAB_LINES);
 /// Shards of a pool at most: a set of them fits one word.
 const SHARDS_MAX: usize = 64;
 
@@ -72,8 +73,7 @@ pub(crate) struct Pool {
     header: Lock<Header>,
     /// It holds the lines of a previous process.
     is_adopted: bool,
-    /// Keeps the file alive.
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 // SAFETY: the mapping is plain memory that stays until the pool is dropped; the engine decides
@@ -123,12 +123,26 @@ pub fn used_bytes_in(file: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(file).map_or(0, |found| found.st_blocks as u64 * 512)
 }
 
-/// The memory, in bytes, of the process that created the pool in a file; `None` if there is no
-/// pool, or a closed one, or if that was not recorded.
-pub fn limit_bytes_in(file: BorrowedFd<'_>) -> Option<u64> {
+/// The memory, in bytes, of the process that created the pool in a file, and the memory to which
+/// it was set while it ran; `None` if there is no pool, or a closed one, or if that was not
+/// recorded.
+pub fn limits_in(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
     match Found::read(file) {
-        Ok(Found::Pool(header)) => (header.limit_bytes > 0).then_some(header.limit_bytes),
+        Ok(Found::Pool(header)) if header.limit_bytes > 0 => {
+            let missing = (header.layout.shard_slots - lines_of(&header)) * header.layout.shards;
+            let now_bytes = header.limit_bytes.saturating_sub(missing as u64 * LINE_BYTES);
+            Some((header.limit_bytes, now_bytes))
+        }
         _ => None,
+    }
+}
+
+/// The number of lines that each shard may hold.
+fn lines_of(header: &Header) -> usize {
+    let all = header.layout.shard_slots;
+    match header.shard_lines {
+        0 => all,
+        lines => usize::try_from(lines).unwrap_or(usize::MAX).min(all),
     }
 }
 
@@ -288,7 +302,7 @@ impl Pool {
             layout,
             header: Lock::new(header),
             is_adopted,
-            _file: file,
+            file,
         }))
     }
 
@@ -298,6 +312,36 @@ impl Pool {
         if !self.is_adopted {
             self.change_header(|header| header.limit_bytes = bytes);
         }
+    }
+
+    /// Records the number of lines that each shard may hold, for the process that adopts the pool.
+    pub(crate) fn record_lines(&self, lines: usize) {
+        let is_whole = lines >= self.layout.shard_slots;
+        let shard_lines = if is_whole { 0 } else { (lines as u64).max(1) };
+        self.change_header(|header| header.shard_lines = shard_lines);
+    }
+
+    /// The number of lines that each shard may hold.
+    pub(crate) fn recorded_lines(&self) -> usize {
+        lines_of(&self.header.lock())
+    }
+
+    /// Gives the memory of a slab back, which the shard does not use: its lines read as zeroes.
+    ///
+    /// # Errors
+    /// The kernel's error; the memory stays allocated then.
+    pub(crate) fn give_back(&self, shard: usize, slab: Slab) -> std::io::Result<()> {
+        assert!(shard < self.layout.shards && slab.number < self.shard_slabs());
+        assert!(slab.count as usize == SLAB_LINES);
+        let line = shard * self.layout.shard_slots + slab.first as usize;
+        let offset = self.data_offset + line * LINE_BYTES as usize;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, flags, offset as u64, SLAB_BYTES)?)
+    }
+
+    /// The memory that the file occupies, in bytes.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        used_bytes_in(self.file.as_fd())
     }
 
     /// Whether it holds the lines of a previous process.
@@ -504,7 +548,7 @@ mod tests {
     #[test]
     fn a_kept_file_has_the_memory_that_it_occupies_and_its_first_process_had() {
         let file = new_file().unwrap();
-        assert_eq!((used_bytes_in(file.as_fd()), limit_bytes_in(file.as_fd())), (0, None));
+        assert_eq!((used_bytes_in(file.as_fd()), limits_in(file.as_fd())), (0, None));
         let open = |bytes| Pool::open(bytes, 1, Some(file.try_clone().unwrap())).unwrap();
         let first = open(8 << 20);
         first.record_limit(64 << 20);
@@ -517,12 +561,33 @@ mod tests {
         let used = used_bytes_in(file.as_fd());
         assert!((empty + (2 << 20)..=10 << 20).contains(&used), "{used}");
         drop(first);
-        assert_eq!(limit_bytes_in(file.as_fd()), Some(64 << 20));
+        assert_eq!(limits_in(file.as_fd()), Some((64 << 20, 64 << 20)));
         let second = open(8 << 20);
         second.record_limit(96 << 20);
-        assert_eq!(limit_bytes_in(file.as_fd()), Some(64 << 20), "it is adopted");
+        assert_eq!(limits_in(file.as_fd()), Some((64 << 20, 64 << 20)), "it is adopted");
+        second.record_lines(512);
+        assert_eq!(second.recorded_lines(), 512);
+        assert_eq!(limits_in(file.as_fd()), Some((64 << 20, 58 << 20)), "three slabs fewer");
         second.close();
-        assert_eq!(limit_bytes_in(file.as_fd()), None, "a closed pool is not continued");
+        assert_eq!(limits_in(file.as_fd()), None, "a closed pool is not continued");
+    }
+
+    #[test]
+    fn a_slab_that_is_given_back_has_no_memory_and_reads_as_zeroes() {
+        let file = new_file().unwrap();
+        let pool = Pool::open(8 << 20, 1, Some(file.try_clone().unwrap())).unwrap();
+        for slot in 0..2048 {
+            // SAFETY: a line of the pool, which only this test accesses.
+            unsafe { pool.line(0, slot).write_bytes(1, 4096) };
+        }
+        let before = pool.used_bytes();
+        pool.give_back(0, Slab { number: 2, first: 1024, count: 512 }).unwrap();
+        assert_eq!(pool.used_bytes(), before - SLAB_BYTES);
+        let mut line = [0; 4096];
+        for (slot, expected) in [(1023, 1), (1024, 0), (1535, 0), (1536, 1)] {
+            pool.copy_line(0, slot, &mut line);
+            assert_eq!(line, [expected; 4096], "slot {slot}");
+        }
     }
 
     #[test]

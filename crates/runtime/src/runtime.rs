@@ -11,6 +11,7 @@ use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSetti
 use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
+use crate::resize::{MemoryBounds, ResizeError, Resizer};
 use crate::service::{RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
 use crate::shared::{Message, Shared};
 use crate::timeouts::Timeouts;
@@ -60,6 +61,7 @@ pub struct Runtime {
     shared: Arc<Shared>,
     crew: Crew,
     warmer: Warmer,
+    resizer: Resizer,
     plan: MemoryPlan,
     volumes: VolumeService,
 }
@@ -119,7 +121,11 @@ impl Runtime {
             inboxes[worker].post(Message::FrontEnd(message));
         }));
         let (warmer, volumes) = (Warmer::start(&shared), VolumeService::new(&shared));
-        Ok(Self { shared, crew, warmer, plan, volumes })
+        let resizer = Resizer::default();
+        if shared.pool.is_adopted() {
+            resizer.continue_adopted(&shared)?;
+        }
+        Ok(Self { shared, crew, warmer, resizer, plan, volumes })
     }
 
     /// The I/O engine in use: `io_uring` or `epoll`.
@@ -130,7 +136,7 @@ impl Runtime {
     /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
     /// shard's lock is held only while the counters of a few volumes are copied.
     pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
-        self.volumes.status(self.engine(), self.plan.limit_bytes)
+        self.volumes.status(self.engine(), &self.memory_bounds())
     }
 
     /// The dirty limit of all shards, in bytes.
@@ -143,6 +149,32 @@ impl Runtime {
     pub fn stripe_bytes_max(&self) -> u64 {
         let lines = ShardConfig::for_slots(self.shared.pool.shard_slots()).dirty_lines_max;
         lines as u64 * LINE_BYTES
+    }
+}
+
+/// The memory.
+impl Runtime {
+    /// Sets the memory of the process: shrinks or grows the pool in the background, by whole slabs
+    /// of each shard, rounded down. Clean lines are dropped, the least valuable ones first; dirty
+    /// ones are kept. A process that adopts the pool continues with this size. Returns the bounds,
+    /// with the memory that results.
+    ///
+    /// # Errors
+    /// When the size is out of bounds, or the system refuses a thread.
+    pub fn set_memory(&self, memory_bytes: u64) -> Result<MemoryBounds, ResizeError> {
+        self.resizer.resize(&self.shared, &self.memory_bounds(), memory_bytes)?;
+        Ok(self.memory_bounds())
+    }
+
+    /// The sizes between which the memory can be set.
+    pub fn memory_bounds(&self) -> MemoryBounds {
+        MemoryBounds::new(&self.shared.pool, self.plan.limit_bytes, self.plan.pool_bytes)
+    }
+
+    /// The memory that the pool occupies, with its tables, in bytes. It is less than the pool's
+    /// size while lines were not used yet, or their memory is given back.
+    pub fn pool_used_bytes(&self) -> u64 {
+        self.shared.pool.used_bytes()
     }
 }
 

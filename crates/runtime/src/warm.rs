@@ -4,13 +4,14 @@
 //! usual configuration, kernels give shared memory no huge pages by themselves, but collapse small
 //! pages into huge ones on request. That takes a fraction of a millisecond per slab, so a thread
 //! does it, a few slabs ahead of the slots in use. Memory that is not about to be used is not
-//! allocated.
+//! allocated. A slab whose memory is given back is left out, and prepared again when its shard
+//! takes it back.
 
 use crate::locks::{Lock, order};
 use crate::pool::SLAB_BYTES;
 use crate::shared::Shared;
 use forebay_types::LINE_BYTES;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,6 +23,35 @@ const LINES_PER_SLAB: usize = (SLAB_BYTES / LINE_BYTES) as usize;
 const PAUSE_BUSY: Duration = Duration::from_millis(10);
 const PAUSE_IDLE: Duration = Duration::from_millis(250);
 
+/// Which slabs have been prepared.
+#[derive(Debug)]
+pub(crate) struct HugePages {
+    /// The first slab of each shard that has not been prepared.
+    prepared: Vec<AtomicUsize>,
+    /// Held while pages are made, and while memory is given back: otherwise a page could be made
+    /// for a slab just after its memory was given back.
+    allocation: Lock<(), { order::ALLOCATION }>,
+}
+
+impl HugePages {
+    pub(crate) fn new(shards: usize) -> Self {
+        let prepared = (0..shards).map(|_| AtomicUsize::new(0)).collect();
+        Self { prepared, allocation: Lock::default() }
+    }
+
+    /// Has the slabs of a shard prepared again from this one on, because its memory was given back
+    /// and is used again.
+    pub(crate) fn prepare_again(&self, shard: usize, slab: usize) {
+        self.prepared[shard].fetch_min(slab, Ordering::Relaxed);
+    }
+
+    /// Calls a function while no huge page is made.
+    pub(crate) fn while_none_is_made<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _none = self.allocation.lock();
+        call()
+    }
+}
+
 /// The warmer's thread.
 pub(crate) struct Warmer {
     stops: Arc<AtomicBool>,
@@ -29,8 +59,8 @@ pub(crate) struct Warmer {
 }
 
 impl Warmer {
-    /// Starts the thread. It ends by itself when the whole pool is warm, when the kernel supports
-    /// no huge pages for it, or when the runtime is dropped.
+    /// Starts the thread. It ends by itself when the kernel supports no huge pages for the pool, or
+    /// when the runtime is dropped.
     pub(crate) fn start(shared: &Arc<Shared>) -> Self {
         let weak = Arc::downgrade(shared);
         let stops = Arc::new(AtomicBool::new(false));
@@ -55,32 +85,43 @@ impl Warmer {
 }
 
 fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
-    let mut prepared = Vec::new();
     while !stops.load(Ordering::Relaxed) {
         let Some(shared) = shared.upgrade() else { return };
-        prepared.resize(shared.shards.len(), 0);
         let mut busy = false;
-        let mut done = true;
-        for (shard, prepared) in prepared.iter_mut().enumerate() {
+        for (shard, prepared) in shared.huge_pages.prepared.iter().enumerate() {
             let used = shared.shard(shard).slots().used() as usize / LINES_PER_SLAB;
             let wanted = (used + 1 + SLABS_AHEAD).min(shared.pool.shard_slabs());
-            while *prepared < wanted && !stops.load(Ordering::Relaxed) {
-                match shared.pool.make_huge(shard, *prepared) {
+            let next = || Some(prepared.load(Ordering::Relaxed)).filter(|&slab| slab < wanted);
+            while let Some(slab) = next()
+                && !stops.load(Ordering::Relaxed)
+            {
+                // First: the resizer may set it back to this slab meanwhile.
+                let (order, or) = (Ordering::Relaxed, Ordering::Relaxed);
+                if prepared.compare_exchange(slab, slab + 1, order, or).is_err() {
+                    continue;
+                }
+                match prepare(&shared, shard, slab) {
                     Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                         tracing::debug!(%error, "no huge pages available for the pool");
                         return;
                     }
                     // After another error the slab stays on small pages.
-                    Ok(()) | Err(_) => *prepared += 1,
+                    Ok(()) | Err(_) => {}
                 }
                 busy = true;
             }
-            done &= *prepared == shared.pool.shard_slabs();
-        }
-        if done {
-            return;
         }
         drop(shared);
         std::thread::park_timeout(if busy { PAUSE_BUSY } else { PAUSE_IDLE });
     }
+}
+
+/// Backs a slab with a huge page, unless its memory is given back.
+fn prepare(shared: &Shared, shard: usize, slab: usize) -> std::io::Result<()> {
+    shared.huge_pages.while_none_is_made(|| {
+        if shared.shard(shard).slots().slabs().is_given_back(slab) {
+            return Ok(());
+        }
+        shared.pool.make_huge(shard, slab)
+    })
 }

@@ -19,7 +19,7 @@ use crate::{
 use anyhow::{Context, anyhow};
 use bar::Bar;
 use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
-use forebay_config::{CONTROL_SOCKET, VolumeChange};
+use forebay_config::{CONTROL_SOCKET, ServerChange, VolumeChange};
 use serde_json::to_string_pretty;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,13 @@ pub(crate) fn status(arguments: &ShowArguments) -> anyhow::Result<()> {
         return print(&(to_string_pretty(&status)? + "\n"));
     }
     print(&table::status(&status))
+}
+
+/// `forebay set`.
+pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Result<()> {
+    let change = ServerChange::parse(settings.iter().map(String::as_str))?;
+    let memory = connect(arguments)?.set_server(&forebay_control::server_request(&change))?;
+    print(&format!("memory is set: {}\n", table::memory_limit(&memory)))
 }
 
 /// `forebay volume`.

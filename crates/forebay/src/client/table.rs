@@ -9,8 +9,8 @@ use super::units::{bytes, count, duration, percent};
 use super::warm_up::warm_up;
 use super::write_back::write_back;
 use forebay_api::{
-    Damage, DrillReport, JournalState, JournalStatus, Latencies, PatrolStatus, PowerStatus, Status,
-    VaultStatus, VolumeState, VolumeStatus,
+    Damage, DrillReport, JournalState, JournalStatus, Latencies, Memory, PatrolStatus, PowerStatus,
+    Status, VaultStatus, VolumeState, VolumeStatus,
 };
 
 /// The whole status: four lines on the daemon, then tables of volumes, miss ratios, disks,
@@ -19,7 +19,7 @@ pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
-         memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
+         memory: {} of {} in use, {} dirty; {}, {} of it for the index\n\
          {}\n\
          clients: {} connected, at {}\n\n{}{}{}{}{}{}{}{}{}{}",
         status.version,
@@ -30,7 +30,7 @@ pub(super) fn status(status: &Status) -> String {
         bytes(memory.used_bytes),
         bytes(memory.pool_bytes),
         bytes(memory.dirty_bytes),
-        bytes(memory.limit_bytes),
+        memory_limit(memory),
         bytes(memory.metadata_bytes),
         patrol(&status.patrol),
         status.connections,
@@ -46,6 +46,15 @@ pub(super) fn status(status: &Status) -> String {
         status.power.as_ref().map(power).unwrap_or_default(),
         status.vault.as_ref().map(vault).unwrap_or_default(),
     )
+}
+
+/// The limit of the memory, and the most that it can be set to if that is more.
+pub(super) fn memory_limit(memory: &Memory) -> String {
+    let limit = bytes(memory.limit_bytes);
+    match memory.limit_bytes_max > memory.limit_bytes {
+        true => format!("limit {limit}, at most {}", bytes(memory.limit_bytes_max)),
+        false => format!("limit {limit}"),
+    }
 }
 
 /// The patrol in one line.

@@ -8,9 +8,11 @@ use super::listen::{self, Bound};
 use super::power::PowerMonitor;
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{report, tls, vault};
+use super::{memory, report, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
-use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
+use forebay_api::{
+    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Status, VolumeStatus,
+};
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
     Change, Config, Listen, ReadLatency, TlsUse, VolumeChange, VolumeSpec, WriteBackSpec,
@@ -21,7 +23,7 @@ use forebay_runtime::{
     CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, VolumeChange as RuntimeChange,
     VolumeError, VolumeSettings,
 };
-use forebay_types::{DiskGeometry, Size};
+use forebay_types::{Action, DiskGeometry, Size};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -373,6 +375,21 @@ impl Manager for Daemon {
             vault: self.runtime.vault().map(|vault| vault::status(&vault)),
             ..base
         }
+    }
+
+    fn set_memory(&self, bytes: u64) -> Result<Memory, Problem> {
+        let bounds = self.runtime.memory_bounds();
+        bounds.check(bytes).map_err(|error| problem_of(&error))?;
+        if bytes > bounds.now_bytes {
+            let (reserve, pool_bytes) =
+                (self.state().config.memory_reserve, self.runtime.pool_used_bytes());
+            memory::check_growth(bytes, reserve, pool_bytes)
+                .map_err(|error| Problem::of(ErrorKind::Invalid, &error, &Action::to_string))?;
+        }
+        let bounds = self.runtime.set_memory(bytes).map_err(|error| problem_of(&error))?;
+        tracing::info!(memory = %Size(bounds.now_bytes), "memory set");
+        let status = self.runtime.status().map_err(problem)?;
+        Ok(report::memory(&status.memory))
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {

@@ -1,7 +1,9 @@
 //! The memory for the cache at the start of the daemon.
 
 use crate::report::with_remedy;
-use forebay_config::{Config, KeptMemory, MemInfo, MemoryError, MemorySetting, MemorySources};
+use forebay_config::{
+    Config, KeptMemory, MemInfo, MemoryError, MemoryReserve, MemorySetting, MemorySources,
+};
 use forebay_types::{Action, Size};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -57,11 +59,40 @@ fn report(machine: &MemInfo, bytes: u64, overrun: Option<&MemoryError>) {
     }
 }
 
+/// Checks that the running daemon may take more memory, up to `bytes` in all. Its pool occupies
+/// `pool_bytes`.
+///
+/// # Errors
+/// That does not leave the reserve to the system.
+pub(super) fn check_growth(
+    bytes: u64,
+    reserve: MemoryReserve,
+    pool_bytes: u64,
+) -> Result<(), MemoryError> {
+    match sources().read() {
+        Ok(machine) => machine.check_growth(bytes, reserve, pool_bytes + private_bytes()),
+        Err(error) => {
+            tracing::warn!(%error, memory = %Size(bytes), "cannot check the memory setting");
+            Ok(())
+        }
+    }
+}
+
+/// The memory of this process outside the pool, in bytes; 0 if it is unknown.
+fn private_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
 /// The memory of the pool in a file that a keeper holds.
 pub(super) fn of_pool(pool: &OwnedFd) -> KeptMemory {
     let pool = pool.as_fd();
+    let limits = forebay_runtime::limits_in(pool);
     KeptMemory {
         used_bytes: forebay_runtime::used_bytes_in(pool),
-        limit_bytes: forebay_runtime::limit_bytes_in(pool),
+        limit_bytes: limits.map(|(limit_bytes, _)| limit_bytes),
+        now_bytes: limits.map(|(_, now_bytes)| now_bytes),
     }
 }

@@ -15,6 +15,8 @@ use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
     Memory {
         limit_bytes: memory.limit_bytes,
+        limit_bytes_min: memory.limit_bytes_min,
+        limit_bytes_max: memory.limit_bytes_max,
         pool_bytes: memory.pool_bytes,
         used_bytes: memory.used_bytes,
         dirty_bytes: memory.dirty_bytes,

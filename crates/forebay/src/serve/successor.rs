@@ -32,7 +32,7 @@ const MEMORY_VARIABLE: &str = "FOREBAY_SERVER_MEMORY";
 /// The memory of the server that runs this check before an upgrade, if one does.
 pub(super) fn memory_of_server() -> KeptMemory {
     let bytes = std::env::var(MEMORY_VARIABLE).ok().and_then(|text| text.parse().ok());
-    KeptMemory { used_bytes: bytes.unwrap_or(0), limit_bytes: None }
+    KeptMemory { used_bytes: bytes.unwrap_or(0), ..KeptMemory::default() }
 }
 
 /// The program that an upgrade starts.

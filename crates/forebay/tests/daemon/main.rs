@@ -30,6 +30,7 @@ mod relied;
 mod reload;
 mod remedies;
 mod rescue;
+mod resize;
 mod stopping;
 mod vault;
 mod warm_up;

@@ -14,21 +14,21 @@ fn write(machine: &Path, path: &str, text: &str) {
 }
 
 /// Sets the memory of a machine.
-fn set_memory(machine: &Path, total_mib: u64, available_mib: u64) {
+pub fn set_memory(machine: &Path, total_mib: u64, available_mib: u64) {
     let (total, available) = (total_mib << 10, available_mib << 10);
     let text = format!("MemTotal: {total} kB\nMemFree: 9 kB\nMemAvailable: {available} kB\n");
     write(machine, "proc/meminfo", &text);
 }
 
 /// A machine with 8 GiB, of which 6 GiB are available.
-fn machine() -> tempfile::TempDir {
+pub fn machine() -> tempfile::TempDir {
     let machine = tempfile::tempdir().unwrap();
     set_memory(machine.path(), 8192, 6144);
     machine
 }
 
 /// The same, with the process in a control group of version 2 with a limit.
-fn container(limit_mib: u64, used_mib: u64) -> tempfile::TempDir {
+pub fn container(limit_mib: u64, used_mib: u64) -> tempfile::TempDir {
     let machine = machine();
     write(machine.path(), "proc/self/cgroup", "0::/user.slice/x/inner\n");
     let group = "sys/fs/cgroup/user.slice/x";

@@ -105,6 +105,10 @@ fn command_line_errors() {
         &["serve", "--config", "none.toml"],
         &["volume", "set", "d", "mode"],
         &["volume", "set", "d", "colour=blue"],
+        &["set", "memory"],
+        &["set", "memory=auto"],
+        &["set", "workers=2"],
+        &["set", "colour=blue"],
         &["status"],
     ] {
         page += &run(directory.path(), arguments);

@@ -98,12 +98,16 @@ pub(crate) struct Header {
     pub volumes: Vec<PoolVolume>,
     /// The memory of the process that created the pool, in bytes; 0 if it was not recorded.
     pub limit_bytes: u64,
+    /// Lines that each shard may hold; 0 for all.
+    pub shard_lines: u64,
 }
 
 impl Header {
     /// The header of an empty pool.
     pub(crate) const fn new(layout: Layout) -> Self {
-        Self { sequence: 0, layout, is_closed: false, volumes: Vec::new(), limit_bytes: 0 }
+        let (limit_bytes, shard_lines) = (0, 0);
+        let volumes = Vec::new();
+        Self { sequence: 0, layout, is_closed: false, volumes, limit_bytes, shard_lines }
     }
 
     /// The copy that it is written to.
@@ -141,6 +145,7 @@ impl Header {
             body.extend(u64::from(volume.recorded_in.is_some()).to_le_bytes());
             body.extend(volume.recorded_in.map_or([0; 16], |journal| journal.0));
         }
+        body.extend(self.shard_lines.to_le_bytes());
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -193,14 +198,16 @@ impl Header {
                 recorded_in: None,
             });
         }
-        // Earlier programs of this version end the body here, or after the limit.
+        // Earlier programs of this version end the body here, after the limit, or after the
+        // volumes.
         let limit_bytes = body.word().unwrap_or(0);
         for volume in &mut volumes {
             let is_recorded = body.word() == Some(1);
             let journal = body.take(16).and_then(|bytes| bytes.try_into().ok()).map(JournalId);
             volume.recorded_in = journal.filter(|_| is_recorded);
         }
-        Some(Self { sequence, layout, is_closed, volumes, limit_bytes })
+        let shard_lines = body.word().unwrap_or(0);
+        Some(Self { sequence, layout, is_closed, volumes, limit_bytes, shard_lines })
     }
 
     /// The newest intact copy.
@@ -272,8 +279,9 @@ mod tests {
         };
         let layout = Layout { shards: 4, shard_slots: 512 };
         let volumes = (0..volumes).map(volume).collect();
-        let limit_bytes = sequence << 20;
-        Header { sequence, layout, is_closed: sequence % 2 == 1, volumes, limit_bytes }
+        let (limit_bytes, shard_lines) = (sequence << 20, sequence << 9);
+        let is_closed = sequence % 2 == 1;
+        Header { sequence, layout, is_closed, volumes, limit_bytes, shard_lines }
     }
 
     #[test]
@@ -299,10 +307,13 @@ mod tests {
     fn the_headers_of_earlier_programs_are_read() {
         let mut header = header(3, 2);
         assert!(header.volumes.iter().all(|volume| volume.recorded_in.is_some()));
-        let found = shortened_by(6, &header).unwrap();
+        let found = shortened_by(1, &header).unwrap();
+        header.shard_lines = 0;
+        assert_eq!(found, header, "without the size of shards");
+        let found = shortened_by(7, &header).unwrap();
         header.volumes.iter_mut().for_each(|volume| volume.recorded_in = None);
         assert_eq!(found, header, "without what their journals have");
-        let found = shortened_by(7, &header).unwrap();
+        let found = shortened_by(8, &header).unwrap();
         assert_eq!(found, Header { limit_bytes: 0, ..header }, "nor the memory of their process");
     }
 

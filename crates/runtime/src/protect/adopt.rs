@@ -84,6 +84,12 @@ pub(crate) fn shards(
             crate::worker::carry_out(pool, number, &[], step);
         }
         shard.finish_call();
+        // The process may have been killed before it could.
+        for slab in shard.slots().slabs().given_back() {
+            if let Err(error) = pool.give_back(number, slab) {
+                tracing::warn!(%error, shard = number, "cannot give memory back");
+            }
+        }
         found.add(&recovered);
         shards.push(shard);
     }
@@ -93,6 +99,7 @@ pub(crate) fn shards(
         dirty_mib = (found.dirty_lines * LINE_BYTES) >> 20,
         moving_lines = found.moving_lines,
         torn_sectors = found.torn_sectors,
+        given_back_mib = (found.given_back_lines * LINE_BYTES) >> 20,
         ms = begun.elapsed().as_millis() as u64,
         "adopted the pool of the previous process"
     );

@@ -58,6 +58,7 @@ impl Runtime {
         shared.run_on_all(|tasks| tasks.stop())?;
         self.crew.join();
         self.warmer.stop();
+        self.resizer.stop();
         self.volumes.warm_ups().stop(LastSave::Yes);
         self.volumes.close();
         Ok(())
@@ -78,6 +79,7 @@ impl Runtime {
             std::thread::sleep(POLL);
         }
         self.warmer.stop();
+        self.resizer.stop();
         // The pool keeps what the lists would name.
         self.volumes.warm_ups().stop(LastSave::No);
         // Two processes must not use one pool at the same time; only a worker whose disk hangs may

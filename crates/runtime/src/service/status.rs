@@ -5,6 +5,7 @@ use crate::error::VolumeError;
 use crate::gather::GatherStatus;
 use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
+use crate::resize::MemoryBounds;
 use crate::shared::Volume;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use crate::warm_up::WarmUpStatus;
@@ -18,9 +19,14 @@ use std::sync::atomic::Ordering;
 /// Memory use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStatus {
-    /// The limit of the process.
+    /// The limit of the process, which can change while it runs.
     pub limit_bytes: u64,
-    /// The size of the pool.
+    /// The least that it can be set to.
+    pub limit_bytes_min: u64,
+    /// The most that it can be set to.
+    pub limit_bytes_max: u64,
+    /// The part of the pool that may hold lines now. It follows the limit as fast as lines can be
+    /// moved or destaged.
     pub pool_bytes: u64,
     /// Resident lines.
     pub used_bytes: u64,
@@ -132,14 +138,14 @@ impl VolumeService {
     pub(crate) fn status(
         &self,
         engine: &'static str,
-        limit_bytes: u64,
+        bounds: &MemoryBounds,
     ) -> Result<RuntimeStatus, VolumeError> {
         if self.shared.inboxes.iter().any(|inbox| inbox.is_closed()) {
             return Err(VolumeError::Stopping);
         }
         let volumes = self.shared.volumes.all();
         let view = self.view_shards(&volumes);
-        let memory = self.memory_status(limit_bytes, &view.usage);
+        let memory = self.memory_status(bounds, &view.usage);
         let volumes = volumes.iter().map(|volume| {
             let (requests, latencies) = add_up(&volume.stats);
             let mut status = VolumeStatus {
@@ -219,17 +225,20 @@ impl VolumeService {
         view
     }
 
-    fn memory_status(&self, limit_bytes: u64, shards: &[ShardUsage]) -> MemoryStatus {
+    fn memory_status(&self, bounds: &MemoryBounds, shards: &[ShardUsage]) -> MemoryStatus {
         let mut memory = MemoryStatus {
-            limit_bytes,
-            pool_bytes: self.shared.pool.data_bytes(),
+            limit_bytes: bounds.now_bytes,
+            limit_bytes_min: bounds.least_bytes,
+            limit_bytes_max: bounds.most_bytes,
             patrol: self.patrol_status(shards),
             ..MemoryStatus::default()
         };
+        let sums_bytes = self.shared.pool.shard_slots() as u64 * SUM_BYTES;
         for usage in shards {
+            memory.pool_bytes += usage.capacity_lines * LINE_BYTES;
             memory.used_bytes += usage.resident_lines * LINE_BYTES;
             memory.dirty_bytes += usage.dirty_lines * LINE_BYTES;
-            memory.metadata_bytes += usage.metadata_bytes + usage.capacity_lines * SUM_BYTES;
+            memory.metadata_bytes += usage.metadata_bytes + sums_bytes;
             memory.evicted_lines += usage.evicted_lines;
         }
         memory

@@ -23,6 +23,7 @@ use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol::{Ecc, no_walks};
 use crate::runtime::RuntimeConfig;
 use crate::timeouts::Timeouts;
+use crate::warm::HugePages;
 use crate::worker::Tasks;
 use forebay_ecc::Code;
 use forebay_engine::{Protection, Shard, Slot};
@@ -38,6 +39,7 @@ use std::time::Instant;
 /// The shared state. See the module.
 pub(crate) struct Shared {
     pub pool: Arc<Pool>,
+    pub huge_pages: HugePages,
     pub ecc: Ecc,
     pub code: Code,
     /// The duration of the patrol's last walk over each shard in milliseconds; zero before the
@@ -88,6 +90,7 @@ impl Shared {
             worker_connections: workers.map(|_| AtomicU64::new(0)).collect(),
             stopping: AtomicBool::new(false),
             power: PowerGate::default(),
+            huge_pages: HugePages::new(pool.shards()),
             pool,
             ecc,
             code: Code::detect(),

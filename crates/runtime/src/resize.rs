@@ -1,0 +1,267 @@
+//! The resizer: shrinks and grows the pool while it is in use.
+//!
+//! A thread, started with the first resize, carries out the steps of each shard. It holds the
+//! shard's lock for one step of bounded work, and gives the memory of an empty slab back, by
+//! punching a hole into the pool's file, without the lock: the shard does not use the slab before
+//! it is told so. While slabs wait for pins, operations or destages, the thread tries again after a
+//! pause; otherwise it sleeps until the next resize.
+//!
+//! The size is recorded in the header of the pool, so that a process that adopts the pool continues
+//! with it, and completes a resize that its predecessor has begun.
+
+use crate::locks::{Lock, order};
+use crate::pool::{Pool, SLAB_BYTES};
+use crate::protect::patrol;
+use crate::shared::Shared;
+use forebay_engine::{MemoryStep, Outbox, ResizeStep, Slab};
+use forebay_types::limits::MEMORY_BYTES_MIN;
+use forebay_types::{Blame, Fault, LINE_BYTES, Remedy, Size};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The pause before waiting slabs are examined again, and the longest one.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The pause in durations of the last examination. Thousands of slabs may wait for a slow disk, and
+/// take milliseconds.
+const PAUSE_SHARE: u32 = 9;
+
+/// Why the memory of a process cannot be set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// The size is below the minimum.
+    #[error(
+        "memory {} is less than the {} that this server needs, which was started with {}",
+        Size(*memory_bytes), Size(*least_bytes), Size(*most_bytes)
+    )]
+    TooSmall {
+        /// The size.
+        memory_bytes: u64,
+        /// The minimum: everything but lines, and one slab for each shard.
+        least_bytes: u64,
+        /// The maximum.
+        most_bytes: u64,
+    },
+    /// The size is above the maximum.
+    #[error(
+        "memory {} exceeds the {} that the server was started with",
+        Size(*memory_bytes), Size(*most_bytes)
+    )]
+    TooLarge {
+        /// The size.
+        memory_bytes: u64,
+        /// The maximum.
+        most_bytes: u64,
+    },
+    /// The system refuses a thread.
+    #[error("cannot start the thread that resizes the pool")]
+    Thread(#[from] io::Error),
+}
+
+impl Fault for ResizeError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::TooSmall { least_bytes, .. } => {
+                let least = Size(*least_bytes);
+                format!("set memory to {least} or more, or restart the server with less").into()
+            }
+            Self::TooLarge { most_bytes, .. } => {
+                let most = Size(*most_bytes);
+                format!("set memory to {most} or less, or restart the server with more").into()
+            }
+            Self::Thread(_) => "raise the limit of threads".into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        match self {
+            Self::TooSmall { .. } | Self::TooLarge { .. } => Blame::Operator,
+            Self::Thread(_) => Blame::Environment,
+        }
+    }
+}
+
+/// The sizes between which the memory of a process can be set while it runs, in bytes. The memory
+/// for everything but lines stays as it is, and with it the tables of lines whose memory is given
+/// back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBounds {
+    /// The minimum.
+    pub least_bytes: u64,
+    /// The memory now.
+    pub now_bytes: u64,
+    /// The maximum: the memory at the start, or that of the adopted pool.
+    pub most_bytes: u64,
+}
+
+impl MemoryBounds {
+    /// The bounds of a process that was started with `limit_bytes`, of which `planned_bytes` are
+    /// for lines. An adopted pool may have another size.
+    pub(crate) fn new(pool: &Pool, limit_bytes: u64, planned_bytes: u64) -> Self {
+        let around_bytes = limit_bytes.saturating_sub(planned_bytes);
+        let most_bytes = limit_bytes.max(around_bytes + pool.data_bytes());
+        let shards = pool.shards() as u64;
+        let removable = pool.data_bytes() - shards * SLAB_BYTES;
+        let least_bytes = (most_bytes - removable).max(MEMORY_BYTES_MIN).min(most_bytes);
+        let missing = (pool.shard_slots() - pool.recorded_lines()) as u64;
+        let now_bytes = most_bytes - missing * shards * LINE_BYTES;
+        Self { least_bytes, now_bytes, most_bytes }
+    }
+
+    /// Checks that the memory can be set to this size.
+    ///
+    /// # Errors
+    /// It is out of bounds.
+    pub const fn check(&self, memory_bytes: u64) -> Result<(), ResizeError> {
+        let Self { least_bytes, most_bytes, .. } = *self;
+        if memory_bytes > most_bytes {
+            return Err(ResizeError::TooLarge { memory_bytes, most_bytes });
+        }
+        if memory_bytes < least_bytes {
+            return Err(ResizeError::TooSmall { memory_bytes, least_bytes, most_bytes });
+        }
+        Ok(())
+    }
+
+    /// The lines of each shard with this memory, in whole slabs.
+    fn lines(&self, pool: &Pool, memory_bytes: u64) -> Result<usize, ResizeError> {
+        self.check(memory_bytes)?;
+        let data_bytes = pool.data_bytes() - (self.most_bytes - memory_bytes);
+        let slabs = data_bytes / pool.shards() as u64 / SLAB_BYTES;
+        Ok((slabs * (SLAB_BYTES / LINE_BYTES)) as usize)
+    }
+}
+
+/// The resizer.
+#[derive(Debug, Default)]
+pub(crate) struct Resizer {
+    stops: Arc<AtomicBool>,
+    /// Its thread. The lock also serializes resizes.
+    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
+}
+
+impl Resizer {
+    /// Gives the process this memory, from now on.
+    ///
+    /// # Errors
+    /// When it is out of bounds, or the system refuses a thread. In the latter case the size is
+    /// changed, but memory is given back only by the next resize.
+    pub(crate) fn resize(
+        &self,
+        shared: &Arc<Shared>,
+        bounds: &MemoryBounds,
+        memory_bytes: u64,
+    ) -> Result<(), ResizeError> {
+        let lines = bounds.lines(&shared.pool, memory_bytes)?;
+        self.set_lines(shared, lines).map_err(ResizeError::Thread)
+    }
+
+    /// Completes the resize of a previous process, whose pool was adopted.
+    pub(crate) fn continue_adopted(&self, shared: &Arc<Shared>) -> io::Result<()> {
+        self.set_lines(shared, shared.pool.recorded_lines())
+    }
+
+    fn set_lines(&self, shared: &Arc<Shared>, lines: usize) -> io::Result<()> {
+        let mut thread = self.thread.lock();
+        shared.pool.record_lines(lines);
+        let mut is_resizing = false;
+        for mut shard in shared.shards.each() {
+            shard.resize(lines);
+            is_resizing |= shard.slots().slabs().is_resizing();
+        }
+        match &*thread {
+            _ if !is_resizing => {}
+            Some(running) => running.thread().unpark(),
+            None => {
+                let (weak, stops) = (Arc::downgrade(shared), Arc::clone(&self.stops));
+                let builder = std::thread::Builder::new().name("pool-resizer".into());
+                *thread = Some(builder.spawn(move || run(&weak, &stops))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the thread and joins it. A resize in progress remains as it is.
+    pub(crate) fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.lock().take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Resizer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
+    let mut begun = None;
+    while !stops.load(Ordering::Relaxed) {
+        let Some(shared) = shared.upgrade() else { return };
+        let now = Instant::now();
+        let since = *begun.get_or_insert(now);
+        let shards = 0..shared.shards.len();
+        let waiting = shards.filter(|&shard| resize_shard(&shared, shard, stops)).count();
+        if waiting > 0 {
+            drop(shared);
+            std::thread::park_timeout((now.elapsed() * PAUSE_SHARE).clamp(PAUSE, PAUSE_MAX));
+            continue;
+        }
+        let lines: u64 = shared.shards.each().map(|shard| shard.usage().capacity_lines).sum();
+        drop(shared);
+        let (pool, ms) = (Size(lines * LINE_BYTES), since.elapsed().as_millis() as u64);
+        tracing::info!(%pool, ms, "pool resized");
+        begun = None;
+        std::thread::park();
+    }
+}
+
+/// Carries a resize out as far as possible. Returns whether the rest waits.
+fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
+    let mut out = Outbox::default();
+    while !stops.load(Ordering::Relaxed) {
+        let mut shard = shared.shard(number);
+        let step = shard.step_resize(&mut out);
+        for step in out.memory.drain(..) {
+            if let MemoryStep::Verify { seal, kept } = step {
+                patrol::verify_before(shared, number, &mut shard, &seal, kept);
+            } else {
+                crate::worker::carry_out(&shared.pool, number, &[], step);
+            }
+        }
+        shard.finish_call();
+        drop(shard);
+        match step {
+            ResizeStep::Done => return false,
+            ResizeStep::Waiting => return true,
+            ResizeStep::More => {}
+            ResizeStep::TakenBack(slab) => shared.huge_pages.prepare_again(number, slab.number),
+            ResizeStep::Empty(slab) => {
+                give_back(shared, number, slab);
+                shared.shard(number).gave_back(slab);
+            }
+        }
+        // Otherwise this thread could take the lock again before one that waits for it.
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// Gives the memory of a slab back. If the system refuses, the slab is unused all the same, and a
+/// later growth uses it again.
+fn give_back(shared: &Shared, number: usize, slab: Slab) {
+    let result = shared.huge_pages.while_none_is_made(|| shared.pool.give_back(number, slab));
+    if let Err(error) = result {
+        tracing::warn!(%error, shard = number, slab = slab.number, "cannot give memory back");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! Resizes of a running pool: its bounds, the memory that leaves, and the process that adopts it.
+
+use super::*;
+use crate::rig::common::client::{Client, PATIENCE};
+use crate::rig::common::{GATHERS_ALL, wait_until};
+use crate::rig::{MIB, config, listen, volume};
+use crate::{Engine, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
+use forebay_backend::OpenOptions;
+use forebay_frontend_nbd::NbdServer;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The number of lines of the test's volume: 64 MiB.
+const LINES: u64 = 16 << 10;
+
+fn pool_bytes(runtime: &Runtime) -> u64 {
+    runtime.status().unwrap().memory.pool_bytes
+}
+
+/// Waits until no shard of a runtime is being resized.
+fn wait_resized(runtime: &Runtime) {
+    wait_until("the pool is resized", PATIENCE, || {
+        runtime.shared().shards.each().all(|shard| !shard.slots().slabs().is_resizing())
+    });
+}
+
+#[test]
+fn the_bounds_leave_a_slab_for_each_shard() {
+    let pool = Pool::open(64 * MIB, 4, None).unwrap();
+    let bounds = MemoryBounds::new(&pool, 100 * MIB, 65 * MIB);
+    let expected =
+        MemoryBounds { least_bytes: 44 * MIB, now_bytes: 100 * MIB, most_bytes: 100 * MIB };
+    assert_eq!(bounds, expected);
+    let slabs = |mib: u64| bounds.lines(&pool, mib * MIB).map(|lines| lines / 512).ok();
+    assert_eq!([44, 51, 52, 99, 100].map(slabs), [1, 1, 2, 7, 8].map(Some));
+    assert_eq!([43, 101].map(slabs), [None, None]);
+    pool.record_lines(3 * 512);
+    assert_eq!(MemoryBounds::new(&pool, 100 * MIB, 65 * MIB).now_bytes, 60 * MIB);
+    // The minimum of a start applies here, too.
+    let bounds = MemoryBounds::new(&pool, 66 * MIB, 65 * MIB);
+    assert_eq!(bounds.least_bytes, 32 * MIB);
+    // An adopted pool is larger than planned.
+    let bounds = MemoryBounds::new(&pool, 40 * MIB, 30 * MIB);
+    assert_eq!((bounds.most_bytes, bounds.least_bytes), (74 * MIB, 32 * MIB));
+}
+
+#[test]
+fn sizes_out_of_bounds_are_refused_with_the_bounds() {
+    let runtime = Runtime::start(config(64 * MIB), &NbdServer::new()).unwrap();
+    let MemoryBounds { least_bytes, most_bytes, .. } = runtime.memory_bounds();
+    assert_eq!(most_bytes, 64 * MIB);
+    let refused = |bytes| runtime.set_memory(bytes).unwrap_err().explained();
+    let least = Size(least_bytes);
+    assert_eq!(
+        refused(least_bytes - MIB),
+        format!(
+            "memory {} is less than the {least} that this server needs, which was started with \
+             64MiB: set memory to {least} or more, or restart the server with less",
+            Size(least_bytes - MIB)
+        )
+    );
+    assert_eq!(
+        refused(65 * MIB),
+        "memory 65MiB exceeds the 64MiB that the server was started with: set memory to 64MiB or \
+         less, or restart the server with more"
+    );
+    assert_eq!(runtime.memory_bounds().now_bytes, most_bytes);
+    runtime.stop(|_| ()).unwrap();
+}
+
+/// A pool's file, and a folder with the disk of the volume "v", which has [`LINES`] lines.
+struct Rig {
+    engine: Engine,
+    pool: OwnedFd,
+    directory: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(engine: Engine) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = File::create(directory.path().join("disk")).unwrap();
+        disk.set_len(LINES * LINE_BYTES).unwrap();
+        Self { engine, pool: crate::new_pool_file().unwrap(), directory }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A process over the pool that serves the volume, and destages no line by age.
+    fn start(&self) -> Runtime {
+        let timeouts = Timeouts { dirty_age: Duration::from_secs(3600), ..Timeouts::default() };
+        let server = NbdServer::new();
+        let config = RuntimeConfig { engine: self.engine, ..config(128 * MIB) };
+        let pool = Some(self.pool.try_clone().unwrap());
+        let runtime = Runtime::start_over(config, timeouts, pool, &server).unwrap();
+        let disk = self.path("disk");
+        let disk = forebay_backend::open(disk.to_str().unwrap(), &OpenOptions::default()).unwrap();
+        let settings = VolumeSettings { gather_below: GATHERS_ALL, ..volume("v", disk) };
+        runtime.add_volume(settings).unwrap();
+        let socket = self.path("nbd.sock");
+        let _ = std::fs::remove_file(&socket);
+        listen(&server, &socket);
+        runtime
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.path("nbd.sock"), "v")
+    }
+
+    /// Checks that the disk has every line.
+    fn check_disk(&self) {
+        check(0, &std::fs::read(self.path("disk")).unwrap());
+    }
+}
+
+fn byte_of(line: u64) -> u8 {
+    (line % 251) as u8 + 1
+}
+
+/// Writes every line.
+fn write_all(client: &mut Client) {
+    for first in (0..LINES).step_by(256) {
+        let data: Vec<u8> = (first..first + 256).flat_map(|at| [byte_of(at); 4096]).collect();
+        client.write(first * LINE_BYTES, &data).unwrap();
+    }
+}
+
+/// Reads every line.
+fn check_all(client: &mut Client) {
+    for first in (0..LINES).step_by(256) {
+        check(first, &client.read(first * LINE_BYTES, 256 * LINE_BYTES).unwrap());
+    }
+}
+
+fn check(first: u64, data: &[u8]) {
+    for (line, found) in (first..).zip(data.chunks(4096)) {
+        assert!(found.iter().all(|&byte| byte == byte_of(line)), "line {line}");
+    }
+}
+
+/// Shrinks a pool full of lines, some of them dirty, to the minimum and lets it grow again.
+fn shrink_and_grow(engine: Engine) {
+    let rig = Rig::new(engine);
+    let runtime = rig.start();
+    let mut client = rig.client();
+    write_all(&mut client);
+    client.flush().unwrap();
+    // A few lines that only the pool has.
+    for line in (0..LINES).step_by(1000) {
+        client.write(line * LINE_BYTES, &[byte_of(line); 4096]).unwrap();
+    }
+    let before = runtime.status().unwrap().memory;
+    let used_before = runtime.pool_used_bytes();
+    assert!(before.used_bytes >= 60 * MIB && before.dirty_bytes == 17 * LINE_BYTES, "{before:?}");
+
+    let bounds = runtime.set_memory(runtime.memory_bounds().least_bytes).unwrap();
+    assert_eq!(bounds.now_bytes, bounds.least_bytes);
+    wait_resized(&runtime);
+    let after = runtime.status().unwrap().memory;
+    assert_eq!(before.pool_bytes - after.pool_bytes, bounds.most_bytes - bounds.now_bytes);
+    assert!(after.used_bytes <= after.pool_bytes, "{after:?}");
+    assert_eq!(after.dirty_bytes, before.dirty_bytes, "dirty lines move");
+    let returned = used_before - runtime.pool_used_bytes();
+    // The first shrink gives back what was never used.
+    let expected = before.used_bytes - after.pool_bytes;
+    assert!(returned >= expected, "{returned} bytes of {expected} have left: {before:?} {after:?}");
+    check_all(&mut client);
+    assert_eq!(pool_bytes(&runtime), after.pool_bytes);
+
+    runtime.set_memory(bounds.most_bytes).unwrap();
+    wait_resized(&runtime);
+    assert_eq!(pool_bytes(&runtime), before.pool_bytes);
+    check_all(&mut client);
+    let again = runtime.status().unwrap().memory;
+    assert!(again.used_bytes >= 60 * MIB, "all slabs are used again: {again:?}");
+    check_all(&mut client);
+    drop(client);
+    runtime.stop(|_| ()).unwrap();
+    rig.check_disk();
+}
+
+#[test]
+fn a_pool_shrinks_and_grows_while_it_is_served_on_io_uring() {
+    shrink_and_grow(Engine::Auto);
+}
+
+#[test]
+fn a_pool_shrinks_and_grows_while_it_is_served_on_epoll() {
+    shrink_and_grow(Engine::Epoll);
+}
+
+#[test]
+fn the_next_process_continues_with_the_size_and_completes_a_resize() {
+    let rig = Rig::new(Engine::Auto);
+    let first = rig.start();
+    let mut client = rig.client();
+    write_all(&mut client);
+    let bounds = first.memory_bounds();
+    let half = (bounds.least_bytes + bounds.most_bytes) / 2;
+    first.set_memory(half).unwrap();
+    wait_resized(&first);
+    let (now, bytes) = (first.memory_bounds().now_bytes, pool_bytes(&first));
+    assert!(bounds.least_bytes < now && now <= half, "{now}");
+    drop(client);
+    first.pause().unwrap();
+    drop(first);
+    assert_eq!(crate::limits_in(rig.pool.as_fd()), Some((bounds.most_bytes, now)));
+
+    let second = rig.start();
+    assert_eq!((second.memory_bounds().now_bytes, pool_bytes(&second)), (now, bytes));
+    check_all(&mut rig.client());
+    // The process dies after it has recorded another size, and before it has carried that out.
+    second.shared().pool.record_lines(usize::MAX);
+    second.pause().unwrap();
+    drop(second);
+
+    let third = rig.start();
+    wait_resized(&third);
+    assert_eq!(third.memory_bounds().now_bytes, bounds.most_bytes);
+    assert_eq!(pool_bytes(&third), third.shared().pool.data_bytes());
+    check_all(&mut rig.client());
+    third.stop(|_| ()).unwrap();
+    rig.check_disk();
+}
