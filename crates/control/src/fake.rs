@@ -165,6 +165,8 @@ impl Manager for FakeManager {
     fn status(&self) -> Status {
         let volumes = self.volume_list();
         let dirty_bytes = self.dirty_bytes(|_| true);
+        // A guard in the expression below would be held until its end.
+        let limit_bytes = self.lock().limit_bytes.unwrap_or(LIMIT_BYTES_MAX);
         Status {
             version: "0.0.1-fake".into(),
             pid: PID,
@@ -173,7 +175,7 @@ impl Manager for FakeManager {
             io_engine: "epoll".into(),
             workers: 2,
             memory: Memory {
-                limit_bytes: self.lock().limit_bytes.unwrap_or(LIMIT_BYTES_MAX),
+                limit_bytes,
                 limit_bytes_min: LIMIT_BYTES_MIN,
                 limit_bytes_max: LIMIT_BYTES_MAX,
                 pool_bytes: 512 << 20,
