@@ -1,5 +1,6 @@
 //! Compares all eviction policies over the traces in the folder `FOREBAY_TRACES` and prints the
-//! tables of `docs/policies.md` as Markdown. Takes some minutes:
+//! tables of `docs/policies.md` as Markdown. Fails if weir exceeds a limit of that page. Takes some
+//! minutes:
 //!
 //! ```text
 //! FOREBAY_TRACES=... cargo run --release -p forebay-lab --example policies
@@ -32,11 +33,21 @@ const SMALL: [&str; 7] = [
     "lirs_cs",
     "lirs_gli",
 ];
+/// Synthetic loops and scans.
+const PATTERNS: [&str; 4] = ["lirs_2_pools", "lirs_loop", "lirs_zigzag", "lirs_scan"];
 /// Sizes as shares of the distinct blocks of a trace.
 const SHARES: [f64; 5] = [0.001, 0.01, 0.03, 0.1, 0.3];
 /// Smaller caches get no row, in the core group and in the small one.
 const CORE_LINES_MIN: usize = 100;
 const SMALL_LINES_MIN: usize = 16;
+
+/// The limits of `docs/policies.md`: the means of weir, and its excess over LRU in a single cell.
+const CORE_MEAN_MAX: f64 = 0.6440;
+const CORE_ABOVE_LRU_MAX: f64 = 0.07;
+const SMALL_MEAN_MAX: f64 = 0.7110;
+const SMALL_ABOVE_LRU_MAX: f64 = 0.02;
+const WARM_MEAN_MAX: f64 = 0.6690;
+const WARM_ABOVE_LRU_MAX: f64 = 0.07;
 
 #[derive(Debug, thiserror::Error)]
 enum ExampleError {
@@ -46,6 +57,8 @@ enum ExampleError {
     Trace(#[from] TraceError),
     #[error("{0}")]
     Replay(#[from] ReplayError),
+    #[error("weir exceeds {0} of its limits; they are listed above")]
+    Limits(usize),
 }
 
 fn main() -> Result<(), ExampleError> {
@@ -54,28 +67,98 @@ fn main() -> Result<(), ExampleError> {
     let mut core = open_all(&folder, &CORE)?;
     let mix = Trace::mix_dev(&core)?;
     core.push(mix);
-    let core = compare(&core, CORE_LINES_MIN)?;
-    println!("## Core traces and {MIX_DEV}\n\n{core}");
-    print_left_out(&core);
-    let small = compare(&open_all(&folder, &SMALL)?, SMALL_LINES_MIN)?;
+    let core: Vec<Workload> = core.iter().map(Workload::new).collect();
+    let table = compare(&core, CORE_LINES_MIN)?;
+    println!("## Core traces and {MIX_DEV}\n\n{table}");
+    print_left_out(&table);
+    let small = compare(&open_workloads(&folder, &SMALL)?, SMALL_LINES_MIN)?;
     println!("## Small traces\n\n{small}");
+    let patterns = compare(&open_workloads(&folder, &PATTERNS)?, SMALL_LINES_MIN)?;
+    println!("## Patterns\n\n{patterns}");
+    let warm = compare_warm(&core[..CORE.len()])?;
+    println!("## Core traces, each after another one\n\n{warm}");
     print_costs();
-    Ok(())
+    check_limits(&[
+        ("core", &table, Limit { mean: CORE_MEAN_MAX, above_lru: CORE_ABOVE_LRU_MAX }),
+        ("small", &small, Limit { mean: SMALL_MEAN_MAX, above_lru: SMALL_ABOVE_LRU_MAX }),
+        ("warm", &warm, Limit { mean: WARM_MEAN_MAX, above_lru: WARM_ABOVE_LRU_MAX }),
+    ])
+}
+
+/// What weir must not exceed in one group.
+struct Limit {
+    /// The mean miss ratio.
+    mean: f64,
+    /// The excess of one cell over LRU, as a share of LRU's misses.
+    above_lru: f64,
+}
+
+/// Prints each exceeded limit; fails if there is one.
+fn check_limits(groups: &[(&str, &Table, Limit)]) -> Result<(), ExampleError> {
+    let mut exceeded = 0;
+    for (group, table, limit) in groups {
+        let column = |kind: PolicyKind| {
+            let name = kind.to_string();
+            table.columns.iter().position(|column| *column == name)
+        };
+        let (weir, lru) = (column(PolicyKind::Weir), column(PolicyKind::Lru));
+        let (weir, lru) = weir.zip(lru).expect("every group compares weir and LRU");
+        let mean = table.means()[weir];
+        if mean > limit.mean {
+            println!("{group}: the mean of weir is {mean:.4}, its limit {:.4}", limit.mean);
+            exceeded += 1;
+        }
+        for row in &table.rows {
+            let above = row.cells[weir].miss_ratio() / row.cells[lru].miss_ratio() - 1.0;
+            if above > limit.above_lru {
+                let (above, max) = (100.0 * above, 100.0 * limit.above_lru);
+                println!(
+                    "{group}: {} at {} lines: weir misses {above:.1} % more than LRU, limit {max}",
+                    row.trace, row.capacity_lines
+                );
+                exceeded += 1;
+            }
+        }
+    }
+    if exceeded == 0 { Ok(()) } else { Err(ExampleError::Limits(exceeded)) }
+}
+
+fn open_workloads(folder: &Path, names: &[&str]) -> Result<Vec<Workload>, TraceError> {
+    Ok(open_all(folder, names)?.iter().map(Workload::new).collect())
 }
 
 fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Trace>, TraceError> {
     names.iter().map(|name| Trace::open(&folder.join(format!("{name}.csv.zst")))).collect()
 }
 
-fn compare(traces: &[Trace], lines_min: usize) -> Result<Table, ReplayError> {
-    let workloads: Vec<Workload> = traces.iter().map(Workload::new).collect();
+/// Each workload in a cache that another one has filled, as in a server whose load changes. The
+/// other one is the nearest before it, in the order of the traces, with enough blocks.
+fn compare_warm(workloads: &[Workload]) -> Result<Table, ReplayError> {
+    let share_max = SHARES.into_iter().fold(0.0, f64::max);
+    let mut warm = Vec::new();
+    for (i, workload) in workloads.iter().enumerate() {
+        let mut before = workloads[..i].iter().rev().chain(workloads[i + 1..].iter().rev());
+        let blocks_min = share_max * workload.block_count() as f64;
+        let other = before.find(|other| other.block_count() as f64 >= blocks_min);
+        warm.extend(other.map(|other| workload.after(other)));
+    }
+    let plan = Plan {
+        policies: vec![PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Weir],
+        with_opt: false,
+        memories: SHARES.map(Memory::Share).to_vec(),
+        lines_min: CORE_LINES_MIN,
+    };
+    replay::run(&warm, &plan)
+}
+
+fn compare(workloads: &[Workload], lines_min: usize) -> Result<Table, ReplayError> {
     let plan = Plan {
         policies: PolicyKind::ALL.to_vec(),
         with_opt: true,
         memories: SHARES.map(Memory::Share).to_vec(),
         lines_min,
     };
-    replay::run(&workloads, &plan)
+    replay::run(workloads, &plan)
 }
 
 /// For each trace, the means over all others: the choice that would follow without that trace.

@@ -25,6 +25,10 @@ pub struct Workload {
     pub accesses: Vec<u32>,
     /// The key of each block: a well-mixed hash of its volume and place.
     pub keys: Vec<u64>,
+    /// Leading accesses that fill the cache and are not counted.
+    pub warm_up_len: usize,
+    /// Distinct blocks of the counted accesses; a [`Memory::Share`] is one of these.
+    pub counted_blocks: usize,
 }
 
 /// The size of the cache.
@@ -97,10 +101,37 @@ impl Workload {
                 accesses.push(number);
             }
         }
-        Self { name: trace.name.clone(), accesses, keys }
+        let counted_blocks = keys.len();
+        Self { name: trace.name.clone(), accesses, keys, warm_up_len: 0, counted_blocks }
     }
 
-    /// Distinct blocks.
+    /// This workload, run after `other`, with which it shares no block. Only the accesses of this
+    /// workload are counted. It shows how long a policy keeps lines that are no longer used.
+    ///
+    /// # Panics
+    /// Panics if both together touch 2^32 blocks or more.
+    #[must_use]
+    pub fn after(&self, other: &Self) -> Self {
+        let first = u32::try_from(self.block_count()).expect("blocks are numbered in 32 bits");
+        let number = |&block: &u32| first.checked_add(block).expect("fewer than 2^32 blocks");
+        let mut keys = self.keys.clone();
+        // The traces may use the same volumes: hash again, so that the keys differ.
+        keys.extend(other.keys.iter().map(|&key| key_of(u32::MAX, key)));
+        Self {
+            name: format!("{} after {}", self.name, other.name),
+            accesses: other.accesses.iter().map(number).chain(self.accesses.clone()).collect(),
+            keys,
+            warm_up_len: other.accesses.len() + self.warm_up_len,
+            counted_blocks: self.counted_blocks,
+        }
+    }
+
+    /// Accesses that are counted.
+    pub fn counted_len(&self) -> u64 {
+        (self.accesses.len() - self.warm_up_len) as u64
+    }
+
+    /// Distinct blocks, those of the warm-up included.
     pub fn block_count(&self) -> usize {
         self.keys.len()
     }
@@ -157,7 +188,7 @@ impl Memory {
                 lines.ok_or(ReplayError::TooLarge(size))
             }
             Self::Share(share) if share > 0.0 && share <= 1.0 => {
-                Ok((workload.block_count() as f64 * share) as usize)
+                Ok((workload.counted_blocks as f64 * share) as usize)
             }
             Self::Share(share) => Err(ReplayError::Share(share)),
         }
@@ -185,13 +216,13 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
     let mut residents: Vec<u32> = Vec::with_capacity(capacity);
     let mut keys: Vec<u64> = Vec::with_capacity(capacity);
     let mut miss_count = 0;
-    for &block in &workload.accesses {
+    for (i, &block) in workload.accesses.iter().enumerate() {
         let slot = slots[block as usize];
         if slot != ABSENT {
             policy.on_hit(slot);
             continue;
         }
-        miss_count += 1;
+        miss_count += u64::from(i >= workload.warm_up_len);
         let key = workload.keys[block as usize];
         let slot = if residents.len() < capacity {
             residents.push(block);
@@ -208,7 +239,7 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
         slots[block as usize] = slot;
         policy.on_insert(slot, key, Hint::Normal);
     }
-    Outcome { access_count: workload.accesses.len() as u64, miss_count }
+    Outcome { access_count: workload.counted_len(), miss_count }
 }
 
 #[cfg(test)]

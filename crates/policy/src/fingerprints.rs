@@ -41,6 +41,8 @@ struct Clock {
     fraction: u32,
     /// Entries older than this count as empty, in units.
     age_max: u16,
+    /// `1 / age_max`.
+    share_per_unit: f32,
 }
 
 impl Fingerprints {
@@ -49,8 +51,7 @@ impl Fingerprints {
     pub fn new(capacity: usize, small_len: usize, main_len: usize) -> Self {
         assert!(small_len + main_len <= capacity.max(2), "the table has no space for all ghosts");
         let evictions_per_unit = capacity.div_ceil(UNITS_PER_CAPACITY);
-        let clock =
-            |len: usize| Clock { now: 0, fraction: 0, age_max: age_max(len, evictions_per_unit) };
+        let clock = |len: usize| Clock::new(age_max(len, evictions_per_unit));
         // 10 % spare entries, as buckets fill unevenly.
         let bucket_count = (capacity + capacity / 10).div_ceil(BUCKET_LEN);
         Self {
@@ -63,7 +64,7 @@ impl Fingerprints {
     /// Changes the numbers of evictions that are remembered, together at most the capacity.
     pub fn set_lens(&mut self, small_len: usize, main_len: usize) {
         for (clock, len) in self.clocks.iter_mut().zip([small_len, main_len]) {
-            clock.age_max = age_max(len, self.evictions_per_unit as usize);
+            clock.set_age_max(age_max(len, self.evictions_per_unit as usize));
         }
     }
 
@@ -100,8 +101,9 @@ impl Fingerprints {
                 continue;
             }
             let found = std::mem::replace(entry, EMPTY);
-            let age_share = self.age_share(found);
-            return (age_share <= 1.0).then_some((origin_of(found), age_share));
+            let clock = &self.clocks[origin_of(found) as usize];
+            let is_valid = clock.age(found) <= clock.age_max;
+            return is_valid.then_some((origin_of(found), self.age_share(found)));
         }
         None
     }
@@ -125,7 +127,7 @@ impl Fingerprints {
             return f32::INFINITY;
         }
         let clock = &self.clocks[origin_of(entry) as usize];
-        f32::from(clock.now.wrapping_sub(entry as u16)) / f32::from(clock.age_max)
+        f32::from(clock.age(entry)) * clock.share_per_unit
     }
 
     fn bucket_start(&self, key: u64) -> usize {
@@ -133,6 +135,23 @@ impl Fingerprints {
         // fingerprint.
         let bucket_count = (self.entries.len() / BUCKET_LEN) as u64;
         (((key & 0xffff_ffff) * bucket_count) >> 32) as usize * BUCKET_LEN
+    }
+}
+
+impl Clock {
+    fn new(age_max: u16) -> Self {
+        let mut clock = Self { now: 0, fraction: 0, age_max: 0, share_per_unit: 0.0 };
+        clock.set_age_max(age_max);
+        clock
+    }
+
+    fn set_age_max(&mut self, age_max: u16) {
+        (self.age_max, self.share_per_unit) = (age_max, 1.0 / f32::from(age_max));
+    }
+
+    /// The age of an entry, in units.
+    fn age(&self, entry: u32) -> u16 {
+        self.now.wrapping_sub(entry as u16)
     }
 }
 

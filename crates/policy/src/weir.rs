@@ -3,13 +3,21 @@
 //! New lines enter a small queue; reused lines are in the main queue, a clock. As in Clock2Q+, hits
 //! in the newer part of the small queue (the *window*) are ignored, because a new line is often
 //! used again at once and then never. A line hit in the older part is promoted to main. A line that
-//! returns while its ghost of the small queue is remembered enters main directly.
+//! returns while its ghost is remembered enters main directly, if such lines are worth their place
+//! there: see `promotion.rs`.
+//!
+//! While main is below its share of the capacity, lines that leave the small queue without a hit go
+//! to main too, instead of out of the cache. Otherwise, without early hits the whole cache would be
+//! one FIFO, in which a loop over slightly more lines than it holds never hits. In main, most lines
+//! of such a loop stay and hit on each turn. Once main has its share, one in `RENEWAL_PERIOD` of
+//! these lines replaces one of main: without returns, a main full of lines that are no longer used
+//! would otherwise stay so.
 //!
 //! No fixed size of the small queue suits all workloads, so it is adaptive. A line that returns to
 //! the cache within a certain number of evictions after its own, the same for both queues, would
-//! have hit if its queue were that much longer. Each such return moves the boundary by one line in
-//! favour of its queue. The boundary converges where one more line is worth the same on either
-//! side.
+//! have hit if its queue were that much longer. Each such return moves the boundary by
+//! `BOUNDARY_STEP` lines in favour of its queue. The boundary converges where one more line is
+//! worth the same on either side.
 //!
 //! Lines of recognised streams skip the window, need one more hit for promotion (the first is the
 //! one that the prefetch predicted), and neither use nor leave ghosts: a stream of any length
@@ -21,6 +29,7 @@
 //!
 //! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
 
+use self::promotion::{Class, NO_CLASS, Promotion};
 use crate::fingerprints::{Fingerprints, Origin};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
 use crate::{Eviction, Hint, Lines, Slot};
@@ -45,6 +54,10 @@ const GHOST_SHARE: f64 = 0.90;
 /// The evictions from a queue, per line of capacity, within which a return moves the boundary. Main
 /// keeps no older ghosts.
 const WATCH_SHARE: f64 = 0.05;
+/// Lines by which such a return moves the boundary.
+const BOUNDARY_STEP: usize = 2;
+/// One in this many lines that would be evicted from the small queue replaces a line of main.
+const RENEWAL_PERIOD: u32 = 64;
 /// Maximum hits counted for a line. In main, each spares it once, when it would be evicted next.
 const HITS_MAX: u8 = 3;
 
@@ -75,8 +88,11 @@ pub struct Weir {
     small_len_target: usize,
     small_len_min: usize,
     small_len_max: usize,
-    /// The last incoming key that was looked up, and whether it goes to main.
-    recalled: Option<(u64, bool)>,
+    promotion: Promotion,
+    /// Lines evicted from the small queue since one replaced a line of main.
+    renewal_age: u32,
+    /// The last incoming key that was looked up, and the class with which it goes to main.
+    recalled: Option<(u64, Option<Class>)>,
 }
 
 impl Weir {
@@ -102,39 +118,62 @@ impl Weir {
             small_len_target: share(SMALL_SHARE),
             small_len_min: share(SMALL_SHARE_MIN),
             small_len_max: share(SMALL_SHARE_MAX),
+            promotion: Promotion::new(share(WATCH_SHARE)),
+            renewal_age: 0,
             recalled: None,
         }
     }
 
-    /// Returns true if `key` has a ghost that sends it to main. Removes the ghost and moves the
-    /// boundary.
-    fn recall(&mut self, key: u64) -> bool {
-        match self.ghosts.take(key) {
-            Some((Origin::Small, age_share)) => {
+    /// Returns the class with which `key` goes to main, if it has a ghost that is worth it. Removes
+    /// the ghost and moves the boundary.
+    fn recall(&mut self, key: u64) -> Option<Class> {
+        let (origin, age_share) = self.ghosts.take(key)?;
+        let class = Promotion::class_of(origin, age_share);
+        match origin {
+            Origin::Small => {
                 if f64::from(age_share) * GHOST_SHARE < WATCH_SHARE {
-                    self.small_len_target = (self.small_len_target + 1).min(self.small_len_max);
+                    let target = self.small_len_target + BOUNDARY_STEP;
+                    self.small_len_target = target.min(self.small_len_max);
                 }
-                true
             }
-            Some((Origin::Main, _)) => {
-                self.small_len_target = (self.small_len_target - 1).max(self.small_len_min);
-                false
+            Origin::Main => {
+                let target = self.small_len_target.saturating_sub(BOUNDARY_STEP);
+                self.small_len_target = target.max(self.small_len_min);
+                self.promotion.on_return(age_share, self.main.len());
             }
-            None => false,
         }
+        // Below its share, main displaces no line.
+        let has_space = self.main.len() + self.small_len_target < self.capacity;
+        (has_space || self.promotion.admit(class, self.main.len())).then_some(class)
     }
 
-    /// Moves excess lines of the window to the older part. The boundary moves by one line at a
-    /// time, so two per insertion suffice.
-    fn age_window(&mut self) {
+    /// Moves excess lines of the window to the older part, and excess lines of the older part to
+    /// main. An insertion adds one and moves the boundary by [`BOUNDARY_STEP`] lines at most.
+    fn age_lines(&mut self) {
         let window_len_max = (self.small_len_target as f64 * WINDOW_SHARE).ceil() as usize;
-        for _ in 0..2 {
+        for _ in 0..=BOUNDARY_STEP {
             if self.window.len() > window_len_max {
                 let slot = self.window.back();
                 self.take(slot);
                 self.put(slot, State::new(Place::Small, false));
             }
+            // The small queue exceeds its target only while main is below its share, as an eviction
+            // makes room for the line inserted last, or after the capacity was reduced. A stream
+            // must not fill main.
+            let slot = self.small.back();
+            if self.small_len() > self.small_len_target
+                && slot != NIL
+                && !self.states[slot as usize].is_stream()
+            {
+                self.take(slot);
+                self.put(slot, State::main(NO_CLASS));
+            }
         }
+    }
+
+    /// Lines in the small queue, the window included.
+    fn small_len(&self) -> usize {
+        self.window.len() + self.small.len()
     }
 
     /// Promotes hit lines of the older part to main until it finds a line to evict.
@@ -145,9 +184,12 @@ impl Weir {
             let next = self.links.fore(slot);
             if self.states[slot as usize].hits() > 0 {
                 self.take(slot);
-                self.put(slot, State::new(Place::Main, false));
+                self.put(slot, State::main(NO_CLASS));
                 steps += 1;
             } else if lines.is_evictable(slot) {
+                if self.renews_main(slot) {
+                    return self.evict_from_main(lines);
+                }
                 return Some(self.remove_evicted(slot, lines));
             } else {
                 skipped += 1;
@@ -160,6 +202,22 @@ impl Weir {
         None
     }
 
+    /// Moves an unhit line of the small queue to main, if it is its turn. The caller then evicts
+    /// from main.
+    fn renews_main(&mut self, slot: Slot) -> bool {
+        let has_space = self.main.len() + self.small_len_target < self.capacity;
+        if has_space || self.states[slot as usize].is_stream() {
+            return false;
+        }
+        self.renewal_age = (self.renewal_age + 1) % RENEWAL_PERIOD;
+        if self.renewal_age > 0 {
+            return false;
+        }
+        self.take(slot);
+        self.put(slot, State::main(NO_CLASS));
+        true
+    }
+
     /// Advances the clock of main to an evictable line without hits left. After [`STEPS_MAX`] lines
     /// with hits, spares no more.
     fn evict_from_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
@@ -169,9 +227,11 @@ impl Weir {
             let state = &mut self.states[slot as usize];
             let is_spared = state.hits() > 0 && steps < STEPS_MAX;
             if is_spared {
+                self.promotion.on_pass(state.class(), true);
                 state.spend_hit();
                 steps += 1;
             } else if lines.is_evictable(slot) {
+                self.promotion.on_pass(state.class(), false);
                 return Some(self.remove_evicted(slot, lines));
             } else {
                 skipped += 1;
@@ -230,23 +290,21 @@ impl Eviction for Weir {
             return;
         }
         if hint == Hint::Hot {
-            self.put(slot, State::new(Place::Main, false));
+            self.put(slot, State::main(NO_CLASS));
             return;
         }
-        let goes_to_main = match recalled {
-            Some((recalled_key, goes_to_main)) if recalled_key == key => goes_to_main,
+        let class = match recalled {
+            Some((recalled_key, class)) if recalled_key == key => class,
             _ => self.recall(key),
         };
-        if goes_to_main {
-            self.put(slot, State::new(Place::Main, false));
-        } else {
-            self.put(slot, State::new(Place::Window, false));
-        }
-        self.age_window();
+        let state = class.map_or(State::new(Place::Window, false), State::main);
+        self.put(slot, state);
+        self.age_lines();
     }
 
     fn on_hit(&mut self, slot: Slot) {
-        self.states[slot as usize].count_hit();
+        let state = &mut self.states[slot as usize];
+        *state = AFTER_HIT[state.0 as usize];
     }
 
     fn on_remove(&mut self, slot: Slot) {
@@ -279,8 +337,7 @@ impl Eviction for Weir {
         if hint == Hint::Normal && self.recalled.is_none_or(|(key, _)| key != incoming) {
             self.recalled = Some((incoming, self.recall(incoming)));
         }
-        let small_len = self.window.len() + self.small.len();
-        if small_len >= self.small_len_target {
+        if self.small_len() >= self.small_len_target {
             let found = self.evict_from_small(lines).or_else(|| self.evict_from_window(lines));
             found.or_else(|| self.evict_from_main(lines))
         } else {
@@ -303,6 +360,7 @@ impl Eviction for Weir {
         self.small_len_target =
             share_of(lines, learned).clamp(self.small_len_min, self.small_len_max);
         self.ghosts.set_lens(share_of(lines, GHOST_SHARE), share_of(lines, WATCH_SHARE));
+        self.promotion.set_watch_len(share_of(lines, WATCH_SHARE));
         self.capacity = lines;
     }
 
@@ -338,13 +396,33 @@ fn share_of(capacity: usize, share: f64) -> usize {
     ((capacity as f64 * share) as usize).max(1)
 }
 
+/// [`State::after_hit`] of each state: a hit takes one load instead of branches that are often
+/// mispredicted.
+static AFTER_HIT: [State; 256] = {
+    let mut table = [State(0); 256];
+    let mut bits = 0;
+    while bits < table.len() {
+        table[bits] = State(bits as u8).after_hit();
+        bits += 1;
+    }
+    table
+};
+
+/// From the lowest bit: two bits of the place, two of the hits; outside main, a bit for a line of a
+/// stream and one for its predicted hit; in main, four bits of the class.
 impl State {
     const STREAM_BIT: u8 = 1 << 4;
     /// Set for a line of a stream until its predicted hit.
     const PREDICTED_BIT: u8 = 1 << 5;
 
+    /// The state of a line that enters the small queue.
     const fn new(place: Place, is_stream: bool) -> Self {
         Self(place as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
+    }
+
+    /// The state of a line that enters main.
+    const fn main(class: Class) -> Self {
+        Self(Place::Main as u8 | class << 4)
     }
 
     const fn place(self) -> Place {
@@ -360,22 +438,34 @@ impl State {
     }
 
     const fn is_stream(self) -> bool {
-        self.0 & Self::STREAM_BIT != 0
+        self.0 & Self::STREAM_BIT != 0 && !matches!(self.place(), Place::Main)
     }
 
-    fn count_hit(&mut self) {
-        if self.0 & Self::PREDICTED_BIT != 0 {
-            self.0 &= !Self::PREDICTED_BIT;
-        } else if self.place() != Place::Window && self.hits() < HITS_MAX {
-            self.0 += 1 << 2;
+    /// The class of a line in main that was not hit yet.
+    const fn class(self) -> Class {
+        self.0 >> 4
+    }
+
+    /// The state after a hit.
+    const fn after_hit(self) -> Self {
+        let counts_hit = self.hits() < HITS_MAX;
+        match self.place() {
+            Place::Main if counts_hit => Self(self.0 + (1 << 2)),
+            Place::Main => self,
+            _ if self.0 & Self::PREDICTED_BIT != 0 => Self(self.0 & !Self::PREDICTED_BIT),
+            Place::Small if counts_hit => Self(self.0 + (1 << 2)),
+            Place::Small | Place::Window => self,
         }
     }
 
+    /// Spends a hit of a line in main, which proves its class.
     fn spend_hit(&mut self) {
         assert!(self.hits() > 0, "a line without hits spends one");
-        self.0 -= 1 << 2;
+        self.0 = (self.0 & 0xf) - (1 << 2);
     }
 }
+
+mod promotion;
 
 #[cfg(test)]
 mod tests;

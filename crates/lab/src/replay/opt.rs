@@ -18,9 +18,9 @@ pub fn misses_of_opt(workload: &Workload, capacity: usize) -> Outcome {
     let mut due: Vec<Option<u32>> = vec![None; workload.block_count()];
     let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
     let (mut resident_count, mut miss_count) = (0, 0);
-    for (&block, &next_use) in workload.accesses.iter().zip(&next_uses) {
+    for (i, (&block, &next_use)) in workload.accesses.iter().zip(&next_uses).enumerate() {
         if due[block as usize].is_none() {
-            miss_count += 1;
+            miss_count += u64::from(i >= workload.warm_up_len);
             if resident_count == capacity {
                 evict_farthest(&mut farthest, &mut due);
             } else {
@@ -30,7 +30,7 @@ pub fn misses_of_opt(workload: &Workload, capacity: usize) -> Outcome {
         due[block as usize] = Some(next_use);
         farthest.push((next_use, block));
     }
-    Outcome { access_count: workload.accesses.len() as u64, miss_count }
+    Outcome { access_count: workload.counted_len(), miss_count }
 }
 
 fn evict_farthest(farthest: &mut BinaryHeap<(u32, u32)>, due: &mut [Option<u32>]) {

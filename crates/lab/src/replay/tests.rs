@@ -6,6 +6,8 @@ fn workload(blocks: &[u32]) -> Workload {
         name: "small".to_owned(),
         accesses: blocks.to_vec(),
         keys: (0..count).map(|block| key_of(0, block.into())).collect(),
+        warm_up_len: 0,
+        counted_blocks: count as usize,
     }
 }
 
@@ -47,6 +49,23 @@ fn no_policy_beats_opt_and_all_miss_each_block_once() {
                 assert_eq!(missed, bound, "{kind} with room for all");
             }
         }
+    }
+}
+
+#[test]
+fn a_warm_up_fills_the_cache_and_is_not_counted() {
+    let (counted, before) = (workload(&[0, 1, 0, 1, 2]), workload(&[2, 3, 0, 1]));
+    let warmed = counted.after(&before);
+    assert_eq!(warmed.accesses, [5, 6, 3, 4, 0, 1, 0, 1, 2]);
+    assert_eq!((warmed.warm_up_len, warmed.block_count(), warmed.counted_blocks), (4, 7, 3));
+    let keys: std::collections::HashSet<u64> = warmed.keys.iter().copied().collect();
+    assert_eq!(keys.len(), 7, "the blocks of both workloads are distinct lines");
+    assert_eq!(Memory::Share(1.0).lines(&warmed), Ok(3));
+    for capacity in [1, 2, 3] {
+        let outcome = replay(&warmed, PolicyKind::Lru.build(capacity).as_mut(), capacity);
+        let cold = replay(&counted, PolicyKind::Lru.build(capacity).as_mut(), capacity);
+        assert_eq!(outcome, cold, "LRU with {capacity} lines forgets the warm-up at once");
+        assert_eq!(misses_of_opt(&warmed, capacity), misses_of_opt(&counted, capacity));
     }
 }
 
