@@ -10,11 +10,11 @@
 //! | empty | hold nothing; the driver is giving their memory back | [`Slabs::gave_back`] |
 //! | given back | hold nothing and have no memory | a growth |
 //!
-//! The line table outlives the process and shows which slabs are given back: the key of each of
-//! their slots is [`crate::LineKey::AWAY`], from before the driver is told that the slab is empty.
-//! A slab of which only some slots have this key is in use. So a process that adopts the table
-//! continues with the same size, whatever the moment of the kill, and gives the memory back again
-//! if its predecessor was killed before it could.
+//! The line table outlives the process and shows which slabs are given back: each of their slots
+//! has the key [`crate::LineKey::AWAY`], which is set before the driver is told that the slab is
+//! empty. If only some slots of a slab have this key, the slab is in use. So a process that adopts
+//! the table continues with the same size, whatever the moment of the kill. It gives the memory
+//! back again, in case its predecessor was killed before that.
 //!
 //! The free slots of each slab form a list of their own, linked through `pins` in the table.
 //! Otherwise the slots of an emptying slab would have to be searched in a list of all free slots.

@@ -1,10 +1,11 @@
 //! The resizer: shrinks and grows the pool while it is in use.
 //!
 //! A thread, started with the first resize, carries out the steps of each shard. It holds the
-//! shard's lock for one step of bounded work, and gives the memory of an empty slab back, by
-//! punching a hole into the pool's file, without the lock: the shard does not use the slab before
-//! it is told so. While slabs wait for pins, operations or destages, the thread tries again after a
-//! pause; otherwise it sleeps until the next resize.
+//! shard's lock for one step of bounded work. To give the memory of an empty slab back, it punches
+//! a hole into the pool's file, without the lock: the shard does not use the slab until
+//! [`forebay_engine::Shard::gave_back`] is called. If slabs cannot be emptied yet, because lines
+//! are pinned, in an operation or not destaged, the thread retries after a pause. Otherwise it
+//! sleeps until the next resize.
 //!
 //! The size is recorded in the header of the pool, so that a process that adopts the pool continues
 //! with it, and completes a resize that its predecessor has begun.
