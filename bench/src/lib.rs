@@ -20,6 +20,7 @@ pub mod forebay;
 pub mod hostile;
 pub mod load;
 pub mod model;
+pub mod page_cache;
 pub mod servers;
 pub mod table;
 pub mod wire;
