@@ -246,6 +246,10 @@ impl Simulation {
             }
         }
         self.world.step_resizes();
+        if self.world.kill.is_dead() {
+            // Whoever adopts the pool never sees what the process would have done next.
+            return;
+        }
         let World { run, shards, integrity, expected, .. } = &mut self.world;
         integrity.patrol(run, shards, expected);
         self.world.restore_lost();

@@ -134,6 +134,10 @@ impl Expected {
         self.adopting_since.get_or_insert(now);
     }
 
+    pub(crate) const fn is_adopting(&self) -> bool {
+        self.adopting_since.is_some()
+    }
+
     /// Records that clients are served again.
     pub(crate) const fn end_adoption(&mut self) {
         self.adopting_since = None;

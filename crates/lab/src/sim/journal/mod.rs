@@ -383,10 +383,12 @@ impl Journal {
     }
 
     /// Replaces a failed journal after everything that only the journal held has been destaged.
-    /// Returns whether it was replaced.
+    /// Returns whether it was replaced. A process that adopts a pool does not do that before it
+    /// serves: what it records again belongs to the journal that it has found.
     pub(crate) fn replace_failed(&mut self, run: &Run, expected: &mut Expected) -> bool {
         let failed = self.log.failed().is_some();
-        let replaces = failed && self.undrained.is_empty() && self.plan.replaced;
+        let may_replace = self.plan.replaced && !expected.is_adopting();
+        let replaces = failed && self.undrained.is_empty() && may_replace;
         if replaces {
             self.reset();
             expected.mark_unrecoverable(&run.plan);
