@@ -243,6 +243,8 @@ pub struct Outbox {
     /// Marked lines that were read for the first time, each of which requests its stream's next
     /// window.
     pub marks: Vec<LineKey>,
+    /// Prefetched lines of a volume that clients have read for the first time.
+    pub prefetch_uses: Option<(VolumeId, u32)>,
     /// Ordered volumes with a destage due.
     pub orders: Vec<VolumeId>,
     /// Shards in which the elevator of a volume continues. The driver calls [`crate::Shard::wake`]
@@ -255,6 +257,13 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Adds a prefetched line that a client has read for the first time. A call reads one volume.
+    pub(crate) fn add_prefetch_use(&mut self, volume: VolumeId) {
+        let (of, lines) = self.prefetch_uses.get_or_insert((volume, 0));
+        assert_eq!(*of, volume, "the driver empties the outbox after each call");
+        *lines += 1;
+    }
+
     /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
@@ -262,6 +271,7 @@ impl Outbox {
             && self.answers.is_empty()
             && self.notes.is_empty()
             && self.marks.is_empty()
+            && self.prefetch_uses.is_none()
             && self.orders.is_empty()
             && self.wakes.is_empty()
     }

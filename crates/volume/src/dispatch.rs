@@ -32,6 +32,8 @@ pub struct Dispatcher<H: Host> {
     runs: Vec<VolumeId>,
     /// Shards that are to continue the writeback of a volume.
     wakes: Vec<(usize, VolumeId)>,
+    /// Uses of prefetched lines that the streams of the volume have not been told.
+    prefetch_uses: (VolumeId, u32),
 }
 
 impl<H: Host> Dispatcher<H> {
@@ -46,6 +48,7 @@ impl<H: Host> Dispatcher<H> {
             reply: Vec::new(),
             runs: Vec::new(),
             wakes: Vec::new(),
+            prefetch_uses: (VolumeId(0), 0),
         }
     }
 
@@ -307,6 +310,9 @@ impl<H: Host> Dispatcher<H> {
         self.answers.append(&mut self.out.answers);
         self.runs.append(&mut self.out.orders);
         self.wakes.append(&mut self.out.wakes);
+        if let Some((volume, lines)) = self.out.prefetch_uses.take() {
+            self.add_prefetch_uses(host, volume, lines);
+        }
         if !self.out.marks.is_empty() {
             for key in std::mem::take(&mut self.out.marks) {
                 let plan = host.streams(key.volume(), |streams| streams.on_mark(key.line()));

@@ -12,9 +12,11 @@
 //! caught up with the prefetch: a slow reader gets a small window, a fast one as much as the
 //! latency of its disk requires.
 //!
-//! Prefetch limits itself: the table compares the bytes that it has requested with those that
-//! clients have reached. If clients reach few of them, it requires longer runs before it
-//! prefetches.
+//! Prefetch limits itself: the table compares the bytes that it has requested with the prefetched
+//! ones that clients have read, which its owner reports. While clients read few of them, a new
+//! stream needs a longer run, one that goes on does so only where exactly that was expected, and
+//! all windows are small: otherwise, random reads near hundreds of streams would pass for reads of
+//! those.
 
 mod course;
 mod detector;
@@ -27,7 +29,8 @@ use forebay_types::{ByteRange, LINE_BYTES};
 const STREAMS_MAX: usize = 512;
 /// A stream is forgotten after this many misses and marks of other streams.
 const STALE_EVENTS: u64 = 1 << 14;
-/// Up to this size, a window doubles although the client has not caught up, in bytes.
+/// Up to this size, a window doubles although the client has not caught up, in bytes. Also the
+/// limit of all windows while clients read few of the prefetched bytes.
 const WINDOW_RAMP_BYTES: u64 = 128 << 10;
 /// Largest window, in bytes: at 5 ms per read, enough for a client of 1.6 GB/s.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
@@ -35,7 +38,7 @@ const WINDOW_MAX_BYTES: u64 = 8 << 20;
 /// stream, in bytes. For a shorter stream, the limit is the bytes read of it so far.
 const SLACK_BYTES: u64 = 256 << 10;
 /// The limit of the credit: bytes that may be prefetched in vain before longer runs are required. A
-/// fetched byte costs one; a byte that the client reaches earns two.
+/// fetched byte costs one; a prefetched byte that a client reads earns two.
 const CREDIT_MAX_BYTES: i64 = 32 << 20;
 
 /// A window to prefetch: one range, or several at equal distances.
@@ -64,14 +67,12 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     course: Course,
-    /// Where it began.
-    begin: u64,
+    /// The bytes that the client has read of it.
+    used: u64,
     /// The expected position of the next read.
     next: u64,
     /// The end of the prefetched windows; 0 before the first.
     ahead: u64,
-    /// Up to where prefetched bytes have earned credit.
-    earned: u64,
     /// The marked line and its position.
     mark: Option<(u64, u64)>,
     window: u64,
@@ -81,11 +82,6 @@ struct Stream {
 }
 
 impl Stream {
-    /// The bytes that the client has read of it.
-    const fn used(&self) -> u64 {
-        self.next.saturating_sub(self.begin)
-    }
-
     /// The position of a read that continues the stream.
     fn position(&self, range: ByteRange) -> Option<u64> {
         let position = self.course.position(range)?;
@@ -93,9 +89,25 @@ impl Stream {
             return (position == self.next).then_some(position);
         }
         // Random reads near a short stream are not part of it.
-        let slack = SLACK_BYTES.min(self.used()).max(self.course.unit());
+        let slack = SLACK_BYTES.min(self.used).max(self.course.unit());
         let (from, to) = (self.next.saturating_sub(slack), self.ahead.max(self.next) + slack);
         (from..=to).contains(&position).then_some(position)
+    }
+
+    /// Whether the next read was expected at this position: where the last known one ended, or at
+    /// the start of the window that was prefetched last, up to which hits are not seen.
+    fn expects(&self, position: u64) -> bool {
+        let of_window = |(_, start)| start <= position && position < start + self.course.unit();
+        position == self.next || self.mark.is_some_and(of_window)
+    }
+
+    /// Records a read, and those before it that were hits.
+    fn advance(&mut self, position: u64, bytes: u64) {
+        self.used += bytes;
+        if self.expects(position) {
+            self.used += position.saturating_sub(self.next);
+        }
+        self.next = self.next.max(position + bytes);
     }
 }
 
@@ -141,10 +153,9 @@ impl Streams {
         let next = position + run.course.length(range);
         let stream = Stream {
             course: run.course,
-            begin: next.saturating_sub(run.bytes),
+            used: run.bytes.min(next),
             next,
             ahead: 0,
-            earned: 0,
             mark: None,
             window: (4 * range.len).max(WINDOW_RAMP_BYTES).min(run.bytes),
             is_starved: false,
@@ -161,22 +172,29 @@ impl Streams {
         let at = self.streams.iter().position(is_marked)?;
         let stream = &mut self.streams[at];
         stream.last_used = self.clock;
-        let (_, position) = stream.mark.take()?;
-        stream.next = stream.next.max(position + stream.course.unit());
-        self.earn(at, position);
+        let (_, position) = stream.mark?;
+        stream.advance(position, stream.course.unit());
+        stream.mark = None;
         self.plan(at)
+    }
+
+    /// Records that clients have read this many bytes for the first time since their prefetch. May
+    /// be called late, for many reads at once.
+    pub fn on_use(&mut self, bytes: u64) {
+        let earned = bytes.saturating_mul(2).min(2 * CREDIT_MAX_BYTES as u64);
+        self.credit = (self.credit + earned as i64).min(CREDIT_MAX_BYTES);
     }
 
     /// Continues a stream with a miss.
     fn proceed(&mut self, at: usize, position: u64, range: ByteRange) -> Option<Plan> {
         let stream = &mut self.streams[at];
         stream.last_used = self.clock;
-        stream.next = stream.next.max(position + stream.course.length(range));
+        let may_go_on = self.credit > 0 || stream.expects(position);
+        stream.advance(position, stream.course.length(range));
         stream.is_starved = stream.ahead > 0;
-        let is_fetched = position < stream.ahead;
-        self.earn(at, position);
-        // The prefetch is still in flight, or its lines were evicted unused.
-        if is_fetched { None } else { self.plan(at) }
+        // Otherwise the prefetch is still in flight, or its lines were evicted unused.
+        let is_beyond = position >= stream.ahead;
+        if is_beyond && may_go_on { self.plan(at) } else { None }
     }
 
     fn insert(&mut self, stream: Stream) -> usize {
@@ -202,15 +220,6 @@ impl Streams {
         }
     }
 
-    /// Earns credit for prefetched bytes that the client has passed.
-    fn earn(&mut self, at: usize, position: u64) {
-        let stream = &mut self.streams[at];
-        let reached = position.min(stream.ahead);
-        let bytes = reached.saturating_sub(stream.earned);
-        stream.earned = stream.earned.max(reached);
-        self.credit = (self.credit + 2 * bytes as i64).min(CREDIT_MAX_BYTES);
-    }
-
     fn plan(&mut self, at: usize) -> Option<Plan> {
         let stream = &mut self.streams[at];
         if stream.ahead > 0 && (stream.is_starved || stream.window < WINDOW_RAMP_BYTES) {
@@ -219,7 +228,9 @@ impl Streams {
         stream.is_starved = false;
         let course = stream.course;
         let unit = course.unit();
-        stream.window = stream.window.min(stream.used().max(unit)).min(self.window_max);
+        let limit = if self.credit > 0 { u64::MAX } else { WINDOW_RAMP_BYTES.max(unit) };
+        let limit = limit.min(self.window_max);
+        stream.window = stream.window.min(stream.used.max(unit)).min(limit);
         let start = stream.ahead.max(stream.next).next_multiple_of(unit);
         let units = (stream.window / unit).min(course.units_max());
         let end = (start + units * unit).min(course.end(self.volume_bytes));
@@ -227,9 +238,6 @@ impl Streams {
             return None;
         }
         let plan = course.plan(start, end);
-        if stream.ahead == 0 {
-            stream.earned = start;
-        }
         stream.ahead = end.next_multiple_of(unit);
         stream.mark = Some((plan.mark, start));
         self.credit = (self.credit - (end - start) as i64).max(-CREDIT_MAX_BYTES);

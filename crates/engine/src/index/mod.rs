@@ -31,7 +31,7 @@ use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::VolumeId;
 
 /// The flags that end with the first use of a line.
-const FIRST_USE: u8 = PREFETCHED | PRELOADED | MARK;
+pub(crate) const FIRST_USE: u8 = PREFETCHED | PRELOADED | MARK;
 
 /// The slots of a shard. Borrowed from [`crate::Shard::slots`], for queries only.
 pub struct Slots<M> {
@@ -147,9 +147,10 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Clears the flags of [`Slots::set_flags`] and returns the previous ones.
-    pub(crate) fn take_flags(&mut self, slot: Slot) -> u8 {
+    pub(crate) fn take_flags(&mut self, slot: Slot, wanted: u8) -> u8 {
+        debug_assert!(wanted & !FIRST_USE == 0);
         let line = self.get_mut(slot);
-        let flags = line.flags & FIRST_USE;
+        let flags = line.flags & wanted;
         line.flags &= !flags;
         flags
     }

@@ -6,6 +6,7 @@
 //! private memory. Such a direct read starts once no write, destage or erase of its missing lines
 //! is in flight.
 
+use crate::index::FIRST_USE;
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::lines::VolumeLines;
@@ -132,24 +133,37 @@ impl<'a, M: LineTable> Reader<'a, M> {
 
     /// Records the use of a valid line by a client.
     fn record_use(&mut self, slot: Slot, out: &mut Outbox) {
-        if self.lines.index.get(slot).flags & (PREFETCHED | PRELOADED | MARK) == 0 {
+        if self.lines.index.get(slot).flags & FIRST_USE == 0 {
             self.lines.index.touch(slot);
             return;
         }
         // The first use of a prefetched line counts as its arrival, not as a reuse: lines of a
         // stream that are read once must not look popular.
-        let (flags, key) = (self.lines.index.take_flags(slot), self.lines.index.get(slot).key);
+        let flags = self.lines.index.take_flags(slot, FIRST_USE);
         if flags & MARK != 0 {
-            out.marks.push(key);
+            out.marks.push(self.lines.index.get(slot).key);
         }
         if flags & PREFETCHED != 0 {
-            self.lines.volume.counters_mut().prefetch_used_lines += 1;
+            self.count_prefetch_use(out);
         } else {
             self.lines.index.touch(slot);
         }
         if flags & PRELOADED != 0 {
             self.lines.volume.counters_mut().preload_used_lines += 1;
         }
+    }
+
+    /// Records that a client waits for a line that is being filled: its next attempt is not
+    /// recorded as a use.
+    fn join_prefetch(&mut self, slot: Slot, out: &mut Outbox) {
+        if self.lines.index.take_flags(slot, PREFETCHED) != 0 {
+            self.count_prefetch_use(out);
+        }
+    }
+
+    fn count_prefetch_use(&mut self, out: &mut Outbox) {
+        self.lines.volume.counters_mut().prefetch_used_lines += 1;
+        out.add_prefetch_use(self.lines.id);
     }
 
     fn unpin_segments(&mut self, segments: &mut Vec<Segment>) {
@@ -193,7 +207,11 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 continue;
             }
             line_hits.misses += 1;
-            match self.lines.ops.busy(line.key) {
+            let busy = self.lines.ops.busy(line.key);
+            if let (Some(slot), Some((_, OpKind::Fill))) = (found.filter(|_| first_try), busy) {
+                self.join_prefetch(slot, out);
+            }
+            match busy {
                 Some((_, OpKind::Fill)) if direct => {}
                 Some((op, OpKind::Fill)) => wait_for = Some((op, WaitFor::Result)),
                 Some((op, _)) => wait_for = Some((op, WaitFor::End)),

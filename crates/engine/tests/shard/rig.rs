@@ -102,6 +102,8 @@ pub struct Rig {
     pub verify: Vec<(Seal, u8)>,
     /// Copies between slots of the last step of a resize.
     pub copies: usize,
+    /// Prefetched lines that were reported as read for the first time.
+    pub prefetch_uses: u32,
     /// The current epoch.
     pub epoch: u64,
     /// The current time.
@@ -131,6 +133,7 @@ impl Rig {
             wakes: Vec::new(),
             verify: Vec::new(),
             copies: 0,
+            prefetch_uses: 0,
             epoch: 0,
             now_ms: 0,
             out: Outbox::default(),
@@ -184,6 +187,7 @@ impl Rig {
         self.ios.append(&mut self.out.ios);
         self.answers.append(&mut self.out.answers);
         self.wakes.extend(self.out.wakes.drain(..).map(|(shard, _)| shard));
+        self.prefetch_uses += self.out.prefetch_uses.take().map_or(0, |(_, lines)| lines);
         self.shard.self_check();
     }
 

@@ -210,6 +210,19 @@ fn a_read_that_waited_for_a_failed_prefetch_is_retried_alone() {
     assert_eq!(rig.shard.usage().resident_lines, 0, "no line of the failed fill is kept");
 }
 
+/// The driver limits prefetch by what clients use of it.
+#[test]
+fn a_read_that_waits_for_a_prefetch_counts_once_as_its_use() {
+    let mut rig = Rig::new(16, 8, Mode::WriteThrough);
+    assert_eq!(rig.prefetch(0, 8 * LINE), 8);
+    assert_eq!(rig.read(1, 0, 3 * LINE).0, ReadOutcome::Waiting);
+    let used = |rig: &Rig| rig.shard.volume(VOLUME).counters().prefetch_used_lines;
+    assert_eq!((used(&rig), rig.prefetch_uses), (3, 3));
+    rig.complete_all();
+    rig.read_to_end(0, 4 * LINE);
+    assert_eq!((used(&rig), rig.prefetch_uses), (4, 4), "three were counted before");
+}
+
 /// Erased sectors are missing, but a reply may still have their old data pinned.
 #[test]
 fn a_fill_after_an_erase_keeps_pinned_data() {

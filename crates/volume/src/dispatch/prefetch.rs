@@ -7,7 +7,10 @@ use crate::merge::READ_BYTES_MAX;
 use crate::split::split_at;
 use crate::{Plan, Request, shard_of};
 use forebay_engine::{Attempt, Part, PreloadOutcome};
-use forebay_types::{ByteRange, Mode, VolumeId};
+use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
+
+/// Uses of prefetched lines after which the streams of their volume are told at the latest.
+const UNREPORTED_USES_MAX: u32 = 64;
 
 impl<H: Host> Dispatcher<H> {
     pub(super) fn submit_prefetch(&mut self, host: &mut H, token: H::Token, request: Request) {
@@ -20,8 +23,31 @@ impl<H: Host> Dispatcher<H> {
     }
 
     pub(super) fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) {
+        self.report_prefetch_uses(host);
         let plan = host.streams(volume, |streams| streams.on_miss(range));
         self.read_ahead(host, volume, plan.flatten());
+    }
+
+    /// Adds prefetched lines that clients have read for the first time. The streams are told of
+    /// many at once, so that few hits wait for their lock.
+    pub(super) fn add_prefetch_uses(&mut self, host: &mut H, volume: VolumeId, lines: u32) {
+        if self.prefetch_uses.0 != volume {
+            self.report_prefetch_uses(host);
+        }
+        let unreported = self.prefetch_uses.1 + lines;
+        self.prefetch_uses = (volume, unreported);
+        if unreported >= UNREPORTED_USES_MAX {
+            self.report_prefetch_uses(host);
+        }
+    }
+
+    fn report_prefetch_uses(&mut self, host: &mut H) {
+        let (volume, lines) = self.prefetch_uses;
+        if lines > 0 {
+            self.prefetch_uses.1 = 0;
+            let bytes = u64::from(lines) * LINE_BYTES;
+            host.streams(volume, |streams| streams.on_use(bytes));
+        }
     }
 
     pub(super) fn read_ahead(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {

@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 const GIB: u64 = 1 << 30;
 const KIB: u64 = 1 << 10;
@@ -9,11 +9,14 @@ fn read(offset: u64) -> ByteRange {
     ByteRange::new(offset, LINE_BYTES)
 }
 
-/// A cache that keeps everything and whose disk answers at once.
+/// A cache whose disk answers at once.
 struct Cache {
     streams: Streams,
     /// By line: whether it was fetched and not read yet, and whether it is marked.
     lines: HashMap<u64, (bool, bool)>,
+    /// The lines in the order of their arrival. The oldest are evicted above the limit.
+    arrived: VecDeque<u64>,
+    lines_max: usize,
     volume_bytes: u64,
     missed: u64,
     prefetched: u64,
@@ -22,8 +25,26 @@ struct Cache {
 
 impl Cache {
     fn new(volume_bytes: u64) -> Self {
-        let (streams, lines) = (Streams::new(volume_bytes, 4 * GIB), HashMap::new());
-        Self { streams, lines, volume_bytes, missed: 0, prefetched: 0, used: 0 }
+        Self {
+            streams: Streams::new(volume_bytes, 4 * GIB),
+            lines: HashMap::new(),
+            arrived: VecDeque::new(),
+            lines_max: usize::MAX,
+            volume_bytes,
+            missed: 0,
+            prefetched: 0,
+            used: 0,
+        }
+    }
+
+    fn insert(&mut self, line: u64, state: (bool, bool)) {
+        self.lines.insert(line, state);
+        self.arrived.push_back(line);
+        if self.arrived.len() > self.lines_max
+            && let Some(oldest) = self.arrived.pop_front()
+        {
+            self.lines.remove(&oldest);
+        }
     }
 
     fn read(&mut self, range: ByteRange) {
@@ -32,11 +53,14 @@ impl Cache {
             let Some(state) = self.lines.get_mut(&line) else {
                 self.missed += 1;
                 has_missed = true;
-                self.lines.insert(line, (false, false));
+                self.insert(line, (false, false));
                 continue;
             };
             let (is_fetched, is_marked) = std::mem::take(state);
-            self.used += u64::from(is_fetched);
+            if is_fetched {
+                self.used += 1;
+                self.streams.on_use(LINE_BYTES);
+            }
             if is_marked {
                 let plan = self.streams.on_mark(line);
                 self.fetch(plan);
@@ -54,11 +78,13 @@ impl Cache {
         for range in plan.ranges() {
             assert!(range.len > 0 && range.end() <= self.volume_bytes, "{plan:?}");
             for line in lines(range) {
-                let state = self.lines.entry(line).or_insert_with(|| {
+                let is_marked = line == plan.mark;
+                if let Some(state) = self.lines.get_mut(&line) {
+                    state.1 |= is_marked;
+                } else {
                     self.prefetched += 1;
-                    (true, false)
-                });
-                state.1 |= line == plan.mark;
+                    self.insert(line, (true, is_marked));
+                }
             }
         }
     }
@@ -151,6 +177,21 @@ fn unused_windows_suspend_prefetch() {
     (0..1_000).for_each(|line| cache.read(read((1 << 49) + line * LINE_BYTES)));
     assert!(cache.missed <= 16, "{}", cache.missed);
     assert!(cache.streams.credit > 0);
+}
+
+#[test]
+fn random_reads_of_a_cached_span_are_not_read_ahead() {
+    for len in [4 * KIB, 64 * KIB, 256 * KIB] {
+        let mut cache = Cache { lines_max: 1 << 17, ..Cache::new(2 * GIB) };
+        let mut dice = 1u64;
+        for _ in 0..(16 * GIB / len).min(400_000) {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            cache.read(ByteRange::new((dice >> 33) % (2 * GIB / len) * len, len));
+        }
+        let (missed, vain) = (cache.missed, cache.prefetched - cache.used);
+        let allowed = 2 * CREDIT_MAX_BYTES as u64 / LINE_BYTES + missed / 200;
+        assert!(vain <= allowed, "{vain} of {} in vain, {missed} missed", cache.prefetched);
+    }
 }
 
 #[test]
