@@ -160,7 +160,9 @@ impl<M: LineTable> Slots<M> {
         let mut found = Recovery::default();
         let mut held = Vec::new();
         found.given_back_lines = super::slabs::recover(self);
-        let used = self.lines.iter().rposition(|line| line.key != LineKey::NONE);
+        // Slabs that were given back may lie behind the last slot that was used.
+        let is_used = |line: &LineMeta| line.key != LineKey::NONE && !line.is_away();
+        let used = self.lines.iter().rposition(is_used);
         for slot in 0..used.map_or(0, |last| last as Slot + 1) {
             let line = *self.get(slot);
             if line.is_away() {

@@ -79,8 +79,13 @@ pub(super) fn take_unused<M: LineTable>(slots: &mut Slots<M>) -> Option<Slot> {
             slots.unused = end;
             continue;
         }
+        let is_usable = slots.slabs.is_usable(slot);
+        if !is_usable && !slots.slabs.is_any_usable_from(slot) {
+            // All slabs from here on are being emptied. A request must not free all of their slots.
+            return None;
+        }
         slots.unused += 1;
-        if slots.slabs.is_usable(slot) {
+        if is_usable {
             return Some(slot);
         }
         // The shrink may be cancelled, so the slot joins the free ones of its slab.

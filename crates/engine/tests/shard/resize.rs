@@ -120,6 +120,21 @@ fn dirty_lines_without_room_are_destaged_first() {
 }
 
 #[test]
+fn a_request_does_not_walk_through_untouched_slabs_that_are_being_emptied() {
+    let mut rig = rig(64, 4);
+    rig.read_to_end(0, 16 * LINE);
+    rig.shard.resize(8);
+    while rig.shard.usage().capacity_lines > 8 {
+        assert_eq!(rig.step_resize(), ResizeStep::More);
+    }
+    let staged = rig.stage(20 * LINE, LINE, TORN).unwrap();
+    assert_eq!(rig.shard.slots().used(), 16, "a line is evicted instead");
+    rig.unstage(&staged);
+    assert!(rig.resize(64).0);
+    assert_eq!(room(&mut rig), 64);
+}
+
+#[test]
 fn a_slab_with_a_pinned_line_waits() {
     let mut rig = rig(8, 4);
     rig.read_to_end(0, 8 * LINE);
