@@ -215,6 +215,13 @@ const fn len_of(layout: &Layout) -> usize {
     layout.data_offset(SLAB_BYTES as usize) + layout.slots() * LINE_BYTES as usize
 }
 
+/// The layout of a new pool of at most `bytes` of lines, in `shards` equal shares of whole slabs.
+fn layout_for(bytes: u64, shards: usize) -> Layout {
+    let slabs = (bytes / SLAB_BYTES / shards as u64).max(1) as usize;
+    let shard_slots = (slabs * SLAB_LINES).min(SLOTS_MAX / SLAB_LINES * SLAB_LINES);
+    Layout { shards, shard_slots }
+}
+
 impl Pool {
     /// Opens a pool of at most `bytes` of lines, in `shards` equal shares of whole slabs. A pool in
     /// `kept` is adopted if it has dirty lines or that size.
@@ -226,9 +233,7 @@ impl Pool {
         shards: usize,
         kept: Option<OwnedFd>,
     ) -> Result<Arc<Self>, PoolError> {
-        let slabs = (bytes / SLAB_BYTES / shards as u64).max(1) as usize;
-        let shard_slots = (slabs * SLAB_LINES).min(SLOTS_MAX / SLAB_LINES * SLAB_LINES);
-        let wanted = Layout { shards, shard_slots };
+        let wanted = layout_for(bytes, shards);
         let failed = |source| PoolError::Memory { bytes, source };
         let Some(file) = kept else {
             let file = rustix::fs::memfd_create("forebay-pool", MemfdFlags::CLOEXEC);
@@ -347,6 +352,12 @@ impl Pool {
     /// Whether it holds the lines of a previous process.
     pub(crate) const fn is_adopted(&self) -> bool {
         self.is_adopted
+    }
+
+    /// Whether it has the size of a new pool of `bytes` in `shards` shares. An adopted pool may
+    /// have another one.
+    pub(crate) fn is_of_size(&self, bytes: u64, shards: usize) -> bool {
+        self.layout == layout_for(bytes, shards)
     }
 
     pub(crate) const fn shards(&self) -> usize {

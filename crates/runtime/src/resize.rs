@@ -11,6 +11,7 @@
 //! with it, and completes a resize that its predecessor has begun.
 
 use crate::locks::{Lock, order};
+use crate::memory_plan::MemoryPlan;
 use crate::pool::{Pool, SLAB_BYTES};
 use crate::protect::patrol;
 use crate::shared::Shared;
@@ -61,6 +62,9 @@ pub enum ResizeError {
     /// The system refuses a thread.
     #[error("cannot start the thread that resizes the pool")]
     Thread(#[from] io::Error),
+    /// The server is stopping, or another process continues with the pool.
+    #[error("the server is stopping")]
+    Stopping,
 }
 
 impl Fault for ResizeError {
@@ -75,13 +79,14 @@ impl Fault for ResizeError {
                 format!("set memory to {most} or less, or restart the server with more").into()
             }
             Self::Thread(_) => "raise the limit of threads".into(),
+            Self::Stopping => "repeat the command when the server serves again".into(),
         }
     }
 
     fn blame(&self) -> Blame {
         match self {
             Self::TooSmall { .. } | Self::TooLarge { .. } => Blame::Operator,
-            Self::Thread(_) => Blame::Environment,
+            Self::Thread(_) | Self::Stopping => Blame::Environment,
         }
     }
 }
@@ -100,11 +105,14 @@ pub struct MemoryBounds {
 }
 
 impl MemoryBounds {
-    /// The bounds of a process that was started with `limit_bytes`, of which `planned_bytes` are
-    /// for lines. An adopted pool may have another size.
-    pub(crate) fn new(pool: &Pool, limit_bytes: u64, planned_bytes: u64) -> Self {
-        let around_bytes = limit_bytes.saturating_sub(planned_bytes);
-        let most_bytes = limit_bytes.max(around_bytes + pool.data_bytes());
+    /// The bounds of a process with this memory plan. An adopted pool may have another size than
+    /// the planned one; the memory for everything else is the planned one in any case.
+    pub(crate) fn new(pool: &Pool, plan: &MemoryPlan) -> Self {
+        let around_bytes = plan.limit_bytes.saturating_sub(plan.pool_bytes);
+        let most_bytes = match pool.is_of_size(plan.pool_bytes, plan.shards) {
+            true => plan.limit_bytes.max(around_bytes + pool.data_bytes()),
+            false => around_bytes + pool.data_bytes(),
+        };
         let shards = pool.shards() as u64;
         let removable = pool.data_bytes() - shards * SLAB_BYTES;
         let least_bytes = (most_bytes - removable).max(MEMORY_BYTES_MIN).min(most_bytes);
@@ -149,8 +157,8 @@ impl Resizer {
     /// Gives the process this memory, from now on.
     ///
     /// # Errors
-    /// When it is out of bounds, or the system refuses a thread. In the latter case the size is
-    /// changed, but memory is given back only by the next resize.
+    /// When it is out of bounds, the resizer was stopped, or the system refuses a thread. In the
+    /// last case the size is changed, but memory is given back only by the next resize.
     pub(crate) fn resize(
         &self,
         shared: &Arc<Shared>,
@@ -158,16 +166,21 @@ impl Resizer {
         memory_bytes: u64,
     ) -> Result<(), ResizeError> {
         let lines = bounds.lines(&shared.pool, memory_bytes)?;
-        self.set_lines(shared, lines).map_err(ResizeError::Thread)
+        if self.set_lines(shared, lines)? { Ok(()) } else { Err(ResizeError::Stopping) }
     }
 
     /// Completes the resize of a previous process, whose pool was adopted.
     pub(crate) fn continue_adopted(&self, shared: &Arc<Shared>) -> io::Result<()> {
-        self.set_lines(shared, shared.pool.recorded_lines())
+        self.set_lines(shared, shared.pool.recorded_lines()).map(|_| ())
     }
 
-    fn set_lines(&self, shared: &Arc<Shared>, lines: usize) -> io::Result<()> {
+    /// Sets the size of each shard. Returns false, and changes nothing, after [`Resizer::stop`]:
+    /// another process may use the pool by then, and its header.
+    fn set_lines(&self, shared: &Arc<Shared>, lines: usize) -> io::Result<bool> {
         let mut thread = self.thread.lock();
+        if self.stops.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
         shared.pool.record_lines(lines);
         let mut is_resizing = false;
         for mut shard in shared.shards.each() {
@@ -183,7 +196,7 @@ impl Resizer {
                 *thread = Some(builder.spawn(move || run(&weak, &stops))?);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Stops the thread and joins it. A resize in progress remains as it is.

@@ -160,7 +160,8 @@ impl Runtime {
     /// with the memory that results.
     ///
     /// # Errors
-    /// When the size is out of bounds, or the system refuses a thread.
+    /// When the size is out of bounds, the runtime was stopped or paused, or the system refuses a
+    /// thread.
     pub fn set_memory(&self, memory_bytes: u64) -> Result<MemoryBounds, ResizeError> {
         self.resizer.resize(&self.shared, &self.memory_bounds(), memory_bytes)?;
         Ok(self.memory_bounds())
@@ -168,7 +169,7 @@ impl Runtime {
 
     /// The sizes between which the memory can be set.
     pub fn memory_bounds(&self) -> MemoryBounds {
-        MemoryBounds::new(&self.shared.pool, self.plan.limit_bytes, self.plan.pool_bytes)
+        MemoryBounds::new(&self.shared.pool, &self.plan)
     }
 
     /// The memory that the pool occupies, with its tables, in bytes. It is less than the pool's

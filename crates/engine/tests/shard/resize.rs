@@ -320,6 +320,7 @@ fn an_adopted_table_shows_which_slabs_are_given_back() {
     let slabs: Vec<usize> = shard.slots().slabs().given_back().map(|slab| slab.number).collect();
     assert_eq!(slabs, [2, 3]);
     assert_eq!(shard.slots().slabs().target(), 8);
+    assert_eq!(shard.slots().used(), 6, "the memory of all other slots is still untouched");
     shard.resize(16);
     while shard.step_resize(&mut Outbox::default()) != ResizeStep::Done {}
     assert_eq!(shard.usage().capacity_lines, 16);

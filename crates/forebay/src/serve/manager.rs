@@ -20,8 +20,8 @@ use forebay_config::{
 use forebay_control::{Manager, ProgressFn, SocketFile};
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
-    CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, VolumeChange as RuntimeChange,
-    VolumeError, VolumeSettings,
+    CalibrateError, Limits, ReadTarget, ResizeError, Runtime, RuntimeStatus,
+    VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
 };
 use forebay_types::{Action, DiskGeometry, Size};
 use std::cell::Cell;
@@ -386,7 +386,10 @@ impl Manager for Daemon {
             memory::check_growth(bytes, reserve, pool_bytes)
                 .map_err(|error| Problem::of(ErrorKind::Invalid, &error, &Action::to_string))?;
         }
-        let bounds = self.runtime.set_memory(bytes).map_err(|error| problem_of(&error))?;
+        let bounds = self.runtime.set_memory(bytes).map_err(|error| match error {
+            ResizeError::Stopping => problem_of_kind(ErrorKind::Stopping, &error),
+            error => problem_of(&error),
+        })?;
         tracing::info!(memory = %Size(bounds.now_bytes), "memory set");
         let status = self.runtime.status().map_err(problem)?;
         Ok(report::memory(&status.memory))

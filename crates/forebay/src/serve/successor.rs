@@ -2,7 +2,8 @@
 //!
 //! The new program itself checks the configuration, with the arguments that the upgrade will pass,
 //! because it may read the configuration differently. The server passes it the size of its own pool
-//! and heap, which are in use during the check and available to the successor.
+//! and heap, which are in use during the check and available to the successor, and the sizes from
+//! which the successor decides whether it continues with the pool.
 
 use super::memory;
 use crate::keeper;
@@ -25,14 +26,21 @@ const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// The most that a pipe holds, unless an administrator has raised that.
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// The environment variable that a server sets for a check: the memory, in bytes, that its
-/// successor gets from it.
+/// The environment variables that a server sets for a check, in bytes: the memory that its
+/// successor gets from it, the memory for which its pool was created, and the memory to which it
+/// was set since.
 const MEMORY_VARIABLE: &str = "FOREBAY_SERVER_MEMORY";
+const LIMIT_VARIABLE: &str = "FOREBAY_SERVER_MEMORY_LIMIT";
+const NOW_VARIABLE: &str = "FOREBAY_SERVER_MEMORY_NOW";
 
 /// The memory of the server that runs this check before an upgrade, if one does.
 pub(super) fn memory_of_server() -> KeptMemory {
-    let bytes = std::env::var(MEMORY_VARIABLE).ok().and_then(|text| text.parse().ok());
-    KeptMemory { used_bytes: bytes.unwrap_or(0), ..KeptMemory::default() }
+    let bytes = |variable| std::env::var(variable).ok().and_then(|text| text.parse().ok());
+    KeptMemory {
+        used_bytes: bytes(MEMORY_VARIABLE).unwrap_or(0),
+        limit_bytes: bytes(LIMIT_VARIABLE),
+        now_bytes: bytes(NOW_VARIABLE),
+    }
 }
 
 /// The program that an upgrade starts.
@@ -74,8 +82,17 @@ impl Successor {
         let command: Vec<OsString> = arguments.by_ref().take(1).collect();
         let mut check = Command::new(program);
         check.args(command).arg("--check").args(arguments);
-        let bytes = memory::of_pool(&self.pool).used_bytes + anonymous_bytes();
-        if let Err(reason) = run(check.env(MEMORY_VARIABLE, bytes.to_string())) {
+        let kept = memory::of_pool(&self.pool);
+        check.env(MEMORY_VARIABLE, (kept.used_bytes + anonymous_bytes()).to_string());
+        for (variable, bytes) in
+            [(LIMIT_VARIABLE, kept.limit_bytes), (NOW_VARIABLE, kept.now_bytes)]
+        {
+            match bytes {
+                Some(bytes) => check.env(variable, bytes.to_string()),
+                None => check.env_remove(variable),
+            };
+        }
+        if let Err(reason) = run(&mut check) {
             let message = format!("the new program refuses the configuration: {reason}");
             return fail(message, "correct it, and upgrade again; the running server is unchanged");
         }

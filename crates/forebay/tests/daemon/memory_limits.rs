@@ -168,3 +168,27 @@ fn a_kept_pool_is_adopted_although_it_leaves_the_system_too_little() {
     daemon.stop();
     assert_eq!(std::fs::read(&path).unwrap()[4096..8192], [7; 4096]);
 }
+
+#[test]
+fn an_upgrade_after_memory_was_given_to_other_programs_is_not_refused() {
+    let (machine, directory) = (machine(), tempfile::tempdir().unwrap());
+    let path = directory.path().join("disk.img");
+    make_file(&path, SIZE_BYTES);
+    let volume = format!("disk={},{UNPROTECTED}", path.display());
+    let daemon = Daemon::start_kept_on(machine.path(), directory.path(), "512MiB", &volume);
+    daemon.client("disk").write(4096, &[7; 4096]).unwrap();
+    let limit = |field: &str| daemon.status()["memory"][field].as_u64().unwrap();
+    let least = limit("limit_bytes_min");
+    let (code, text) = daemon.run(&["set", &format!("memory={least}")]);
+    assert_eq!(code, Some(0), "{text}");
+    set_memory(machine.path(), 8192, 200);
+    assert!(refusal(machine.path(), &["--memory", "512MiB"]).contains("exceeds the 200MiB"));
+
+    let before = daemon.server();
+    let (code, text) = run_forebay(directory.path(), &["upgrade"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_ne!(daemon.server(), before);
+    assert_eq!(reconnect(&daemon).read(4096, 4096).unwrap(), [7; 4096]);
+    assert_eq!(limit("limit_bytes"), least);
+    daemon.stop();
+}

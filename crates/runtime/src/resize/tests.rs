@@ -24,10 +24,17 @@ fn wait_resized(runtime: &Runtime) {
     });
 }
 
+/// The bounds of a process with memory of `limit_mib`, of which `lines_mib` are planned for lines
+/// in four shards.
+fn bounds_of(pool: &Pool, limit_mib: u64, lines_mib: u64) -> MemoryBounds {
+    let plan = MemoryPlan::new(limit_mib * MIB, 1, 0);
+    MemoryBounds::new(pool, &MemoryPlan { pool_bytes: lines_mib * MIB, shards: 4, ..plan })
+}
+
 #[test]
 fn the_bounds_leave_a_slab_for_each_shard() {
     let pool = Pool::open(64 * MIB, 4, None).unwrap();
-    let bounds = MemoryBounds::new(&pool, 100 * MIB, 65 * MIB);
+    let bounds = bounds_of(&pool, 100, 65);
     let expected =
         MemoryBounds { least_bytes: 44 * MIB, now_bytes: 100 * MIB, most_bytes: 100 * MIB };
     assert_eq!(bounds, expected);
@@ -35,13 +42,21 @@ fn the_bounds_leave_a_slab_for_each_shard() {
     assert_eq!([44, 51, 52, 99, 100].map(slabs), [1, 1, 2, 7, 8].map(Some));
     assert_eq!([43, 101].map(slabs), [None, None]);
     pool.record_lines(3 * 512);
-    assert_eq!(MemoryBounds::new(&pool, 100 * MIB, 65 * MIB).now_bytes, 60 * MIB);
+    assert_eq!(bounds_of(&pool, 100, 65).now_bytes, 60 * MIB);
     // The minimum of a start applies here, too.
-    let bounds = MemoryBounds::new(&pool, 66 * MIB, 65 * MIB);
-    assert_eq!(bounds.least_bytes, 32 * MIB);
-    // An adopted pool is larger than planned.
-    let bounds = MemoryBounds::new(&pool, 40 * MIB, 30 * MIB);
-    assert_eq!((bounds.most_bytes, bounds.least_bytes), (74 * MIB, 32 * MIB));
+    assert_eq!(bounds_of(&pool, 66, 65).least_bytes, 32 * MIB);
+}
+
+#[test]
+fn the_bounds_of_an_adopted_pool_follow_from_its_own_size() {
+    let pool = Pool::open(64 * MIB, 4, None).unwrap();
+    let bounds = bounds_of(&pool, 40, 30);
+    assert_eq!((bounds.most_bytes, bounds.least_bytes), (74 * MIB, 32 * MIB), "it is larger");
+    let bounds = bounds_of(&pool, 200, 130);
+    let expected =
+        MemoryBounds { least_bytes: 78 * MIB, now_bytes: 134 * MIB, most_bytes: 134 * MIB };
+    assert_eq!(bounds, expected, "it is smaller");
+    assert_eq!(bounds.lines(&pool, 78 * MIB).map(|lines| lines / 512).ok(), Some(1));
 }
 
 #[test]
@@ -204,6 +219,9 @@ fn the_next_process_continues_with_the_size_and_completes_a_resize() {
     assert!(bounds.least_bytes < now && now <= half, "{now}");
     drop(client);
     first.pause().unwrap();
+    // From here on the pool and its header belong to the next process.
+    let refused = first.set_memory(bounds.most_bytes);
+    assert!(matches!(refused, Err(ResizeError::Stopping)), "{refused:?}");
     drop(first);
     assert_eq!(crate::limits_in(rig.pool.as_fd()), Some((bounds.most_bytes, now)));
 
