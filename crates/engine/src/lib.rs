@@ -21,9 +21,9 @@
 //!
 //! `lines` makes the changes of a line that concern several components. `modes` (reads, writes,
 //! erases), `writeback::destage` and `ops::complete` work on one volume through it;
-//! `slabs::resize` works on the lines of all volumes. `shard` is the
-//! interface to the driver and has no logic of its own. It lends the driver two components: a
-//! volume's state ([`Shard::volume`]), and the slots for queries ([`Shard::slots`]).
+//! `slabs::resize` works on the lines of all volumes. `shard` is the interface to the driver and
+//! has no logic of its own. It lends the driver two components: a volume's state
+//! ([`Shard::volume`]), and the slots for queries ([`Shard::slots`]).
 //!
 //! Invariants ([`Shard::self_check`] checks the first three):
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;

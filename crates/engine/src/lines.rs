@@ -242,8 +242,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.volume.counters_mut().relocated_lines += u64::from(line.pins > 1);
     }
 
-    /// Updates the destage state of a relocated dirty line. If the old slot is being destaged, the
-    /// flushes that have already come wait only for that destage.
+    /// Updates the destage state of a relocated dirty line. If the old slot is being destaged,
+    /// flushes that arrived earlier wait only for that destage.
     fn follow_relocation(&mut self, key: LineKey, old: Slot, new: Slot) {
         let destaging = self.ops.is_destaging(key, old);
         let writeback = self.volume.writeback_mut();
@@ -298,8 +298,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
             if lost != 0 {
                 self.clean_lost(slot, lost);
                 if self.volume.mode() == Mode::Bypass {
-                    // In bypass, completions drop clean lines; an idle line has no completion to
-                    // come.
+                    // In bypass, completions drop clean lines; none will follow for an idle line.
                     drop_if_idle(self.index, self.ops, slot);
                 } else if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);

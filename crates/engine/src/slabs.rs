@@ -6,18 +6,18 @@
 //! | state | its slots | leaves by |
 //! | --- | --- | --- |
 //! | in use | hold lines, or are free | a shrink, which chooses the least valuable slabs |
-//! | emptying | take no new line; `resize` drops and moves the lines in them | its last line |
+//! | emptying | take no new line; `resize` drops and moves the lines in them | being empty |
 //! | empty | hold nothing; the driver is giving their memory back | [`Slabs::gave_back`] |
 //! | given back | hold nothing and have no memory | a growth |
 //!
 //! The line table outlives the process and shows which slabs are given back: each of their slots
 //! has the key [`crate::LineKey::AWAY`], which is set before the driver is told that the slab is
 //! empty. If only some slots of a slab have this key, the slab is in use. So a process that adopts
-//! the table continues with the same size, whatever the moment of the kill. It gives the memory
-//! back again, in case its predecessor was killed before that.
+//! the table continues with the same size, whenever its predecessor was killed. It gives the memory
+//! of these slabs back once more, because the predecessor may have been killed before it did.
 //!
 //! The free slots of each slab form a list of their own, linked through `pins` in the table.
-//! Otherwise the slots of an emptying slab would have to be searched in a list of all free slots.
+//! In a single list of all free slots, those of an emptying slab would have to be searched for.
 //! The price: five bytes for each slab, and eight more during a shrink.
 
 pub(crate) mod resize;
@@ -67,13 +67,13 @@ pub struct Slabs {
     open: SlotSet,
     /// Slots of the slabs in use.
     usable: Slot,
-    /// Slabs in each state but given back.
+    /// Slabs in each state except given back.
     in_use: usize,
     emptying: usize,
     empty: usize,
     /// The number of slabs that should be in use.
     target: usize,
-    /// While a shrink chooses slabs: the values of the first ones.
+    /// While a shrink compares slabs: the values of those compared so far, from the first one on.
     values: Vec<u64>,
     sweep: Sweep,
 }
@@ -164,12 +164,12 @@ impl Slabs {
         self.states[self.number_of(slot)] == State::InUse
     }
 
-    /// Whether a slot from this one on may take a line.
+    /// Whether a slot in the slab of this one, or in a later slab, may take a line.
     pub(crate) fn is_any_usable_from(&self, slot: Slot) -> bool {
         slot < self.slots && self.states[self.number_of(slot)..].contains(&State::InUse)
     }
 
-    /// The end of the slab of a slot, if its memory is given back or about to be.
+    /// The end of the slab that contains a slot, if the slab is empty or given back.
     pub(crate) fn end_if_away(&self, slot: Slot) -> Option<Slot> {
         let number = self.number_of(slot);
         self.is_given_back(number).then(|| self.slab(number).slots().end)
@@ -184,7 +184,7 @@ impl Slabs {
         self.open.iter().next().map(|slab| self.free[slab as usize])
     }
 
-    /// Removes a slot, the first of its slab, from the free ones. `next` is the one after it.
+    /// Removes the first free slot of a slab from its list. `next` is the slot after it there.
     pub(crate) fn pop_free(&mut self, slot: Slot, next: Slot) {
         let slab = self.number_of(slot);
         assert!(self.free[slab] == slot, "slot {slot} is not the first free one of its slab");
@@ -194,7 +194,8 @@ impl Slabs {
         }
     }
 
-    /// Adds a slot to the free ones. Returns the next one, to which the caller links it.
+    /// Adds a slot to the front of its slab's list of free slots. Returns the slot after it, to
+    /// which the caller links it.
     pub(crate) fn push_free(&mut self, slot: Slot) -> Slot {
         let slab = self.number_of(slot);
         assert!(!self.is_given_back(slab), "slot {slot} of a slab that is given back is freed");
@@ -305,7 +306,8 @@ impl Slabs {
         self.empty -= 1;
     }
 
-    /// Marks a slab as given back, as an adopted table shows it. That is also the target.
+    /// Marks a slab as given back, because all of its slots in an adopted table are marked. The
+    /// target becomes the number of slabs in use.
     pub(crate) fn adopt_given_back(&mut self, slab: usize) {
         assert!(self.states[slab] == State::InUse && self.free[slab] == NO_SLOT);
         self.states[slab] = State::GivenBack;

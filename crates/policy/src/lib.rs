@@ -9,9 +9,9 @@
 //! Lines are named by their [`Slot`]. A slot is *resident* from [`Eviction::on_insert`] until
 //! [`Eviction::evict`] returns it or [`Eviction::on_remove`] is called for it.
 //! [`Eviction::on_move`] passes this state to another slot. Callers pass only slots below the
-//! capacity, and insert only slots that are not resident. A shard may shrink and grow within the
-//! capacity ([`Eviction::set_capacity`]). Violations panic, because a corrupt
-//! eviction order would eventually give one slot to two lines.
+//! capacity, and insert only slots that are not resident. Violations panic, because a corrupt
+//! eviction order would eventually give one slot to two lines. A shard may shrink and grow within
+//! the capacity ([`Eviction::set_capacity`]).
 //!
 //! [`Weir`] allocates all memory at once, for the full capacity: at most 14 bytes per line, ghosts
 //! included.
@@ -123,9 +123,9 @@ pub trait Eviction: Send {
     /// may be repeated for the same `incoming`, and need not be followed by its insertion.
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot>;
 
-    /// Sets how many lines may be resident, at most the capacity at the creation. Slots stay below
-    /// that capacity, and more lines may be resident until they are removed. A policy adapts the
-    /// parameters that depend on the capacity; by default it keeps those of its creation.
+    /// Sets how many lines may be resident: at most the capacity with which the policy was created,
+    /// below which all slots stay. More lines may be resident until they are removed. A policy
+    /// adapts the parameters that depend on the capacity; by default it keeps the original ones.
     fn set_capacity(&mut self, _lines: usize) {}
 
     /// The size of this policy in bytes, heap included.

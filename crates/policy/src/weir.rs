@@ -9,9 +9,9 @@
 //! While main is below its share of the capacity, lines that leave the small queue without a hit go
 //! to main too, instead of out of the cache. Otherwise, without early hits the whole cache would be
 //! one FIFO, in which a loop over slightly more lines than it holds never hits. In main, most lines
-//! of such a loop stay and hit on each turn. Once main has its share, one in `RENEWAL_PERIOD` of
-//! these lines replaces one of main: without returns, a main full of lines that are no longer used
-//! would otherwise stay so.
+//! of such a loop stay and are hit in each pass. Once main has its share, one in `RENEWAL_PERIOD`
+//! of these lines replaces one of main. Otherwise, if no lines return, main would stay full of
+//! lines that are no longer used.
 //!
 //! No fixed size of the small queue suits all workloads, so it is adaptive. A line that returns to
 //! the cache within a certain number of evictions after its own, the same for both queues, would
@@ -58,7 +58,8 @@ const WATCH_SHARE: f64 = 0.05;
 const BOUNDARY_STEP: usize = 2;
 /// One in this many lines that would be evicted from the small queue replaces a line of main.
 const RENEWAL_PERIOD: u32 = 64;
-/// Maximum hits counted for a line. In main, each spares it once, when it would be evicted next.
+/// Maximum hits counted for a line. In main, each hit spares the line once when its turn to be
+/// evicted comes.
 const HITS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,9 +158,9 @@ impl Weir {
                 self.take(slot);
                 self.put(slot, State::new(Place::Small, false));
             }
-            // The small queue exceeds its target only while main is below its share, as an eviction
-            // makes room for the line inserted last, or after the capacity was reduced. A stream
-            // must not fill main.
+            // The small queue exceeds its target while main is below its share, and after the
+            // capacity was reduced. Otherwise an eviction precedes each insertion. A stream must
+            // not fill main.
             let slot = self.small.back();
             if self.small_len() > self.small_len_target
                 && slot != NIL

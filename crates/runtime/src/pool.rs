@@ -311,8 +311,8 @@ impl Pool {
         }))
     }
 
-    /// Records the memory of this process, from which the size of a new pool follows. An adopted
-    /// pool has the size that followed from another process's.
+    /// Records the memory of this process, from which the size of a new pool follows. In an adopted
+    /// pool, the memory of the process that created it stays recorded.
     pub(crate) fn record_limit(&self, bytes: u64) {
         if !self.is_adopted {
             self.change_header(|header| header.limit_bytes = bytes);
@@ -331,7 +331,7 @@ impl Pool {
         lines_of(&self.header.lock())
     }
 
-    /// Gives the memory of a slab back, which the shard does not use: its lines read as zeroes.
+    /// Gives back the memory of a slab that the shard does not use. Its lines then read as zeroes.
     ///
     /// # Errors
     /// The kernel's error; the memory stays allocated then.

@@ -24,11 +24,11 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The pause before waiting slabs are examined again, and the longest one.
+/// The shortest and the longest pause before waiting slabs are examined again.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The pause in durations of the last examination. Thousands of slabs may wait for a slow disk, and
-/// take milliseconds.
+/// The pause as a multiple of the duration of the last examination, which takes milliseconds if
+/// thousands of slabs wait for a slow disk.
 const PAUSE_SHARE: u32 = 9;
 
 /// Why the memory of a process cannot be set.
@@ -199,7 +199,7 @@ impl Resizer {
         Ok(true)
     }
 
-    /// Stops the thread and joins it. A resize in progress remains as it is.
+    /// Stops the thread and joins it. A resize in progress stays incomplete.
     pub(crate) fn stop(&self) {
         self.stops.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.lock().take() {
@@ -237,7 +237,7 @@ fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
     }
 }
 
-/// Carries a resize out as far as possible. Returns whether the rest waits.
+/// Carries out the resize of a shard as far as possible. Returns whether the rest waits.
 fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
     let mut out = Outbox::default();
     while !stops.load(Ordering::Relaxed) {
@@ -262,14 +262,14 @@ fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
                 shared.shard(number).gave_back(slab);
             }
         }
-        // Otherwise this thread could take the lock again before one that waits for it.
+        // Otherwise this thread could take the lock again before a thread that waits for it.
         std::thread::yield_now();
     }
     true
 }
 
-/// Gives the memory of a slab back. If the system refuses, the slab is unused all the same, and a
-/// later growth uses it again.
+/// Gives the memory of a slab back. If the system refuses, the slab stays allocated, and unused
+/// until a growth takes it back.
 fn give_back(shared: &Shared, number: usize, slab: Slab) {
     let result = shared.huge_pages.while_none_is_made(|| shared.pool.give_back(number, slab));
     if let Err(error) = result {

@@ -173,7 +173,7 @@ impl Runtime {
     }
 
     /// The memory that the pool occupies, with its tables, in bytes. It is less than the pool's
-    /// size while lines were not used yet, or their memory is given back.
+    /// size if some lines were never used, or their memory is given back.
     pub fn pool_used_bytes(&self) -> u64 {
         self.shared.pool.used_bytes()
     }

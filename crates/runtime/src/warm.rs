@@ -28,7 +28,7 @@ const PAUSE_IDLE: Duration = Duration::from_millis(250);
 pub(crate) struct HugePages {
     /// The first slab of each shard that has not been prepared.
     prepared: Vec<AtomicUsize>,
-    /// Held while pages are made, and while memory is given back: otherwise a page could be made
+    /// Held while pages are made, and while memory is given back. Otherwise a page could be made
     /// for a slab just after its memory was given back.
     allocation: Lock<(), { order::ALLOCATION }>,
 }
@@ -39,8 +39,8 @@ impl HugePages {
         Self { prepared, allocation: Lock::default() }
     }
 
-    /// Has the slabs of a shard prepared again from this one on, because its memory was given back
-    /// and is used again.
+    /// Makes the warmer prepare the slabs of a shard again, from this one on: its memory was given
+    /// back, and it is in use again.
     pub(crate) fn prepare_again(&self, shard: usize, slab: usize) {
         self.prepared[shard].fetch_min(slab, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
             while let Some(slab) = next()
                 && !stops.load(Ordering::Relaxed)
             {
-                // First: the resizer may set it back to this slab meanwhile.
+                // Before the slab is prepared, because the resizer may set it back meanwhile.
                 let (order, or) = (Ordering::Relaxed, Ordering::Relaxed);
                 if prepared.compare_exchange(slab, slab + 1, order, or).is_err() {
                     continue;

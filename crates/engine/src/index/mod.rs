@@ -30,7 +30,7 @@ use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::VolumeId;
 
-/// The flags that end with the first use of a line.
+/// The flags that the first use of a line clears.
 pub(crate) const FIRST_USE: u8 = PREFETCHED | PRELOADED | MARK;
 
 /// The slots of a shard. Borrowed from [`crate::Shard::slots`], for queries only.
@@ -46,11 +46,11 @@ pub struct Slots<M> {
     hand: Slot,
     /// Slots with filling sectors. Empty between calls.
     filling_slots: Vec<Slot>,
-    /// Old slots of relocated lines, each under a pin of the call. Empty between calls.
+    /// Old slots of relocated lines, each pinned by the call. Empty between calls.
     old_slots: Vec<Slot>,
-    /// Old slots that are kept as frozen ones. Empty between calls.
+    /// Old slots that become frozen. Empty between calls.
     freezing: Vec<Slot>,
-    /// Slots of an adopted table, each under a pin: the kernel may still write to them.
+    /// Slots of an adopted table, each pinned once: the kernel may still write to them.
     orphan_pins: Vec<Slot>,
     /// A superset of the resident lines with valid sectors and without a seal.
     unsealed: SlotSet,

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | no key | nothing | free |
 //! | marked as away, like all slots of its slab | nothing | away: its memory is given back |
-//! | marked as away, unlike another slot of its slab | nothing | free |
+//! | marked as away, but not all slots of its slab are | nothing | free |
 //! | a key; no sector valid or dirty except filling ones | nothing | free |
 //! | a key; valid or dirty sectors that are not filling | these sectors | a line |
 //! | detached; no sector dirty | nothing: its line is elsewhere, or it was a payload | free |
@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// The memory of a hole reads as zeroes: in a table, too, they mean that there is no line.
+    /// A hole in the pool's file reads as zeroes. A zeroed entry must count as a free slot.
     #[test]
     fn a_zeroed_entry_holds_nothing() {
         let zeroed =

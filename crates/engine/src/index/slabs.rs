@@ -16,8 +16,8 @@ pub(crate) fn apply_policy_capacity<M>(slots: &mut Slots<M>) {
     slots.policy.set_capacity(slots.slabs.usable() as usize);
 }
 
-/// Records the values of some slabs; see [`Slabs`]. A dirty line and a pinned slot have an
-/// additional value each.
+/// Records the values of some slabs; see [`Slabs`]. `dirty` is added to the value of each dirty
+/// line, and `pinned` to that of each pinned slot.
 pub(crate) fn rank<M: LineTable>(
     slots: &mut Slots<M>,
     slots_max: Slot,
@@ -37,7 +37,7 @@ pub(crate) fn rank<M: LineTable>(
     })
 }
 
-/// Marks the slots of an emptying slab as away. The table shows it before the driver learns of it.
+/// Marks the slots of an emptying slab as away, before the driver is told that it is empty.
 pub(crate) fn give_back<M: LineTable>(slots: &mut Slots<M>, slab: Slab, planted: Planted) {
     for slot in slab.slots() {
         let line = *slots.get(slot);
@@ -55,7 +55,7 @@ pub(crate) fn give_back<M: LineTable>(slots: &mut Slots<M>, slab: Slab, planted:
     slots.slabs.set_empty(slab);
 }
 
-/// Takes a slab that was given back into use again. Its memory has any content.
+/// Takes a slab that was given back into use again. The content of its memory is undefined.
 pub(crate) fn take_back<M: LineTable>(slots: &mut Slots<M>, slab: Slab) {
     slots.slabs.take_back(slab);
     for slot in slab.slots().rev() {
@@ -94,9 +94,9 @@ pub(super) fn take_unused<M: LineTable>(slots: &mut Slots<M>) -> Option<Slot> {
     None
 }
 
-/// Finds the slabs of an adopted table that are given back: all their slots are marked. Frees the
-/// marked slots of the others, whose process was killed while it marked them. Returns the slots of
-/// the former.
+/// Finds the slabs of an adopted table that are given back: all their slots are marked. In other
+/// slabs, frees the marked slots: the process was killed while it marked them. Returns the number
+/// of slots that are given back.
 pub(super) fn recover<M: LineTable>(slots: &mut Slots<M>) -> u64 {
     let mut given_back = 0;
     for slab in slots.slabs.all() {

@@ -238,8 +238,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
         lines.filter(|line| !is_dirty(line.key)).count() <= room
     }
 
-    /// Throttles a part at the dirty limit or without a free slot. Returns false if waiting is of
-    /// no use: the part has waited often, is longer than the dirty limit, or no destage can make
+    /// Throttles a part at the dirty limit or without a free slot. Returns false if waiting is
+    /// useless: the part has waited often, is longer than the dirty limit, or no destage can make
     /// progress.
     fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
         let (lines, _) = line_parts(part.volume, part.range).size_hint();

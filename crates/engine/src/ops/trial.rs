@@ -6,7 +6,7 @@
 /// Writes timed with holding back, and again without.
 const TRIAL_WRITES: u32 = 256;
 /// Writes between two trials, at first and at most. The pause doubles each time a trial finds no
-/// gain, and starts anew after a gain.
+/// gain, and starts over after a gain.
 const PAUSE_MIN: u32 = 4 << 10;
 const PAUSE_MAX: u32 = 64 << 10;
 /// The gain of a trial, in milliseconds, that may be chance: each time is measured to one

@@ -9,10 +9,10 @@
 //! | a dirty line that nothing uses | moves to a slot that stays; a clean line is evicted for it |
 //! | a dirty line that finds no slot there | is made old, so that it is destaged soon |
 //! | a dirty line of a closed epoch, or an older version of a line | waits for its destage |
-//! | parity | is given up once its line is verified; the patrol makes it anew elsewhere |
+//! | parity | is dropped, after its line is verified; the patrol stores new parity elsewhere |
 //! | anything pinned or in an operation | waits |
 //!
-//! The dirty limit is that of the smaller shard from the beginning of a shrink, so writeback soon
+//! From the beginning of a shrink, the dirty limit is that of the smaller shard, so writeback soon
 //! leaves enough clean lines to evict. A dirty line is never dropped: a shard whose dirty lines
 //! cannot be destaged stops shrinking.
 //!
@@ -36,7 +36,7 @@ use forebay_types::VolumeId;
 const SLOTS_COMPARED_MAX: Slot = 4096;
 /// Lines that one step moves at most: 256 KiB.
 const MOVES_MAX: u32 = 64;
-/// Places of parity that one step examines, and lines that it verifies at most.
+/// Parity places that one step examines at most, and lines whose parity it drops at most.
 const PLACES_EXAMINED_MAX: Slot = 4096;
 const PARITIES_FREED_MAX: u32 = 64;
 
@@ -54,7 +54,7 @@ pub enum ResizeStep {
     /// The rest waits for pins, operations or destages, or for [`crate::Shard::gave_back`]. Call
     /// again after a while.
     Waiting,
-    /// A slab that was given back is in use again. Its memory has been used by nothing yet.
+    /// A slab that was given back is in use again. Nothing has used its memory yet.
     TakenBack(Slab),
     /// A slab is empty. The driver gives its memory back, may unlock the shard for that, and then
     /// calls [`crate::Shard::gave_back`]. Until then the slots are not used.
@@ -78,8 +78,8 @@ impl<M: LineTable> Resizer<'_, M> {
         self.apply_size();
     }
 
-    /// Tells the quota and the policy how many lines the shard may hold. The quota follows a shrink
-    /// at once, so that dirty lines are destaged meanwhile.
+    /// Scales the quota and the policy to the number of lines that the shard may hold. The quota
+    /// follows a shrink at once, so that dirty lines are destaged meanwhile.
     pub(crate) fn apply_size(&mut self) {
         let slabs = self.index.slabs();
         let lines = slabs.usable().min(slabs.target());
@@ -158,7 +158,7 @@ impl<M: LineTable> Resizer<'_, M> {
         }
         let sweep = &mut slabs_mut(self.index).sweep;
         (sweep.slab, sweep.slot) = (slab.number + 1, 0);
-        // Slots examined in an earlier step may have been in use then.
+        // An earlier step may have found lines in the slots before `start`.
         if left == 0 && start == slab.first {
             give_back(self.index, slab, self.planted);
             slabs_mut(self.index).sweep.quiet = 0;
@@ -182,7 +182,7 @@ impl<M: LineTable> Resizer<'_, M> {
         slabs.slab(number)
     }
 
-    /// Ends a step. Waits when the last steps have examined everything without any progress.
+    /// Ends a step. The shrink waits once the last steps have examined everything without progress.
     fn end_step(&mut self, progress: bool) -> ResizeStep {
         let places = self.index.capacity().div_ceil(PLACES_EXAMINED_MAX as usize);
         let slabs = slabs_mut(self.index);
@@ -240,8 +240,9 @@ impl<M: LineTable> Resizer<'_, M> {
         false
     }
 
-    /// Gives up the parity in emptying slabs, of some lines. The lines are verified, because their
-    /// next seal covers them as they are. Returns whether there was any.
+    /// Drops the parity of some lines that is stored in emptying slabs. The lines are verified
+    /// first, because their next seal covers whatever they contain. Returns whether any was
+    /// dropped.
     fn free_parities(&mut self, out: &mut Outbox) -> bool {
         if !self.index.slabs().sweep.sees_parity {
             return false;

@@ -204,8 +204,8 @@ impl Epochs {
         !self.runs.is_empty()
     }
 
-    /// Records that a part waits for all epochs below `epoch`. Epochs are only numbered upwards, so
-    /// this needs no end, and may come before the run of such an epoch starts.
+    /// Records that a part waits for all epochs below `epoch`. The numbers of epochs only rise, so
+    /// the record is never cleared, and it may precede the run over such an epoch.
     pub(crate) fn expedite(&mut self, epoch: u64) {
         self.urgent_below = self.urgent_below.max(epoch);
     }

@@ -1,6 +1,6 @@
 //! The dirty quota of a shard: how many lines are dirty, and how many may be.
 
-/// If no line has become dirty for this time, in milliseconds, the dirty limit counts as far away.
+/// If no line has become dirty for this long, in milliseconds, the dirty limit counts as far away.
 const WRITERS_IDLE_MS: u64 = 500;
 /// The longest time between two ticks that is counted, in milliseconds: without dirty lines there
 /// are no ticks.

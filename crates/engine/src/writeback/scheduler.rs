@@ -14,9 +14,9 @@
 //! | the backlog | - | more operations as the dirty limit nears |
 //! | throttled writers | - | all operations |
 //!
-//! An ordered volume has neither, but *runs* (`epochs.rs`). They have operations as configured, and
-//! wait only for tokens of the operator's rates, unless a part waits for them or the mode keeps no
-//! dirty data.
+//! An ordered volume uses neither of them, but *runs* (`epochs.rs`). They have operations as
+//! configured, and wait only for tokens of the operator's rates, unless a part waits for them or
+//! the mode keeps no dirty data.
 
 use super::elevator::{Elevator, Stop};
 use super::quota::Quota;

@@ -1,8 +1,8 @@
 //! Rate limits of a volume's writeback: its [`Pace`] as three token buckets.
 //!
 //! A bucket fills with time up to a small capacity, so that an idle time does not permit a large
-//! burst. When the rate falls, the tokens fall in proportion: a burst saved at a high rate would
-//! undo the lowering at once. An operation may start if the bucket is not empty, and takes all the
+//! burst. When the rate falls, the tokens fall in proportion: otherwise a burst saved up at the
+//! high rate would follow. An operation may start if the bucket is not empty, and takes all the
 //! tokens it needs; the bucket may become negative.
 
 use forebay_policy::Pace;

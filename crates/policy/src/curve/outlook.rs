@@ -16,7 +16,7 @@ const LOSS_MAX: f64 = 0.01;
 const DOUBLINGS_MAX: u32 = 3;
 /// The change of a miss ratio that is worth a line in the log.
 const CHANGE_MIN: f64 = 0.1;
-/// The same if the advice changed with it.
+/// The same, if the advice has changed as well.
 const CHANGE_WITH_ADVICE_MIN: f64 = 0.02;
 /// The shortest time between two lines about one volume, in milliseconds: 15 minutes.
 const LOG_INTERVAL_MS: u64 = 15 * 60 * 1_000;
@@ -49,7 +49,7 @@ pub struct MemoryOutlook {
     pub now: f64,
     /// The miss ratio with twice the share.
     pub twice: f64,
-    /// What follows.
+    /// The advice.
     pub advice: MemoryAdvice,
 }
 

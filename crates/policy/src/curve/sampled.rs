@@ -8,8 +8,8 @@
 //! at least a quarter of the capacity.
 //!
 //! Lines are named by 32 bits of their hash. Two lines with the same bits count as one. Among the
-//! `n` lines of a volume in a shard, sampled or not, a new line meets its like with a probability
-//! of `n / 2^32`: 0.6 % for 100 GiB.
+//! `n` lines of a volume in a shard, sampled or not, a new line finds one with the same bits with a
+//! probability of `n / 2^32`: 0.6 % for 100 GiB.
 
 /// Positions per block.
 const BLOCK: usize = 512;

@@ -3,8 +3,8 @@
 //! A line that enters main displaces another. The line is worth it if it is more likely to be hit
 //! before the clock reaches it, within one *lap*, than the displaced line is to return within that
 //! time. How likely a hit is depends on the age of the line's ghost: on some loads, lines that
-//! return soon are used again and those that return late are not, on others both are, or neither.
-//! So ghosts are divided into classes by age, and the hits of each class are counted.
+//! return soon are used again and lines that return late are not; on others, both are or neither
+//! is. So ghosts are divided into classes by age, and the hits of each class are counted.
 //!
 //! The counters decay: recent lines count more. One in [`TRIAL_PERIOD`] lines of a class that is
 //! not worth a place gets one regardless, so that a class can recover.
@@ -29,7 +29,7 @@ pub(super) struct Promotion {
     classes: [Odds; CLASSES],
     /// Lines that a class was denied since its last trial.
     denied: [u8; CLASSES],
-    /// Returns of displaced lines, as far as ghosts of main are kept.
+    /// Returns of displaced lines whose ghosts main still keeps.
     returns: Odds,
     /// Evictions among the lines that the clock's hand passes.
     evictions: Odds,
@@ -42,7 +42,7 @@ pub(super) struct Promotion {
 struct Odds {
     successes: u32,
     trials: u32,
-    /// When as many trials were counted, both counters are halved.
+    /// At this number of trials, both counters are halved.
     trials_max: u32,
 }
 

@@ -5,10 +5,10 @@
 //! that is in the pool is not restored from its journal.
 //!
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
-//! whose record was still in the memory of the process. Such lines cannot be distinguished. So all
+//! whose record was still in the memory of the process. Such lines cannot be told apart. So all
 //! dirty data is recorded again before the volume is served. Otherwise a FLUSH, which waits only
 //! for the journal, would not cover it. At its end, the older records are voided: they would undo
-//! lines that have become clean meanwhile. A process that finds it unfinished begins anew
+//! lines that have become clean meanwhile. A process that finds it unfinished starts over
 //! (`record_again`).
 
 use crate::error::VolumeError;
@@ -84,7 +84,7 @@ pub(crate) fn shards(
             crate::worker::carry_out(pool, number, &[], step);
         }
         shard.finish_call();
-        // The process may have been killed before it could.
+        // The previous process may have been killed before it gave their memory back.
         for slab in shard.slots().slabs().given_back() {
             if let Err(error) = pool.give_back(number, slab) {
                 tracing::warn!(%error, shard = number, "cannot give memory back");

@@ -49,7 +49,7 @@ pub(crate) struct UringReactor {
     listeners: Vec<RawFd>,
     /// The connections by their numbers.
     connections: Vec<Receiver>,
-    /// When silent receives were last looked for.
+    /// The time of the last search for silent receives.
     renewed: Instant,
 }
 
@@ -57,25 +57,25 @@ pub(crate) struct UringReactor {
 ///
 /// Linux may fail to report the end of a stream that follows bytes at once: the receive takes the
 /// bytes, and the event of the end counts as handled with them (liburing issue 1549). No later
-/// event wakes it, so it is cancelled and repeated once after each silence. The correction in Linux
-/// 7.0 and 6.18 leaves a rest: 1 of 30,000 ends that race with the start of a receive on a Unix
-/// socket. Bytes are always reported.
+/// event wakes it, so it is cancelled and repeated once after each silence. With the correction in
+/// Linux 7.0 and 6.18, one in 30,000 ends that race with the start of a receive on a Unix socket is
+/// still not reported. Bytes are always reported.
 #[derive(Clone, Copy)]
 struct Receiver {
     fd: RawFd,
     heard: Heard,
-    /// A cancellation that repeats the receive is on its way; its event is not reported.
+    /// The receive is being cancelled, to be repeated; the event of that is not reported.
     renewing: bool,
 }
 
-/// When a receive that continues has last reported bytes.
+/// When a receive that is still armed has last reported bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Heard {
-    /// Not since it began or was renewed.
+    /// Never since it began or was renewed.
     Never,
-    /// Since silent receives were last looked for.
+    /// After the last search for silent receives.
     Lately,
-    /// Before that.
+    /// Before the last search for silent receives.
     Before,
 }
 

@@ -208,7 +208,7 @@ pub(crate) fn wait_until_idle(shared: &Shared, volume: Option<&Arc<Volume>>) -> 
         }
         let now = Instant::now();
         if outstanding.oldest_io.is_some() {
-            // The disk owes an answer to a client that has had nothing to fetch so far.
+            // A client that waits for the disk has had no reply to fetch so far.
             farewell = now + shared.timeouts.farewell;
         } else if now > farewell + SHUTDOWN {
             shared.run_on_all(move |tasks| tasks.abandon_clients(id))?;

@@ -21,7 +21,7 @@ const SLOTS_PER_LOCK: u32 = 1_024;
 const PAUSE: Duration = Duration::from_millis(2);
 /// Slots of the pool for each granule of the lists.
 const SLOTS_PER_GRANULE: usize = 4;
-/// The bytes at the end of a list that tell it from others: its checksum.
+/// The length of the checksum at the end of a list, which distinguishes it from others.
 const TAIL_BYTES: usize = 4;
 
 /// How fast the pool is walked.
@@ -116,9 +116,9 @@ fn fingerprint(list: &[u8]) -> (usize, [u8; TAIL_BYTES]) {
     (list.len(), list.last_chunk().copied().unwrap_or_default())
 }
 
-/// The volumes whose lists are written or removed after a collection. Those that have been added or
-/// removed since `before` may have lacked lines, or their numbers may have been those of others. A
-/// volume that bypasses the cache keeps its list for a later start.
+/// The volumes whose lists are written or removed after a collection. A volume that was added since
+/// `before` is left out: not all of its lines were collected, or those of a removed volume with the
+/// same number were as well. A volume that bypasses the cache keeps its list for a later start.
 fn targets(shared: &Shared, before: &[Weak<Volume>]) -> Vec<Target> {
     let volumes = shared.volumes.all();
     let is_target = |volume: &&Arc<Volume>| {

@@ -107,7 +107,7 @@ pub(super) fn run(
     }
 }
 
-/// At least a moment: lists are not written all the time.
+/// The interval between two writes of the lists, with a minimum.
 fn interval(timeouts: &Timeouts) -> Duration {
     timeouts.warm_lists.max(POLL)
 }
@@ -147,7 +147,7 @@ impl Thread {
 
     /// Reads the list of a volume and checks it. `None` if there is none.
     fn read_list(&mut self, volume: &Volume, pool_lines: u64) -> Result<Option<WarmList>, String> {
-        // A list that was made of this pool has a quarter of that at most.
+        // A list of this pool has at most a quarter of this length.
         let bytes_max = warm_list_bytes(pool_lines);
         let bytes = self.lists.read(&volume.name, bytes_max).map_err(|error| error.to_string())?;
         let Some(bytes) = bytes else { return Ok(None) };

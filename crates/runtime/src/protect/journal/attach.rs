@@ -92,7 +92,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes back [`Journal::attach`] for a volume that was not served. Its disk has everything but
+    /// Undoes [`Journal::attach`] for a volume that was not served. Its disk has everything but
     /// the records that were not restored, which stay. Returns whether there are any.
     pub(crate) fn take_back(&self, number: u16) -> bool {
         if self.holds(number) {

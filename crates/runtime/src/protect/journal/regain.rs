@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Regain {
     requests: Lock<Requests>,
     /// By a volume's number in the journal: how many losses its last complete search covered.
-    /// Losses that an adopted pool contains are not counted, so zero differs from no search.
+    /// Losses that an adopted pool contains are not counted, so a search may have covered zero.
     searched_losses: Lock<BTreeMap<u16, u64>>,
 }
 
