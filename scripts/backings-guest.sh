@@ -28,7 +28,7 @@ modprobe null_blk nr_devices=0
 # The first one has md's checksums; md does not declare it as a dependency.
 for module in crc32c_generic sd_mod loop raid0 raid1 raid10 raid456; do modprobe "$module"; done
 mount -t configfs configfs /sys/kernel/config
-# What scripts/backings.sh has set.
+# The settings of scripts/backings.sh.
 operations='' kills='' cuts='' seed='' only='' size='' without=''
 # shellcheck source=/dev/null
 . /data/settings
@@ -56,7 +56,7 @@ run() {
   echo "row: $* $status"
 }
 
-# rows NAME: the rows of the device that is there.
+# rows NAME: the rows of the device $device.
 rows() {
   run "$1" write-back kill io_uring
   run "$1" journal kill epoll
@@ -74,7 +74,7 @@ null() {
   echo "$2" >"$config/blocksize"
   echo 1 >"$config/memory_backed"
   echo "$3" >"$config/discard"
-  # With its answers in another order than the requests.
+  # Answers in another order than the requests.
   echo 2 >"$config/queue_mode"
   echo 1 >"$config/power"
 }
@@ -153,13 +153,13 @@ on_scsi scsi-4kn sector_size=4096 lbpu=1
 on_scsi scsi-4kn-16k sector_size=4096 physblk_exp=2 lbpu=1
 on_scsi scsi-4kn-write-same sector_size=4096 lbpws=1 lbpws10=1
 on_scsi scsi-512-write-same lbpws=1 lbpws10=1
-# What is trimmed in part of a unit stays on the disk, older than what the pool had of it.
+# A trim of a part of a unit leaves the disk's content, which can be older than that of the pool.
 more="--trim-leaves-anything"
 on_scsi scsi-unmap-coarse lbpu=1 unmap_granularity=16 unmap_alignment=3
-# What was trimmed reads as something else than zeroes.
+# Trimmed sectors do not read as zeroes.
 on_scsi scsi-512-not-zeroes lbpu=1 lbprz=0
 on_scsi scsi-4kn-not-zeroes sector_size=4096 lbpu=1 lbprz=0
-# The disk forgets the checksums of what it fills with zeroes by itself.
+# When the disk itself writes zeroes, it loses their checksums.
 more="--without=zero"
 on_scsi scsi-dif dif=1 dix=1
 on_scsi scsi-4kn-dif sector_size=4096 dif=1 dix=1
@@ -170,7 +170,7 @@ on_md md-raid5-512 raid5 4 512
 on_md md-raid5-4096 raid5 4 4096
 on_md md-raid10-4096 raid10 4 4096
 if dmesg | grep -iE 'i/o error|call trace|protection error'; then
-  say "the kernel complained"
+  say "the kernel log has errors"
   exit 1
 fi
 say "all run"

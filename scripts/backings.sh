@@ -55,9 +55,9 @@ dir=$(mktemp -d -p "${FOLDER:-$(target_dir)}" backings.XXXXXX)
 green=0
 red=0
 skipped=0
-# Undone in this order when a backing store is no longer needed.
+# Commands that take down the current backing store, in this order.
 undo=()
-# The `timeout` over the model client or the guest, which leads a process group with the server.
+# The `timeout` that runs the model client or the guest. It leads the process group of the server.
 child=
 clean() {
   [[ -z $child ]] || kill -KILL -- "-$child" 2>/dev/null || true
@@ -108,7 +108,7 @@ count() {
   row "$1" "$2" "$3" "$4" "${requests:--}" "${mib:--}" "${rate:--}" "${seconds:--}" "$verdict"
   if [[ $verdict == RED ]]; then
     sed 's/^/    /' "$6" | cut -c 1-400 | head -16
-    # Of a panic, where it was.
+    # The place of a panic.
     { grep -A 3 panicked "$dir/server/log" 2>/dev/null || true; } | sed 's/^/    log: /'
     [[ -z $disk ]] || tail -3 "$dir/disk.log" 2>/dev/null | sed 's/^/    disk: /'
   fi
@@ -119,7 +119,7 @@ run() {
   local name=$1 mode=$2 end=$3 io=$4
   local status=0 memory=32 over="" layer options=() begin=$SECONDS
   [[ -z $only || "$name $mode $end $io" =~ $only ]] || return 0
-  # With so little memory that lines are evicted all the time, and with more.
+  # 32 MiB evict lines constantly, 64 MiB less often.
   [[ $io == io_uring ]] || memory=64
   case $end in
     stop) options=(--stops 2) ;;

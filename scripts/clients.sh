@@ -32,7 +32,7 @@ start() {
   "$forebay" serve --volume "v=$disk,$options" --nbd "unix:$socket" --memory 32MiB --io "$io" \
     --state "$dir/state" >"$dir/log" 2>&1 &
   server=$!
-  wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not come up"; }
+  wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not start"; }
 }
 
 stop() {

@@ -36,7 +36,7 @@ if [[ $mode == write-back ]]; then options+=",protection=none,accept-loss=yes"; 
 "$forebay" serve --volume "v=$dir/disk.img,$options" --nbd "unix:$socket" --memory 32MiB \
   --io "$io" --state "$dir/state" >"$dir/log" 2>&1 &
 server=$!
-wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not come up"; }
+wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not start"; }
 
 attach() {
   nbdfuse "$dir/fuse/disk" "nbd+unix:///v?socket=$socket" &
@@ -90,7 +90,7 @@ say "$mode, $io: $(cat "$dir"/sums.* | wc -l) files as they were written"
 umount "$dir/mnt"
 detach
 kill -TERM "$server"
-wait "$server" || { cat "$dir/log"; fail "the server did not stop in order"; }
+wait "$server" || { cat "$dir/log"; fail "the server did not stop cleanly"; }
 server=
 if ! e2fsck -fn "$dir/disk.img" >"$dir/check.log" 2>&1; then
   cat "$dir/check.log"

@@ -34,7 +34,7 @@ server=$!
 tries=0
 until [ -S /tmp/nbd.sock ]; do
   tries=$((tries + 1))
-  [ "$tries" -lt 600 ] || { say "the server did not come up"; exit 1; }
+  [ "$tries" -lt 600 ] || { say "the server did not start"; exit 1; }
   sleep 0.1
 done
 nbd-client -unix /tmp/nbd.sock /dev/nbd0 -name v
@@ -54,7 +54,7 @@ writer() {
 
 # try NAME MAKE CHECK: a file system on the device, used, checked and read back from the server.
 try() {
-  say "$1: making it"
+  say "$1: creating it"
   $2 /dev/nbd0 >/tmp/make.log 2>&1 || { cat /tmp/make.log; exit 1; }
   mount -t "$1" /dev/nbd0 /mnt
   say "$1: four writers"
@@ -87,7 +87,7 @@ kill -TERM "$server"
 wait "$server"
 e2fsck -fn "$disk" >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 1; }
 if dmesg | grep -iE 'i/o error|corrupt|call trace'; then
-  say "the kernel complained"
+  say "the kernel log has errors"
   exit 1
 fi
 say "all passed"

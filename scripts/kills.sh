@@ -56,17 +56,17 @@ wait_for_answer() {
   local i
   for ((i = 0; i < 3000; i++)); do
     if nbdinfo --size "$uri" >/dev/null 2>&1; then return; fi
-    kill -0 "$process" 2>/dev/null || gave_up "the server did not come up"
+    kill -0 "$process" 2>/dev/null || gave_up "the server did not start"
     sleep 0.01
   done
-  gave_up "nobody answers"
+  gave_up "the server does not answer"
 }
 
 # load ROUND OPTION...: the same writes in the same order for the same round.
 load() {
   local round=$1
   shift
-  # Its messages about a dead server are endless.
+  # Limit the log: fio repeats its messages about a dead server endlessly.
   (cd "$dir" && ulimit -f 262144 && timeout 120 fio --name=load --ioengine=nbd --uri="$uri" \
     --rw=randwrite --bs=4k --iodepth=16 --size=256M --randseed="$round" --verify=crc32c "$@" \
     >fio.log 2>&1)
@@ -79,7 +79,7 @@ verify() {
   awk -F ', *' '$3 == 1 { print $5 }' "$dir"/acknowledged_lat.*.log | sort -u >"$dir/acknowledged"
   sed -n -e 's/^verify: .* offset \([0-9]*\), length.*/\1/p' \
     -e 's/^crc32c: .* offset \([0-9]*\), .*/\1/p' "$dir/fio.log" | sort -u >"$dir/wrong"
-  [[ -s $dir/acknowledged ]] || gave_up "round $1: fio has left no record"
+  [[ -s $dir/acknowledged ]] || gave_up "round $1: fio has written no latency log"
   verified=$(sed -n 's/.*issued rwts: total=\([0-9]*\),.*/\1/p' "$dir/fio.log" | head -1)
   ((${verified:-0} == 65536)) || gave_up "round $1: fio has verified ${verified:-0} blocks only"
   if comm -12 "$dir/acknowledged" "$dir/wrong" | grep .; then
@@ -109,12 +109,12 @@ for ((round = 1; round <= kills; round++)); do
   wait_for_answer
   outage=$(($(date +%s%3N) - begin))
   ((outage <= longest)) || longest=$outage
-  # It fails, unless it was done before.
+  # It fails, unless it had finished before the kill.
   wait "$writer" || true
   writer=
   verify "$round"
 done
 kill -TERM "$process"
-wait "$process" || gave_up "the server did not stop in order"
+wait "$process" || gave_up "the server did not stop cleanly"
 process=
 say "$way: $kills kills, $blocks acknowledged blocks verified; longest outage $longest ms"

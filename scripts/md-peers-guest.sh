@@ -111,7 +111,7 @@ setup_forebay() {
   tries=0
   until [ -S /tmp/nbd.sock ]; do
     tries=$((tries + 1))
-    [ "$tries" -lt 600 ] || { say "the server did not come up"; exit 1; }
+    [ "$tries" -lt 600 ] || { say "the server did not start"; exit 1; }
     sleep 0.1
   done
   nbd-client -unix /tmp/nbd.sock /dev/nbd0 -name v >/tmp/log 2>&1

@@ -69,7 +69,7 @@ serve() {
   "$forebay" serve --volume "$1" --nbd "unix:$dir/nbd.sock" --memory 256MiB \
     --keeper no --state "$state" >>"$dir/log" 2>&1 &
   server=$!
-  wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server did not come up"
+  wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server did not start"
 }
 
 attach() {
@@ -136,7 +136,7 @@ kill_postgres() {
 
 stop_server() {
   kill -TERM "$server"
-  wait "$server" || gave_up "the server did not stop in order"
+  wait "$server" || gave_up "the server did not stop cleanly"
   server=
 }
 
@@ -266,7 +266,7 @@ load_and_kill() {
     postgres) kill_postgres ;;
     everything) kill_postgres "$server" ;;
   esac
-  wait "$bench" && fail "pgbench has not noticed that everything is gone"
+  wait "$bench" && fail "pgbench succeeded although its server was killed"
   cat "$dir/seen.$1".* | awk '{ count[$1]++ } END { for (c in count) print c, count[c] }' \
     >"$dir/committed.$1"
 }

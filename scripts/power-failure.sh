@@ -74,7 +74,7 @@ start_disk() {
   "$forebay" serve --volume "d=$1$dir/disk.img,mode=bypass" --nbd "unix:$dir/disk.sock" \
     --memory 64MiB --keeper no --state "$dir/disk-state" >>"$dir/disk.log" 2>&1 &
   disk=$!
-  wait_for_socket "$dir/disk.sock" "$disk" || gave_up "the disk did not come up"
+  wait_for_socket "$dir/disk.sock" "$disk" || gave_up "the disk did not start"
 }
 
 # start_server: clients are admitted once the socket exists.
@@ -104,7 +104,7 @@ wait_until() {
 wait_for_clients() {
   local end=$((SECONDS + $1))
   until [[ -S $dir/nbd.sock ]]; do
-    kill -0 "$server" 2>/dev/null || gave_up "the server did not come up"
+    kill -0 "$server" 2>/dev/null || gave_up "the server did not start"
     ((SECONDS < end)) || gave_up "the server let nobody in within $1 s"
     sleep 0.01
   done
@@ -184,10 +184,10 @@ status | jq -e '.vault.held == []' >/dev/null || gave_up "the vault still holds 
 verify "verified through the server" --ioengine=nbd --uri="$uri"
 wait_until 120 '.power.write_back_allowed'
 kill -TERM "$server"
-wait "$server" || gave_up "the server did not stop in order"
+wait "$server" || gave_up "the server did not stop cleanly"
 server=
 kill -TERM "$disk"
-wait "$disk" || gave_up "the disk did not stop in order"
+wait "$disk" || gave_up "the disk did not stop cleanly"
 disk=
 verify "verified on the disk alone" --ioengine=libaio --direct=1 --filename="$dir/disk.img"
 cat "$dir/table"

@@ -58,7 +58,7 @@ start_server() {
     --nbd "unix:$dir/nbd.sock" --nbd tcp:127.0.0.1:0 --tls off --memory 96MiB \
     --keeper no --state "$dir/state" >>"$dir/log" 2>&1 &
   server=$!
-  wait_for_socket "$dir/state/control.sock" "$server" || gave_up "the server did not come up"
+  wait_for_socket "$dir/state/control.sock" "$server" || gave_up "the server did not start"
   port=$("$forebay" status --json --state "$dir/state" |
     sed -n 's/.*"tcp:127.0.0.1:\([0-9]*\)".*/\1/p' | head -1)
   [[ -n $port ]] || gave_up "the server does not say its port"
@@ -174,7 +174,7 @@ say "after the last cut: $(cat "$dir/verdict")"
 wait "$guest" || true
 guest=
 kill -TERM "$server"
-wait "$server" || gave_up "the server did not stop in order"
+wait "$server" || gave_up "the server did not stop cleanly"
 server=
 for volume in ack flush; do
   e2fsck -fn "$dir/$volume.disk" >"$dir/check.log" 2>&1 ||

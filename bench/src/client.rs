@@ -168,7 +168,7 @@ impl<'a> Connection<'a> {
                 Ok(sent) => self.output_sent += sent,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("sending: has the server gone?"),
+                Err(error) => return Err(error).context("sending: is the server still running?"),
             }
         }
         self.output.clear();
@@ -191,7 +191,7 @@ impl<'a> Connection<'a> {
             Ok((0, _)) => bail!("the server disconnected with requests in flight: see its log"),
             Ok((received, _)) => self.input_filled += received,
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(error) => return Err(error).context("receiving: has the server gone?"),
+            Err(error) => return Err(error).context("receiving: is the server still running?"),
         }
         Ok(())
     }

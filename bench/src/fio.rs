@@ -64,7 +64,7 @@ fn parse(text: &str) -> Result<Report> {
     let job = report.pointer("/jobs/0").context("fio's report has no jobs")?;
     ensure!(
         job["error"].as_i64().unwrap_or(0) == 0,
-        "fio met error {} in its job: see the server's log",
+        "fio's job ended with error {}: see the server's log",
         job["error"]
     );
     Ok(Report { read: direction(&job["read"]), write: direction(&job["write"]) })

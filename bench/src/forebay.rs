@@ -66,7 +66,7 @@ impl Forebay {
         let mut server = Self { socket, pid: child.id(), program, state, child };
         server.wait_until_open(watch).with_context(|| {
             let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-            format!("forebay did not come up; it said: {}", log.trim())
+            format!("forebay did not start; its output: {}", log.trim())
         })?;
         Ok(server)
     }

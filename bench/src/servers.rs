@@ -111,7 +111,7 @@ impl Server {
         let mut server = Self { kind, socket, pid: child.id(), child: Some(child), image };
         server.wait_until_open().with_context(|| {
             let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
-            format!("{} did not come up; it said: {}", kind.name(), log.trim())
+            format!("{} did not start; its output: {}", kind.name(), log.trim())
         })?;
         if kind == Kind::NbdServer {
             // It serves several clients only as a daemon, which is not a child process.
@@ -209,7 +209,7 @@ fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Comma
 /// The directory of the running program.
 pub fn own_programs() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding the running program")?;
-    Ok(own.parent().context("the running program lies in no directory")?.to_path_buf())
+    Ok(own.parent().context("the running program is in no directory")?.to_path_buf())
 }
 
 /// A new directory, on tmpfs if available.

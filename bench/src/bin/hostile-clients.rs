@@ -279,9 +279,9 @@ fn end(
 /// The TCP port that the server has chosen.
 fn port(server: &Forebay) -> Result<u16> {
     let status = server.status()?;
-    let listeners = status["listeners"].as_array().context("the status names no listeners")?;
+    let listeners = status["listeners"].as_array().context("the status has no listeners")?;
     let mut ports = listeners.iter().filter_map(|listener| listener.as_str()).filter_map(|text| {
         text.strip_prefix("tcp:").and_then(|rest| rest.rsplit_once(':')?.1.parse().ok())
     });
-    ports.next().context("the server does not listen at TCP")
+    ports.next().context("the server does not listen on TCP")
 }

@@ -188,7 +188,7 @@ impl Connection {
                 let is_whole = exchange.filled == exchange.data.len() || exchange.errno != 0;
                 ensure!(
                     is_whole,
-                    "only {} bytes came for {:?}",
+                    "only {} bytes were received for {:?}",
                     exchange.filled,
                     exchange.operation
                 );

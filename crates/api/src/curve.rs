@@ -1,4 +1,4 @@
-//! The miss-ratio curve of a volume, and what follows from it.
+//! The miss-ratio curve of a volume, and the advice that follows from it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -16,8 +16,8 @@ pub struct CurveStatus {
     /// The curve, in ascending order of sizes. Empty before the first access, and without memory
     /// for a curve.
     pub points: Vec<CurvePoint>,
-    /// What less or more memory would bring; null while that is unknown: before a thousand sampled
-    /// accesses, and while nothing of the volume is in memory.
+    /// The effect of less or more memory; null while it is unknown: before a thousand sampled
+    /// accesses, and while no data of the volume is in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outlook: Option<MemoryOutlook>,
 }
@@ -58,7 +58,7 @@ impl fmt::Display for MemoryAdvice {
     }
 }
 
-/// What less or more memory would bring a volume.
+/// The effect of less or more memory on a volume.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct MemoryOutlook {
     /// The volume's share of the pool: in proportion to its part of the data in memory. It would
@@ -70,7 +70,7 @@ pub struct MemoryOutlook {
     pub miss_ratio_now: f64,
     /// The share of accesses that would miss with twice the pool.
     pub miss_ratio_twice: f64,
-    /// What follows.
+    /// The advice that follows.
     pub advice: MemoryAdvice,
     /// Why, in one sentence.
     pub reason: String,

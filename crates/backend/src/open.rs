@@ -1,7 +1,7 @@
 //! Opens a backend by its name.
 //!
 //! ```text
-//! BACKEND = PATH                                   a regular file or block device
+//! BACKING = PATH                                   a regular file or block device
 //!         | file:PATH                              the same, whatever the path looks like
 //!         | memory:SIZE                            zeroes in memory
 //!         | model:hdd?OPTION=VALUE&…               a modelled hard disk  (size= or backing=)
@@ -10,7 +10,7 @@
 //!         | model:raid5?OPTION=VALUE&…             an array of disks; raid0, 1, 5, 6 and 10
 //!         | nbd://HOST[:PORT]/EXPORT               an export of an NBD server
 //!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
-//!         | LAYER(OPTION=VALUE,…):BACKEND          a layer over any of these
+//!         | LAYER(OPTION=VALUE,…):BACKING          a layer over any of these
 //! LAYER   = blocks | delay | error | rate | trace | volatile
 //! ```
 //!

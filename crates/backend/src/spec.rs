@@ -108,7 +108,7 @@ impl Fault for SpecError {
             Self::Twice { .. } => "keep one of them".into(),
             Self::BadValue { example, .. } => format!("write it like {example}").into(),
             Self::Missing { key, example, .. } => format!("add {key}={example}").into(),
-            Self::Incomplete { what } => format!("write {what}(OPTION=VALUE,…):BACKEND").into(),
+            Self::Incomplete { what } => format!("write {what}(OPTION=VALUE,…):BACKING").into(),
             Self::TooDeep { .. } => "remove some of them".into(),
             Self::BadEncoding { .. } => "write a percent sign itself as %25".into(),
             Self::Nul { .. } => "remove %00".into(),

@@ -128,9 +128,9 @@ impl Config {
         self.source.load()
     }
 
-    /// Takes over from a reload what can change at run time. The rest stays as it is in effect, so
-    /// that each reload until the restart reports what needs it. Changes of volumes that `failed`
-    /// stay out as well, so that the next reload repeats them.
+    /// Takes over the settings of a reload that can change at run time. Other settings keep their
+    /// effective values, so that each reload until the restart reports them. Changes of volumes in
+    /// `failed` are not taken over either, so that the next reload repeats them.
     pub fn apply_live(&mut self, new: Self, failed: &[Change], is_served: impl Fn(&str) -> bool) {
         let mut volumes = new.volumes;
         for change in failed {
@@ -212,7 +212,8 @@ fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> 
     match volumes.iter().find(uses_vault) {
         Some(volume) => {
             let name = &volume.name;
-            let message = format!("the vault {vault} is backing or journal of volume '{name}'");
+            let message =
+                format!("the vault {vault} is also the backing or journal of volume '{name}'");
             fail(Mistake::Duplicate, message)
         }
         None => Ok(()),
@@ -225,7 +226,7 @@ fn check_volumes(volumes: &[VolumeSpec], tls: &TlsSettings) -> ConfigResult<()> 
         return Err(ConfigError::new(
             Mistake::Limit,
             format!("{} volumes exceed the limit of {}", volumes.len(), limits::VOLUMES_MAX),
-            "serve some of them by a second forebay with a state directory of its own",
+            "serve some of them with a second forebay, which needs its own state directory",
         ));
     }
     volumes.iter().try_for_each(|volume| volume.check_tls(tls.mode))

@@ -151,7 +151,7 @@ impl MemInfo {
     /// `used_bytes` already.
     ///
     /// # Errors
-    /// That does not leave the reserve to the system.
+    /// That would leave less than the reserve to the system.
     pub fn check_growth(
         &self,
         bytes: u64,

@@ -1,7 +1,7 @@
 //! The command line: every command and option with its help.
 //!
-//! `forebay_config` parses all values that the configuration file has too, so that both accept the
-//! same.
+//! `forebay_config` parses the values of all settings, for the command line as for the
+//! configuration file, so that both accept the same values.
 
 use crate::rescue::RescueCommand;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
@@ -42,7 +42,7 @@ pub(crate) enum Command {
             required = true,
             long_help = "The settings:\n  \
                 memory=SIZE\n      \
-                memory for the cache, at most that of the start. When it shrinks, the least \
+                memory for the cache, at most the size at the start. When it shrinks, the least \
                 valuable clean data is dropped and dirty data is kept"
         )]
         settings: Vec<String>,
@@ -58,12 +58,12 @@ pub(crate) enum Command {
     Drill(ShowArguments),
     /// Write all dirty data to the disks and stop a running forebay
     Stop(StateArguments),
-    /// Replace a running forebay by the program now at its path, which adopts the pool
-    #[command(long_about = "Replace a running forebay by the program now at its path, which \
+    /// Replace a running forebay with the program now at its path, which adopts the pool
+    #[command(long_about = "Replace a running forebay with the program now at its path, which \
         adopts the pool.\nNo data is written to the disks first: dirty data stays in memory, which \
         a keeper holds. Clients have to reconnect. The new program checks the configuration first; \
-        if it refuses it, nothing changes. If it ends before it serves, the old program is started \
-        again, and the exit code is 1.")]
+        if it refuses it, nothing changes. If it exits before it serves, the old program is \
+        started again, and the exit code is 1.")]
     Upgrade(StateArguments),
     /// Inspect a journal or vault that no forebay uses, and write its data to a disk
     #[command(subcommand)]

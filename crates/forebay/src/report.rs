@@ -62,7 +62,7 @@ fn unknown_command(error: &clap::Error) -> String {
              serve --memory SIZE`, or exclude a volume with `forebay volume set NAME mode=bypass`"
                 .into()
         }
-        "lab" => "the lab is a program of its own: `forebay-lab` has the same subcommands".into(),
+        "lab" => "the lab is another program: `forebay-lab` has the same subcommands".into(),
         "start" | "run" | "daemon" => "`forebay serve` starts the daemon".into(),
         _ => match strings(ContextKind::SuggestedSubcommand)[..] {
             [] => "`forebay --help` lists the commands".into(),

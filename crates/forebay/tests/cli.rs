@@ -85,7 +85,7 @@ fn version_and_help_go_to_standard_output() {
 fn an_invalid_command_line_exits_with_2_and_a_remedy() {
     for (arguments, sentence) in [
         (&["sevre"][..], "unrecognized subcommand 'sevre'"),
-        (&["lab", "sim", "--seed", "7"], "the lab is a program of its own: `forebay-lab`"),
+        (&["lab", "sim", "--seed", "7"], "the lab is another program: `forebay-lab`"),
         (&[], "Usage: forebay"),
         (&["serve", "--volume", "d"], "forebay: volume \"d\" has no backing: write NAME=BACKING"),
         (
@@ -199,7 +199,7 @@ fn status_prints_a_table_or_json() {
         for part in [
             "forebay 0.0.1-fake, process 2147483647, up 1 h 2 min, 2 workers on epoll\n",
             "memory: 20 MiB of 512 MiB in use, 10 MiB dirty; limit 1.0 GiB, 4.0 MiB of it for",
-            "clients: 3 connected, at tcp:[::1]:10809\n\n",
+            "clients: 3 connected, listening at tcp:[::1]:10809\n\n",
             "NAME     SIZE  MODE              HIT  READS  WRITES  CACHED   DIRTY\n",
             "disk  1.0 GiB  write-through  87.5 %  1.0 k      20  20 MiB  10 MiB\n",
             "db    1.0 GiB  bypass              -      0       0     0 B     0 B\n",

@@ -201,7 +201,7 @@ fn say(sentence: &str) {
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(Shown::lines(text).to_string().as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("standard output can't be written"))
+            Err(anyhow::Error::new(error).context("cannot write to standard output"))
         }
         _ => Ok(()),
     }
@@ -217,7 +217,7 @@ fn experiment(arguments: RunArguments) -> anyhow::Result<()> {
     let path = arguments.report.unwrap_or_else(|| format!("forebay-{experiment}.html").into());
     std::fs::write(&path, report.html()).with_context(|| {
         let path = path.display();
-        format!("the report can't be written to {path}: give another file with --report FILE")
+        format!("cannot write the report to {path}: give another file with --report FILE")
     })?;
     print(&format!("The same with plots is in {}.\n", path.display()))
 }
@@ -244,7 +244,7 @@ fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
     print(&format!("{summary}\n"))?;
     match summary.failures.len() {
         0 => Ok(()),
-        count => bail!("{count} of {} simulations broke a promise: see above", summary.runs),
+        count => bail!("{count} of {} simulations broke a guarantee: see above", summary.runs),
     }
 }
 
@@ -260,7 +260,7 @@ fn enumerate_workloads(arguments: &EnumerateArguments) -> anyhow::Result<()> {
     print(&format!("{summary}\n"))?;
     match summary.failures.len() {
         0 => Ok(()),
-        count => bail!("{count} workloads broke a promise: see above"),
+        count => bail!("{count} workloads broke a guarantee: see above"),
     }
 }
 
@@ -273,7 +273,7 @@ fn parse_memory(text: &str) -> Result<Memory, String> {
     };
     match percent.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Memory::Share(percent / 100.0)),
-        _ => Err(format!("no share '{text}': write it like 10%, above 0 and at most 100")),
+        _ => Err(format!("'{text}' is not a share: write it like 10%, above 0 and at most 100")),
     }
 }
 

@@ -63,7 +63,7 @@ pub enum ReplayError {
     #[error("memory of {0} is more than a replay takes; give at most 64GiB")]
     TooLarge(Size),
     /// A share that is not above 0 and at most 1.
-    #[error("a cache of {0} of the blocks makes no sense; give a share above 0, at most 1")]
+    #[error("a cache cannot hold {0} of the blocks; give a share above 0 and at most 1")]
     Share(f64),
 }
 

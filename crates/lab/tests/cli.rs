@@ -37,7 +37,7 @@ fn a_broken_guarantee_or_an_unreadable_file_fails() {
     let planted = &["sim", "--seeds", "8", "--sabotage", "lose-write"];
     let (code, out, err) = run(planted);
     assert_eq!((code, out.contains("again: forebay-lab sim --seed ")), (1, true), "{out}");
-    assert!(err.starts_with("forebay-lab: ") && err.contains(" broke a promise"), "{err}");
+    assert!(err.starts_with("forebay-lab: ") && err.contains(" broke a guarantee"), "{err}");
     let (code, out, err) = run(&["replay", "none.csv"]);
     assert_eq!((code, &*out), (1, ""));
     assert!(err.contains("none.csv"), "{err}");

@@ -60,7 +60,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     };
     let manifest = match text.parse::<toml::Table>() {
         Ok(manifest) => manifest,
-        Err(error) => return find("", format!("is no TOML: {error}")),
+        Err(error) => return find("", format!("is not TOML: {error}")),
     };
     // The fuzz targets are a separate workspace and may use any crate.
     if manifest.contains_key("workspace") {
@@ -72,7 +72,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
     let name = file.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");
     let Some((_, allowed)) = ARROWS.iter().find(|(of, _)| *of == name) else {
-        return find("[package]", format!("crate {name} has no place in the table of arrows"));
+        return find("[package]", format!("crate {name} is not in the table of arrows"));
     };
     for dependency in dependencies(&manifest) {
         if let Some(inner) = dependency.strip_prefix("forebay-")
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_crate_without_a_place_or_lints_is_found() {
-        assert!(messages("novelty", "")[0].contains("novelty has no place"));
+        assert!(messages("novelty", "")[0].contains("novelty is not in the table"));
         let mut findings = Vec::new();
         check(Path::new("crates/types/Cargo.toml"), "[package]\nname = \"x\"\n", &mut findings);
         assert!(findings[0].message.contains("lints"));

@@ -41,7 +41,7 @@ impl fmt::Display for Finding {
 /// Checks the repository at `root`. The findings are in the order of files and lines.
 ///
 /// # Errors
-/// When the repository can't be read.
+/// When the repository cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let files = list_files(root)?;
     let mut findings = Vec::new();

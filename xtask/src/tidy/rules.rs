@@ -133,8 +133,7 @@ fn lengths(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
     let lines = source.line_count();
     if lines > FILE_LINES_MAX {
-        let message =
-            format!("{lines} lines that are no tests, more than {FILE_LINES_MAX}: split it");
+        let message = format!("{lines} lines outside tests, more than {FILE_LINES_MAX}: split it");
         find(findings, file, 0, message);
     }
 }
@@ -162,7 +161,7 @@ fn unwraps(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
         for call in [".unwrap()", ".unwrap_err()"] {
             if line.contains(call) && !source.is_test(number) {
                 let message =
-                    format!("{call} outside of tests: return the error, or expect and say why");
+                    format!("{call} outside tests: return the error, or expect and say why");
                 find(findings, file, number, message);
             }
         }
@@ -171,7 +170,7 @@ fn unwraps(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
 
 fn unsafe_code(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     for at in source.words("unsafe") {
-        let message = format!("unsafe code is kept in {}: move it there", UNSAFE.join(", "));
+        let message = format!("unsafe code is allowed only in {}: move it", UNSAFE.join(", "));
         find(findings, file, source.line_of(at), message);
     }
 }
@@ -195,7 +194,7 @@ fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
         }
         let path: String = path.chars().filter(|c| !c.is_whitespace()).collect();
         for (call, instead) in IMPURE {
-            // A crate is named at the start of a path: `brand::x` and `self.rand` are not it.
+            // The name of a crate is at the start of a path, unlike in `brand::x` and `self.rand`.
             let krate = !call.contains("::") && call != "SystemTime";
             let named =
                 if krate { has_word(&path, &format!("{call}::")) } else { has_word(&path, call) };
@@ -204,7 +203,7 @@ fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
                 line: line + 1,
                 message: format!("{call} in a crate without side effects: {instead}"),
             };
-            // A `use` on one line is found twice: as code and as a tree.
+            // A `use` on one line is found both in the code and in the `use` trees.
             if named && !findings.contains(&finding) {
                 findings.push(finding);
             }

@@ -1,20 +1,21 @@
-//! A Rust file as the rules see it: code, comments and strings told apart, test code marked.
+//! A Rust file as the rules see it: code, comments and strings are separated, and test code is
+//! marked.
 //!
-//! This is a scanner and no parser. It knows the lexical forms of Rust (nested comments, raw
-//! strings, characters and lifetimes), matches brackets, and reads `use` trees. It keeps every
-//! line where it was, so that a finding can name its line.
+//! This is a scanner, not a parser. It knows the lexical forms of Rust (nested comments, raw
+//! strings, characters and lifetimes), matches brackets, and reads `use` trees. Line numbers stay
+//! the same, so that a finding can name its line.
 
 use std::path::{Path, PathBuf};
 
 /// A scanned file.
 pub struct Source {
-    /// All of it.
+    /// The whole text.
     text: Vec<char>,
-    /// Where each line begins.
+    /// The start of each line.
     line_starts: Vec<usize>,
-    /// The text, with all that is not code blanked out.
+    /// The text, with comments and strings replaced by blanks.
     code: Vec<char>,
-    /// The text, with all that is not a comment blanked out.
+    /// The text, with everything but comments replaced by blanks.
     comments: Vec<char>,
     /// For each line, whether it is test code.
     test_lines: Vec<bool>,
@@ -62,17 +63,17 @@ impl Source {
         self.test_lines.iter().filter(|test| !**test).count().saturating_sub(1)
     }
 
-    /// The code, line by line, comments and strings blanked out.
+    /// The code, line by line, with comments and strings replaced by blanks.
     pub fn code_lines(&self) -> Vec<String> {
         lines(&self.code)
     }
 
-    /// The comments, line by line, all else blanked out.
+    /// The comments, line by line, with everything else replaced by blanks.
     pub fn comment_lines(&self) -> Vec<String> {
         lines(&self.comments)
     }
 
-    /// The functions that have a body, in the order of the file.
+    /// The functions with a body, in the order of the file.
     pub fn functions(&self) -> Vec<Function> {
         let mut functions = Vec::new();
         for at in self.words("fn") {
@@ -90,7 +91,7 @@ impl Source {
         functions
     }
 
-    /// The `impl` blocks outside of test code: the name of the type, and the number of functions.
+    /// The `impl` blocks outside test code: the name of the type, and the number of functions.
     pub fn impls(&self) -> Vec<(String, usize)> {
         let functions: Vec<usize> = self.words("fn");
         let mut impls = Vec::new();
@@ -109,8 +110,8 @@ impl Source {
         impls
     }
 
-    /// The structs with named fields outside of test code: the name, the line (from 0), and the
-    /// number of fields that are open to the crate or a part of it.
+    /// The structs with named fields outside test code: the name, the line (from 0), and the
+    /// number of fields that are visible to the crate or a part of it.
     pub fn structs(&self) -> Vec<(String, usize, usize)> {
         let mut structs = Vec::new();
         for at in self.words("struct") {
@@ -125,7 +126,7 @@ impl Source {
         structs
     }
 
-    /// The paths that `use` brings in, each in full, with its line (from 0).
+    /// The imported paths, each in full, with the line (from 0) of its `use`.
     pub fn uses(&self) -> Vec<(usize, String)> {
         let mut uses = Vec::new();
         for at in self.words("use") {
@@ -138,7 +139,7 @@ impl Source {
         uses
     }
 
-    /// The files that `mod name;` in `file` may mean; of test code, or of the rest.
+    /// The possible files of each `mod name;` in `file`, either in test code or outside it.
     pub fn declared_modules(&self, file: &Path, test: bool) -> Vec<PathBuf> {
         let dir = file.parent().unwrap_or(Path::new(""));
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
@@ -185,12 +186,12 @@ impl Source {
         (0..(self.code.len() + 1).saturating_sub(word.len())).filter(word_at).collect()
     }
 
-    /// The line (from 0) of a place in the text.
+    /// The line (from 0) of a position in the text.
     pub fn line_of(&self, at: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= at) - 1
     }
 
-    /// The items under `#[test]` and `#[cfg(test)]` and its like: their first and last place.
+    /// The first and last position of each item with `#[test]`, `#[cfg(test)]` or similar.
     fn test_items(&self) -> Vec<(usize, usize)> {
         let mut items = Vec::new();
         let mut at = 0;
@@ -220,7 +221,7 @@ impl Source {
         }
     }
 
-    /// The braces of the item that begins at `at`, unless a semicolon ends it before.
+    /// The braces of the item that begins at `at`; `None` if a semicolon ends it first.
     fn body(&self, at: usize) -> Option<(usize, usize)> {
         let open = self.first_outside(at, |c| c == '{' || c == ';')?;
         (self.code[open] == '{').then_some(())?;
@@ -231,7 +232,7 @@ impl Source {
         self.first_outside(at, |c| c == ';')
     }
 
-    /// The first such character from `at` on that is not inside parentheses or square brackets.
+    /// The first wanted character from `at` on outside parentheses and square brackets.
     fn first_outside(&self, at: usize, wanted: impl Fn(char) -> bool) -> Option<usize> {
         let mut place = at;
         while let Some(c) = self.code.get(place) {
@@ -246,7 +247,7 @@ impl Source {
         None
     }
 
-    /// The bracket that closes the one at `open`.
+    /// The closing bracket for the one at `open`.
     fn matching(&self, open: usize) -> Option<usize> {
         let mut depth = 0usize;
         for (place, c) in self.code.iter().enumerate().skip(open) {
@@ -265,19 +266,19 @@ impl Source {
     }
 }
 
-/// Whether `c` may stand inside a word.
+/// Whether `c` may be part of a word.
 pub fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The type that an `impl` block with this head, generics included, is for.
+/// The type of an `impl` block with this head, which includes generics.
 fn implementing(head: &str) -> String {
     let mut depth = 0usize;
     let mut flat = String::new();
     for (at, c) in head.char_indices() {
         match c {
             '<' => depth += 1,
-            // The arrow of a function type closes nothing.
+            // The `>` in the arrow of a function type is not a closing bracket.
             '>' if !head[..at].ends_with('-') => depth = depth.saturating_sub(1),
             _ if depth == 0 => flat.push(c),
             _ => {}
@@ -293,7 +294,7 @@ fn lines(text: &[char]) -> Vec<String> {
     text.iter().collect::<String>().lines().map(str::to_owned).collect()
 }
 
-/// The paths of a `use` tree behind `prefix`.
+/// The paths of a `use` tree after `prefix`.
 fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
     let tree = tree.trim();
     let Some(open) = tree.find('{') else {
@@ -322,13 +323,13 @@ fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// How many braces are open at the end of `text`: trimming may take one too many.
+/// The number of open braces at the end of `text`: trimming may remove one too many.
 fn unclosed(text: &str) -> usize {
     let count = |wanted| text.chars().filter(|c| *c == wanted).count();
     count('{').saturating_sub(count('}'))
 }
 
-/// Splits `text` into its code and its comments, both as long as the text.
+/// Splits `text` into code and comments, both as long as the text.
 fn separate(text: &[char]) -> (Vec<char>, Vec<char>) {
     let blank = |c: &char| if *c == '\n' { '\n' } else { ' ' };
     let mut code: Vec<char> = text.iter().map(blank).collect();
@@ -353,8 +354,8 @@ enum Kind {
     Literal,
 }
 
-/// The length and kind of what `rest` begins with. `in_word` says that it continues a word, so
-/// that the `r` of `for"` is no raw string.
+/// The length and kind of the token at the start of `rest`. With `in_word` it continues a word, so
+/// that the `r` of `for"` does not begin a raw string.
 fn token(rest: &[char], in_word: bool) -> (usize, Kind) {
     let two = (rest[0], rest.get(1).copied().unwrap_or('\n'));
     match two {

@@ -1,4 +1,4 @@
-//! `blocks(size=4096):BACKEND`: a disk whose blocks are larger than a sector.
+//! `blocks(size=4096):BACKING`: a disk whose blocks are larger than a sector.
 //!
 //! It accepts only whole blocks, and memory aligned for direct I/O; anything else fails with
 //! EINVAL, as in the kernel.

@@ -1,4 +1,4 @@
-//! `delay(read=5ms,write=5ms):BACKEND`: each I/O waits before it is passed on.
+//! `delay(read=5ms,write=5ms):BACKING`: each I/O waits before it is passed on.
 //!
 //! A delayed write is not stored yet. `forever` never passes it on: the I/O hangs as on a dead
 //! disk, and is answered with an error when the layer is closed.

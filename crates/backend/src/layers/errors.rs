@@ -1,4 +1,4 @@
-//! `error(rate=0.01,kind=read,errno=EIO,after=N,range=A-B,seed=S):BACKEND`: some I/O fails.
+//! `error(rate=0.01,kind=read,errno=EIO,after=N,range=A-B,seed=S):BACKING`: some I/O fails.
 //!
 //! An I/O that fails here does not reach the backend below. The seed and the arrival order of
 //! matching I/Os determine which ones fail.

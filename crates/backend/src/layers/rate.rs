@@ -1,4 +1,4 @@
-//! `rate(bandwidth=10MiB/s,iops=100):BACKEND`: limits the rate of I/O.
+//! `rate(bandwidth=10MiB/s,iops=100):BACKING`: limits the rate of I/O.
 //!
 //! I/Os pass one at a time, each after the longer of the times that the two limits give it. There
 //! is no burst allowance: idle time is not credited, as on a disk. Flushes pass at once.

@@ -208,9 +208,9 @@ fn a_gate_holds_releases_and_fails() {
 #[test]
 fn malformed_layer_names_are_refused() {
     for (spec, message) in [
-        ("delay(read=5ms)", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKEND"),
-        ("delay(read=5ms):", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKEND"),
-        ("delay(read=5ms", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKEND"),
+        ("delay(read=5ms)", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKING"),
+        ("delay(read=5ms):", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKING"),
+        ("delay(read=5ms", "layer delay is incomplete: write delay(OPTION=VALUE,…):BACKING"),
         (
             "delay(reads=5ms):memory:1MiB",
             "delay has no option 'reads': the options are read, write, flush, discard, zero, all",

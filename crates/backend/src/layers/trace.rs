@@ -1,4 +1,4 @@
-//! `trace(file=PATH,volume=N):BACKEND`: records every read and write as it arrives.
+//! `trace(file=PATH,volume=N):BACKING`: records every read and write as it arrives.
 //!
 //! The file has the format that the lab replays: a header
 //! `time_us,volume,op,offset_bytes,length_bytes`, then a line per request with the microseconds

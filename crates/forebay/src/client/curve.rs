@@ -1,4 +1,4 @@
-//! The table of miss ratios: what less or more memory would bring each volume.
+//! The table of miss ratios: the effect of less or more memory on each volume.
 
 use super::columns::{lines, table};
 use super::units::{bytes, percent};

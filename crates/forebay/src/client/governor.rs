@@ -7,9 +7,9 @@ use forebay_api::VolumeStatus;
 /// The table after an empty line, with the volumes that have written back. Empty without any.
 pub(super) fn governor(volumes: &[VolumeStatus]) -> String {
     let mut table = table([
-        "READS BESIDE WRITE-BACK OF",
-        "P99 WITHOUT",
-        "P99 TO KEEP",
+        "READS BESIDE WRITEBACK OF",
+        "IDLE P99",
+        "TARGET P99",
         "P99",
         "BURSTS/S",
         "RAISED",

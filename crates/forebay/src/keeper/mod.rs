@@ -284,7 +284,7 @@ impl KeeperSignals {
     }
 }
 
-/// Holds a pool and restarts the server on it until the server exits in order.
+/// Holds a pool and restarts the server on it until the server exits after an orderly stop.
 ///
 /// # Errors
 /// Fails if the server crashes repeatedly, or cannot be started repeatedly.

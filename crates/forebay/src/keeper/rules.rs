@@ -76,7 +76,7 @@ impl RestartPolicy {
     /// Decides what follows a run. A new program that exits before it serves is rolled back.
     pub(super) fn next_action(&mut self, run: ServerRun) -> Action {
         let was_trial = std::mem::take(&mut self.is_trial);
-        // Even if it asks for an upgrade, which it could repeat for ever.
+        // Even if it asks for an upgrade, which it could repeat forever.
         if was_trial && run.served.is_none() {
             self.program = Program::Own;
             return Action::Restart(Duration::ZERO);

@@ -1,5 +1,5 @@
-//! The control servers: one from the start on, and another one each time the state directory was
-//! recreated. They run beside everything else, so that the failure of one ends nothing but itself.
+//! The control servers: one from the start on, and another one after each recreation of the state
+//! directory. They are independent: the failure of one does not affect the others or the daemon.
 
 use forebay_control::{ControlError, Manager, Server, StateDir};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ impl ControlServers {
         let (manager, mut has_ended) = (Arc::clone(&self.manager), self.has_ended.subscribe());
         let server = self.tokio.spawn(async move {
             let end = async move {
-                // Fails only if the servers are dropped, which is their end as well.
+                // Fails only if the servers are dropped, which also ends them.
                 let _ = has_ended.wait_for(|has_ended| *has_ended).await;
             };
             if let Err(error) = control.run(manager, end).await {

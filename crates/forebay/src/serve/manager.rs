@@ -61,8 +61,8 @@ struct State {
     addresses: Vec<String>,
     /// The socket files of the Unix listeners.
     sockets: Vec<SocketFile>,
-    /// Volumes that are not served, and whose dirty data the next stop by a client discards: one
-    /// was refused because of them.
+    /// Volumes that are not served and have dirty data in the pool. A stop was refused because of
+    /// them; the next stop that a client requests discards their data.
     given_up: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ impl Daemon {
         let dump_target = self.runtime.vault().map(|vault| Arc::new(VaultDumpTarget(vault)) as _);
         let runtime = Arc::clone(&self.runtime);
         if let Some(power) = PowerMonitor::start(&settings, runtime, dump_target, batteries)? {
-            // Fails only if the power monitor is already running.
+            // Fails only if a power monitor is already running.
             let _ = self.power.set(power);
         }
         Ok(())

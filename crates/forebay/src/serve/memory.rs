@@ -8,11 +8,11 @@ use forebay_types::{Action, Size};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The environment variable with the folder whose `proc` and `sys` have the figures of the memory.
-/// Tests set it; otherwise it is `/`.
+/// The environment variable that names the folder whose `proc` and `sys` are read for memory
+/// figures. Only tests set it; the default is `/`.
 const ROOT_VARIABLE: &str = "FOREBAY_MEMORY_ROOT";
 
-/// The files with the figures of the machine and of the control groups of this process.
+/// The files with the memory figures of the machine and of this process's control groups.
 pub(super) fn sources() -> MemorySources {
     let root = std::env::var_os(ROOT_VARIABLE).map_or_else(|| PathBuf::from("/"), PathBuf::from);
     MemorySources::find(&root)
@@ -22,7 +22,7 @@ pub(super) fn sources() -> MemorySources {
 /// memory; the log warns instead.
 ///
 /// # Errors
-/// There is too little memory, or its size cannot be read and none is set.
+/// Fails if there is too little memory, or if its size cannot be read and none is configured.
 pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<u64> {
     let machine = match (sources().read(), config.memory) {
         (Ok(machine), _) => machine,
@@ -63,7 +63,7 @@ fn report(machine: &MemInfo, bytes: u64, overrun: Option<&MemoryError>) {
 /// `pool_bytes`.
 ///
 /// # Errors
-/// That does not leave the reserve to the system.
+/// Fails if that would leave less than the reserve to the system.
 pub(super) fn check_growth(
     bytes: u64,
     reserve: MemoryReserve,

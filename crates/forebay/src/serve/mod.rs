@@ -1,4 +1,4 @@
-//! The daemon: starts the runtime from a configuration, serves its volumes, and stops in order.
+//! The daemon: starts the runtime from a configuration, serves its volumes, and stops cleanly.
 
 mod battery;
 mod calibrations;
@@ -95,11 +95,12 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let presence = presence::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
     let outlook = outlook::start(Arc::clone(&daemon))
-        .context("cannot start the thread that reports what memory would bring")?;
+        .context("cannot start the thread that reports the memory outlook")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
-    // Before the first client is accepted: otherwise the keeper would count a server that is killed
-    // in between as one that could not start.
+    //
+    // Notify the keeper before the first client is accepted. Otherwise it would count a server that
+    // is killed in between as one that could not start.
     tokio.block_on(keeper::serving(&mut keeper_socket));
     bound.into_iter().for_each(|bound| daemon.accept(bound));
     control_servers.serve(control);

@@ -1,5 +1,5 @@
-//! A thread that lets the miss-ratio curves of all volumes decay, and logs what less or more memory
-//! would bring a volume when that has changed much.
+//! A thread that lets the miss-ratio curves of all volumes decay, and logs the effect of less or
+//! more memory on a volume when it has changed much.
 
 use super::manager::Daemon;
 use super::periodic::Periodic;
@@ -30,7 +30,7 @@ pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     })
 }
 
-/// What was logged of each volume, by name.
+/// The outlook last logged for each volume, by name.
 #[derive(Default)]
 struct OutlookLogs(HashMap<String, OutlookLog>);
 

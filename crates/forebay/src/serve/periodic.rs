@@ -1,10 +1,10 @@
-//! A thread that does something at intervals, until it is dropped.
+//! A thread that calls a function at intervals, until it is dropped.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// How long the end waits for what is being done, because a file system may hang.
+/// How long a drop waits for a call in progress, because a file system may hang.
 const END_WAIT: Duration = Duration::from_secs(2);
 
 /// The thread. Dropping this ends it.
@@ -31,7 +31,8 @@ impl Periodic {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 act();
             }
-            // With what it owns, such as the state directory, which is marked as left in order.
+            // This drops what it owns, such as the state directory, which then counts as left by
+            // an orderly stop.
             drop(act);
         })?;
         Ok(Self { name, end: Some(end), running })

@@ -95,7 +95,7 @@ pub(super) fn volume(
     }
 }
 
-/// What less or more memory would bring a volume; `None` while that is unknown.
+/// The effect of less or more memory on a volume; `None` while it is unknown.
 pub(super) fn memory_outlook(figures: &Figures, memory: &MemoryStatus) -> Option<MemoryOutlook> {
     let curve = figures.curve.as_ref()?;
     MemoryOutlook::of(curve, figures.cached_bytes, memory.used_bytes, memory.pool_bytes)

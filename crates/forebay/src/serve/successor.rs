@@ -23,7 +23,7 @@ const ANSWER_POLL: Duration = Duration::from_millis(20);
 
 /// How much of the program's standard error is kept: its last line is shown.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
-/// The most that a pipe holds, unless an administrator has raised that.
+/// The largest capacity of a pipe, unless an administrator has raised it (`fs.pipe-max-size`).
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
 /// The environment variables that a server sets for a check, in bytes: the memory that its
@@ -146,7 +146,7 @@ struct ErrorOutput {
 
 impl ErrorOutput {
     fn new(pipe: Option<ChildStderr>) -> Self {
-        // Does not fail for a pipe. Reads that block would wait for every process that has it open.
+        // Does not fail for a pipe. A blocking read would wait for every process that has it open.
         let pipe = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok());
         Self { pipe, end: Vec::new() }
     }

@@ -22,7 +22,7 @@ pub(super) trait Signalled: Send + Sync + 'static {
     fn reload(&self);
 
     /// # Errors
-    /// The daemon continues.
+    /// Fails if dirty data cannot be flushed; the daemon then continues.
     fn stop_for_signal(&self, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
     /// Waits until a signal or a client has stopped the daemon.

@@ -17,8 +17,8 @@ impl StateWarmLists {
         Self { state_dir: state_dir.to_owned() }
     }
 
-    /// The file of a volume. Named by a checksum, because the name of a volume need not be a name
-    /// of a file. If two have the same, each start ignores the list of the other.
+    /// The file of a volume. A checksum is its name, because the name of a volume need not be a
+    /// valid file name. If two volumes have the same checksum, each ignores the other's list.
     fn path_of(&self, volume: &str) -> PathBuf {
         let name: String = identity(volume, "")[..8].iter().map(|b| format!("{b:02x}")).collect();
         self.state_dir.join(format!("warm-{name}.list"))

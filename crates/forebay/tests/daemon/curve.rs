@@ -1,4 +1,4 @@
-//! What less or more memory would bring a volume, as the status shows it.
+//! The effect of less or more memory on a volume, as the status shows it.
 
 use crate::process::{Daemon, MIB};
 

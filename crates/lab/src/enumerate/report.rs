@@ -65,7 +65,7 @@ impl fmt::Display for Tally {
         let Self { workloads, all_orders, orders, steps, .. } = self;
         writeln!(
             f,
-            "{workloads} workloads, of {all_orders} of them all orders; {orders} orders, {steps} \
+            "{workloads} workloads, {all_orders} of them in all orders; {orders} orders, {steps} \
              steps"
         )?;
         let Self { crash_points, complete, images, walks, .. } = self;
@@ -74,7 +74,7 @@ impl fmt::Display for Tally {
             f,
             "{crash_points} crash points, {different} of them different: {complete} with every \
              image, {sampled} sampled; {images} images recovered and read back, {walks} journals \
-             walked"
+             read"
         )
     }
 }

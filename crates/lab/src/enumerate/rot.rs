@@ -71,8 +71,8 @@ impl fmt::Display for RotSummary {
         write!(
             f,
             "{journals} journals: {flips} bits flipped, {latent} sectors unreadable; {reported} \
-             reported, {harmless} found all the same, {taken_for_torn} of the last batch taken for \
-             torn; {broken} violations"
+             reported, {harmless} without loss, {taken_for_torn} with the last batch taken for a \
+             torn one; {broken} violations"
         )
     }
 }

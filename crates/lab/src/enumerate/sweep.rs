@@ -43,7 +43,7 @@ impl fmt::Display for FaultSummary {
         }
         write!(
             f,
-            " each once and for ever; {} requests failed, {} starts were refused; {} violations",
+            " each once and permanently; {} requests failed, {} starts were refused; {} violations",
             self.errors,
             self.refused_starts,
             self.failures.len()

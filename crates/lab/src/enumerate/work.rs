@@ -135,8 +135,8 @@ pub struct Workload {
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.operations.iter().map(Operation::to_string).collect();
-        let room = if self.tight { "little room" } else { "room" };
-        write!(f, "{}; {room}: {}", self.durability, words.join(", "))
+        let limit = if self.tight { "low" } else { "high" };
+        write!(f, "{}; {limit} dirty limit: {}", self.durability, words.join(", "))
     }
 }
 

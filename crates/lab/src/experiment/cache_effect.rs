@@ -8,9 +8,9 @@ use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
 /// The published measurement of an EMC CLARiiON CX3-80 in 2008: transfers of 64 KiB, in MB/s.
-const ANCESTOR_BYTES: u64 = 64 << 10;
-const ANCESTOR_BEFORE: f64 = 4.6;
-const ANCESTOR_AFTER: f64 = 160.9;
+const PUBLISHED_BYTES: u64 = 64 << 10;
+const PUBLISHED_BEFORE: f64 = 4.6;
+const PUBLISHED_AFTER: f64 = 160.9;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
@@ -128,22 +128,22 @@ fn report(plan: &Plan, rates: &[Rates], stripe: Size) -> Report {
     let (pool, rate) = (Size(plan.pool_bytes), Link::FIBRE.bytes_per_second / 1_000_000);
     let model = vec![
         format!(
-            "The disk is {}: stripes of {stripe} of data, hard disks of 7200 rpm without a write \
-             cache of their own. One client reads or writes in sequence, from the first byte on, \
-             one transfer at a time. Each takes {} us and its bytes at {rate} MB/s on the way \
-             between client and server, with and without the cache.",
+            "The disk is {}: stripes of {stripe} of data, on 7200 rpm hard disks without write \
+             caches. One client reads or writes sequentially from the first byte on, one transfer \
+             at a time. With and without the cache, the link between client and server takes {} us \
+             per transfer, plus the time of its bytes at {rate} MB/s.",
             plan.disk,
             Link::FIBRE.request_ns / 1000
         ),
         format!(
-            "Without: the array itself. With: Forebay in write-back with {pool} of lines and a \
-             supply that protects them. Burst: a quarter of that is written into an empty cache. \
-             Sustained: after as much again as the cache holds, when writers go at the pace of the \
-             disk; * where they never had to, as the disk kept up. Read first: nothing of it is in \
-             the cache, which reads ahead. Read again: all of it is."
+            "\"Without\" is the array alone. All other columns are Forebay in write-back with \
+             {pool} of lines, protected by a UPS. Burst: a quarter of {pool}, written into an \
+             empty cache. Sustained: the rate after {pool} more, when the disk limits the writer; \
+             * if the disk kept up, so that it never did. Read first: no data is in the cache, \
+             which reads ahead. Read again: all data is in the cache."
         ),
-        "Beside it what was measured of an EMC CLARiiON CX3-80, with the write cache of the array \
-         off and on, on 15 drives in RAID 5 (\"The Cache Effect\", 2008)."
+        "The columns \"EMC\" are measurements of an EMC CLARiiON CX3-80 with 15 drives in RAID 5, \
+         with the array's write cache off and on (\"The Cache Effect\", 2008)."
             .to_owned(),
     ];
     Report {
@@ -156,7 +156,7 @@ fn report(plan: &Plan, rates: &[Rates], stripe: Size) -> Report {
 }
 
 fn table(rates: &[Rates]) -> Table {
-    let is_known = |rates: &Rates| rates.len == ANCESTOR_BYTES;
+    let is_known = |rates: &Rates| rates.len == PUBLISHED_BYTES;
     Table::of(
         "MB/s",
         rates,
@@ -168,8 +168,8 @@ fn table(rates: &[Rates]) -> Table {
                 figure(megabytes(rates.write_sustained)) + if rates.is_full() { "" } else { "*" }
             }),
             ("burst gain", &|rates| format!("{:.0}x", rates.write_burst / rates.write_bare)),
-            ("EMC before", &|rates| figure_or_empty(is_known(rates).then_some(ANCESTOR_BEFORE))),
-            ("EMC after", &|rates| figure_or_empty(is_known(rates).then_some(ANCESTOR_AFTER))),
+            ("EMC, off", &|rates| figure_or_empty(is_known(rates).then_some(PUBLISHED_BEFORE))),
+            ("EMC, on", &|rates| figure_or_empty(is_known(rates).then_some(PUBLISHED_AFTER))),
             ("read without", &|rates| figure(megabytes(rates.read_bare))),
             ("read first", &|rates| figure(megabytes(rates.read_ahead))),
             ("read again", &|rates| figure(megabytes(rates.read_again))),
@@ -181,7 +181,7 @@ fn plots(rates: &[Rates]) -> Vec<Plot> {
     let line = |name, of: fn(&Rates) -> f64| {
         Series::line(name, rates.iter().map(|rates| (rates.len as f64, megabytes(of(rates)))))
     };
-    let mark = |name, value| Series::marks(name, [(ANCESTOR_BYTES as f64, value)]);
+    let mark = |name, value| Series::marks(name, [(PUBLISHED_BYTES as f64, value)]);
     let plot = |title: &str, series| {
         Plot::new(title, ("size of a transfer", Scale::Sizes), ("MB/s", Scale::Decades), series)
     };
@@ -192,8 +192,8 @@ fn plots(rates: &[Rates]) -> Vec<Plot> {
                 line("without", |rates| rates.write_bare),
                 line("with, burst", |rates| rates.write_burst),
                 line("with, sustained", |rates| rates.write_sustained),
-                mark("EMC before", ANCESTOR_BEFORE),
-                mark("EMC after", ANCESTOR_AFTER),
+                mark("EMC, off", PUBLISHED_BEFORE),
+                mark("EMC, on", PUBLISHED_AFTER),
             ],
         ),
         plot(
@@ -208,7 +208,7 @@ fn plots(rates: &[Rates]) -> Vec<Plot> {
 }
 
 fn remarks(rates: &[Rates]) -> Vec<String> {
-    let Some(rates) = rates.iter().find(|rates| rates.len == ANCESTOR_BYTES) else {
+    let Some(rates) = rates.iter().find(|rates| rates.len == PUBLISHED_BYTES) else {
         return Vec::new();
     };
     let [bare, burst, sustained] =
@@ -216,14 +216,14 @@ fn remarks(rates: &[Rates]) -> Vec<String> {
     vec![format!(
         "Writes of {}: {} MB/s without the cache, {} MB/s in a burst ({:.0} times), {} MB/s \
          sustained ({:.1} times). EMC: {} and {} MB/s ({:.0} times).",
-        Size(ANCESTOR_BYTES),
+        Size(PUBLISHED_BYTES),
         figure(bare),
         figure(burst),
         burst / bare,
         figure(sustained),
         sustained / bare,
-        figure(ANCESTOR_BEFORE),
-        figure(ANCESTOR_AFTER),
-        ANCESTOR_AFTER / ANCESTOR_BEFORE
+        figure(PUBLISHED_BEFORE),
+        figure(PUBLISHED_AFTER),
+        PUBLISHED_AFTER / PUBLISHED_BEFORE
     )]
 }

@@ -7,7 +7,7 @@ use forebay_backend::OpenError;
 use forebay_types::Size;
 
 /// The published measurement of a server with a battery-backed cache: users by MiB of write cache.
-const ANCESTOR: [(u64, f64); 3] = [(0, 39.0), (64, 51.0), (256, 96.0)];
+const PUBLISHED: [(u64, f64); 3] = [(0, 39.0), (64, 51.0), (256, 96.0)];
 
 /// The behaviour of a database user. The last 16 MiB of the shared area are the log.
 pub(super) const WORK: Work = Work {
@@ -59,13 +59,13 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let found = plan.pools.iter().map(|&pool_bytes| find_user_limit(plan, pool_bytes, seed));
     let found = found.collect::<Result<Vec<_>, _>>()?;
     Ok(Report {
-        title: "Call-center users that one server carries, by size of its cache".to_owned(),
+        title: "Call-center users that one server supports, by size of its cache".to_owned(),
         model: model(plan),
         tables: vec![table(&found)],
         plots: vec![plot(&found, plan)],
         remarks: vec![
-            "The ancestor's cache was its controller's, of which writes had a part; here all of it \
-             serves both, and at most two thirds may be dirty."
+            "The measured cache was in the disk controller, which used a part of it for writes. \
+             Here the whole cache serves reads and writes, and at most two thirds may be dirty."
                 .to_owned(),
         ],
     })
@@ -97,21 +97,21 @@ pub(super) fn find_user_limit(
 fn model(plan: &Plan) -> Vec<String> {
     vec![
         format!(
-            "A user takes a call every {} s on average. It is {} requests, one after the other, to \
-             one database. Of 100 requests, 25 read and 15 write 8 KiB in 96 MiB (indices and hot \
-             tables), 35 read and 15 write 8 KiB anywhere in 4 GiB (the rest), and 10 append 4 KiB \
-             to a log. A server carries so many users as long as a call waits for its requests no \
-             longer than {} s on average. The length of a call and the limit are such that \
-             without a cache it carries about as many as the ancestor's server; nothing else is \
-             fitted to it.",
+            "A user takes a call every {} s on average. A call is {} requests to one database, one \
+             after the other. Of 100 requests, 25 read and 15 write 8 KiB in 96 MiB (indices and \
+             hot tables), 35 read and 15 write 8 KiB anywhere in 4 GiB (the rest), and 10 append \
+             4 KiB to a log. A server supports a number of users if a call waits no longer than \
+             {} s for its requests, on average. The length of a call and this limit are tuned so \
+             that the server supports about as many users without a cache as the measured one; \
+             nothing else is tuned.",
             WORK.think_ns / 1_000_000_000,
             WORK.requests,
             plan.limit_seconds
         ),
         format!(
-            "The disk is {SERVER_DISK}, used bare, and through Forebay in write-back under a \
-             supply with so much memory for lines, which serves reads and writes alike. Each \
-             number of users works for {} s before it is measured for {} s.",
+            "The disk is {SERVER_DISK}, used directly, and through Forebay in write-back under a \
+             UPS with this much memory for lines. Each number of users works for {} s, and is then \
+             measured for {} s.",
             plan.schedule.warmup_ns / 1_000_000_000,
             plan.schedule.measured_ns / 1_000_000_000
         ),
@@ -124,8 +124,8 @@ fn name_of(pool_bytes: u64) -> String {
 
 fn table(found: &[UserLimit]) -> Table {
     let none = found.first().map_or(1, |limit| limit.users.max(1));
-    let ancestor = |limit: &UserLimit| {
-        let known = ANCESTOR.iter().find(|known| known.0 == limit.pool_bytes / MIB);
+    let published = |limit: &UserLimit| {
+        let known = PUBLISHED.iter().find(|known| known.0 == limit.pool_bytes / MIB);
         known.map(|known| known.1)
     };
     let times = |users: f64, of: f64| format!("{:.1}x", users / of);
@@ -135,9 +135,11 @@ fn table(found: &[UserLimit]) -> Table {
         &[
             ("cache", &|it| name_of(it.pool_bytes)),
             ("users", &|it| it.users.to_string()),
-            ("of none", &|it| times(it.users.into(), none.into())),
-            ("ancestor's users", &|it| ancestor(it).map_or(String::new(), |n| n.to_string())),
-            ("of none", &|it| ancestor(it).map_or(String::new(), |n| times(n, ANCESTOR[0].1))),
+            ("gain", &|it| times(it.users.into(), none.into())),
+            ("published users", &|it| published(it).map_or(String::new(), |n| n.to_string())),
+            ("published gain", &|it| {
+                published(it).map_or(String::new(), |n| times(n, PUBLISHED[0].1))
+            }),
         ],
     )
 }
@@ -153,7 +155,7 @@ fn plot(found: &[UserLimit], plan: &Plan) -> Plot {
         Series::line(&format!("cache: {}", name_of(limit.pool_bytes)), points)
     });
     Plot::new(
-        "What a call waits for its requests",
+        "Time that a call waits for its requests",
         ("users", Scale::Linear),
         ("seconds", Scale::Decades),
         lines.chain([Series::line("limit", limit_line)]).collect(),

@@ -57,11 +57,13 @@ impl Experiment {
     pub const fn summary(self) -> &'static str {
         match self {
             Self::CacheEffect => "rates of writes and reads of 0.5 KiB to 8 MiB on RAID 5",
-            Self::DiskTime => "how busy terminal-server users keep a disk, ten more at a time",
-            Self::Logon => "the time of one more logon while others log on",
-            Self::CallCenterUsers => "users one server carries, by size of its cache",
-            Self::ReadLatency => "how long reads take while 4 GiB are written back",
-            Self::Overrun => "ten minutes of writers that are faster than the disk",
+            Self::DiskTime => "disk utilization by terminal-server users, ten more at a time",
+            Self::Logon => "duration of one more logon while others log on",
+            Self::CallCenterUsers => {
+                "database users that one server supports, by size of its cache"
+            }
+            Self::ReadLatency => "latency of reads while 4 GiB are written back",
+            Self::Overrun => "rates of writers that are faster than the disk, for ten minutes",
             Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
         }
     }

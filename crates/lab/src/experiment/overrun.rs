@@ -97,9 +97,9 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
         title: "Writers that are faster than the disk".to_owned(),
         model: vec![format!(
             "{} writers write without a pause for {} s, in order or anywhere in the first {} of a \
-             disk, bare, which is the speed of write-through, or through Forebay in write-back \
-             with {} of lines. Sustained is the mean of the second half, least the slowest ten \
-             seconds of all. Disks: {}.",
+             disk: to the bare disk, which is the rate of write-through, or through Forebay in \
+             write-back with {} of lines. \"Sustained\" is the mean of the second half of the run, \
+             \"least\" that of its slowest ten seconds. Disks: {}.",
             plan.writers,
             plan.seconds,
             Size(plan.area_bytes),
@@ -210,8 +210,8 @@ fn remark(runs: &[Run]) -> String {
         .fold(f64::INFINITY, f64::min);
     let longest = pairs(runs).map(|(_, cached)| cached.longest).fold(0.0, f64::max);
     format!(
-        "With the dirty limit reached, writers get at least {} times what the bare disk gives \
-         them, and no write takes longer than {} ms.",
+        "At the dirty limit, writers reach at least {} times their rate on the bare disk, and no \
+         write takes longer than {} ms.",
         figure(least),
         figure(longest)
     )
@@ -222,8 +222,8 @@ fn whole_remark(runs: &[Run], whole: &Run) -> String {
         |run: &&Run| run.cached && run.disk == whole.disk && run.pattern == PATTERNS[0].0;
     let cached = runs.iter().find(in_order).map_or(0.0, Run::sustained);
     format!(
-        "In whole stripes, {}, {WHOLE_WRITERS} writes at a time, the bare array takes {} MB/s. \
-         Writers of {} get {} times that through the cache.",
+        "With writes of whole stripes ({}, {WHOLE_WRITERS} in flight), the bare array reaches {} \
+         MB/s. Writers of {} reach {} times that rate through the cache.",
         whole.pattern,
         figure(whole.sustained()),
         PATTERNS[0].0,

@@ -116,7 +116,7 @@ pub(super) struct Run {
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
-        title: "How long reads take while dirty data goes to the disk behind them".to_owned(),
+        title: "Read latency during writeback".to_owned(),
         model: model(plan),
         tables: vec![table(&runs)],
         plots: plots(&runs),
@@ -189,11 +189,12 @@ fn model(plan: &Plan) -> Vec<String> {
     let disks = DISKS.map(|(name, model)| format!("the {name} is {model}")).join("; ");
     vec![format!(
         "A client reads 4 KiB anywhere in the second half of a disk, none of which is in the \
-         cache. After {} s another one writes {} in pieces of 64 KiB anywhere in the first half, \
-         as fast as the cache takes them, and leaves. Reads are measured from then on until all \
-         of it is on the disk. Here {disks}. The cache has {} of lines, so that the amount alone \
-         is no reason to hurry. The governor is off (read-latency=off), or keeps reads as they \
-         are on the idle disk (read-latency=idle, the default).",
+         cache. After {} s another client writes {} in pieces of 64 KiB anywhere in the first \
+         half, as fast as the cache accepts them, and disconnects. From then on, reads are \
+         measured until all written data is on the disk. Disks: {disks}. The cache has {} of \
+         lines, so that the amount of dirty data alone does not accelerate writeback. The governor \
+         is off (read-latency=off), or holds the p99 of reads near that of the idle disk \
+         (read-latency=idle, the default).",
         plan.idle_ns / SECOND_NS,
         Size(plan.dirty_bytes),
         Size(plan.pool_bytes),
@@ -214,7 +215,7 @@ fn table(runs: &[Run]) -> Table {
             ("p99 beside", &|run| figure(run.during.p99)),
             ("longest", &|run| figure(run.during.max)),
             ("p99 to idle", &|run| figure(run.during.p99 / run.idle.p99)),
-            ("on disk after, s", &|run| run.seconds.map_or("not".to_owned(), figure)),
+            ("on disk after, s", &|run| run.seconds.map_or("never".to_owned(), figure)),
             ("MiB/s", &|run| {
                 run.written.last().map_or(String::new(), |(passed, mib)| figure(mib / passed))
             }),
@@ -252,8 +253,8 @@ fn remark(runs: &[Run]) -> String {
         runs.map(|run| run.during.p99 / run.idle.p99).fold(0.0, f64::max)
     };
     format!(
-        "While it is written back, the p99 of reads is at most {} times that of the idle disk with \
-         the governor, and {} times without it.",
+        "During writeback, the p99 of reads is at most {} times that of the idle disk with the \
+         governor, and {} times without it.",
         figure(most(true)),
         figure(most(false))
     )

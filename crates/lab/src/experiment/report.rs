@@ -5,8 +5,8 @@ use crate::grid::write_grid;
 use std::fmt::{self, Write};
 
 /// The last paragraph of every report.
-const PURPOSE: &str = "The figures are information: no experiment fails for one. The limits that \
-    the cache must keep are in the tests of the lab.";
+const PURPOSE: &str = "The figures are information: no experiment fails because of a figure. The \
+    tests of the lab enforce limits.";
 const TEXT_COLUMNS: usize = 100;
 
 /// The result of an experiment.

@@ -114,13 +114,13 @@ pub(super) struct Run {
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let runs = runs(plan, seed)?;
     Ok(Report {
-        title: "A disk in trouble".to_owned(),
+        title: "A disk that slows down, stops or loses a drive".to_owned(),
         model: vec![format!(
             "{WRITERS} users write 4 KiB anywhere in {}, and {READERS} read 8 KiB anywhere in {}, \
-             each {} ms after the answer before, bare or through Forebay in write-back with {} of \
-             lines. After {} s to get warm the disk is well for {} s, in trouble for {} s, and \
-             then well again, but the array that has lost a drive stays so. The hard disk is \
-             {HARD_DISK}; the array is {ARRAY}.",
+             each {} ms after its previous answer, on the bare disk or through Forebay in \
+             write-back with {} of lines. After a warm-up of {} s, the disk works normally for \
+             {} s, is disturbed for {} s, and works normally again; but the array that has lost a \
+             drive stays degraded. The hard disk is {HARD_DISK}; the array is {ARRAY}.",
             Size(plan.area_bytes),
             Size(HOT_BYTES),
             THINK_NS / 1_000_000,
@@ -132,8 +132,8 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
         tables: vec![table(&runs)],
         plots: vec![plot(&runs)],
         remarks: vec![
-            "What is read of a disk that has stopped, and is not in the cache, waits until the \
-             disk goes on. So do writes when as much is dirty as may be."
+            "Reads of data that is not in the cache wait until a stopped disk resumes. So do \
+             writes once the dirty limit is reached."
                 .to_owned(),
         ],
     })
@@ -209,8 +209,8 @@ fn table(runs: &[Run]) -> Table {
         "Writes and reads before, during and after",
         runs,
         &[
-            ("trouble", &|run| run.case.to_owned()),
-            ("way", &|run| label(run).to_owned()),
+            ("disturbance", &|run| run.case.to_owned()),
+            ("access", &|run| label(run).to_owned()),
             ("writes/s before", &|run| figure(run.before.writes)),
             ("during", &|run| figure(run.during.writes)),
             ("after", &|run| figure(run.after.writes)),

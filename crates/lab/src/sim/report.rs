@@ -133,21 +133,21 @@ impl fmt::Display for SimReport {
         let seconds = self.virtual_us / 1_000_000;
         writeln!(
             f,
-            "{operations} operations ({errors} failed for a fault), {ios} I/Os, {events} events, \
-             {crashes} crashes, {mode_changes} changes of mode, {seconds} s simulated"
+            "{operations} operations ({errors} failed because of faults), {ios} I/Os, {events} \
+             events, {crashes} crashes, {mode_changes} changes of mode, {seconds} s simulated"
         )?;
         let Self { kills, kept_lines, moving_lines, torn_sectors, order_checks, .. } = self;
         writeln!(
             f,
             "kills that left the pool: {kills}; {kept_lines} lines kept, {moving_lines} moving, \
-             {torn_sectors} sectors cut short; looks at disks written in order: {order_checks}"
+             {torn_sectors} sectors torn; checks of ordered disks: {order_checks}"
         )?;
         let Self { resizes, given_back_slabs, kept_smaller, counters, .. } = self;
         let VolumeCounters { moved_lines, .. } = counters;
         writeln!(
             f,
             "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} dirty lines \
-             moved; {kept_smaller} smaller shards kept"
+             moved; {kept_smaller} shrunken shards adopted"
         )?;
         self.fmt_cache(f)?;
         let Self { checkpoints, forward_sectors, fences, held_up, .. } = self;
@@ -155,8 +155,9 @@ impl fmt::Display for SimReport {
         writeln!(
             f,
             "journal: {checkpoints} checkpoints, {forward_sectors} sectors recorded again and \
-             {fences} fences; {journal_needless} changes needed no record, {journal_refused} found \
-             no room, {journal_unsaid} failed for that; {held_up} starts held up"
+             {fences} fences; {journal_needless} changes needed no record, {journal_refused} got \
+             none for lack of space, {journal_unsaid} failed for lack of space; {held_up} starts \
+             failed on a full journal"
         )?;
         let Self { journal_writes, journal_failures, journal_losses, .. } = self;
         let Self { journal_alone, journal_rewritten, restored_extents, .. } = self;
@@ -173,8 +174,8 @@ impl fmt::Display for SimReport {
             f,
             "damage: {damaged_lines} lines, {corrected_lines} corrected, {refetched_lines} fetched \
              again; {lost_sectors} sectors lost in {lost_lines} lines, {regained_sectors} of them \
-             back from a journal; while a pool was adopted: {adopted_lost_sectors} sectors lost, \
-             {adopters_killed} kills"
+             restored from a journal; while a pool was adopted: {adopted_lost_sectors} sectors \
+             lost, {adopters_killed} kills"
         )?;
         let c = &self.counters;
         let (bypass, no_room) = (c.direct_reads_bypass, c.direct_reads_no_room);
@@ -182,8 +183,8 @@ impl fmt::Display for SimReport {
         let VolumeCounters { fill_errors, write_errors, destage_errors, .. } = c;
         write!(
             f,
-            "direct reads: {bypass} bypass, {no_room} no room, {direct_reads_after_error} after an \
-             error; {waits} waits; errors: {fill_errors} fill, {write_errors} write, \
+            "direct reads: {bypass} bypass, {no_room} no free slot, {direct_reads_after_error} \
+             after an error; {waits} waits; errors: {fill_errors} fill, {write_errors} write, \
              {destage_errors} destage"
         )
     }
@@ -196,7 +197,7 @@ impl SimReport {
         let VolumeCounters { relocated_lines, destaged_lines, writes_back, .. } = c;
         writeln!(
             f,
-            "lines: {read_hit_lines} hit, {read_miss_lines} missed, {prefetched_lines} fetched \
+            "lines: {read_hit_lines} hit, {read_miss_lines} missed, {prefetched_lines} read \
              ahead, {relocated_lines} relocated, {evicted_lines} evicted, {destaged_lines} destaged"
         )?;
         let (mode, protection) = (c.writes_through_mode, c.writes_through_protection);
@@ -204,14 +205,14 @@ impl SimReport {
         let no_room = c.writes_through_no_room;
         writeln!(
             f,
-            "writes: {writes_back} back, {halted} refused as power failed; through: {mode} mode, \
-             {protection} protection, {fua} fua, {limit} dirty limit, {no_room} no room"
+            "writes: {writes_back} back, {halted} refused in power failures; through: {mode} mode, \
+             {protection} protection, {fua} fua, {limit} dirty limit, {no_room} no free slot"
         )?;
         let VolumeCounters { writes_held, gathered_writes, gathered_ios, .. } = c;
         let VolumeCounters { destaged_stripes, scattered_destages, .. } = c;
         writeln!(
             f,
-            "gathered: {writes_held} writes held back, {gathered_writes} went together in \
+            "gathered: {writes_held} writes held back, {gathered_writes} of them written in \
              {gathered_ios} I/Os; destaged: {destaged_stripes} whole stripes, {scattered_destages} \
              scattered"
         )

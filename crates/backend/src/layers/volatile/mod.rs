@@ -1,4 +1,4 @@
-//! `volatile(keep=0.5,limit=64MiB,seed=S):BACKEND`: unflushed data is lost with the process.
+//! `volatile(keep=0.5,limit=64MiB,seed=S):BACKING`: unflushed data is lost with the process.
 //!
 //! Models a disk with a volatile cache, whose power fails when the process ends for any reason.
 //! Writes are answered from process memory. A flush writes all earlier answered data to the backend
