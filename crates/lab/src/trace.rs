@@ -72,7 +72,7 @@ pub struct Trace {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened or read.
-    #[error("trace {path}: cannot be read; check that the file exists and is whole")]
+    #[error("trace {path}: cannot be read")]
     Read {
         /// The file.
         path: PathBuf,

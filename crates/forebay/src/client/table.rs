@@ -161,7 +161,7 @@ fn vault(vault: &VaultStatus) -> String {
         value.map_or_else(|| "not measured".to_owned(), |value| format!("{}/s", bytes(value)))
     };
     let mut text = format!(
-        "\nvault {}: {}, {}; {} to write, {} to read back\n",
+        "\nvault {}: {}, {}; write {}, read back {}\n",
         vault.name,
         vault.state,
         bytes(vault.capacity_bytes),
@@ -371,7 +371,7 @@ mod tests {
             write_bytes_per_second: Some(512 << 20),
             ..VaultStatus::default()
         };
-        let line = "\nvault /v: ready, 4.0 GiB; 512 MiB/s to write, not measured to read back\n";
+        let line = "\nvault /v: ready, 4.0 GiB; write 512 MiB/s, read back not measured\n";
         assert_eq!(vault(&ready), line);
         let holding = VaultStatus {
             state: forebay_api::VaultState::Holding,

@@ -6,7 +6,7 @@
 
 use super::access::{self, PIECE_BYTES};
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
-use super::source::{Held, Payloads, Source};
+use super::source::{Held, Payloads, Source, open_existing};
 use super::{SourceArguments, VolumeArguments, release};
 use crate::report::{print, with_remedy};
 use anyhow::{Context, anyhow};
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &ApplyArguments) -> anyhow::Result<()> {
     let source = which.open(*dry_run)?;
     let volume = source.find(volume)?;
     let options = OpenOptions { read_only: *dry_run, ..OpenOptions::default() };
-    let disk = forebay_backend::open(to, &options)?;
+    let disk = open_existing(to, &options)?;
     let applied = if *dry_run {
         check(&source, volume, &*disk, *overrides)?.1
     } else {

@@ -28,9 +28,9 @@ pub(crate) enum RescueCommand {
         The exit code is 0 if everything is intact, 1 if data is damaged or missing, 2 if the \
         device is not usable.")]
     Verify(InspectArguments),
-    /// Write the data it holds of a volume to a disk, verify it, and mark it as applied
+    /// Write a volume's data from a journal or vault to a disk, verify it, and mark it as applied
     Apply(apply::ApplyArguments),
-    /// Give up the data it holds of a volume
+    /// Give up a volume's data in a journal or vault
     Discard(release::DiscardArguments),
 }
 

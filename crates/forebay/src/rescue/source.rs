@@ -6,7 +6,7 @@ use crate::marks::{self, Mark};
 use crate::reliance::{Holder, Kind, Reliance};
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
-use forebay_backend::{Backend, OpenOptions};
+use forebay_backend::{Backend, FileError, OpenError, OpenOptions};
 use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
 use forebay_journal::{Damage, Extent, Found, Image};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,18 @@ pub(super) struct Source {
     /// The recorded reason why its data of some volumes is older than their disks.
     pub(super) mark: Option<Mark>,
     state_dir: Option<PathBuf>,
+}
+
+/// Opens a device of a rescue. Unlike for a start, a new file is no remedy for one that is missing
+/// or empty: it would hold no data to rescue.
+pub(super) fn open_existing(name: &str, options: &OpenOptions) -> anyhow::Result<Arc<dyn Backend>> {
+    forebay_backend::open(name, options).map_err(|error| match error {
+        OpenError::File(FileError::NotFound { .. }) => with_remedy(error, "check the spelling"),
+        OpenError::File(FileError::Empty { .. }) => {
+            with_remedy(error, "check that it is the right file")
+        }
+        error => error.into(),
+    })
 }
 
 /// The data that a log holds of one volume.
@@ -42,7 +54,7 @@ impl Source {
         state_dir: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
-        let open = |name| forebay_backend::open(name, &options);
+        let open = |name| open_existing(name, &options);
         let (backend, mirror) = (open(name)?, mirror.map(open).transpose()?);
         Self::walk(backend, mirror, state_dir)
     }

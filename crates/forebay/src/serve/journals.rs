@@ -158,8 +158,23 @@ impl Journals {
         check_state_dir(&self.state_dir, Kind::Journal)
             .map_err(|message| failed(message, "start the server with --state /var/lib/forebay"))?;
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-        let (backend, mirror) = open_devices(name, &options)
-            .map_err(|error| with_volume(problem_of(&error), "its journal: "))?;
+        let (backend, mirror) = open_devices(name, &options).map_err(|error| {
+            match (&error, self.reliances.elsewhere_than(&spec.name, None)) {
+                // A new file, which the error suggests, would not have the journal's data.
+                (OpenError::File(FileError::NotFound { .. }), Some(missing)) => failed(
+                    format!(
+                        "its journal {name} does not exist, and its newest data may be in journal \
+                         {missing}"
+                    ),
+                    &format!(
+                        "restore that journal, or if it is lost, start once with \
+                         --accept-lost-journal {}",
+                        spec.name
+                    ),
+                ),
+                _ => with_volume(problem_of(&error), "its journal: "),
+            }
+        })?;
         let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
         let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
         if let Some(memory) = devices.into_iter().flatten().find(is_memory) {

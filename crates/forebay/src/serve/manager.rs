@@ -290,7 +290,7 @@ impl Daemon {
 
     fn volume_status(&self, name: &str) -> Result<VolumeStatus, Problem> {
         let found = self.volume_list().into_iter().find(|volume| volume.name == name);
-        found.ok_or_else(|| Problem::unknown_volume(name))
+        found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
     }
 
     /// The volumes of the runtime, in the order in which they were added.
@@ -459,7 +459,7 @@ impl Manager for Daemon {
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
         let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
-        let spec = found.ok_or_else(|| Problem::unknown_volume(name))?;
+        let spec = found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))?;
         self.check_tls(name, change.tls)?;
         let spec = spec.with(&change);
         let spec = spec.map_err(|error| problem_of(&error))?;

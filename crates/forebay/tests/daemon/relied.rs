@@ -133,6 +133,18 @@ fn a_volume_is_refused_while_its_newest_data_is_in_a_missing_journal() {
     }
     std::fs::write(&journal, whole).unwrap();
 
+    // If the file is gone, whatever the configured path, no new file is suggested.
+    std::fs::rename(&journal, fixture.at("away")).unwrap();
+    for configured in ["journal", "none"] {
+        let volume = fixture.with("disk", configured);
+        let said = failed_start(fixture.here(), &["--volume", &volume]);
+        for part in [&journal, "restore that journal", "--accept-lost-journal disk"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(!said.contains("truncate"), "{said}");
+    }
+    std::fs::rename(fixture.at("away"), &journal).unwrap();
+
     let daemon = fixture.start(&[fixture.with("disk", "journal")], &[]);
     assert_all(&daemon, "disk");
     daemon.stop();

@@ -109,6 +109,8 @@ fn command_line_errors() {
         &["set", "memory=auto"],
         &["set", "workers=2"],
         &["set", "colour=blue"],
+        &["rescue", "list", "none.img"],
+        &["rescue", "verify", "s3://bucket/journal"],
         &["status"],
     ] {
         page += &run(directory.path(), arguments);
