@@ -141,8 +141,8 @@ impl Journals {
             let message = format!("volume '{}': {message}", spec.name);
             Problem::new(ErrorKind::Failed, message, remedy)
         };
-        let with_volume = |problem: Problem, what: &str| {
-            let message = format!("volume '{}': {what}{}", spec.name, problem.message);
+        let with_volume = |problem: Problem| {
+            let message = format!("volume '{}': {}", spec.name, problem.message);
             Problem { message, ..problem }
         };
         let Some(&accept_loss) = self.planned.get(name) else {
@@ -158,23 +158,8 @@ impl Journals {
         check_state_dir(&self.state_dir, Kind::Journal)
             .map_err(|message| failed(message, "start the server with --state /var/lib/forebay"))?;
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-        let (backend, mirror) = open_devices(name, &options).map_err(|error| {
-            match (&error, self.reliances.elsewhere_than(&spec.name, None)) {
-                // A new file, which the error suggests, would not have the journal's data.
-                (OpenError::File(FileError::NotFound { .. }), Some(missing)) => failed(
-                    format!(
-                        "its journal {name} does not exist, and its newest data may be in journal \
-                         {missing}"
-                    ),
-                    &format!(
-                        "restore that journal, or if it is lost, start once with \
-                         --accept-lost-journal {}",
-                        spec.name
-                    ),
-                ),
-                _ => with_volume(problem_of(&error), "its journal: "),
-            }
-        })?;
+        let (backend, mirror) =
+            open_devices(name, &options).map_err(|error| self.not_opened(spec, name, &error))?;
         let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
         let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
         if let Some(memory) = devices.into_iter().flatten().find(is_memory) {
@@ -206,7 +191,29 @@ impl Journals {
                 reliances.journal_failed(id, volumes)
             }),
         };
-        runtime.open_journal(settings).map_err(|error| with_volume(problem_of(&error), ""))
+        runtime.open_journal(settings).map_err(|error| with_volume(problem_of(&error)))
+    }
+
+    /// The problem of a volume whose journal's devices cannot be opened.
+    fn not_opened(&self, spec: &VolumeSpec, name: &Name, error: &OpenError) -> Problem {
+        let volume = &spec.name;
+        // A new file, which the error suggests, would not have the journal's data.
+        if let OpenError::File(FileError::NotFound { .. }) = error
+            && let Some(missing) = self.reliances.elsewhere_than(volume, None)
+        {
+            let message = format!(
+                "volume '{volume}': its journal {name} does not exist, and its newest data may be \
+                 in journal {missing}"
+            );
+            let remedy = format!(
+                "restore that journal, or if it is lost, start once with --accept-lost-journal \
+                 {volume}"
+            );
+            return Problem::new(ErrorKind::Failed, message, remedy);
+        }
+        let problem = problem_of(error);
+        let message = format!("volume '{volume}': its journal: {}", problem.message);
+        Problem { message, ..problem }
     }
 
     /// Checks the reliance records before the journal is opened, which may write to it. Refuses a
