@@ -109,7 +109,7 @@ kept() {
   wait_for_server "$server"
   load --op read --verify || gave_up "$1: wrong data through the new program"
   kill -TERM "$keeper"
-  wait "$keeper" || gave_up "$1: the new program did not stop in order"
+  wait "$keeper" || gave_up "$1: the new program did not stop cleanly"
   "$programs/forebay" serve --keeper no --state "$dir/state" --nbd "unix:$dir/nbd.sock" \
     --memory 64MiB --volume "v=$dir/disk.img,mode=bypass" >>"$dir/server.log" 2>&1 &
   keeper=$!
