@@ -87,15 +87,17 @@ impl Parity {
         let Some(place) = self.of(line) else { return };
         self.places[line as usize] = NO_SLOT;
         self.lines -= 1;
-        let used = slots.get(place.slot).valid;
-        assert!(used & 1 << place.index != 0, "the parity of slot {line} is free already");
-        let used = used & !(1 << place.index);
+        let before = slots.get(place.slot).valid;
+        assert!(before & 1 << place.index != 0, "the parity of slot {line} is free already");
+        let used = before & !(1 << place.index);
         slots.set_parity_parts(place.slot, used);
+        let was_full = before.count_ones() == u32::from(PARITIES_PER_SLOT);
         if used == 0 {
             self.open.remove(&place.slot);
             self.slots -= 1;
             slots.unpin(place.slot);
-        } else if slots.slabs().is_usable(place.slot) {
+        } else if was_full && slots.slabs().is_usable(place.slot) {
+            // Otherwise it is open already, or its slab is closed.
             self.open.insert(place.slot);
         }
     }
