@@ -16,7 +16,7 @@ use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, LineHits, NoteKind, Outbox, Part, Slot};
+use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot};
 use forebay_types::{IoError, Mode};
 
 /// How often a part is throttled before it is written through to the disk.
@@ -148,10 +148,12 @@ impl<'a, M: LineTable> Writer<'a, M> {
         Self { lines, scratch }
     }
 
-    /// See [`crate::Shard::write`].
+    /// See [`crate::Shard::write`]. `found` is the line of a part of one line, if it is in the
+    /// pool.
     pub(crate) fn write(
         &mut self,
         part: &Part,
+        found: Option<(Slot, LineMeta)>,
         terms: WriteTerms,
         attempt: Attempt,
         out: &mut Outbox,
@@ -160,7 +162,12 @@ impl<'a, M: LineTable> Writer<'a, M> {
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => {
-                let outcome = self.write_back(part, fua, attempt, terms.now_ms, out);
+                let is_done =
+                    found.is_some_and(|it| self.overwrite_line(part, it, terms.now_ms, out));
+                let outcome = match is_done {
+                    true => WriteOutcome::Done,
+                    false => self.write_back(part, fua, attempt, terms.now_ms, out),
+                };
                 self.record(part, &[], terms.record, outcome, out)
             }
             Effective::WriteThrough(Through::DirtyLimit)

@@ -1,7 +1,7 @@
 //! Write-back: a write is acknowledged from memory and destaged later.
 
 use super::{Through, WriteOutcome, Writer};
-use crate::index::key::line_parts;
+use crate::index::key::{line_parts, only_line};
 use crate::index::meta::LineTable;
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
@@ -18,9 +18,6 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if self.overwrite_line(part, now_ms, out) {
-            return WriteOutcome::Done;
-        }
         // A line being destaged may be written: it is relocated first.
         let heed = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
         if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
@@ -58,15 +55,19 @@ impl<M: LineTable> Writer<'_, M> {
         WriteOutcome::Done
     }
 
-    /// Fast path: overwrites one resident, unpinned line. Returns false if the write does not fit
-    /// this case, or needs a slot and finds none.
-    fn overwrite_line(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) -> bool {
-        let mut lines = line_parts(part.volume, part.range);
-        let (Some(line), None) = (lines.next(), lines.next()) else { return false };
-        let Some(slot) = self.lines.index.find(line.key) else { return false };
+    /// Fast path: overwrites the only line of a part, which was found in a slot. Returns false if
+    /// the line is pinned or busy, or if the write needs a slot and finds none.
+    pub(super) fn overwrite_line(
+        &mut self,
+        part: &Part,
+        (slot, found): (Slot, LineMeta),
+        now_ms: u64,
+        out: &mut Outbox,
+    ) -> bool {
+        let line = only_line(part.volume, part.range).expect("the part is one line");
+        let LineMeta { pins, dirty: was_dirty, .. } = found;
         // Two operations keep a line busy without a pin on its slot: a destage from an older slot,
         // which does not conflict, and a staged write past the pool, which does.
-        let LineMeta { pins, dirty: was_dirty, .. } = *self.lines.index.get(slot);
         let busy = self.lines.ops.busy(line.key);
         if pins > 0 || busy.is_some_and(|(_, kind)| kind != OpKind::Destage) {
             return false;
