@@ -43,8 +43,8 @@ pub use power::{PowerStatus, SupplyStatus};
 pub use request::{AddVolume, Done, Event, Progress, Running, ServerSettings};
 pub use settings::VolumeSettings;
 pub use status::{
-    Counters, Latencies, LatencySummary, Memory, Mode, Status, VolumeList, VolumeState,
-    VolumeStatus,
+    Counters, Latencies, LatencySummary, Memory, MemorySizing, MemoryState, Mode, Status,
+    VolumeList, VolumeState, VolumeStatus,
 };
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
 pub use warm_up::{WarmUpState, WarmUpStatus};

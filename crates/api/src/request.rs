@@ -22,10 +22,22 @@ pub struct AddVolume {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSettings {
-    /// Memory for the cache, between the minimum and the maximum in the status.
+    /// Memory for the cache, between the minimum and the maximum in the status, or `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "512MiB")]
     pub memory: Option<String>,
+    /// Memory that the cache keeps while other programs run short of it, or `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "64MiB")]
+    pub memory_min: Option<String>,
+    /// The most that `memory=auto` takes, or `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "4GiB")]
+    pub memory_max: Option<String>,
+    /// Memory left to the system, or `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "500MiB")]
+    pub memory_reserve: Option<String>,
 }
 
 /// The progress of a long operation.

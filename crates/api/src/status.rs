@@ -86,14 +86,18 @@ pub struct Status {
 }
 
 /// Memory of the cache, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Memory {
-    /// The limit, metadata included: as configured, or as it was set since.
+    /// The limit now, metadata included.
     pub limit_bytes: u64,
+    /// Why the limit is what it is; null while the machine's memory is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizing: Option<MemorySizing>,
     /// The least that the limit can be set to while the server runs.
     #[serde(default)]
     pub limit_bytes_min: u64,
-    /// The most that the limit can be set to: the one at the start.
+    /// The most that the limit can be set to: the one at the start, or what `memory=auto` takes at
+    /// most.
     #[serde(default)]
     pub limit_bytes_max: u64,
     /// The part of the pool that may hold data now. It follows the limit as fast as memory can be
@@ -105,6 +109,46 @@ pub struct Memory {
     pub dirty_bytes: u64,
     /// Memory for the index and other metadata outside the pool.
     pub metadata_bytes: u64,
+}
+
+/// Whether the machine has enough memory for the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryState {
+    /// The cache has the memory that it is to have.
+    #[default]
+    Steady,
+    /// Memory is short: the cache has given some back, or has its minimum.
+    Short,
+    /// The cache is to have more memory, and grows when enough has been free for a while.
+    Recovering,
+    /// The cache grows.
+    Growing,
+}
+
+/// How the limit of the memory was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct MemorySizing {
+    /// The setting `memory`, as configured or set since.
+    pub memory: String,
+    /// The limit that follows from the setting while there is enough memory, in bytes.
+    pub wanted_bytes: u64,
+    /// The limit that the cache keeps while memory is short, in bytes.
+    pub min_bytes: u64,
+    /// The limit that the cache does not exceed, in bytes.
+    #[serde(default)]
+    pub max_bytes: u64,
+    /// The memory that is left to the system, in bytes.
+    pub reserve_bytes: u64,
+    /// The memory that programs can have, within the limits of all control groups, in bytes.
+    pub available_bytes: u64,
+    /// The control group that makes it no more; null if the machine does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited_by: Option<String>,
+    /// Whether there is enough memory.
+    pub state: MemoryState,
+    /// Why the limit is what it is, in one sentence.
+    pub reason: String,
 }
 
 /// All volumes.

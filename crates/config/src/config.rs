@@ -1,8 +1,8 @@
 //! The complete configuration: options over file over defaults, checked, and reloaded on demand.
 
 use crate::{
-    Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemoryReserve,
-    MemorySetting, Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
+    Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySettings,
+    Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups::check_ups_named,
@@ -44,10 +44,8 @@ impl Source {
 /// The checked configuration of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Memory for the cache.
-    pub memory: MemorySetting,
-    /// Memory that is left to the system.
-    pub memory_reserve: MemoryReserve,
+    /// Memory for the cache, and for the system.
+    pub memory: MemorySettings,
     /// The NBD listeners, at least one.
     pub nbd: Vec<Listen>,
     /// The directory of the control socket and the lock.
@@ -95,14 +93,20 @@ impl Config {
         }
         settings.state = Some(state.clone());
         check_listeners(&settings.nbd)?;
+        let memory = MemorySettings {
+            memory: settings.memory.expect(HAS_DEFAULT),
+            min: settings.memory_min.expect(HAS_DEFAULT),
+            max: settings.memory_max.expect(HAS_DEFAULT),
+            reserve: settings.memory_reserve.expect(HAS_DEFAULT),
+        };
+        memory.check()?;
         let ups = UpsSettings::checked(&settings)?;
         check_vault(settings.vault.as_deref(), &volumes)?;
         check_volumes(&volumes, &tls)?;
         let has_vault = settings.vault.is_some();
         volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
         Ok(Self {
-            memory: settings.memory.expect(HAS_DEFAULT),
-            memory_reserve: settings.memory_reserve.expect(HAS_DEFAULT),
+            memory,
             nbd: settings.nbd.clone(),
             state,
             volumes,
@@ -129,8 +133,8 @@ impl Config {
     }
 
     /// Takes over the settings of a reload that can change at run time. Other settings keep their
-    /// effective values, so that each reload until the restart reports them. Changes of volumes in
-    /// `failed` are not taken over either, so that the next reload repeats them.
+    /// effective values, so that each reload until the restart reports them. Changes in `failed`
+    /// are not taken over either, so that the next reload repeats them.
     pub fn apply_live(&mut self, new: Self, failed: &[Change], is_served: impl Fn(&str) -> bool) {
         let mut volumes = new.volumes;
         for change in failed {
@@ -150,6 +154,13 @@ impl Config {
         self.volumes = volumes;
         self.log = new.log;
         self.settings.log = new.settings.log;
+        if !failed.iter().any(|change| matches!(change, Change::Server { .. })) {
+            self.memory = new.memory;
+            self.settings.memory = new.settings.memory;
+            self.settings.memory_min = new.settings.memory_min;
+            self.settings.memory_max = new.settings.memory_max;
+            self.settings.memory_reserve = new.settings.memory_reserve;
+        }
     }
 }
 

@@ -16,8 +16,10 @@ fn load(options: Settings) -> ConfigResult<Config> {
 #[test]
 fn one_disk_is_a_complete_configuration() {
     let config = load(options(&["disk=/dev/sdb"])).unwrap();
-    assert_eq!(config.memory, MemorySetting::Auto);
-    assert_eq!(config.memory_reserve, crate::MemoryReserve::Auto);
+    let auto = MemorySetting::Auto;
+    let memory =
+        MemorySettings { memory: auto, min: auto, max: auto, reserve: crate::MemoryReserve::Auto };
+    assert_eq!(config.memory, memory);
     assert_eq!(config.nbd, [Listen::Unix("/run/forebay/nbd.sock".into())]);
     assert_eq!(config.state, Path::new("/run/forebay"));
     assert_eq!((config.workers, config.io), (Workers::Auto, IoEngine::Auto));
@@ -37,7 +39,7 @@ fn options_win_over_the_file_and_volumes_add_up() {
     options.nbd = vec!["tcp:y:2".parse().unwrap()];
     let source = Source { file: Some(file.clone()), options, state_default: None };
     let config = source.load().unwrap();
-    assert_eq!(config.memory, MemorySetting::Auto);
+    assert_eq!(config.memory.memory, MemorySetting::Auto);
     assert_eq!(config.log, crate::LogLevel::Debug);
     assert_eq!(config.nbd, source.options.nbd);
     let names: Vec<_> = config.volumes.iter().map(|volume| volume.name.as_str()).collect();

@@ -1,6 +1,6 @@
 //! The differences between two configurations, for a reload without a restart.
 
-use crate::{Config, LogLevel, VolumeChange, VolumeSpec};
+use crate::{Config, LogLevel, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{PROGRAM_SETTINGS, Setting};
 use std::{collections::HashMap, fmt};
 
@@ -32,6 +32,11 @@ pub enum Change {
         /// The volume.
         new: VolumeSpec,
     },
+    /// Settings of the server, which can change while it runs.
+    Server {
+        /// The settings that differ.
+        change: ServerChange,
+    },
     /// The log level.
     Log {
         /// The new level.
@@ -54,7 +59,7 @@ impl Change {
         match self {
             Self::VolumeRemoved { name } | Self::VolumeChanged { name, .. } => Some(name),
             Self::VolumeReplaced { new } | Self::VolumeAdded { new } => Some(&new.name),
-            Self::Log { .. } | Self::NeedsRestart { .. } => None,
+            Self::Server { .. } | Self::Log { .. } | Self::NeedsRestart { .. } => None,
         }
     }
 }
@@ -76,6 +81,7 @@ impl fmt::Display for Change {
                 write!(f, "volume '{name}' is changed: {change}")
             }
             Self::VolumeAdded { new } => write!(f, "volume '{}' is added", new.name),
+            Self::Server { change } => write!(f, "settings are changed: {change}"),
             Self::Log { new } => write!(f, "the log level is now {new}"),
             // A password: both texts are `(not shown)`.
             Self::NeedsRestart { setting, old, new } if old == new => {
@@ -92,6 +98,10 @@ impl fmt::Display for Change {
 /// free for another one.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let mut changes = volume_changes(&old.volumes, &new.volumes);
+    let change = old.memory.change_to(&new.memory);
+    if !change.is_empty() {
+        changes.push(Change::Server { change });
+    }
     if old.log != new.log {
         changes.push(Change::Log { new: new.log });
     }

@@ -135,6 +135,14 @@ fn a_reload_repeats_the_changes_that_failed_before() {
     for (name, served) in [("gone", &["gone"][..]), ("set", &["set"][..]), ("more", &[][..])] {
         assert_eq!(left(&of(name), served), of(name), "{name}");
     }
+    // More memory than the server was started with.
+    let more = config(&["gone=/1", "moved=/2", "set=/3", "kept=/4"], |settings| {
+        settings.memory = Some("1TiB".parse().unwrap());
+    });
+    let failed = diff(&old, &more);
+    let mut kept = old.clone();
+    kept.apply_live(more.clone(), &failed, |_| true);
+    assert_eq!((failed.len(), &diff(&kept, &more)), (1, &failed));
     // Still served from its old disk, or removed without a successor.
     let moved = of("moved");
     assert_eq!(left(&moved[..1], &["moved"]), moved);
@@ -148,6 +156,8 @@ fn a_reload_repeats_the_changes_that_failed_before() {
 /// Changes every setting but those of UPSes.
 fn change_settings(settings: &mut Settings) {
     settings.memory = Some("1GiB".parse().unwrap());
+    settings.memory_min = Some("64MiB".parse().unwrap());
+    settings.memory_max = Some("2GiB".parse().unwrap());
     settings.memory_reserve = Some("1GiB".parse().unwrap());
     settings.nbd = vec!["tcp:x:1".parse().unwrap(), "tcp:x:2".parse().unwrap()];
     settings.state = Some("/t".into());
@@ -167,9 +177,9 @@ fn every_other_setting_needs_a_restart() {
     assert_eq!(
         sentences(&old, &new),
         [
+            "settings are changed: memory=1GiB,memory-min=64MiB,memory-max=2GiB,\
+             memory-reserve=1GiB",
             "the log level is now warn",
-            "memory stays auto: restart forebay to change it to 1GiB",
-            "memory-reserve stays auto: restart forebay to change it to 1GiB",
             "nbd stays unix:/s/nbd.sock: restart forebay to change it to tcp:x:1, tcp:x:2",
             "state stays /s: restart forebay to change it to /t",
             "workers stays auto: restart forebay to change it to 2",
@@ -193,7 +203,7 @@ fn a_reload_keeps_what_is_in_effect_and_reports_the_rest_again() {
     kept.apply_live(new.clone(), &[], |_| true);
     assert_eq!((diff(&old, &kept), diff(&kept, &new)), (applied, waiting));
     assert_eq!((&kept.nbd, &kept.tls, &kept.state), (&old.nbd, &old.tls, &old.state));
-    assert_eq!((&kept.volumes, kept.log), (&new.volumes, new.log));
+    assert_eq!((&kept.volumes, kept.log, kept.memory), (&new.volumes, new.log, new.memory));
 }
 
 #[test]

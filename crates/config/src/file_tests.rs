@@ -10,6 +10,8 @@ use proptest::prelude::*;
 
 const EVERYTHING: &str = r#"
 memory = "2GiB"
+memory-min = "64MiB"
+memory-max = "3GiB"
 memory-reserve = "100MiB"
 nbd = ["unix:/run/nbd.sock", "tcp:[::1]:10809"]
 state = "/run/forebay"
@@ -62,6 +64,8 @@ fn refused(text: &str) -> String {
 fn every_setting_can_be_written() {
     let settings = parse_toml(EVERYTHING, "f.toml").unwrap();
     assert_eq!(settings.memory, Some(MemorySetting::Bytes(2 << 30)));
+    assert_eq!(settings.memory_min, Some(MemorySetting::Bytes(64 << 20)));
+    assert_eq!(settings.memory_max, Some(MemorySetting::Bytes(3 << 30)));
     assert_eq!(settings.memory_reserve, Some(crate::MemoryReserve::Bytes(100 << 20)));
     assert_eq!(settings.nbd.len(), 2);
     assert_eq!(settings.state, Some("/run/forebay".into()));

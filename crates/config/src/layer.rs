@@ -95,6 +95,8 @@ macro_rules! settings {
 
 settings! {
     memory: Option<MemorySetting> = "memory", parsed, MemorySetting::to_string;
+    memory_min: Option<MemorySetting> = "memory-min", parsed, MemorySetting::to_string;
+    memory_max: Option<MemorySetting> = "memory-max", parsed, MemorySetting::to_string;
     memory_reserve: Option<MemoryReserve> = "memory-reserve", parsed, MemoryReserve::to_string;
     nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
     state: Option<PathBuf> = "state", path, |path| path.display().to_string();

@@ -37,10 +37,10 @@ pub use file::parse_toml;
 pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
-pub use machine::{Bound, GroupLimit, MemInfo, MemorySources};
+pub use machine::{Bound, GroupLimit, MemInfo, MemoryPressure, MemorySources};
 pub use memory::{
     AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemoryChoice, MemoryError, MemoryReserve,
-    RESERVE_BYTES,
+    MemorySettings, RESERVE_BYTES,
 };
 pub use protection::Protection;
 pub use server_change::ServerChange;

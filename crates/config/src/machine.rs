@@ -11,8 +11,10 @@
 //! of the host, but mounts only a part of the tree; `/proc/self/mountinfo` says which.
 
 mod parse;
+mod pressure;
 
 use parse::{Group, Version};
+pub use pressure::MemoryPressure;
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
@@ -99,6 +101,9 @@ impl MemInfo {
 #[derive(Clone, Debug)]
 pub struct MemorySources {
     meminfo: PathBuf,
+    uptime: PathBuf,
+    /// How long programs on the machine have waited for memory.
+    pressure: PathBuf,
     /// Existing groups only, each hierarchy from the innermost group outward.
     groups: Vec<Group>,
 }
@@ -115,6 +120,8 @@ impl MemorySources {
         });
         Self {
             meminfo: root.join("proc/meminfo"),
+            uptime: root.join("proc/uptime"),
+            pressure: root.join("proc/pressure/memory"),
             groups: groups.filter(|group| group.directory.is_dir()).collect(),
         }
     }
@@ -134,6 +141,14 @@ impl MemorySources {
         let machine = MemInfo::of_machine(total_bytes, available_bytes);
         let limits = self.groups.iter().filter_map(limit_of);
         Ok(limits.fold(machine, |info, (limit, used_bytes)| info.limited(&limit, used_bytes)))
+    }
+}
+
+impl MemorySources {
+    /// The time since the machine's boot, in milliseconds, from `/proc/uptime`; `None` if it cannot
+    /// be read.
+    pub fn uptime_ms(&self) -> Option<u64> {
+        parse::uptime_ms(&fs::read_to_string(&self.uptime).ok()?)
     }
 }
 

@@ -4,7 +4,7 @@
 //! the system. A pool that exists already, held by a keeper, is never refused because of these
 //! rules: it may hold the only copy of acknowledged writes.
 
-use crate::{Bound, ConfigError, MemInfo, MemorySetting, Mistake};
+use crate::{Bound, ConfigError, ConfigResult, MemInfo, MemorySetting, Mistake, ServerChange};
 use forebay_types::{Action, Fault, Remedy, Size, limits};
 use std::{fmt, str::FromStr};
 
@@ -16,6 +16,8 @@ pub const MACHINE_BYTES_MIN: u64 = 512 << 20;
 pub const AUTO_BYTES_MIN: u64 = 64 << 20;
 /// `auto` takes the available memory divided by this.
 const AUTO_SHARE: u64 = 8;
+/// `auto` grows to the available memory divided by this.
+const MOST_SHARE: u64 = 2;
 /// With an explicit size, a machine or container below twice [`RESERVE_BYTES`] reserves its memory
 /// divided by this. Otherwise a small one could not be used at all.
 const RESERVE_SHARE: u64 = 2;
@@ -81,6 +83,81 @@ impl fmt::Display for MemoryReserve {
     }
 }
 
+/// The settings of the memory, all of which can change while the server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySettings {
+    /// Memory for the cache.
+    pub memory: MemorySetting,
+    /// Memory that the cache keeps while memory is short; [`MemorySetting::Auto`] is the least that
+    /// the server can run with.
+    pub min: MemorySetting,
+    /// The most that [`MemorySetting::Auto`] takes; [`MemorySetting::Auto`] is half of the memory
+    /// that is available at the start.
+    pub max: MemorySetting,
+    /// Memory that is left to the system.
+    pub reserve: MemoryReserve,
+}
+
+impl MemorySettings {
+    /// Checks that the settings do not contradict one another.
+    ///
+    /// # Errors
+    /// The memory for the cache, or its maximum, is less than its minimum.
+    pub fn check(&self) -> ConfigResult<()> {
+        if let (MemorySetting::Bytes(max), MemorySetting::Bytes(min)) = (self.max, self.min)
+            && max < min
+        {
+            let (max, min) = (Size(max), Size(min));
+            let message = format!("memory-max {max} is less than the {min} of memory-min");
+            let remedy = Remedy::from(Action::set("memory-max", min.to_string()));
+            let remedy = remedy.or(Action::set("memory-min", max.to_string()));
+            return Err(ConfigError::new(Mistake::Limit, message, remedy));
+        }
+        match (self.memory, self.min) {
+            (MemorySetting::Bytes(bytes), MemorySetting::Bytes(min)) if bytes < min => {
+                let (size, min) = (Size(bytes), Size(min));
+                let message = format!("memory {size} is less than the {min} of memory-min");
+                let remedy = Remedy::from(Action::set("memory", min.to_string()));
+                let remedy = remedy.or(Action::set("memory-min", size.to_string()));
+                Err(ConfigError::new(Mistake::Limit, message, remedy))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The settings after a change.
+    ///
+    /// # Errors
+    /// As [`MemorySettings::check`].
+    pub fn with(&self, change: &ServerChange) -> ConfigResult<Self> {
+        let settings = Self {
+            memory: change.memory.unwrap_or(self.memory),
+            min: change.memory_min.unwrap_or(self.min),
+            max: change.memory_max.unwrap_or(self.max),
+            reserve: change.memory_reserve.unwrap_or(self.reserve),
+        };
+        settings.check().map(|()| settings)
+    }
+
+    /// The change from these settings to others.
+    pub fn change_to(&self, new: &Self) -> ServerChange {
+        ServerChange {
+            memory: (self.memory != new.memory).then_some(new.memory),
+            memory_min: (self.min != new.min).then_some(new.min),
+            memory_max: (self.max != new.max).then_some(new.max),
+            memory_reserve: (self.reserve != new.reserve).then_some(new.reserve),
+        }
+    }
+
+    /// The memory that is left to the system, of `total_bytes`.
+    pub fn reserve_bytes(&self, total_bytes: u64) -> u64 {
+        match self.memory {
+            MemorySetting::Auto => self.reserve.beside_auto(),
+            MemorySetting::Bytes(_) => self.reserve.beside_explicit(total_bytes),
+        }
+    }
+}
+
 /// The memory of a pool that a keeper holds. The server that starts continues with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptMemory {
@@ -90,6 +167,8 @@ pub struct KeptMemory {
     pub limit_bytes: Option<u64>,
     /// The memory to which it was set while the server ran, in bytes; `None` if that is unknown.
     pub now_bytes: Option<u64>,
+    /// The memory with which that server began, in bytes; `None` if that is unknown.
+    pub start_bytes: Option<u64>,
 }
 
 impl KeptMemory {
@@ -106,7 +185,9 @@ impl KeptMemory {
 /// The resolved size of the memory for the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryChoice {
-    /// The size, in bytes.
+    /// The size at the start, in bytes.
+    pub start_bytes: u64,
+    /// The size up to which the cache may grow, in bytes: the same, except for `auto`.
     pub bytes: u64,
     /// Why this size would be refused if no pool existed already. For a warning.
     pub overrun: Option<MemoryError>,
@@ -132,6 +213,30 @@ impl MemInfo {
             });
         }
         Ok(bytes)
+    }
+
+    /// The sizes between which a server with `memory=auto` chooses: at the start, and at most. The
+    /// start is as [`MemInfo::auto_bytes`] says, within `settings`. Without room for at least twice
+    /// the start, the cache keeps its size.
+    ///
+    /// # Errors
+    /// As [`MemInfo::auto_bytes`].
+    pub fn auto_range(&self, settings: &MemorySettings) -> Result<(u64, u64), MemoryError> {
+        let auto_bytes = self.auto_bytes(settings.reserve)?;
+        let free_bytes = self.available.bytes.saturating_sub(settings.reserve.beside_auto());
+        let free_bytes = rounded(free_bytes);
+        let bound = |setting, default| match setting {
+            MemorySetting::Auto => default,
+            MemorySetting::Bytes(bytes) => rounded(bytes).min(free_bytes),
+        };
+        let start_bytes = auto_bytes.max(bound(settings.min, 0));
+        let half_bytes = rounded(self.available.bytes / MOST_SHARE).min(free_bytes);
+        let most_bytes = bound(settings.max, half_bytes.max(start_bytes));
+        let start_bytes = start_bytes.min(most_bytes);
+        match most_bytes < 2 * start_bytes && settings.max == MemorySetting::Auto {
+            true => Ok((start_bytes, start_bytes)),
+            false => Ok((start_bytes, most_bytes)),
+        }
     }
 
     /// Checks that an explicit size leaves the reserve to the system.
@@ -171,7 +276,7 @@ impl MemInfo {
         machine
     }
 
-    /// The size that the operator's settings mean on this machine. With `auto`, a kept pool keeps
+    /// The sizes that the operator's settings mean on this machine. With `auto`, a kept pool keeps
     /// its size if the memory it was last set to leaves the system its reserve, because a pool of
     /// another size would begin empty.
     ///
@@ -180,24 +285,25 @@ impl MemInfo {
     /// pool, only if the explicit size exceeds both the pool and the available memory.
     pub fn resolve(
         &self,
-        setting: MemorySetting,
-        reserve: MemoryReserve,
+        settings: &MemorySettings,
         kept: KeptMemory,
     ) -> Result<MemoryChoice, MemoryError> {
-        let machine = self.beside(kept);
-        let fits = |bytes| MemoryChoice { bytes, overrun: None };
-        match (setting, kept.limit_bytes) {
+        let (machine, reserve) = (self.beside(kept), settings.reserve);
+        let range = |start_bytes, bytes| MemoryChoice { start_bytes, bytes, overrun: None };
+        let fits = |bytes| range(bytes, bytes);
+        match (settings.memory, kept.limit_bytes) {
             (MemorySetting::Auto, Some(bytes))
                 if kept.now_bytes.unwrap_or(bytes)
                     <= machine.available.bytes.saturating_sub(reserve.beside_auto()) =>
             {
-                Ok(fits(bytes))
+                Ok(range(kept.start_bytes.unwrap_or(bytes), bytes))
             }
-            (MemorySetting::Auto, _) => match machine.auto_bytes(reserve) {
+            (MemorySetting::Auto, _) => match machine.auto_range(settings) {
                 Err(error) if kept.is_there() => {
-                    Ok(MemoryChoice { bytes: kept.bytes(), overrun: Some(error) })
+                    let start_bytes = kept.start_bytes.unwrap_or(kept.bytes());
+                    Ok(MemoryChoice { overrun: Some(error), ..range(start_bytes, kept.bytes()) })
                 }
-                result => result.map(fits),
+                result => result.map(|(start_bytes, bytes)| range(start_bytes, bytes)),
             },
             (MemorySetting::Bytes(bytes), limit_bytes) => {
                 let is_tolerated = |error: &MemoryError| match error {
@@ -206,7 +312,7 @@ impl MemInfo {
                 };
                 match machine.check_explicit(bytes, reserve) {
                     Err(error) if is_tolerated(&error) => {
-                        Ok(MemoryChoice { bytes, overrun: Some(error) })
+                        Ok(MemoryChoice { overrun: Some(error), ..fits(bytes) })
                     }
                     result => result.map(|()| fits(bytes)),
                 }

@@ -17,11 +17,17 @@ fn group(limit_mib: u64, used_mib: u64) -> MemInfo {
     machine(32 << 30, 16 << 30).limited(&group, used_mib * MIB)
 }
 
+/// Settings without bounds of `auto`.
+fn settings(memory: MemorySetting, reserve: MemoryReserve) -> MemorySettings {
+    MemorySettings { memory, min: MemorySetting::Auto, max: MemorySetting::Auto, reserve }
+}
+
 /// Resolves an explicit size without a kept pool.
 fn explicit(machine: &MemInfo, mib: u64, reserve: MemoryReserve) -> Result<u64, MemoryError> {
     let setting = MemorySetting::Bytes(mib * MIB);
-    let choice = machine.resolve(setting, reserve, KeptMemory::default())?;
-    assert_eq!((choice.bytes, choice.overrun), (mib * MIB, None));
+    let choice = machine.resolve(&settings(setting, reserve), KeptMemory::default())?;
+    let sizes = (choice.start_bytes, choice.bytes, choice.overrun);
+    assert_eq!(sizes, (mib * MIB, mib * MIB, None));
     Ok(choice.bytes)
 }
 
@@ -69,7 +75,7 @@ fn auto_keeps_the_reserve_that_is_set() {
 fn a_machine_or_container_below_512_mib_is_refused_without_an_explicit_size() {
     let small = machine(511 * MIB, 480 * MIB);
     let auto = |machine: &MemInfo, reserve| {
-        machine.resolve(MemorySetting::Auto, reserve, KeptMemory::default())
+        machine.resolve(&settings(MemorySetting::Auto, reserve), KeptMemory::default())
     };
     assert_eq!(
         refusal(auto(&small, AUTO)),
@@ -131,7 +137,7 @@ fn the_reserve_beside_an_explicit_size_is_at_most_half_of_a_small_machine() {
 
 /// A kept pool that keeps the size of its creation.
 fn kept(used_bytes: u64, limit_bytes: Option<u64>) -> KeptMemory {
-    KeptMemory { used_bytes, limit_bytes, now_bytes: limit_bytes }
+    KeptMemory { used_bytes, limit_bytes, now_bytes: limit_bytes, start_bytes: limit_bytes }
 }
 
 #[test]
@@ -150,11 +156,16 @@ fn a_server_may_grow_by_what_the_system_can_spare() {
 #[test]
 fn auto_keeps_a_kept_pool_that_was_set_to_a_size_that_fits() {
     let machine = machine(8 << 30, 600 * MIB);
-    let shrunk = KeptMemory { now_bytes: Some(512 * MIB), ..kept(500 * MIB, Some(2 << 30)) };
-    let auto = |kept| machine.resolve(MemorySetting::Auto, AUTO, kept).unwrap();
-    assert_eq!(auto(shrunk), MemoryChoice { bytes: 2 << 30, overrun: None });
+    let (now_bytes, start_bytes) = (Some(512 * MIB), Some(512 * MIB));
+    let shrunk = KeptMemory { now_bytes, start_bytes, ..kept(500 * MIB, Some(2 << 30)) };
+    let auto = |kept| machine.resolve(&settings(MemorySetting::Auto, AUTO), kept).unwrap();
+    assert_eq!(
+        auto(shrunk),
+        MemoryChoice { start_bytes: 512 * MIB, bytes: 2 << 30, overrun: None }
+    );
     let whole = KeptMemory { now_bytes: shrunk.limit_bytes, ..shrunk };
     assert_ne!(auto(whole).bytes, 2 << 30);
+    assert_eq!(auto(KeptMemory { start_bytes: None, ..shrunk }).start_bytes, 2 << 30, "unknown");
 }
 
 #[test]
@@ -162,16 +173,16 @@ fn the_memory_of_a_kept_pool_counts_as_available() {
     let full = machine(32 << 30, 10 << 30);
     let kept = kept(19 << 30, Some(20 << 30));
     let twenty = MemorySetting::Bytes(20 << 30);
-    let resolved = full.resolve(twenty, AUTO, kept).unwrap();
-    assert_eq!(resolved, MemoryChoice { bytes: 20 << 30, overrun: None });
+    let resolved = full.resolve(&settings(twenty, AUTO), kept).unwrap();
+    assert_eq!(resolved, MemoryChoice { start_bytes: 20 << 30, bytes: 20 << 30, overrun: None });
     assert!(explicit(&full, 20 << 10, AUTO).is_err(), "it does not without the pool");
-    let error = full.resolve(MemorySetting::Bytes(30 << 30), AUTO, kept).unwrap_err();
+    let error = full.resolve(&settings(MemorySetting::Bytes(30 << 30), AUTO), kept).unwrap_err();
     assert!(matches!(error, MemoryError::NotAvailable { .. }), "{error}");
     assert!(error.to_string().contains("exceeds the 29GiB available"), "{error}");
     // The pool is charged to another group than the one that limits this process.
     let group = GroupLimit { name: "/x".into(), bytes: 8 << 30 };
     let limited = full.limited(&group, 1 << 30);
-    assert!(limited.resolve(MemorySetting::Bytes(21 << 30), AUTO, kept).is_err());
+    assert!(limited.resolve(&settings(MemorySetting::Bytes(21 << 30), AUTO), kept).is_err());
 }
 
 #[test]
@@ -181,21 +192,21 @@ fn a_kept_pool_is_never_refused() {
     for (used_bytes, limit_bytes) in [(5 << 30, Some(6 << 30)), (7 << 30, Some(7 << 30))] {
         let kept = kept(used_bytes, limit_bytes);
         let setting = MemorySetting::Bytes(limit_bytes.unwrap());
-        let choice = tight.resolve(setting, AUTO, kept).unwrap();
+        let choice = tight.resolve(&settings(setting, AUTO), kept).unwrap();
         assert_eq!(Some(choice.bytes), limit_bytes);
         assert!(choice.overrun.is_some(), "it is worth a warning");
     }
     // Before an upgrade, only the memory of the server is known.
     let server = kept(7 << 30, None);
-    let choice = tight.resolve(MemorySetting::Bytes(7 << 30), AUTO, server).unwrap();
+    let choice = tight.resolve(&settings(MemorySetting::Bytes(7 << 30), AUTO), server).unwrap();
     assert!(matches!(choice.overrun, Some(MemoryError::NoReserve { .. })), "{choice:?}");
     // `auto` finds nothing to spare.
     let kept = kept(40 * MIB, Some(64 * MIB));
     for machine in [machine(400 * MIB, 300 * MIB), machine(4 << 30, 100 * MIB)] {
-        let choice = machine.resolve(MemorySetting::Auto, AUTO, kept).unwrap();
+        let choice = machine.resolve(&settings(MemorySetting::Auto, AUTO), kept).unwrap();
         assert!(choice.bytes == 64 * MIB && choice.overrun.is_some(), "{choice:?}");
         let unknown = KeptMemory { limit_bytes: None, ..kept };
-        let choice = machine.resolve(MemorySetting::Auto, AUTO, unknown).unwrap();
+        let choice = machine.resolve(&settings(MemorySetting::Auto, AUTO), unknown).unwrap();
         assert!(choice.bytes == 40 * MIB && choice.overrun.is_some(), "{choice:?}");
     }
 }
@@ -205,7 +216,7 @@ fn auto_keeps_the_size_of_a_kept_pool_that_leaves_the_system_its_reserve() {
     let kept = |mib: u64| kept(mib * MIB, Some(mib * MIB));
     let auto = |available_bytes, kept| {
         let machine = machine(32 << 30, available_bytes);
-        machine.resolve(MemorySetting::Auto, AUTO, kept).map(|choice| choice.bytes)
+        machine.resolve(&settings(MemorySetting::Auto, AUTO), kept).map(|choice| choice.start_bytes)
     };
     for available_bytes in [1 << 30, 8 << 30, 28 << 30] {
         assert_eq!(auto(available_bytes, kept(2048)), Ok(2 << 30), "{available_bytes}");
@@ -230,6 +241,48 @@ fn a_reserve_is_auto_or_a_size() {
     );
 }
 
+#[test]
+fn the_memory_is_not_below_its_minimum() {
+    let change = |words: &[&str]| ServerChange::parse(words.iter().copied()).unwrap();
+    let auto = MemorySetting::Auto;
+    let before = settings(auto, AUTO);
+    let after = before.with(&change(&["memory=100MiB", "memory-min=100MiB"])).unwrap();
+    assert_eq!(before.change_to(&after), change(&["memory=100MiB", "memory-min=100MiB"]));
+    assert_eq!(after.with(&after.change_to(&before)), Ok(before));
+    for words in [&["memory=99MiB"], &["memory-min=101MiB"]] {
+        let refused = after.with(&change(words)).unwrap_err();
+        assert_eq!(refused.mistake(), Mistake::Limit);
+        assert!(refused.explained().contains("MiB is less than the "), "{refused}");
+    }
+    let free = after.with(&change(&["memory=auto", "memory-min=101MiB"])).unwrap();
+    let refused = free.with(&change(&["memory-max=100MiB"])).unwrap_err().explained();
+    let expected = "memory-max 100MiB is less than the 101MiB of memory-min: set memory-max to \
+                    101MiB, or set memory-min to 100MiB";
+    assert_eq!(refused, expected);
+    assert_eq!(after.reserve_bytes(400 * MIB), 200 * MIB);
+    assert_eq!(before.reserve_bytes(400 * MIB), RESERVE_BYTES);
+}
+
+#[test]
+fn auto_begins_with_an_eighth_and_takes_half_at_most() {
+    let range = |machine: &MemInfo, words: &[&str]| {
+        let change = ServerChange::parse(words.iter().copied()).unwrap();
+        let settings = settings(MemorySetting::Auto, AUTO).with(&change).unwrap();
+        let (start_bytes, most_bytes) = machine.auto_range(&settings).unwrap();
+        (start_bytes / MIB, most_bytes / MIB)
+    };
+    let large = machine(32 << 30, 16 << 30);
+    assert_eq!(range(&large, &[]), (2048, 8192));
+    assert_eq!(range(&large, &["memory-max=12GiB"]), (2048, 12 << 10));
+    assert_eq!(range(&large, &["memory-max=20GiB"]), (2048, 16_384 - 500), "the reserve");
+    assert_eq!(range(&large, &["memory-max=1GiB"]), (1024, 1024));
+    assert_eq!(range(&large, &["memory-min=3GiB"]), (3072, 8192));
+    assert_eq!(range(&large, &["memory-min=5GiB"]), (5120, 5120), "less than twice as much");
+    assert_eq!(range(&group(2048, 0), &[]), (256, 1024));
+    assert_eq!(range(&group(700, 150), &[]), (50, 50));
+    assert_eq!(range(&group(1024, 300), &["memory-max=100MiB"]), (90, 100));
+}
+
 proptest! {
     #[test]
     fn auto_never_takes_the_systems_reserve(total: u64, available: u64) {
@@ -249,7 +302,8 @@ proptest! {
     ) {
         let reserve = reserve.map_or(AUTO, MemoryReserve::Bytes);
         let setting = MemorySetting::Bytes(bytes);
-        let choice = machine(total, available).resolve(setting, reserve, KeptMemory::default());
+        let settings = settings(setting, reserve);
+        let choice = machine(total, available).resolve(&settings, KeptMemory::default());
         if choice.is_ok() {
             prop_assert!(available - bytes >= reserve.beside_explicit(total));
         }
@@ -265,6 +319,6 @@ proptest! {
     ) {
         let kept = kept(used_bytes, Some(bytes));
         let setting = if is_auto { MemorySetting::Auto } else { MemorySetting::Bytes(bytes) };
-        prop_assert!(machine(total, available).resolve(setting, AUTO, kept).is_ok());
+        prop_assert!(machine(total, available).resolve(&settings(setting, AUTO), kept).is_ok());
     }
 }

@@ -1,17 +1,26 @@
 //! Changes of the program's settings while it runs.
 
-use crate::{ConfigError, ConfigResult, Mistake};
-use forebay_types::{PROGRAM_SETTINGS, Setting, Size};
+use crate::{ConfigError, ConfigResult, MemoryReserve, MemorySetting, Mistake};
+use forebay_types::{PROGRAM_SETTINGS, Setting};
 use std::fmt;
 
 /// A change of settings of the running program. A setting that is `None` stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ServerChange {
-    /// Memory for the cache, in bytes.
-    pub memory: Option<u64>,
+    /// Memory for the cache.
+    pub memory: Option<MemorySetting>,
+    /// Memory that the cache keeps while memory is short.
+    pub memory_min: Option<MemorySetting>,
+    /// The most that [`MemorySetting::Auto`] takes.
+    pub memory_max: Option<MemorySetting>,
+    /// Memory that is left to the system.
+    pub memory_reserve: Option<MemoryReserve>,
 }
 
 impl ServerChange {
+    /// The settings that a command can change, in the order of [`PROGRAM_SETTINGS`].
+    pub const KEYS: [&'static str; 4] = ["memory", "memory-min", "memory-max", "memory-reserve"];
+
     /// Parses `KEY=VALUE` arguments, as in `forebay set`.
     ///
     /// # Errors
@@ -33,28 +42,29 @@ impl ServerChange {
     /// # Errors
     /// As [`ServerChange::parse`].
     pub fn set(&mut self, key: &str, value: &str) -> ConfigResult<()> {
-        if key != "memory" {
-            return Err(match Setting::find(key, &PROGRAM_SETTINGS) {
-                Some(_) => {
-                    let message = format!("{key} cannot change while forebay runs");
-                    let remedy = "restart forebay with another value";
-                    ConfigError::new(Mistake::Served, message, remedy)
-                }
-                None => {
-                    let message = format!("unknown setting '{key}'");
-                    ConfigError::new(Mistake::UnknownKey, message, EXAMPLE)
-                }
-            });
-        }
-        let size: Size = value.parse().map_err(|_| {
-            let message = format!("invalid memory size '{value}'");
-            ConfigError::new(Mistake::Value, message, "write a size like 512MiB or 1.5GiB")
-        })?;
-        if self.memory.replace(size.bytes()).is_some() {
-            let message = "setting 'memory' is given twice";
+        let is_repeated = match key {
+            "memory" => self.memory.replace(value.parse()?).is_some(),
+            "memory-min" => self.memory_min.replace(value.parse()?).is_some(),
+            "memory-max" => self.memory_max.replace(value.parse()?).is_some(),
+            "memory-reserve" => self.memory_reserve.replace(value.parse()?).is_some(),
+            _ => return Err(refused(key)),
+        };
+        if is_repeated {
+            let message = format!("setting '{key}' is given twice");
             return Err(ConfigError::new(Mistake::Duplicate, message, "keep one of them"));
         }
         Ok(())
+    }
+
+    /// The settings and their values, in the order of [`ServerChange::KEYS`].
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let values = [
+            self.memory.map(|it| it.to_string()),
+            self.memory_min.map(|it| it.to_string()),
+            self.memory_max.map(|it| it.to_string()),
+            self.memory_reserve.map(|it| it.to_string()),
+        ];
+        Self::KEYS.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)))
     }
 
     /// Whether no setting changes.
@@ -64,16 +74,29 @@ impl ServerChange {
 }
 
 impl fmt::Display for ServerChange {
-    /// `memory=1GiB`; empty for no change.
+    /// `memory=1GiB,memory-min=64MiB`; empty for no change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.memory {
-            Some(bytes) => write!(f, "memory={}", Size(bytes)),
-            None => Ok(()),
-        }
+        let pairs: Vec<_> = self.pairs().map(|(key, value)| format!("{key}={value}")).collect();
+        f.write_str(&pairs.join(","))
     }
 }
 
 const EXAMPLE: &str = "write it like memory=512MiB";
+
+/// The error for a setting that cannot change.
+fn refused(key: &str) -> ConfigError {
+    match Setting::find(key, &PROGRAM_SETTINGS) {
+        Some(setting) if setting.is_live => {
+            let message = format!("{key} is not changed by a command");
+            ConfigError::new(Mistake::Served, message, "edit the configuration file, and reload it")
+        }
+        Some(_) => {
+            let message = format!("{key} cannot change while forebay runs");
+            ConfigError::new(Mistake::Served, message, "restart forebay with another value")
+        }
+        None => ConfigError::new(Mistake::UnknownKey, format!("unknown setting '{key}'"), EXAMPLE),
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -81,17 +104,35 @@ mod tests {
     use forebay_types::Fault;
 
     #[test]
-    fn the_memory_is_a_size() {
-        let change = ServerChange::parse(["memory=1.5GiB"]).unwrap();
-        assert_eq!((change.memory, change.to_string()), (Some(3 << 29), "memory=1536MiB".into()));
+    fn settings_are_parsed_as_they_are_displayed() {
+        let change = ServerChange::parse(["memory-min=64MiB", "memory=1.5GiB"]).unwrap();
+        assert_eq!(change.memory, Some(MemorySetting::Bytes(3 << 29)));
+        assert_eq!(change.to_string(), "memory=1536MiB,memory-min=64MiB");
+        let change = ServerChange::parse(["memory=auto", "memory-reserve=0"]).unwrap();
+        assert_eq!(change.to_string(), "memory=auto,memory-reserve=0B");
         assert!(ServerChange::parse([]).unwrap().is_empty());
+        for key in ServerChange::KEYS {
+            let text = format!("{key}=128MiB");
+            assert_eq!(ServerChange::parse([&*text]).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_a_remedy() {
         for (words, sentence) in [
             (&["memory"][..], "'memory' is not KEY=VALUE: write it like memory=512MiB"),
-            (&["memory=auto"], "invalid memory size 'auto': write a size like 512MiB or 1.5GiB"),
+            (
+                &["memory=much"],
+                "invalid memory size 'much': write auto, or a size like 512MiB or 1.5GiB",
+            ),
             (&["memory=1GiB", "memory=2GiB"], "setting 'memory' is given twice: keep one of them"),
             (
                 &["workers=2"],
                 "workers cannot change while forebay runs: restart forebay with another value",
+            ),
+            (
+                &["log=debug"],
+                "log is not changed by a command: edit the configuration file, and reload it",
             ),
             (&["memroy=1GiB"], "unknown setting 'memroy': write it like memory=512MiB"),
         ] {

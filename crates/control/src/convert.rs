@@ -11,7 +11,7 @@ use forebay_config::{
     ConfigError, GeometrySource as Source, Protection, ResolvedGeometry, ServerChange,
     VolumeChange, VolumeSpec,
 };
-use forebay_types::{Action, Size};
+use forebay_types::Action;
 
 /// Converts a request to a checked volume.
 ///
@@ -42,15 +42,24 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
 /// As [`volume_change`].
 pub fn server_change(settings: &ServerSettings) -> Result<ServerChange, Problem> {
     let mut change = ServerChange::default();
-    if let Some(memory) = &settings.memory {
-        change.set("memory", memory).map_err(invalid)?;
+    let ServerSettings { memory, memory_min, memory_max, memory_reserve } = settings;
+    let values = [memory, memory_min, memory_max, memory_reserve];
+    for (key, value) in ServerChange::KEYS.into_iter().zip(values) {
+        if let Some(value) = value {
+            change.set(key, value).map_err(invalid)?;
+        }
     }
     Ok(change)
 }
 
 /// Converts a change of the server's settings to its request.
 pub fn server_request(change: &ServerChange) -> ServerSettings {
-    ServerSettings { memory: change.memory.map(|bytes| Size(bytes).to_string()) }
+    ServerSettings {
+        memory: change.memory.map(|it| it.to_string()),
+        memory_min: change.memory_min.map(|it| it.to_string()),
+        memory_max: change.memory_max.map(|it| it.to_string()),
+        memory_reserve: change.memory_reserve.map(|it| it.to_string()),
+    }
 }
 
 /// Converts a volume to the request that adds it.
@@ -179,12 +188,18 @@ mod tests {
 
     #[test]
     fn a_change_of_the_server_survives_the_conversion_to_a_request_and_back() {
-        for bytes in [None, Some(0), Some((64 << 20) + 1), Some(3 << 29)] {
-            let change = ServerChange { memory: bytes };
+        for words in [&[][..], &["memory=67108865"], &["memory=auto", "memory-min=1.5GiB"]] {
+            let change = ServerChange::parse(words.iter().copied()).unwrap();
             assert_eq!(server_change(&server_request(&change)), Ok(change));
         }
-        let settings = ServerSettings { memory: Some("much".into()) };
-        let sentence = "invalid memory size 'much': write a size like 512MiB or 1.5GiB";
+        for key in ServerChange::KEYS {
+            let change = ServerChange::parse([&*format!("{key}=1GiB")]).unwrap();
+            let request = serde_json::to_value(server_request(&change)).unwrap();
+            let only = serde_json::json!({ key.replace('-', "_"): "1GiB" });
+            assert_eq!((server_change(&server_request(&change)), request), (Ok(change), only));
+        }
+        let settings = ServerSettings { memory: Some("much".into()), ..ServerSettings::default() };
+        let sentence = "invalid memory size 'much': write auto, or a size like 512MiB or 1.5GiB";
         assert_eq!(server_change(&settings).unwrap_err().explained(), sentence);
     }
 

@@ -6,7 +6,7 @@ use forebay_api::{
     DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus, Memory, PatrolStatus,
     Problem, Progress, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
-use forebay_config::{VolumeChange, VolumeSpec};
+use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::DiskGeometry;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -176,6 +176,7 @@ impl Manager for FakeManager {
             workers: 2,
             memory: Memory {
                 limit_bytes,
+                sizing: None,
                 limit_bytes_min: LIMIT_BYTES_MIN,
                 limit_bytes_max: LIMIT_BYTES_MAX,
                 pool_bytes: 512 << 20,
@@ -193,7 +194,11 @@ impl Manager for FakeManager {
         }
     }
 
-    fn set_memory(&self, bytes: u64) -> Result<Memory, Problem> {
+    fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem> {
+        let bytes = match change.memory {
+            Some(MemorySetting::Bytes(bytes)) => bytes,
+            Some(MemorySetting::Auto) | None => LIMIT_BYTES_MAX,
+        };
         if !(LIMIT_BYTES_MIN..=LIMIT_BYTES_MAX).contains(&bytes) {
             let message = format!("memory {bytes} is out of bounds");
             return Err(Problem::new(ErrorKind::Invalid, message, "set another one"));

@@ -1,7 +1,7 @@
 //! The daemon's side of the control API.
 
 use forebay_api::{DrillReport, Memory, Problem, Progress, Status, VolumeStatus};
-use forebay_config::{VolumeChange, VolumeSpec};
+use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 
 /// Receives the progress of a long operation. May be called from any thread, at any rate, and never
 /// blocks.
@@ -19,12 +19,13 @@ pub trait Manager: Send + Sync {
     /// disks hang.
     fn status(&self) -> Status;
 
-    /// Sets the memory for the cache, in bytes, and returns what results. Memory is given back in
-    /// the background.
+    /// Changes settings of the server, and returns the memory that results. Memory is given back
+    /// in the background.
     ///
     /// # Errors
-    /// The size is out of bounds, or does not leave the system its reserve.
-    fn set_memory(&self, bytes: u64) -> Result<Memory, Problem>;
+    /// A size is out of bounds, contradicts another one, or does not leave the system its reserve.
+    /// Nothing changes then.
+    fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem>;
 
     /// All volumes, in the order of their addition. As quick as [`Manager::status`].
     fn volume_list(&self) -> Vec<VolumeStatus>;

@@ -130,9 +130,11 @@ async fn set_server(
     Body(settings): Body<ServerSettings>,
 ) -> Answer<Json<Memory>> {
     let change = server_change(&settings)?;
-    let Some(bytes) = change.memory else { return Err(unchanged("memory=1GiB")) };
+    if change.is_empty() {
+        return Err(unchanged("memory=1GiB"));
+    }
     tracing::info!(%change, "request to change the server");
-    Ok(Json(app.call(move |manager| manager.set_memory(bytes)).await??))
+    Ok(Json(app.call(move |manager| manager.set_server(&change)).await??))
 }
 
 /// The refusal of a request that names no setting.

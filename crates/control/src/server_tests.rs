@@ -115,7 +115,8 @@ fn volumes_are_added_shown_changed_and_removed() {
 fn the_memory_is_set_within_its_bounds() {
     let daemon = Daemon::start(&[]);
     let set = |memory: Option<&str>| {
-        daemon.client.set_server(&ServerSettings { memory: memory.map(str::to_owned) })
+        let memory = memory.map(str::to_owned);
+        daemon.client.set_server(&ServerSettings { memory, ..ServerSettings::default() })
     };
     assert_eq!(daemon.client.status().unwrap().memory.limit_bytes, 1 << 30);
     assert_eq!(set(Some("256MiB")).unwrap().limit_bytes, 256 << 20);

@@ -5,7 +5,7 @@
 
 use crate::rescue::RescueCommand;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
-use forebay_config::{Settings, Source, VolumeSpec, default_state};
+use forebay_config::{ServerChange, Settings, Source, VolumeSpec, default_state};
 use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,10 +40,7 @@ pub(crate) enum Command {
         #[arg(
             value_name = "KEY=VALUE",
             required = true,
-            long_help = "The settings:\n  \
-                memory=SIZE\n      \
-                memory for the cache, at most the size at the start. When it shrinks, the least \
-                valuable clean data is dropped and dirty data is kept"
+            long_help = server_settings_help()
         )]
         settings: Vec<String>,
         #[command(flatten)]
@@ -242,6 +239,17 @@ fn volume_help(first: &str) -> String {
          Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
          protection=none,accept-loss=yes. Volumes may share a journal. A comma outside \
          parentheses ends BACKING if a key and = follow it."
+    )
+}
+
+/// The help of the settings of the program that a command can change.
+fn server_settings_help() -> String {
+    let keys = ServerChange::KEYS.iter();
+    let settings = keys.filter_map(|key| Setting::find(key, &PROGRAM_SETTINGS)).map(in_help);
+    format!(
+        "The settings:\n{}When the memory shrinks, the least valuable clean data is dropped and \
+         dirty data is kept. Its maximum is fixed at the start.",
+        settings.collect::<String>()
     )
 }
 

@@ -20,14 +20,17 @@
 //! [`Probing`], and [`Governor`], which sets the writeback [`Pace`] by the latency of reads.
 //!
 //! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
-//! [`MemoryOutlook`] what follows from that.
+//! [`MemoryOutlook`] what follows from that. [`Sizer`] decides how much memory the cache may have,
+//! and [`Growth`] how much it should have.
 
 mod curve;
 mod fingerprints;
 mod governor;
+mod growth;
 pub mod list;
 mod pace;
 mod probing;
+mod sizer;
 mod split_cost;
 mod weir;
 
@@ -38,8 +41,10 @@ pub use curve::{
     CurveConfig, CurveEstimator, CurveStep, MemoryAdvice, MemoryOutlook, MissRatioCurve, OutlookLog,
 };
 pub use governor::{DiskSample, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
+pub use growth::{Growth, GrowthReason, GrowthSample, VolumeShare, gain_per_doubling};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
+pub use sizer::{MemorySample, SizeDecision, SizeReason, Sizer};
 pub use split_cost::{
     GATHER_BELOW_DEFAULT_BYTES, ReadTime, SIZES_MIN, SplitCost, ThresholdSource, Unclear,
     gather_below,

@@ -31,12 +31,14 @@ pub use descriptors::Descriptors;
 pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{
-    GovernorStatus, Limits, MemoryAdvice, MemoryOutlook, MissRatioCurve, OutlookLog, ReadTarget,
-    SplitCost, ThresholdSource,
+    GovernorStatus, Growth, GrowthReason, GrowthSample, Limits, MemoryAdvice, MemoryOutlook,
+    MemorySample, MissRatioCurve, OutlookLog, ReadTarget, SizeDecision, SizeReason, Sizer,
+    SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
 };
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
 pub use pool::{
-    PoolError, dirty_bytes_in, inherit, limits_in, new_file as new_pool_file, used_bytes_in,
+    MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,
+    new_file as new_pool_file, used_bytes_in,
 };
 pub use protect::guard::examine_disk;
 pub use protect::journal::{
@@ -48,7 +50,7 @@ pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
-pub use resize::{MemoryBounds, ResizeError};
+pub use resize::{MemoryBounds, MemoryUse, ResizeError};
 pub use runtime::{Engine, Runtime, RuntimeConfig};
 pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,

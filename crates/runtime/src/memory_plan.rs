@@ -33,6 +33,8 @@ const LANE_SHARE: u64 = 64;
 pub(crate) struct MemoryPlan {
     /// The limit of the process.
     pub limit_bytes: u64,
+    /// The memory with which it begins.
+    pub start_bytes: u64,
     /// Lines.
     pub pool_bytes: u64,
     /// Payloads of writes that are being received.
@@ -49,16 +51,19 @@ pub(crate) struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    pub(crate) fn new(limit_bytes: u64, workers: usize, journals: usize) -> Self {
-        let payload_bytes = (limit_bytes / 32).max(1 << 20);
+    /// Divides `limit_bytes`. The process begins with `start_bytes`, from which the memory for
+    /// requests follows; the rest is for lines that it may have later.
+    pub(crate) fn new(limit_bytes: u64, start_bytes: u64, workers: usize, journals: usize) -> Self {
+        let start_bytes = start_bytes.min(limit_bytes);
+        let payload_bytes = (start_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
-        let request_bytes = (limit_bytes / 32).max(2 << 20);
+        let request_bytes = (start_bytes / 32).max(2 << 20);
         // While huge requests are served whole, few free buffers are kept, so the lane uses the
         // memory for these first. The buffers of pieces are kept and used again.
-        let (lane_bytes, huge_bytes) = if limit_bytes >= WHOLE_REQUESTS_BYTES_MIN {
+        let (lane_bytes, huge_bytes) = if start_bytes >= WHOLE_REQUESTS_BYTES_MIN {
             (REQUEST_BYTES_MAX, REQUEST_BYTES_MAX.saturating_sub(kept_bytes))
         } else {
-            let lane_bytes = (limit_bytes / LANE_SHARE).max(LANE_BYTES_MIN);
+            let lane_bytes = (start_bytes / LANE_SHARE).max(LANE_BYTES_MIN);
             (lane_bytes, lane_bytes)
         };
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
@@ -71,6 +76,7 @@ impl MemoryPlan {
         let shards = 1 << shards.ilog2();
         Self {
             limit_bytes,
+            start_bytes,
             pool_bytes,
             payload_bytes,
             request_bytes,
@@ -90,7 +96,7 @@ mod tests {
         for mib in [32u64, 64, 100, 128, 511, 512, 1024, 4096, 65536] {
             for workers in [1usize, 2, 16] {
                 let limit = mib << 20;
-                let plan = MemoryPlan::new(limit, workers, 0);
+                let plan = MemoryPlan::new(limit, limit, workers, 0);
                 let around = PROCESS_BYTES
                     + WORKER_BYTES * workers as u64
                     + plan.payload_bytes
@@ -110,16 +116,34 @@ mod tests {
 
     #[test]
     fn most_of_a_small_memory_holds_lines() {
-        let lines_mib = |mib: u64, workers| MemoryPlan::new(mib << 20, workers, 0).pool_bytes >> 20;
+        let lines_mib =
+            |mib: u64, workers| MemoryPlan::new(mib << 20, mib << 20, workers, 0).pool_bytes >> 20;
         assert!(lines_mib(64, 2) >= 40, "{}", lines_mib(64, 2));
         assert!(lines_mib(128, 2) >= 96, "{}", lines_mib(128, 2));
         assert!(lines_mib(256, 4) >= 204, "{}", lines_mib(256, 4));
     }
 
     #[test]
+    fn what_a_process_may_get_later_is_for_lines() {
+        let plan =
+            |most_mib: u64, start_mib: u64| MemoryPlan::new(most_mib << 20, start_mib << 20, 2, 0);
+        let (fixed, grows) = (plan(1024, 1024), plan(4096, 1024));
+        assert_eq!(
+            (grows.request_bytes, grows.lane_bytes),
+            (fixed.request_bytes, fixed.lane_bytes)
+        );
+        assert_eq!(
+            (grows.kept_bytes, grows.payload_bytes),
+            (fixed.kept_bytes, fixed.payload_bytes)
+        );
+        let more_mib = (grows.pool_bytes - fixed.pool_bytes) >> 20;
+        assert!((3020..3024).contains(&more_mib), "{more_mib} of 3072, the rest are tables");
+    }
+
+    #[test]
     fn with_512_mib_the_largest_requests_are_served_whole() {
         for (mib, is_whole) in [(64, false), (511, false), (512, true), (65536, true)] {
-            let plan = MemoryPlan::new(mib << 20, 2, 0);
+            let plan = MemoryPlan::new(mib << 20, mib << 20, 2, 0);
             assert_eq!(plan.lane_bytes >= REQUEST_BYTES_MAX, is_whole, "{mib}");
             assert!(plan.lane_bytes >= 2 * PIECE_BYTES, "{mib}");
         }

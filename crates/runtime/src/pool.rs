@@ -8,6 +8,7 @@
 
 mod header;
 
+pub use header::MemoryWords;
 pub(crate) use header::{PoolVolume, Progress, checksum};
 
 use crate::locks::Lock;
@@ -123,15 +124,27 @@ pub fn used_bytes_in(file: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(file).map_or(0, |found| found.st_blocks as u64 * 512)
 }
 
-/// The memory, in bytes, of the process that created the pool in a file, and the memory to which
-/// it was set while it ran; `None` if there is no pool, or a closed one, or if that was not
-/// recorded.
-pub fn limits_in(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
+/// The memory of a process with a pool, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// The most that it may have.
+    pub limit_bytes: u64,
+    /// What it was given last while it ran.
+    pub now_bytes: u64,
+    /// What it began with.
+    pub start_bytes: u64,
+}
+
+/// The memory of the process that created the pool in a file; `None` if there is no pool, or a
+/// closed one, or if that was not recorded.
+pub fn limits_in(file: BorrowedFd<'_>) -> Option<PoolLimits> {
     match Found::read(file) {
         Ok(Found::Pool(header)) if header.limit_bytes > 0 => {
             let missing = (header.layout.shard_slots - lines_of(&header)) * header.layout.shards;
             let now_bytes = header.limit_bytes.saturating_sub(missing as u64 * LINE_BYTES);
-            Some((header.limit_bytes, now_bytes))
+            let Header { limit_bytes, start_bytes, .. } = header;
+            let start_bytes = if start_bytes > 0 { start_bytes } else { limit_bytes };
+            Some(PoolLimits { limit_bytes, now_bytes, start_bytes })
         }
         _ => None,
     }
@@ -313,9 +326,11 @@ impl Pool {
 
     /// Records the memory of this process, from which the size of a new pool follows. In an adopted
     /// pool, the memory of the process that created it stays recorded.
-    pub(crate) fn record_limit(&self, bytes: u64) {
+    pub(crate) fn record_limit(&self, bytes: u64, start_bytes: u64) {
         if !self.is_adopted {
-            self.change_header(|header| header.limit_bytes = bytes);
+            self.change_header(|header| {
+                (header.limit_bytes, header.start_bytes) = (bytes, start_bytes);
+            });
         }
     }
 
@@ -329,6 +344,16 @@ impl Pool {
     /// The number of lines that each shard may hold.
     pub(crate) fn recorded_lines(&self) -> usize {
         lines_of(&self.header.lock())
+    }
+
+    /// Records settings of the process's memory, for the process that adopts the pool.
+    pub(crate) fn record_memory_settings(&self, words: MemoryWords) {
+        self.change_header(|header| header.memory_settings = words);
+    }
+
+    /// The settings that were recorded, if so by a previous process; zeroes in a new pool.
+    pub(crate) fn memory_settings(&self) -> MemoryWords {
+        self.header.lock().memory_settings
     }
 
     /// Gives back the memory of a slab that the shard does not use. Its lines then read as zeroes.
@@ -347,6 +372,12 @@ impl Pool {
     /// The memory that the file occupies, in bytes.
     pub(crate) fn used_bytes(&self) -> u64 {
         used_bytes_in(self.file.as_fd())
+    }
+
+    /// The memory that the lines occupy, in bytes: at least this much, and at most the size of the
+    /// tables more, which may be occupied in part.
+    pub(crate) fn lines_used_bytes(&self) -> u64 {
+        self.used_bytes().saturating_sub(self.data_offset as u64)
     }
 
     /// Whether it holds the lines of a previous process.
@@ -562,7 +593,7 @@ mod tests {
         assert_eq!((used_bytes_in(file.as_fd()), limits_in(file.as_fd())), (0, None));
         let open = |bytes| Pool::open(bytes, 1, Some(file.try_clone().unwrap())).unwrap();
         let first = open(8 << 20);
-        first.record_limit(64 << 20);
+        first.record_limit(64 << 20, 48 << 20);
         let empty = used_bytes_in(file.as_fd());
         assert!(empty < 8 << 20, "{empty}");
         for slot in 0..512 {
@@ -572,13 +603,17 @@ mod tests {
         let used = used_bytes_in(file.as_fd());
         assert!((empty + (2 << 20)..=10 << 20).contains(&used), "{used}");
         drop(first);
-        assert_eq!(limits_in(file.as_fd()), Some((64 << 20, 64 << 20)));
+        let limits = |now_mib: u64| {
+            let (limit_bytes, now_bytes, start_bytes) = (64 << 20, now_mib << 20, 48 << 20);
+            Some(PoolLimits { limit_bytes, now_bytes, start_bytes })
+        };
+        assert_eq!(limits_in(file.as_fd()), limits(64));
         let second = open(8 << 20);
-        second.record_limit(96 << 20);
-        assert_eq!(limits_in(file.as_fd()), Some((64 << 20, 64 << 20)), "it is adopted");
+        second.record_limit(96 << 20, 96 << 20);
+        assert_eq!(limits_in(file.as_fd()), limits(64), "it is adopted");
         second.record_lines(512);
         assert_eq!(second.recorded_lines(), 512);
-        assert_eq!(limits_in(file.as_fd()), Some((64 << 20, 58 << 20)), "three slabs fewer");
+        assert_eq!(limits_in(file.as_fd()), limits(58), "three slabs fewer");
         second.close();
         assert_eq!(limits_in(file.as_fd()), None, "a closed pool is not continued");
     }

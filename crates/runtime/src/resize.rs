@@ -102,6 +102,8 @@ pub struct MemoryBounds {
     pub now_bytes: u64,
     /// The maximum: the memory at the start, or that of the adopted pool.
     pub most_bytes: u64,
+    /// All sizes differ from the maximum by multiples of this.
+    pub step_bytes: u64,
 }
 
 impl MemoryBounds {
@@ -118,7 +120,24 @@ impl MemoryBounds {
         let least_bytes = (most_bytes - removable).max(MEMORY_BYTES_MIN).min(most_bytes);
         let missing = (pool.shard_slots() - pool.recorded_lines()) as u64;
         let now_bytes = most_bytes - missing * shards * LINE_BYTES;
-        Self { least_bytes, now_bytes, most_bytes }
+        Self { least_bytes, now_bytes, most_bytes, step_bytes: shards * SLAB_BYTES }
+    }
+
+    /// The memory that the process has taken within these bounds.
+    pub(crate) fn memory_use(self, pool: &Pool) -> MemoryUse {
+        let lines_bytes = pool.data_bytes() - (self.most_bytes - self.now_bytes);
+        let used_bytes = pool.lines_used_bytes();
+        MemoryUse {
+            bounds: self,
+            unused_bytes: lines_bytes.saturating_sub(used_bytes),
+            pending_bytes: used_bytes.saturating_sub(lines_bytes),
+        }
+    }
+
+    /// The size that results when the memory is set to this one, which is within the bounds.
+    pub fn rounded(&self, memory_bytes: u64) -> u64 {
+        let missing_bytes = self.most_bytes.saturating_sub(memory_bytes);
+        self.most_bytes - missing_bytes.next_multiple_of(self.step_bytes).min(self.most_bytes)
     }
 
     /// Checks that the memory can be set to this size.
@@ -143,6 +162,17 @@ impl MemoryBounds {
         let slabs = data_bytes / pool.shards() as u64 / SLAB_BYTES;
         Ok((slabs * (SLAB_BYTES / LINE_BYTES)) as usize)
     }
+}
+
+/// The memory of a process, and how far it has taken it, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// The memory that the process may have.
+    pub bounds: MemoryBounds,
+    /// The part of it that the pool has not taken yet.
+    pub unused_bytes: u64,
+    /// The memory that the pool still has to give back.
+    pub pending_bytes: u64,
 }
 
 /// The resizer.
@@ -222,7 +252,9 @@ fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
         let now = Instant::now();
         let since = *begun.get_or_insert(now);
         let shards = 0..shared.shards.len();
+        let hold = shared.huge_pages.hold();
         let waiting = shards.filter(|&shard| resize_shard(&shared, shard, stops)).count();
+        drop(hold);
         if waiting > 0 {
             drop(shared);
             std::thread::park_timeout((now.elapsed() * PAUSE_SHARE).clamp(PAUSE, PAUSE_MAX));

@@ -60,7 +60,7 @@ pub(crate) fn allocations() -> u64 {
 /// A configuration with one worker and no journal.
 pub(crate) fn config(memory_bytes: u64) -> RuntimeConfig {
     let (engine, ecc) = (Engine::Auto, Ecc::default());
-    RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc }
+    RuntimeConfig { memory_bytes, start_bytes: memory_bytes, workers: 1, engine, journals: 0, ecc }
 }
 
 /// As [`config`], over epoll and without a patrol, which takes the locks of the shards.

@@ -7,11 +7,12 @@ mod stop;
 
 use crate::error::{StartError, VolumeError};
 use crate::memory_plan::MemoryPlan;
+use crate::pool::MemoryWords;
 use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSettings};
 use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
-use crate::resize::{MemoryBounds, ResizeError, Resizer};
+use crate::resize::{MemoryBounds, MemoryUse, ResizeError, Resizer};
 use crate::service::{RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
 use crate::shared::{Message, Shared};
 use crate::timeouts::Timeouts;
@@ -22,6 +23,7 @@ use forebay_engine::ShardConfig;
 use forebay_frontend::{Mailer, Service};
 use forebay_policy::SplitCost;
 use forebay_types::{LINE_BYTES, UnsafeUps, VolumeId};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +48,9 @@ pub enum Engine {
 pub struct RuntimeConfig {
     /// The memory of the process in bytes: pool, metadata, buffers, the program itself.
     pub memory_bytes: u64,
+    /// The part of it with which the process begins, in bytes. [`Runtime::set_memory`] gives it
+    /// more.
+    pub start_bytes: u64,
     /// Threads that serve clients, from 1 to 64.
     pub workers: usize,
     /// The I/O engine.
@@ -112,7 +117,8 @@ impl Runtime {
     ) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
         let config = RuntimeConfig { workers, ..config };
-        let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
+        let plan =
+            MemoryPlan::new(config.memory_bytes, config.start_bytes, workers, config.journals);
         forebay_frontend::set_kept_bytes_max(plan.kept_bytes / workers as u64);
         let shared = Shared::open(&config, &plan, timeouts, kept)?;
         let crew = start_workers(&shared, config.engine)?;
@@ -125,7 +131,9 @@ impl Runtime {
         if shared.pool.is_adopted() {
             resizer.continue_adopted(&shared)?;
         }
-        Ok(Self { shared, crew, warmer, resizer, plan, volumes })
+        let runtime = Self { shared, crew, warmer, resizer, plan, volumes };
+        runtime.begin_small()?;
+        Ok(runtime)
     }
 
     /// The I/O engine in use: `io_uring` or `epoll`.
@@ -152,8 +160,30 @@ impl Runtime {
     }
 }
 
+#[cfg(test)]
+impl Runtime {
+    /// Ends the warmer, so that a test can make its passes.
+    pub(crate) fn stop_warmer(&self) {
+        self.warmer.stop();
+    }
+}
+
 /// The memory.
 impl Runtime {
+    /// Sets the memory of the start, unless the pool was adopted, and has a size already.
+    fn begin_small(&self) -> io::Result<()> {
+        let (bounds, start_bytes) = (self.memory_bounds(), self.plan.start_bytes);
+        if self.shared.pool.is_adopted() || start_bytes >= bounds.most_bytes {
+            return Ok(());
+        }
+        let start_bytes = start_bytes.max(bounds.least_bytes);
+        match self.resizer.resize(&self.shared, &bounds, start_bytes) {
+            Ok(()) => Ok(()),
+            Err(ResizeError::Thread(error)) => Err(error),
+            Err(error) => unreachable!("within the bounds: {error}"),
+        }
+    }
+
     /// Sets the memory of the process: shrinks or grows the pool in the background, by whole slabs
     /// of each shard, rounded down. Clean lines are dropped, the least valuable ones first; dirty
     /// ones are kept. A process that adopts the pool continues with this size. Returns the bounds,
@@ -170,6 +200,23 @@ impl Runtime {
     /// The sizes between which the memory can be set.
     pub fn memory_bounds(&self) -> MemoryBounds {
         MemoryBounds::new(&self.shared.pool, &self.plan)
+    }
+
+    /// The bounds, and how far the pool has taken the memory that it may have.
+    pub fn memory_use(&self) -> MemoryUse {
+        self.memory_bounds().memory_use(&self.shared.pool)
+    }
+
+    /// Records settings of the memory for the process that adopts the pool, in an encoding of the
+    /// caller's.
+    pub fn record_memory_settings(&self, words: MemoryWords) {
+        self.shared.pool.record_memory_settings(words);
+    }
+
+    /// The settings that were recorded, also by the process whose pool was adopted; zeroes if none
+    /// were.
+    pub fn memory_settings(&self) -> MemoryWords {
+        self.shared.pool.memory_settings()
     }
 
     /// The memory that the pool occupies, with its tables, in bytes. It is less than the pool's

@@ -31,12 +31,35 @@ pub(crate) struct HugePages {
     /// Held while pages are made, and while memory is given back. Otherwise a page could be made
     /// for a slab just after its memory was given back.
     allocation: Lock<(), { order::ALLOCATION }>,
+    /// Held while the pool is resized. Making a page takes a thousand times as long as giving one
+    /// back, which would have to wait for it, and the page may be given back next.
+    holds: AtomicUsize,
+}
+
+/// While it exists, no huge page is begun.
+#[must_use]
+pub(crate) struct Hold<'a>(&'a AtomicUsize);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl HugePages {
     pub(crate) fn new(shards: usize) -> Self {
         let prepared = (0..shards).map(|_| AtomicUsize::new(0)).collect();
-        Self { prepared, allocation: Lock::default() }
+        Self { prepared, allocation: Lock::default(), holds: AtomicUsize::new(0) }
+    }
+
+    /// Makes the warmer wait. It completes at most the page that it is making.
+    pub(crate) fn hold(&self) -> Hold<'_> {
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        Hold(&self.holds)
+    }
+
+    fn is_held(&self) -> bool {
+        self.holds.load(Ordering::Relaxed) > 0
     }
 
     /// Makes the warmer prepare the slabs of a shard again, from this one on: its memory was given
@@ -87,33 +110,48 @@ impl Warmer {
 fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
     while !stops.load(Ordering::Relaxed) {
         let Some(shared) = shared.upgrade() else { return };
-        let mut busy = false;
-        for (shard, prepared) in shared.huge_pages.prepared.iter().enumerate() {
-            let used = shared.shard(shard).slots().used() as usize / LINES_PER_SLAB;
-            let wanted = (used + 1 + SLABS_AHEAD).min(shared.pool.shard_slabs());
-            let next = || Some(prepared.load(Ordering::Relaxed)).filter(|&slab| slab < wanted);
-            while let Some(slab) = next()
-                && !stops.load(Ordering::Relaxed)
-            {
-                // Before the slab is prepared, because the resizer may set it back meanwhile.
-                let (order, or) = (Ordering::Relaxed, Ordering::Relaxed);
-                if prepared.compare_exchange(slab, slab + 1, order, or).is_err() {
-                    continue;
-                }
-                match prepare(&shared, shard, slab) {
-                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                        tracing::debug!(%error, "no huge pages available for the pool");
-                        return;
-                    }
-                    // After another error the slab stays on small pages.
-                    Ok(()) | Err(_) => {}
-                }
-                busy = true;
+        let pass = pass(&shared, stops);
+        drop(shared);
+        match pass {
+            Ok(is_busy) => std::thread::park_timeout(if is_busy { PAUSE_BUSY } else { PAUSE_IDLE }),
+            Err(error) => {
+                tracing::debug!(%error, "no huge pages available for the pool");
+                return;
             }
         }
-        drop(shared);
-        std::thread::park_timeout(if busy { PAUSE_BUSY } else { PAUSE_IDLE });
     }
+}
+
+/// Prepares the slabs that are about to be used. Returns whether there were any.
+///
+/// # Errors
+/// The kernel does not support huge pages for the pool.
+fn pass(shared: &Shared, stops: &AtomicBool) -> std::io::Result<bool> {
+    let mut is_busy = false;
+    for (shard, prepared) in shared.huge_pages.prepared.iter().enumerate() {
+        let used = shared.shard(shard).slots().used() as usize / LINES_PER_SLAB;
+        let wanted = (used + 1 + SLABS_AHEAD).min(shared.pool.shard_slabs());
+        let next = || Some(prepared.load(Ordering::Relaxed)).filter(|&slab| slab < wanted);
+        while let Some(slab) = next()
+            && !stops.load(Ordering::Relaxed)
+        {
+            is_busy = true;
+            if shared.huge_pages.is_held() {
+                return Ok(is_busy);
+            }
+            // First: the resizer may set it back to this slab meanwhile.
+            let (order, or) = (Ordering::Relaxed, Ordering::Relaxed);
+            if prepared.compare_exchange(slab, slab + 1, order, or).is_err() {
+                continue;
+            }
+            match prepare(shared, shard, slab) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Err(error),
+                // After another error the slab stays on small pages.
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+    Ok(is_busy)
 }
 
 /// Backs a slab with a huge page, unless its memory is given back.
@@ -124,4 +162,32 @@ fn prepare(shared: &Shared, shard: usize, slab: usize) -> std::io::Result<()> {
         }
         shared.pool.make_huge(shard, slab)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Runtime;
+    use crate::rig::{MIB, quiet_config};
+
+    #[test]
+    fn no_huge_page_is_made_while_the_pool_is_resized() {
+        let server = forebay_frontend_nbd::NbdServer::new();
+        let runtime = Runtime::start(quiet_config(64 * MIB), &server).unwrap();
+        runtime.stop_warmer();
+        let shared = runtime.shared();
+        let (pages, stops) = (&shared.huge_pages, AtomicBool::new(false));
+        let prepared =
+            || -> usize { pages.prepared.iter().map(|slabs| slabs.load(Ordering::Relaxed)).sum() };
+        pages.prepare_again(0, 0);
+        let before = prepared();
+        let hold = pages.hold();
+        assert!(pass(shared, &stops).unwrap_or(true), "the slab is still to be prepared");
+        assert_eq!(prepared(), before);
+        drop(hold);
+        // Without huge pages, the first attempt fails.
+        let _ = pass(shared, &stops);
+        assert!(prepared() > before);
+        runtime.stop(|_| {}).unwrap();
+    }
 }

@@ -153,14 +153,28 @@ pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
 };
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 22] = [
-    fixed(
+pub const PROGRAM_SETTINGS: [Setting; 24] = [
+    live(
         "memory",
         "SIZE|auto",
         "auto",
-        "memory for the cache, at least 32MiB; `auto` is an eighth of the available memory",
+        "memory for the cache, at least 32MiB; `auto` begins with an eighth of the available \
+         memory and takes more while that pays",
     ),
-    fixed(
+    live(
+        "memory-min",
+        "SIZE|auto",
+        "auto",
+        "memory that the cache keeps while other programs run short of it; `auto` is the least \
+         that the server can run with",
+    ),
+    live(
+        "memory-max",
+        "SIZE|auto",
+        "auto",
+        "the most that `memory=auto` takes; `auto` is half of the memory available at the start",
+    ),
+    live(
         "memory-reserve",
         "SIZE|auto",
         "auto",

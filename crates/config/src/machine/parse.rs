@@ -52,6 +52,20 @@ pub(super) fn stat(text: &str, key: &str) -> Option<u64> {
     lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
+/// The time since the boot in milliseconds, of `/proc/uptime`.
+pub(super) fn uptime_ms(text: &str) -> Option<u64> {
+    let (seconds, hundredths) = text.split(' ').next()?.trim().split_once('.')?;
+    let (seconds, hundredths): (u64, u64) = (seconds.parse().ok()?, hundredths.parse().ok()?);
+    seconds.checked_mul(1_000)?.checked_add(hundredths * 10).filter(|_| hundredths < 100)
+}
+
+/// The time in which at least one program waited for memory, in microseconds: the total of the line
+/// `some` of a pressure file.
+pub(super) fn stalled_us(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    line.split(' ').find_map(|field| field.strip_prefix("total="))?.trim().parse().ok()
+}
+
 /// The control groups that enclose this process, from the innermost outward. `membership` is
 /// `/proc/self/cgroup`, and `mountinfo` is `/proc/self/mountinfo`; without it, the usual mount
 /// points are assumed.
@@ -254,6 +268,10 @@ mod tests {
                     MemAvailable:   23906576 kB\nBuffers:           18644 kB\n";
         assert_eq!(meminfo(text), Some((24_684_084 << 10, 23_906_576 << 10)));
         assert_eq!(limit("943718400\n"), Some(943_718_400));
+        assert_eq!(uptime_ms("27345.07 50113.66\n"), Some(27_345_070));
+        for text in ["", "1", "x.00 1.00", "1.100 1.00", "1.-1 1", "99999999999999999.00 1"] {
+            assert_eq!(uptime_ms(text), None, "{text}");
+        }
         let text = "anon 7\ninactive_file_x 1\ninactive_file 4096\ntotal_inactive_file 8192\n";
         assert_eq!(stat(text, "inactive_file"), Some(4096));
         assert_eq!(stat(text, "total_inactive_file"), Some(8192));

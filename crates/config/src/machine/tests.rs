@@ -6,7 +6,7 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
 /// The sources of a machine with 8 GiB, 6 GiB available, and these additional files.
-fn sources(files: &[(&str, &str)]) -> (tempfile::TempDir, MemorySources) {
+pub(super) fn sources(files: &[(&str, &str)]) -> (tempfile::TempDir, MemorySources) {
     let root = tempfile::tempdir().unwrap();
     let meminfo = "MemTotal:        8388608 kB\nMemFree: 1 kB\nMemAvailable:    6291456 kB\n";
     for (path, text) in [("proc/meminfo", meminfo)].iter().chain(files) {
@@ -16,7 +16,7 @@ fn sources(files: &[(&str, &str)]) -> (tempfile::TempDir, MemorySources) {
     (root, sources)
 }
 
-fn write(root: &Path, path: &str, text: &str) {
+pub(super) fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();

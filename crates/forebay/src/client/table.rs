@@ -9,18 +9,18 @@ use super::units::{bytes, count, duration, percent};
 use super::warm_up::warm_up;
 use super::write_back::write_back;
 use forebay_api::{
-    Damage, DrillReport, JournalState, JournalStatus, Latencies, Memory, PatrolStatus, PowerStatus,
-    Status, VaultStatus, VolumeState, VolumeStatus,
+    Damage, DrillReport, JournalState, JournalStatus, Latencies, Memory, MemorySizing, MemoryState,
+    PatrolStatus, PowerStatus, Status, VaultStatus, VolumeState, VolumeStatus,
 };
 
-/// The whole status: four lines on the daemon, then tables of volumes, miss ratios, disks,
+/// The whole status: five lines on the daemon, then tables of volumes, miss ratios, disks,
 /// gathering, writeback, governors, warm-ups, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; {}, {} of it for the index\n\
-         {}\n\
+         {}{}\n\
          clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
@@ -32,6 +32,7 @@ pub(super) fn status(status: &Status) -> String {
         bytes(memory.dirty_bytes),
         memory_limit(memory),
         bytes(memory.metadata_bytes),
+        memory.sizing.as_ref().map(sizing).unwrap_or_default(),
         patrol(&status.patrol),
         status.connections,
         status.listeners.join(", "),
@@ -55,6 +56,18 @@ pub(super) fn memory_limit(memory: &Memory) -> String {
         true => format!("limit {limit}, at most {}", bytes(memory.limit_bytes_max)),
         false => format!("limit {limit}"),
     }
+}
+
+/// A line that says why the memory has its limit.
+fn sizing(sizing: &MemorySizing) -> String {
+    let MemorySizing { memory, reason, .. } = sizing;
+    let by = sizing.limited_by.as_ref().map(|group| format!(" in the control group {group}"));
+    let (by, wanted) = (by.unwrap_or_default(), bytes(sizing.wanted_bytes));
+    let target = match sizing.state {
+        MemoryState::Steady => String::new(),
+        _ => format!(", {wanted} with enough memory"),
+    };
+    format!("memory size: {memory}{target}; {reason}{by}\n")
 }
 
 /// The patrol in one line.

@@ -6,24 +6,26 @@ use super::claims::{Claim, Claims};
 use super::journals::{Journals, identity};
 use super::listen::{self, Bound};
 use super::power::PowerMonitor;
+use super::sizing::Sizing;
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{memory, report, tls, vault};
+use super::{report, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{
     DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Status, VolumeStatus,
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
-    Change, Config, Listen, ReadLatency, TlsUse, VolumeChange, VolumeSpec, WriteBackSpec,
+    Change, Config, Listen, ReadLatency, ServerChange, TlsUse, VolumeChange, VolumeSpec,
+    WriteBackSpec,
 };
 use forebay_control::{Manager, ProgressFn, SocketFile};
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
-    CalibrateError, Limits, ReadTarget, ResizeError, Runtime, RuntimeStatus,
-    VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
+    CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, VolumeChange as RuntimeChange,
+    VolumeError, VolumeSettings,
 };
-use forebay_types::{Action, DiskGeometry, Size};
+use forebay_types::{DiskGeometry, Size};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -36,6 +38,7 @@ const CLAIM_WAIT: Duration = Duration::from_secs(5);
 /// The running daemon.
 pub(super) struct Daemon {
     runtime: Arc<Runtime>,
+    sizing: Sizing,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -75,6 +78,8 @@ impl Daemon {
         journals: Journals,
     ) -> Self {
         let calibrations = Arc::new(Calibrations::open(config.state.join("calibrations.json")));
+        let runtime = Arc::new(runtime);
+        let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
         let state = State {
             config,
             volumes: Vec::new(),
@@ -83,7 +88,8 @@ impl Daemon {
             given_up: Vec::new(),
         };
         Self {
-            runtime: Arc::new(runtime),
+            runtime,
+            sizing,
             nbd,
             power: OnceLock::new(),
             tls,
@@ -174,6 +180,10 @@ impl Daemon {
             state.sockets.retain(|old| old.path() != file.path());
             state.sockets.push(file);
         }
+    }
+
+    pub(super) const fn sizing(&self) -> &Sizing {
+        &self.sizing
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -276,6 +286,7 @@ impl Daemon {
                 self.set_volume(name, change.clone()).map(drop)
             }
             Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
+            Change::Server { change } => self.sizing.configure(change),
             Change::Log { new } => {
                 crate::logging::set_level(*new);
                 Ok(())
@@ -366,7 +377,7 @@ impl Manager for Daemon {
         Status {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
-            memory: report::memory(&figures.memory),
+            memory: report::memory(&figures.memory, self.sizing.status()),
             patrol: report::patrol(&figures),
             connections: figures.connections,
             journals: self.journals.status(),
@@ -377,22 +388,10 @@ impl Manager for Daemon {
         }
     }
 
-    fn set_memory(&self, bytes: u64) -> Result<Memory, Problem> {
-        let bounds = self.runtime.memory_bounds();
-        bounds.check(bytes).map_err(|error| problem_of(&error))?;
-        if bytes > bounds.now_bytes {
-            let (reserve, pool_bytes) =
-                (self.state().config.memory_reserve, self.runtime.pool_used_bytes());
-            memory::check_growth(bytes, reserve, pool_bytes)
-                .map_err(|error| Problem::of(ErrorKind::Invalid, &error, &Action::to_string))?;
-        }
-        let bounds = self.runtime.set_memory(bytes).map_err(|error| match error {
-            ResizeError::Stopping => problem_of_kind(ErrorKind::Stopping, &error),
-            error => problem_of(&error),
-        })?;
-        tracing::info!(memory = %Size(bounds.now_bytes), "memory set");
+    fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem> {
+        self.sizing.set(change)?;
         let status = self.runtime.status().map_err(problem)?;
-        Ok(report::memory(&status.memory))
+        Ok(report::memory(&status.memory, self.sizing.status()))
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {

@@ -2,7 +2,8 @@
 
 use crate::report::with_remedy;
 use forebay_config::{
-    Config, KeptMemory, MemInfo, MemoryError, MemoryReserve, MemorySetting, MemorySources,
+    Config, KeptMemory, MemInfo, MemoryChoice, MemoryError, MemoryReserve, MemorySetting,
+    MemorySources,
 };
 use forebay_types::{Action, Size};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,17 +19,18 @@ pub(super) fn sources() -> MemorySources {
     MemorySources::find(&root)
 }
 
-/// The memory for the cache on this machine, in bytes. A kept pool is never refused for a lack of
-/// memory; the log warns instead.
+/// The memory for the cache on this machine. A kept pool is never refused for a lack of memory; the
+/// log warns instead.
 ///
 /// # Errors
 /// Fails if there is too little memory, or if its size cannot be read and none is configured.
-pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<u64> {
-    let machine = match (sources().read(), config.memory) {
+pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<MemoryChoice> {
+    let settings = config.memory;
+    let machine = match (sources().read(), settings.memory) {
         (Ok(machine), _) => machine,
         (Err(error), MemorySetting::Bytes(bytes)) => {
             tracing::warn!(%error, memory = %Size(bytes), "cannot check the memory setting");
-            return Ok(bytes);
+            return Ok(MemoryChoice { start_bytes: bytes, bytes, overrun: None });
         }
         (Err(error), MemorySetting::Auto) => {
             let error =
@@ -36,21 +38,28 @@ pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<u64> {
             return Err(with_remedy(error, Action::set("memory", "SIZE")));
         }
     };
-    let choice = machine.resolve(config.memory, config.memory_reserve, kept)?;
-    report(&machine, choice.bytes, choice.overrun.as_ref());
-    Ok(choice.bytes)
+    let mut choice = machine.resolve(&settings, kept)?;
+    let is_kept = Some(choice.bytes) == kept.limit_bytes;
+    if config.vault.is_some() && config.memory.max == MemorySetting::Auto && !is_kept {
+        // A vault must have space for what the largest pool may have dirty, and an existing one was
+        // made for the size at the start.
+        choice.bytes = choice.start_bytes;
+    }
+    report(&machine, &choice);
+    Ok(choice)
 }
 
-fn report(machine: &MemInfo, bytes: u64, overrun: Option<&MemoryError>) {
+fn report(machine: &MemInfo, choice: &MemoryChoice) {
     let MemInfo { total, available } = machine;
     tracing::info!(
-        memory = %Size(bytes),
+        memory = %Size(choice.start_bytes),
+        most = %Size(choice.bytes),
         total_mib = total.bytes >> 20,
         available_mib = available.bytes >> 20,
         limited_by = available.group.as_ref().map(|group| &*group.name),
         "memory for the cache"
     );
-    if let Some(reason) = overrun {
+    if let Some(reason) = &choice.overrun {
         tracing::warn!(
             %reason,
             "the kept pool leaves the system too little memory, continuing with it: a start \
@@ -92,7 +101,8 @@ pub(super) fn of_pool(pool: &OwnedFd) -> KeptMemory {
     let limits = forebay_runtime::limits_in(pool);
     KeptMemory {
         used_bytes: forebay_runtime::used_bytes_in(pool),
-        limit_bytes: limits.map(|(limit_bytes, _)| limit_bytes),
-        now_bytes: limits.map(|(_, now_bytes)| now_bytes),
+        limit_bytes: limits.map(|limits| limits.limit_bytes),
+        now_bytes: limits.map(|limits| limits.now_bytes),
+        start_bytes: limits.map(|limits| limits.start_bytes),
     }
 }

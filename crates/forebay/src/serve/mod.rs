@@ -15,6 +15,7 @@ mod periodic;
 mod power;
 mod presence;
 mod report;
+mod sizing;
 mod successor;
 mod tls;
 mod vault;
@@ -96,6 +97,8 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the thread that monitors files in use")?;
     let outlook = outlook::start(Arc::clone(&daemon))
         .context("cannot start the thread that reports the memory outlook")?;
+    let sizer = sizing::start(Arc::clone(&daemon))
+        .context("cannot start the thread that gives memory back")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     //
@@ -108,6 +111,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     // Before the control servers end, as it may start another one.
     drop(presence);
     drop(outlook);
+    drop(sizer);
     tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.
@@ -150,10 +154,11 @@ fn start(
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
     let kept = pool.as_ref().map(memory::of_pool).unwrap_or_default();
-    let memory_bytes = memory::choose(&config, kept)?;
+    let memory = memory::choose(&config, kept)?;
     let tls = tls::load(&config.tls)?;
     let settings = RuntimeConfig {
-        memory_bytes,
+        memory_bytes: memory.bytes,
+        start_bytes: memory.start_bytes,
         workers: match config.workers {
             Workers::Count(count) => count,
             Workers::Auto => {
@@ -174,7 +179,8 @@ fn start(
     };
     let nbd = NbdServer::new();
     let runtime = Runtime::start_over(settings, Timeouts::default(), pool, &nbd)?;
-    tracing::info!(memory = %Size(memory_bytes), io_engine = runtime.engine(), "runtime started");
+    let memory = Size(memory.start_bytes);
+    tracing::info!(%memory, io_engine = runtime.engine(), "runtime started");
     let reliances = Reliances::new(&config.state, config.vault.as_deref(), overrides.given_up);
     let reliances = Arc::new(reliances);
     runtime.keep_vault_record(Arc::clone(&reliances) as _);

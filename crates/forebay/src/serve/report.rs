@@ -2,8 +2,8 @@
 
 use forebay_api::{
     Counters, CurvePoint, CurveStatus, Damage, GatherSource, GatherStatus, GovernorStatus,
-    Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus, PatrolStatus, PowerStatus,
-    VolumeState, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
+    Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus,
+    PowerStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
@@ -12,9 +12,10 @@ use forebay_runtime::{
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
-pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
+pub(super) fn memory(memory: &MemoryStatus, sizing: Option<MemorySizing>) -> Memory {
     Memory {
         limit_bytes: memory.limit_bytes,
+        sizing,
         limit_bytes_min: memory.limit_bytes_min,
         limit_bytes_max: memory.limit_bytes_max,
         pool_bytes: memory.pool_bytes,

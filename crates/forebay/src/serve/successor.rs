@@ -40,6 +40,7 @@ pub(super) fn memory_of_server() -> KeptMemory {
         used_bytes: bytes(MEMORY_VARIABLE).unwrap_or(0),
         limit_bytes: bytes(LIMIT_VARIABLE),
         now_bytes: bytes(NOW_VARIABLE),
+        start_bytes: None,
     }
 }
 

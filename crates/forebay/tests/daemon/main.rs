@@ -31,6 +31,7 @@ mod reload;
 mod remedies;
 mod rescue;
 mod resize;
+mod sizing;
 mod stopping;
 mod vault;
 mod warm_up;

@@ -149,6 +149,33 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
+    /// Starts a daemon in a control group, given by its directory.
+    pub fn start_in_group(
+        group: &Path,
+        directory: &Path,
+        memory: &str,
+        volumes: &[String],
+        arguments: &[&str],
+    ) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let serve = Self::command(program, directory, "auto", memory, volumes);
+        let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh"]).arg(serve.get_program()).args(serve.get_args());
+        command.args(arguments).stdin(Stdio::null());
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
+    /// Starts a daemon without a keeper whose memory is set in a configuration file.
+    pub fn start_configured(directory: &Path, file: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        let socket = directory.join("nbd.sock");
+        command.args(["serve", "--keeper", "no", "--workers", "2", "--log", "info", "--config"]);
+        command.arg(file).arg("--state").arg(directory.join("state"));
+        command.arg("--nbd").arg(format!("unix:{}", socket.display())).stdin(Stdio::null());
+        Self::spawn(command, socket)
+    }
+
     /// Starts a daemon that sees the memory of the machine in the folder `machine`, with extra
     /// arguments.
     pub fn start_on(machine: &Path, directory: &Path, memory: &str, arguments: &[&str]) -> Self {

@@ -17,13 +17,14 @@ const MEMORY_MIB: u64 = 192;
 const SIZE_BYTES: u64 = 128 * MIB;
 const LINES: u64 = SIZE_BYTES / 4096;
 
-fn memory(daemon: &Daemon, field: &str) -> u64 {
+/// A figure of the daemon's memory.
+pub fn memory(daemon: &Daemon, field: &str) -> u64 {
     daemon.status()["memory"][field].as_u64().unwrap()
 }
 
 /// Sets the memory, and waits until the pool has the size that follows. Returns by how many bytes
 /// it has changed.
-fn set(daemon: &Daemon, bytes: u64) -> u64 {
+pub fn set(daemon: &Daemon, bytes: u64) -> u64 {
     let before = daemon.status()["memory"].clone();
     let (code, text) = daemon.run(&["set", &format!("memory={bytes}")]);
     assert!(code == Some(0) && text.starts_with("memory is set: limit "), "{text}");

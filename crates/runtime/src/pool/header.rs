@@ -100,14 +100,30 @@ pub(crate) struct Header {
     pub limit_bytes: u64,
     /// Lines that each shard may hold; 0 for all.
     pub shard_lines: u64,
+    /// Settings of the process's memory that were changed while it ran. Their meaning is not known
+    /// here; 0 for those that were not changed.
+    pub memory_settings: MemoryWords,
+    /// The memory with which the process that created the pool began, in bytes; 0 if that is the
+    /// limit.
+    pub start_bytes: u64,
 }
+
+/// Settings of a process's memory, in its own encoding.
+pub type MemoryWords = [u64; 4];
 
 impl Header {
     /// The header of an empty pool.
     pub(crate) const fn new(layout: Layout) -> Self {
-        let (limit_bytes, shard_lines) = (0, 0);
-        let volumes = Vec::new();
-        Self { sequence: 0, layout, is_closed: false, volumes, limit_bytes, shard_lines }
+        Self {
+            sequence: 0,
+            layout,
+            is_closed: false,
+            volumes: Vec::new(),
+            limit_bytes: 0,
+            shard_lines: 0,
+            memory_settings: [0; 4],
+            start_bytes: 0,
+        }
     }
 
     /// The copy that it is written to.
@@ -146,6 +162,8 @@ impl Header {
             body.extend(volume.recorded_in.map_or([0; 16], |journal| journal.0));
         }
         body.extend(self.shard_lines.to_le_bytes());
+        self.memory_settings.iter().for_each(|word| body.extend(word.to_le_bytes()));
+        body.extend(self.start_bytes.to_le_bytes());
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -207,7 +225,18 @@ impl Header {
             volume.recorded_in = journal.filter(|_| is_recorded);
         }
         let shard_lines = body.word().unwrap_or(0);
-        Some(Self { sequence, layout, is_closed, volumes, limit_bytes, shard_lines })
+        let memory_settings = std::array::from_fn(|_| body.word().unwrap_or(0));
+        let start_bytes = body.word().unwrap_or(0);
+        Some(Self {
+            sequence,
+            layout,
+            is_closed,
+            volumes,
+            limit_bytes,
+            shard_lines,
+            memory_settings,
+            start_bytes,
+        })
     }
 
     /// The newest intact copy.
@@ -279,9 +308,16 @@ mod tests {
         };
         let layout = Layout { shards: 4, shard_slots: 512 };
         let volumes = (0..volumes).map(volume).collect();
-        let (limit_bytes, shard_lines) = (sequence << 20, sequence << 9);
-        let is_closed = sequence % 2 == 1;
-        Header { sequence, layout, is_closed, volumes, limit_bytes, shard_lines }
+        Header {
+            sequence,
+            layout,
+            is_closed: sequence % 2 == 1,
+            volumes,
+            limit_bytes: sequence << 20,
+            shard_lines: sequence << 9,
+            memory_settings: [0, sequence, u64::MAX, 7],
+            start_bytes: sequence << 18,
+        }
     }
 
     #[test]
@@ -307,13 +343,16 @@ mod tests {
     fn the_headers_of_earlier_programs_are_read() {
         let mut header = header(3, 2);
         assert!(header.volumes.iter().all(|volume| volume.recorded_in.is_some()));
-        let found = shortened_by(1, &header).unwrap();
+        let found = shortened_by(5, &header).unwrap();
+        (header.memory_settings, header.start_bytes) = ([0; 4], 0);
+        assert_eq!(found, header, "without the settings of its memory");
+        let found = shortened_by(6, &header).unwrap();
         header.shard_lines = 0;
         assert_eq!(found, header, "without the size of shards");
-        let found = shortened_by(7, &header).unwrap();
+        let found = shortened_by(12, &header).unwrap();
         header.volumes.iter_mut().for_each(|volume| volume.recorded_in = None);
         assert_eq!(found, header, "without what their journals have");
-        let found = shortened_by(8, &header).unwrap();
+        let found = shortened_by(13, &header).unwrap();
         assert_eq!(found, Header { limit_bytes: 0, ..header }, "nor the memory of their process");
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::rig::common::client::{Client, PATIENCE};
 use crate::rig::common::{GATHERS_ALL, wait_until};
 use crate::rig::{MIB, config, listen, volume};
-use crate::{Engine, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
+use crate::{Engine, PoolLimits, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
 use forebay_backend::OpenOptions;
 use forebay_frontend_nbd::NbdServer;
 use std::fs::File;
@@ -27,7 +27,7 @@ fn wait_resized(runtime: &Runtime) {
 /// The bounds of a process with memory of `limit_mib`, of which `lines_mib` are planned for lines
 /// in four shards.
 fn bounds_of(pool: &Pool, limit_mib: u64, lines_mib: u64) -> MemoryBounds {
-    let plan = MemoryPlan::new(limit_mib * MIB, 1, 0);
+    let plan = MemoryPlan::new(limit_mib * MIB, limit_mib * MIB, 1, 0);
     MemoryBounds::new(pool, &MemoryPlan { pool_bytes: lines_mib * MIB, shards: 4, ..plan })
 }
 
@@ -35,12 +35,22 @@ fn bounds_of(pool: &Pool, limit_mib: u64, lines_mib: u64) -> MemoryBounds {
 fn the_bounds_leave_a_slab_for_each_shard() {
     let pool = Pool::open(64 * MIB, 4, None).unwrap();
     let bounds = bounds_of(&pool, 100, 65);
-    let expected =
-        MemoryBounds { least_bytes: 44 * MIB, now_bytes: 100 * MIB, most_bytes: 100 * MIB };
+    let expected = MemoryBounds {
+        least_bytes: 44 * MIB,
+        now_bytes: 100 * MIB,
+        most_bytes: 100 * MIB,
+        step_bytes: 8 * MIB,
+    };
     assert_eq!(bounds, expected);
     let slabs = |mib: u64| bounds.lines(&pool, mib * MIB).map(|lines| lines / 512).ok();
     assert_eq!([44, 51, 52, 99, 100].map(slabs), [1, 1, 2, 7, 8].map(Some));
     assert_eq!([43, 101].map(slabs), [None, None]);
+    for mib in 44..=100 {
+        let lines = bounds.lines(&pool, mib * MIB).unwrap();
+        pool.record_lines(lines);
+        let now_bytes = bounds_of(&pool, 100, 65).now_bytes;
+        assert_eq!(bounds.rounded(mib * MIB), now_bytes, "{mib}");
+    }
     pool.record_lines(3 * 512);
     assert_eq!(bounds_of(&pool, 100, 65).now_bytes, 60 * MIB);
     // The minimum of a start applies here, too.
@@ -53,8 +63,12 @@ fn the_bounds_of_an_adopted_pool_follow_from_its_own_size() {
     let bounds = bounds_of(&pool, 40, 30);
     assert_eq!((bounds.most_bytes, bounds.least_bytes), (74 * MIB, 32 * MIB), "it is larger");
     let bounds = bounds_of(&pool, 200, 130);
-    let expected =
-        MemoryBounds { least_bytes: 78 * MIB, now_bytes: 134 * MIB, most_bytes: 134 * MIB };
+    let expected = MemoryBounds {
+        least_bytes: 78 * MIB,
+        now_bytes: 134 * MIB,
+        most_bytes: 134 * MIB,
+        step_bytes: 8 * MIB,
+    };
     assert_eq!(bounds, expected, "it is smaller");
     assert_eq!(bounds.lines(&pool, 78 * MIB).map(|lines| lines / 512).ok(), Some(1));
 }
@@ -213,6 +227,8 @@ fn the_next_process_continues_with_the_size_and_completes_a_resize() {
     write_all(&mut client);
     let bounds = first.memory_bounds();
     let half = (bounds.least_bytes + bounds.most_bytes) / 2;
+    assert_eq!(first.memory_settings(), [0; 4]);
+    first.record_memory_settings([half, 0, 1, u64::MAX]);
     first.set_memory(half).unwrap();
     wait_resized(&first);
     let (now, bytes) = (first.memory_bounds().now_bytes, pool_bytes(&first));
@@ -223,10 +239,13 @@ fn the_next_process_continues_with_the_size_and_completes_a_resize() {
     let refused = first.set_memory(bounds.most_bytes);
     assert!(matches!(refused, Err(ResizeError::Stopping)), "{refused:?}");
     drop(first);
-    assert_eq!(crate::limits_in(rig.pool.as_fd()), Some((bounds.most_bytes, now)));
+    let limit_bytes = bounds.most_bytes;
+    let limits = PoolLimits { limit_bytes, now_bytes: now, start_bytes: limit_bytes };
+    assert_eq!(crate::limits_in(rig.pool.as_fd()), Some(limits));
 
     let second = rig.start();
     assert_eq!((second.memory_bounds().now_bytes, pool_bytes(&second)), (now, bytes));
+    assert_eq!(second.memory_settings(), [half, 0, 1, u64::MAX]);
     check_all(&mut rig.client());
     // The process dies after it has recorded another size, and before it has carried that out.
     second.shared().pool.record_lines(usize::MAX);
@@ -240,4 +259,47 @@ fn the_next_process_continues_with_the_size_and_completes_a_resize() {
     check_all(&mut rig.client());
     third.stop(|_| ()).unwrap();
     rig.check_disk();
+}
+
+#[test]
+fn the_use_of_memory_follows_its_size() {
+    let rig = Rig::new(Engine::Auto);
+    let runtime = rig.start();
+    let MemoryUse { bounds, pending_bytes, .. } = runtime.memory_use();
+    assert_eq!(pending_bytes, 0);
+    let data_bytes = runtime.shared().pool.data_bytes();
+    let mut client = rig.client();
+    write_all(&mut client);
+    let unused_bytes = runtime.memory_use().unused_bytes;
+    assert!(unused_bytes <= data_bytes - LINES * LINE_BYTES, "{unused_bytes} of {data_bytes}");
+    drop(client);
+    runtime.set_memory(bounds.least_bytes).unwrap();
+    wait_resized(&runtime);
+    let found = runtime.memory_use();
+    assert_eq!((found.bounds.now_bytes, found.pending_bytes), (bounds.least_bytes, 0));
+    runtime.stop(|_| ()).unwrap();
+}
+
+#[test]
+fn a_process_begins_small_and_the_next_one_continues() {
+    let file = crate::new_pool_file().unwrap();
+    let start = || {
+        let config = RuntimeConfig { start_bytes: 128 * MIB, ..config(512 * MIB) };
+        let pool = Some(file.try_clone().unwrap());
+        Runtime::start_over(config, Timeouts::default(), pool, &NbdServer::new()).unwrap()
+    };
+    let first = start();
+    let MemoryBounds { now_bytes, most_bytes, step_bytes, .. } = first.memory_bounds();
+    assert_eq!(most_bytes, 512 * MIB);
+    assert!((128 * MIB - step_bytes..=128 * MIB).contains(&now_bytes), "{now_bytes}");
+    let pool_bytes = |runtime: &Runtime| runtime.status().unwrap().memory.pool_bytes;
+    assert!(pool_bytes(&first) > 80 * MIB, "the memory for requests is that of a small process");
+    let grown = first.set_memory(256 * MIB).unwrap().now_bytes;
+    assert!(grown > 256 * MIB - step_bytes, "{grown}");
+    first.pause().unwrap();
+    drop(first);
+    let second = start();
+    assert!(second.shared().pool.is_adopted());
+    assert_eq!(second.memory_bounds().now_bytes, grown);
+    second.stop(|_| ()).unwrap();
 }

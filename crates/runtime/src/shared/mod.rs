@@ -71,7 +71,7 @@ impl Shared {
         kept: Option<OwnedFd>,
     ) -> Result<Arc<Self>, StartError> {
         let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
-        pool.record_limit(plan.limit_bytes);
+        pool.record_limit(plan.limit_bytes, plan.start_bytes);
         let mut shards = crate::protect::adopt::shards(&pool, timeouts.dirty_age)?;
         let ecc = config.ecc;
         shards.iter_mut().for_each(|shard| shard.set_parity(ecc == Ecc::Parity));

@@ -156,7 +156,8 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 fn a_client_that_does_not_fetch_is_dropped_when_others_wait_for_its_memory(engine: Engine) {
     let timeouts = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
     // With less memory, the reply would not occupy the whole lane, see `pieces`.
-    let config = RuntimeConfig { memory_bytes: 512 * MIB, ..Server::config(engine) };
+    let config =
+        RuntimeConfig { memory_bytes: 512 * MIB, start_bytes: 512 * MIB, ..Server::config(engine) };
     let server = Server::start_over(config, timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut deaf = connect_to(&server.socket, "disk");

@@ -39,13 +39,25 @@ impl Server {
 
     /// A server with a given memory and number of workers.
     pub fn start_with(engine: Engine, memory_bytes: u64, workers: usize) -> Self {
-        Self::patient(RuntimeConfig { memory_bytes, workers, ..Self::config(engine) })
+        Self::patient(RuntimeConfig {
+            memory_bytes,
+            start_bytes: memory_bytes,
+            workers,
+            ..Self::config(engine)
+        })
     }
 
     /// The configuration of a server with two workers and no journal.
     pub fn config(engine: Engine) -> RuntimeConfig {
         let (memory_bytes, ecc) = (MEMORY_BYTES, Ecc::default());
-        RuntimeConfig { memory_bytes, workers: 2, engine, journals: 0, ecc }
+        RuntimeConfig {
+            memory_bytes,
+            start_bytes: memory_bytes,
+            workers: 2,
+            engine,
+            journals: 0,
+            ecc,
+        }
     }
 
     /// A server with timeouts that a slow machine does not reach, which destages only on request.

@@ -36,6 +36,7 @@ impl DumpTarget for BrokenVault {
 fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
     let config = RuntimeConfig {
         memory_bytes: 64 << 20,
+        start_bytes: 64 << 20,
         workers: 1,
         engine: Engine::Epoll,
         journals: 0,

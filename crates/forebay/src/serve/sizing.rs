@@ -1,0 +1,378 @@
+//! The size of the cache while the server runs: as it is set by the operator, or as large as pays,
+//! and less while memory is short. [`Growth`] and [`Sizer`] decide; a thread reads the figures of
+//! the machine and of the control groups, and the runtime carries the decisions out.
+//!
+//! Settings that were changed by a command are recorded in the pool, so that the next server
+//! continues with them.
+
+mod driver;
+mod words;
+
+pub(super) use driver::start;
+
+use super::memory;
+use crate::report::{problem as problem_of, problem_of_kind};
+use forebay_api::{ErrorKind, MemorySizing, MemoryState, Problem};
+use forebay_config::{MemInfo, MemorySetting, MemorySettings, ServerChange};
+use forebay_runtime::{
+    Growth, GrowthReason, GrowthSample, MemoryBounds, MemorySample, MemoryUse, ResizeError,
+    Runtime, SizeDecision, SizeReason, Sizer, VolumeShare, gain_per_doubling,
+};
+use forebay_types::{Action, Fault, Size};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The sizes of the cache, and how they are decided.
+pub(super) struct Sizing {
+    runtime: Arc<Runtime>,
+    /// Held while a size is decided and set, so that no decision is based on former settings.
+    state: Mutex<State>,
+}
+
+struct State {
+    settings: MemorySettings,
+    /// The settings among them that a command has changed.
+    changed: ServerChange,
+    /// How large the cache should be with `memory=auto`.
+    growth: Growth,
+    sizer: Sizer,
+    last: Option<Last>,
+    log: ShortageLog,
+}
+
+/// The last decision.
+struct Last {
+    sample: MemorySample,
+    decision: SizeDecision,
+    /// The control group that limits the available memory.
+    limited_by: Option<String>,
+}
+
+/// The figures of the machine and the control groups at one moment.
+struct Figures {
+    /// The time since the machine's boot or the start, in milliseconds.
+    now_ms: u64,
+    machine: MemInfo,
+    /// How long a program waited for memory since the last figures, in microseconds.
+    stalled_us: u64,
+    /// How often a control group reached a limit since then.
+    limit_events: u64,
+}
+
+impl Sizing {
+    /// The sizing of a runtime with the configured settings, and with those that were recorded in
+    /// its pool.
+    pub(super) fn new(runtime: Arc<Runtime>, configured: MemorySettings) -> Self {
+        let recorded = words::decode(runtime.memory_settings());
+        let (settings, changed) = match configured.with(&recorded) {
+            Ok(settings) => (settings, recorded),
+            Err(error) => {
+                tracing::warn!(%error, "configuration contradicts the memory that was set before");
+                (configured, ServerChange::default())
+            }
+        };
+        let (sizer, log) = (Sizer::default(), ShortageLog::default());
+        let growth = Growth::new(runtime.memory_bounds().now_bytes);
+        let state = Mutex::new(State { settings, changed, growth, sizer, last: None, log });
+        Self { runtime, state }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes settings by a command. They hold in the next server, too, if it adopts the pool.
+    ///
+    /// # Errors
+    /// A size is out of bounds, contradicts another one, or does not leave the system its reserve.
+    /// Nothing changes then.
+    pub(super) fn set(&self, change: &ServerChange) -> Result<(), Problem> {
+        let mut state = self.state();
+        self.apply(&mut state, change)?;
+        let ServerChange { memory, memory_min, memory_max, memory_reserve } = *change;
+        let changed = &mut state.changed;
+        changed.memory = memory.or(changed.memory);
+        changed.memory_min = memory_min.or(changed.memory_min);
+        changed.memory_max = memory_max.or(changed.memory_max);
+        changed.memory_reserve = memory_reserve.or(changed.memory_reserve);
+        self.runtime.record_memory_settings(words::encode(changed));
+        Ok(())
+    }
+
+    /// Changes settings because the configuration has changed.
+    ///
+    /// # Errors
+    /// As [`Sizing::set`].
+    pub(super) fn configure(&self, change: &ServerChange) -> Result<(), Problem> {
+        let mut state = self.state();
+        self.apply(&mut state, change)?;
+        // What was set before by a command is overridden.
+        let changed = &mut state.changed;
+        changed.memory = changed.memory.filter(|_| change.memory.is_none());
+        changed.memory_min = changed.memory_min.filter(|_| change.memory_min.is_none());
+        changed.memory_max = changed.memory_max.filter(|_| change.memory_max.is_none());
+        changed.memory_reserve = changed.memory_reserve.filter(|_| change.memory_reserve.is_none());
+        self.runtime.record_memory_settings(words::encode(changed));
+        Ok(())
+    }
+
+    fn apply(&self, state: &mut State, change: &ServerChange) -> Result<(), Problem> {
+        let invalid =
+            |error: &dyn Fault| Problem::of(ErrorKind::Invalid, error, &Action::to_string);
+        let settings = state.settings.with(change).map_err(|error| invalid(&error))?;
+        let bounds = self.runtime.memory_bounds();
+        if let Some(MemorySetting::Bytes(bytes)) = change.memory {
+            bounds.check(bytes).map_err(|error| problem_of(&error))?;
+        }
+        for (key, setting) in [("memory-min", change.memory_min), ("memory-max", change.memory_max)]
+        {
+            check_bound(key, setting, &bounds)?;
+        }
+        let growth = match change.memory {
+            // From the present size on.
+            Some(_) => Growth::new(bounds.now_bytes),
+            None => state.growth.clone(),
+        };
+        let wanted_bytes = wanted_bytes(&settings, &bounds, &growth);
+        let floor_bytes = least_bytes(&settings, &bounds, wanted_bytes);
+        let bytes = match change.memory {
+            Some(_) => wanted_bytes,
+            None => bounds.now_bytes.min(wanted_bytes).max(floor_bytes),
+        };
+        if bytes > bounds.now_bytes {
+            let pool_bytes = self.runtime.pool_used_bytes();
+            let asked_bytes = match change.memory {
+                Some(MemorySetting::Bytes(asked_bytes)) => asked_bytes,
+                _ => bytes,
+            };
+            memory::check_growth(asked_bytes, settings.reserve, pool_bytes)
+                .map_err(|error| invalid(&error))?;
+        }
+        if bytes != bounds.now_bytes {
+            self.runtime.set_memory(bytes).map_err(|error| match error {
+                ResizeError::Stopping => problem_of_kind(ErrorKind::Stopping, &error),
+                error => problem_of(&error),
+            })?;
+        }
+        (state.settings, state.growth) = (settings, growth);
+        // Until the next sample, the last decision would describe other settings.
+        state.last = None;
+        tracing::info!(
+            memory = %settings.memory,
+            min = %settings.min,
+            max = %settings.max,
+            reserve = %settings.reserve,
+            size = %Size(self.runtime.memory_bounds().now_bytes),
+            "memory set"
+        );
+        Ok(())
+    }
+
+    /// Decides on figures, and carries the decision out. Returns when to read the next ones at the
+    /// latest, in milliseconds.
+    fn follow(&self, figures: &Figures) -> u64 {
+        let mut state = self.state();
+        let found = self.runtime.memory_use();
+        let bounds = found.bounds;
+        if state.settings.memory == MemorySetting::Auto && state.growth.is_due(figures.now_ms) {
+            self.decide_growth(&mut state, &found, figures.now_ms);
+        }
+        let wanted_bytes = wanted_bytes(&state.settings, &bounds, &state.growth);
+        let sample = MemorySample {
+            now_ms: figures.now_ms,
+            available_bytes: figures.machine.available.bytes,
+            reserve_bytes: state.settings.reserve_bytes(figures.machine.total.bytes),
+            stalled_us: figures.stalled_us,
+            limit_events: figures.limit_events,
+            size_bytes: bounds.now_bytes,
+            unused_bytes: found.unused_bytes,
+            pending_bytes: found.pending_bytes,
+            least_bytes: least_bytes(&state.settings, &bounds, wanted_bytes),
+            wanted_bytes,
+            step_bytes: bounds.step_bytes,
+        };
+        let decision = state.sizer.decide(&sample);
+        let group = figures.machine.available.group.as_ref();
+        let limited_by = group.map(|group| group.name.clone());
+        state.log.report(&sample, &decision, limited_by.as_deref());
+        if decision.bytes != sample.size_bytes
+            && let Err(error) = self.runtime.set_memory(decision.bytes)
+            && !matches!(error, ResizeError::Stopping)
+        {
+            tracing::warn!(%error, "cannot change the size of the cache");
+        }
+        state.last = Some(Last { sample, decision, limited_by });
+        decision.next_ms
+    }
+
+    /// Decides whether the cache should be larger, because that would bring hits.
+    fn decide_growth(&self, state: &mut State, found: &MemoryUse, now_ms: u64) {
+        let Ok(status) = self.runtime.status() else { return };
+        let shares = status.volumes.into_iter().filter_map(|volume| {
+            Some(VolumeShare { curve: volume.curve?, cached_bytes: volume.cached_bytes })
+        });
+        let shares: Vec<_> = shares.collect();
+        let former_bytes = state.growth.target_bytes();
+        // Lines, because the warmer takes memory before it is used.
+        let memory = &status.memory;
+        let used_bytes = memory.used_bytes + memory.patrol.parity_slot_bytes;
+        state.growth.decide(&GrowthSample {
+            now_ms,
+            size_bytes: found.bounds.now_bytes,
+            unused_bytes: memory.pool_bytes.saturating_sub(used_bytes),
+            most_bytes: most_bytes(&state.settings, &found.bounds),
+            step_bytes: found.bounds.step_bytes,
+            gain: gain_per_doubling(&shares, memory.pool_bytes),
+        });
+        if let reason @ GrowthReason::Gain { gain } = state.growth.reason() {
+            tracing::info!(
+                memory = %Size(state.growth.target_bytes()),
+                former = %Size(former_bytes),
+                gain,
+                reason = reason.sentence(),
+                "more memory would bring hits"
+            );
+        }
+    }
+
+    /// The last decision; `None` before the first one, and while the machine's memory is unknown.
+    pub(super) fn status(&self) -> Option<MemorySizing> {
+        let state = self.state();
+        let Last { sample, decision, limited_by } = state.last.as_ref()?;
+        let mut reason = decision.sentence(sample);
+        let bounds = self.runtime.memory_bounds();
+        let max_bytes = match state.settings.memory {
+            MemorySetting::Auto => most_bytes(&state.settings, &bounds),
+            MemorySetting::Bytes(_) => sample.wanted_bytes,
+        };
+        if (state.settings.memory, decision.reason) == (MemorySetting::Auto, SizeReason::Wanted) {
+            reason += "; ";
+            reason += &state.growth.reason().sentence();
+        }
+        Some(MemorySizing {
+            memory: state.settings.memory.to_string(),
+            max_bytes,
+            wanted_bytes: sample.wanted_bytes,
+            min_bytes: sample.least_bytes,
+            reserve_bytes: sample.reserve_bytes,
+            available_bytes: sample.available_bytes,
+            limited_by: limited_by.clone(),
+            state: match decision.reason {
+                SizeReason::Wanted => MemoryState::Steady,
+                reason if reason.is_short() => MemoryState::Short,
+                SizeReason::Growing => MemoryState::Growing,
+                _ => MemoryState::Recovering,
+            },
+            reason,
+        })
+    }
+}
+
+/// The most that the cache may have with `memory=auto`.
+fn most_bytes(settings: &MemorySettings, bounds: &MemoryBounds) -> u64 {
+    match settings.max {
+        MemorySetting::Auto => bounds.most_bytes,
+        MemorySetting::Bytes(bytes) => within(bytes, bounds),
+    }
+}
+
+/// The size of the cache while there is enough memory.
+fn wanted_bytes(settings: &MemorySettings, bounds: &MemoryBounds, growth: &Growth) -> u64 {
+    match (settings.memory, settings.min) {
+        (MemorySetting::Bytes(bytes), _) => within(bytes, bounds),
+        (MemorySetting::Auto, MemorySetting::Auto) => {
+            within(growth.target_bytes().min(most_bytes(settings, bounds)), bounds)
+        }
+        (MemorySetting::Auto, MemorySetting::Bytes(least)) => {
+            let bytes = growth.target_bytes().max(least);
+            within(bytes.min(most_bytes(settings, bounds)), bounds)
+        }
+    }
+}
+
+/// The size that the cache keeps while memory is short.
+fn least_bytes(settings: &MemorySettings, bounds: &MemoryBounds, wanted_bytes: u64) -> u64 {
+    match settings.min {
+        MemorySetting::Auto => within(bounds.least_bytes, bounds),
+        MemorySetting::Bytes(bytes) => within(bytes, bounds).min(wanted_bytes),
+    }
+}
+
+/// The nearest size that the pool can have, rounded down.
+fn within(bytes: u64, bounds: &MemoryBounds) -> u64 {
+    // The least that any server may have, 32 MiB, can lie between two sizes of the pool. A request
+    // for less is refused, so round up then.
+    let rounded = bounds.rounded(bytes.clamp(bounds.least_bytes, bounds.most_bytes));
+    match rounded < bounds.least_bytes {
+        true => (rounded + bounds.step_bytes).min(bounds.most_bytes),
+        false => rounded,
+    }
+}
+
+/// Checks that the pool can have a minimum or maximum.
+fn check_bound(
+    key: &str,
+    setting: Option<MemorySetting>,
+    bounds: &MemoryBounds,
+) -> Result<(), Problem> {
+    let most = Size(bounds.most_bytes);
+    match setting {
+        Some(MemorySetting::Bytes(bytes)) if bytes > most.bytes() => {
+            let size = Size(bytes);
+            let message =
+                format!("{key} {size} exceeds the {most} that the server was started with");
+            let remedy = format!("set {key} to {most} or less, or restart the server with more");
+            Err(Problem::new(ErrorKind::Invalid, message, remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Logs the beginning and the end of a shortage, and each growth, but not each step of a shrink.
+#[derive(Default)]
+struct ShortageLog {
+    is_short: bool,
+    is_least: bool,
+}
+
+impl ShortageLog {
+    fn report(&mut self, sample: &MemorySample, decision: &SizeDecision, limited_by: Option<&str>) {
+        let whole = |bytes: u64| Size(bytes >> 20 << 20);
+        let (memory, available) = (Size(decision.bytes), whole(sample.available_bytes));
+        let reserve = whole(sample.reserve_bytes);
+        if !decision.reason.is_short() {
+            if decision.bytes > sample.size_bytes {
+                let wanted = Size(sample.wanted_bytes);
+                let reason = decision.sentence(sample);
+                tracing::info!(%memory, %wanted, %available, %reserve, reason, "cache grows");
+            }
+            // The next shrink is a shortage of its own only after the end of this one.
+            if decision.reason == SizeReason::Wanted || decision.bytes > sample.size_bytes {
+                (self.is_short, self.is_least) = (false, false);
+            }
+            return;
+        }
+        if decision.bytes < sample.size_bytes && !self.is_short {
+            let (former, reason) = (Size(sample.size_bytes), decision.sentence(sample));
+            tracing::warn!(
+                %memory,
+                %former,
+                %available,
+                %reserve,
+                limited_by,
+                reason,
+                "memory is short, the cache shrinks"
+            );
+        }
+        let is_least = decision.bytes == sample.least_bytes;
+        if is_least && !self.is_least {
+            tracing::warn!(
+                %memory,
+                %available,
+                %reserve,
+                limited_by,
+                "memory is short, the cache is at its minimum"
+            );
+        }
+        (self.is_short, self.is_least) = (true, self.is_least || is_least);
+    }
+}
