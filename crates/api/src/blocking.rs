@@ -1,8 +1,8 @@
 //! The client for programs without an async runtime, such as the command line.
 
 use crate::{
-    AddVolume, Client, ClientError, DrillReport, Memory, Progress, ServerSettings, Status,
-    VolumeSettings, VolumeStatus,
+    AddVolume, Client, ClientError, DrillReport, Memory, PinRequest, Progress, ServerSettings,
+    Status, VolumeSettings, VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -74,6 +74,16 @@ impl BlockingClient {
     /// See [`Client::calibrate_volume`].
     pub fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
         self.runtime.block_on(self.client.calibrate_volume(name))
+    }
+
+    /// See [`Client::pin_volume`].
+    pub fn pin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
+        self.runtime.block_on(self.client.pin_volume(name, request))
+    }
+
+    /// See [`Client::unpin_volume`].
+    pub fn unpin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
+        self.runtime.block_on(self.client.unpin_volume(name, request))
     }
 
     /// See [`Client::drill`].

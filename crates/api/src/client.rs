@@ -4,8 +4,8 @@
 //! socket's path, so it also reaches a restarted server.
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, Memory, Problem, Progress, ServerSettings, Status,
-    VolumeList, VolumeSettings, VolumeStatus, paths,
+    AddVolume, DrillReport, ErrorBody, Event, Memory, PinRequest, Problem, Progress,
+    ServerSettings, Status, VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
@@ -204,6 +204,16 @@ impl Client {
     /// Measures the size below which writes of a volume are worth gathering.
     pub async fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
         self.request(Method::POST, &paths::volume_calibrate(name), None::<&()>).await
+    }
+
+    /// Pins ranges of a volume.
+    pub async fn pin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
+        self.request(Method::POST, &paths::volume_pin(name), Some(request)).await
+    }
+
+    /// Unpins ranges of a volume.
+    pub async fn unpin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
+        self.request(Method::POST, &paths::volume_unpin(name), Some(request)).await
     }
 
     /// Rehearses a power failure.

@@ -3,8 +3,8 @@
 #![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, Memory, ServerSettings, Status, VolumeList,
-    VolumeSettings, VolumeStatus, paths,
+    AddVolume, DrillReport, ErrorBody, Event, Memory, PinRequest, ServerSettings, Status,
+    VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -38,6 +38,8 @@ pub fn openapi() -> openapi::OpenApi {
         flush_volume,
         trust_volume,
         calibrate_volume,
+        pin_volume,
+        unpin_volume,
         stop,
         upgrade,
         drill,
@@ -174,6 +176,28 @@ fn trust_volume() {}
     ))]
 fn calibrate_volume() {}
 
+/// Pins ranges of a volume: their data stays in memory, beside those that are pinned already
+///
+/// What is not in memory yet is read in the background. All volumes together can pin half of the
+/// memory for data. The change lasts until the volume is removed or the server ends, like that of a
+/// setting; the setting `pin` of the configuration lasts longer.
+#[utoipa::path(post, path = paths::VOLUME_PIN, tag = "volumes", request_body = PinRequest,
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The volume", body = VolumeStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn pin_volume() {}
+
+/// Unpins ranges of a volume, whether they are pinned or not
+#[utoipa::path(post, path = paths::VOLUME_UNPIN, tag = "volumes", request_body = PinRequest,
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The volume", body = VolumeStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn unpin_volume() {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +240,9 @@ mod tests {
                 "post /v1/volumes",
                 "post /v1/volumes/{name}/calibrate",
                 "post /v1/volumes/{name}/flush",
+                "post /v1/volumes/{name}/pin",
                 "post /v1/volumes/{name}/trust",
+                "post /v1/volumes/{name}/unpin",
             ]
         );
     }

@@ -22,6 +22,7 @@ mod geometry;
 mod journal;
 pub mod paths;
 mod patrol;
+mod pins;
 mod power;
 mod request;
 mod settings;
@@ -39,8 +40,9 @@ pub use gather::{GatherSource, GatherStatus};
 pub use geometry::{GeometrySource, GeometryStatus};
 pub use journal::{JournalState, JournalStatus, UnservedWrites};
 pub use patrol::{Damage, PatrolStatus};
+pub use pins::{PinState, PinStatus};
 pub use power::{PowerStatus, SupplyStatus};
-pub use request::{AddVolume, Done, Event, Progress, Running, ServerSettings};
+pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerSettings};
 pub use settings::VolumeSettings;
 pub use status::{
     Counters, Latencies, LatencySummary, Memory, MemorySizing, MemoryState, Mode, Status,

@@ -16,6 +16,10 @@ pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 /// `POST`: measure a volume's disk.
 pub const VOLUME_CALIBRATE: &str = "/v1/volumes/{name}/calibrate";
+/// `POST`: pin ranges of a volume.
+pub const VOLUME_PIN: &str = "/v1/volumes/{name}/pin";
+/// `POST`: unpin ranges of a volume.
+pub const VOLUME_UNPIN: &str = "/v1/volumes/{name}/unpin";
 /// `POST`: rehearse a power failure.
 pub const DRILL: &str = "/v1/drill";
 /// `POST`: flush all volumes and stop the server.
@@ -52,6 +56,16 @@ pub fn volume_trust(name: &str) -> String {
 /// The path to measure the disk of the volume `name`.
 pub fn volume_calibrate(name: &str) -> String {
     format!("{}/calibrate", volume(name))
+}
+
+/// The path to pin ranges of the volume `name`.
+pub fn volume_pin(name: &str) -> String {
+    format!("{}/pin", volume(name))
+}
+
+/// The path to unpin ranges of the volume `name`.
+pub fn volume_unpin(name: &str) -> String {
+    format!("{}/unpin", volume(name))
 }
 
 #[cfg(test)]

@@ -40,6 +40,15 @@ pub struct ServerSettings {
     pub memory_reserve: Option<String>,
 }
 
+/// Ranges of a volume to pin or to unpin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PinRequest {
+    /// Each as `OFFSET+LENGTH`, in bytes or with a unit, or `all` for the whole volume. Not empty.
+    #[schema(example = json!(["1GiB+256MiB"]))]
+    pub ranges: Vec<String>,
+}
+
 /// The progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Progress {

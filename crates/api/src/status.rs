@@ -2,8 +2,8 @@
 //! added, and never decrease.
 
 use crate::{
-    CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PowerStatus,
-    VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
+    CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PinStatus,
+    PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -109,6 +109,12 @@ pub struct Memory {
     pub dirty_bytes: u64,
     /// Memory for the index and other metadata outside the pool.
     pub metadata_bytes: u64,
+    /// The pinned ranges of all volumes, in memory or not.
+    #[serde(default)]
+    pub pinned_bytes: u64,
+    /// The limit of `pinned_bytes`.
+    #[serde(default)]
+    pub pinned_bytes_max: u64,
 }
 
 /// Whether the machine has enough memory for the cache.
@@ -223,6 +229,9 @@ pub struct VolumeStatus {
     /// Its warm-up: what was valuable in memory before a stop or a reboot is read again.
     #[serde(default)]
     pub warm_up: WarmUpStatus,
+    /// Its pinned ranges, which stay in memory.
+    #[serde(default)]
+    pub pins: PinStatus,
     /// The effective geometry of its disk.
     #[serde(default)]
     pub geometry: GeometryStatus,
@@ -316,6 +325,9 @@ pub struct Counters {
     /// Bytes read by the warm-up that were evicted before a client read them.
     #[serde(default)]
     pub preload_in_vain_bytes: u64,
+    /// Bytes of pinned ranges that were read because they are pinned, in whole lines.
+    #[serde(default)]
+    pub pin_loaded_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
 }

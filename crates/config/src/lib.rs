@@ -21,6 +21,7 @@ mod layer;
 mod listen;
 mod machine;
 mod memory;
+mod pin;
 mod protection;
 mod server_change;
 mod settings;
@@ -42,6 +43,7 @@ pub use memory::{
     AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemoryChoice, MemoryError, MemoryReserve,
     MemorySettings, RESERVE_BYTES,
 };
+pub use pin::{parse_pinned_ranges, pinned_ranges_shown};
 pub use protection::Protection;
 pub use server_change::ServerChange;
 pub use settings::{

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{Auto, GeometrySpec, Protection, TlsUse, WriteBackSpec};
-use forebay_types::{Durability, Fault, Mode, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS};
+use forebay_types::{
+    ByteRange, Durability, Fault, Mode, PinnedRanges, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS,
+};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
@@ -21,8 +23,9 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                read-only=yes,prefetch=no,warm=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,\
-                rotational=no,gather-below=64KiB,read-latency=20ms,write-back-rate=50MiB,\
+                read-only=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,stripe=112KiB,\
+                chunk=16KiB,stripe-offset=96KiB,rotational=no,gather-below=64KiB,\
+                read-latency=20ms,write-back-rate=50MiB,\
                 write-back-iops=200,write-back-age=1h,tls=required,\
                 description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
@@ -33,6 +36,7 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.durability, Durability::Flush);
     assert!(spec.ordered && spec.accept_loss && spec.read_only);
     assert!(!spec.prefetch && !spec.warm);
+    assert_eq!(spec.pin.lines(), 256 + 1);
     let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
     assert_eq!([stripe, chunk, offset], [112 << 10, 16 << 10, 96 << 10].map(Auto::Set));
     assert_eq!((rotational, spec.gather_below), (Auto::Set(false), Auto::Set(64 << 10)));
@@ -65,6 +69,7 @@ fn settings_take_the_values_that_help_texts_show() {
                 "SIZE" => "64KiB",
                 "TIME" => "20s",
                 "NUMBER" => "100",
+                "RANGES" => "0+1MiB,8MiB+4KiB",
                 word => word,
             };
             let mut change = VolumeChange::default();
@@ -227,6 +232,19 @@ fn any_gather_below() -> impl Strategy<Value = Auto<u64>> {
     prop_oneof![Just(Auto::Auto), (0..=65536u64).prop_map(|sectors| Auto::Set(sectors * 512))]
 }
 
+/// Some ranges, or the whole volume.
+fn any_pin() -> impl Strategy<Value = PinnedRanges> {
+    let ranges = prop::collection::vec((0u64..1 << 40, 1u64..1 << 30), 0..4);
+    prop_oneof![
+        1 => Just(PinnedRanges::all()),
+        6 => ranges.prop_map(|ranges| {
+            let mut pins = PinnedRanges::default();
+            ranges.into_iter().for_each(|(offset, len)| pins.add(ByteRange::new(offset, len)));
+            pins
+        }),
+    ]
+}
+
 prop_compose! {
     fn any_spec()(
         name in "[a-zA-Z0-9 ./()ä-]{1,20}",
@@ -237,6 +255,7 @@ prop_compose! {
         gather_below in any_gather_below(),
         is_mirrored: bool, accept_loss: bool, read_only: bool, prefetch: bool, required: bool,
         description in proptest::option::of("[a-zA-Z ,.ß]{1,20}"),
+        pin in any_pin(),
     ) -> VolumeSpec {
         let (protection, journal, durability) = protected;
         let accept_loss = accept_loss || protection == Protection::None;
@@ -252,6 +271,7 @@ prop_compose! {
             write_back: WriteBackSpec::default(),
             ordered: prefetch && accept_loss,
             warm: prefetch != read_only,
+            pin: if mode == Mode::Bypass { PinnedRanges::default() } else { pin },
             unsafe_supply: match protection {
                 Protection::Ups if read_only => UnsafeUps::DiskCache,
                 _ => UnsafeUps::Stable,
@@ -272,7 +292,8 @@ proptest! {
     #[test]
     fn near_misses_are_refused_or_survive_a_round_trip(
         text in "[a-z]{0,2}=(([a-z(),=:/]|,mode=|,tls=|,read-only=|,description=|,journal=\
-                |,protection=journal|,journal-mirror=|,durability=|flush|yes|bypass){0,8})"
+                |,protection=journal|,journal-mirror=|,durability=|flush|yes|bypass|,pin=\
+                |0+1){0,8})"
     ) {
         if let Ok(spec) = parse_volume_spec(&text) {
             prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));

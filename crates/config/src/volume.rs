@@ -6,11 +6,13 @@
 
 use crate::{
     Auto, ConfigError, ConfigResult, GeometryChange, GeometrySpec, Mistake, Protection, TlsMode,
-    gather, geometry,
+    gather, geometry, pin,
     words::{listed, word, words, yes_no, yes_or_no},
     write_back::{self, ReadLatency, WriteBackChange, WriteBackSpec},
 };
-use forebay_types::{Durability, Mode, Setting, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS, limits};
+use forebay_types::{
+    Durability, Mode, PinnedRanges, Setting, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS, limits,
+};
 use std::{fmt, str::FromStr};
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
@@ -60,6 +62,8 @@ pub struct VolumeSpec {
     pub prefetch: bool,
     /// Whether its warm list is kept, and read into memory after a restart.
     pub warm: bool,
+    /// What stays in memory.
+    pub pin: PinnedRanges,
     /// The disk's stripes and seeks, as far as set by hand.
     pub geometry: GeometrySpec,
     /// The size below which writes are gathered, in bytes; zero for none. `Auto` uses the measured
@@ -98,6 +102,7 @@ impl VolumeSpec {
             read_only: false,
             prefetch: true,
             warm: true,
+            pin: PinnedRanges::default(),
             geometry: GeometrySpec::default(),
             gather_below: Auto::default(),
             write_back: WriteBackSpec::default(),
@@ -115,6 +120,7 @@ impl VolumeSpec {
         // A setting without effect is refused even if its value is the default.
         spec.check_durability(settings.durability.is_some())
             .and_then(|()| spec.check_unsafe_supply(settings.unsafe_supply.is_some()))
+            .and_then(|()| spec.check_pin(settings))
             .map_err(|error| spec.about(error))?;
         spec.checked()
     }
@@ -129,6 +135,7 @@ impl VolumeSpec {
         self.check_protection_unchanged(&spec)
             .and_then(|()| self.check_fixed_settings_unchanged(&spec))
             .and_then(|()| spec.check_unsafe_supply(change.unsafe_supply.is_some()))
+            .and_then(|()| spec.check_pin(change))
             .map_err(|error| spec.about(error))?;
         spec.checked()
     }
@@ -173,6 +180,19 @@ impl VolumeSpec {
             return Err(ConfigError::new(Mistake::Value, "it has no backing", remedy));
         }
         check_device_name("backing", &self.backing)
+    }
+
+    /// Refuses too many ranges, and to pin something of a volume in bypass. Pins from before the
+    /// mode was bypass wait for another mode.
+    fn check_pin(&self, change: &VolumeChange) -> ConfigResult<()> {
+        pin::check_range_count(&self.pin)?;
+        let pins = change.pin.as_ref().is_some_and(|pin| !pin.is_empty());
+        if !pins || self.mode != Mode::Bypass {
+            return Ok(());
+        }
+        let message = "nothing of it can be pinned in the mode bypass, which caches nothing";
+        let remedy = "choose another mode first, as in mode=write-through";
+        Err(ConfigError::new(Mistake::Value, message, remedy))
     }
 
     fn check_description(&self) -> ConfigResult<()> {
@@ -265,6 +285,8 @@ pub struct VolumeChange {
     pub prefetch: Option<bool>,
     /// See [`VolumeSpec::warm`].
     pub warm: Option<bool>,
+    /// See [`VolumeSpec::pin`].
+    pub pin: Option<PinnedRanges>,
     /// See [`VolumeSpec::geometry`].
     pub geometry: GeometryChange,
     /// See [`VolumeSpec::gather_below`].
@@ -339,6 +361,7 @@ settings! {
     "read-only": read_only, yes_or_no, switch;
     "prefetch": prefetch, yes_or_no, switch;
     "warm": warm, yes_or_no, switch;
+    "pin": pin, pin::pin, pin::pinned_ranges_shown;
     "stripe": geometry.stripe, geometry::stripe, geometry::stripe_shown;
     "chunk": geometry.chunk, geometry::size, geometry::size_shown;
     "stripe-offset": geometry.offset, geometry::size, geometry::size_shown;

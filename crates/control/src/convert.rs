@@ -4,14 +4,14 @@
 //! and report the same errors.
 
 use forebay_api::{
-    AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem, ServerSettings, VolumeSettings,
-    VolumeStatus,
+    AddVolume, ErrorKind, GeometrySource, GeometryStatus, PinRequest, Problem, ServerSettings,
+    VolumeSettings, VolumeStatus,
 };
 use forebay_config::{
     ConfigError, GeometrySource as Source, Protection, ResolvedGeometry, ServerChange,
-    VolumeChange, VolumeSpec,
+    VolumeChange, VolumeSpec, parse_pinned_ranges, pinned_ranges_shown,
 };
-use forebay_types::Action;
+use forebay_types::{Action, PinnedRanges};
 
 /// Converts a request to a checked volume.
 ///
@@ -60,6 +60,24 @@ pub fn server_request(change: &ServerChange) -> ServerSettings {
         memory_max: change.memory_max.map(|it| it.to_string()),
         memory_reserve: change.memory_reserve.map(|it| it.to_string()),
     }
+}
+
+/// Converts a request to ranges to pin or to unpin.
+///
+/// # Errors
+/// There is none, or a range is invalid: the message of [`ConfigError`], of kind
+/// [`ErrorKind::Invalid`].
+pub fn pinned_ranges(request: &PinRequest) -> Result<PinnedRanges, Problem> {
+    if request.ranges.is_empty() {
+        let message = "the request names no range";
+        return Err(Problem::new(ErrorKind::BadRequest, message, "name one, such as 1GiB+256MiB"));
+    }
+    parse_pinned_ranges(request.ranges.iter().map(String::as_str)).map_err(invalid)
+}
+
+/// Converts ranges to the request that pins or unpins them.
+pub fn pin_request(ranges: &PinnedRanges) -> PinRequest {
+    PinRequest { ranges: pinned_ranges_shown(ranges).split(',').map(str::to_owned).collect() }
 }
 
 /// Converts a volume to the request that adds it.
@@ -144,6 +162,8 @@ mod tests {
             "vm=/x,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no",
             "vm=/x,stripe=none,gather-below=64KiB",
             "vm=/x,gather-below=off",
+            "vm=/x,pin=0+1MiB,4MiB+512KiB,warm=no",
+            "vm=/x,pin=all",
             "vm=/x,read-latency=20ms,write-back-rate=50MiB,write-back-iops=9,write-back-age=off",
         ] {
             let spec: VolumeSpec = text.parse().unwrap();
@@ -201,6 +221,20 @@ mod tests {
         let settings = ServerSettings { memory: Some("much".into()), ..ServerSettings::default() };
         let sentence = "invalid memory size 'much': write auto, or a size like 512MiB or 1.5GiB";
         assert_eq!(server_change(&settings).unwrap_err().explained(), sentence);
+    }
+
+    #[test]
+    fn ranges_survive_the_conversion_to_a_request_and_back() {
+        let parsed = |texts: &[&str]| {
+            let ranges = texts.iter().map(|text| (*text).to_owned()).collect();
+            pinned_ranges(&PinRequest { ranges })
+        };
+        for texts in [&["all"][..], &["0+4096", "1GiB+256MiB"], &["8192+1", "0+1MiB"]] {
+            let ranges = parsed(texts).unwrap();
+            assert_eq!(pinned_ranges(&pin_request(&ranges)), Ok(ranges));
+        }
+        assert_eq!(parsed(&[]).unwrap_err().kind, ErrorKind::BadRequest);
+        assert_eq!(parsed(&["0+0"]).unwrap_err().kind, ErrorKind::Invalid);
     }
 
     fn assert_refused(settings: VolumeSettings, sentence: &str) {

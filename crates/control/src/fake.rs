@@ -4,10 +4,10 @@
 use crate::{Manager, ProgressFn, configured_status, convert::invalid, geometry_status};
 use forebay_api::{
     DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus, Memory, PatrolStatus,
-    Problem, Progress, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
+    PinState, PinStatus, Problem, Progress, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
-use forebay_types::DiskGeometry;
+use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An operation counts down in this many steps.
@@ -135,6 +135,13 @@ impl FakeManager {
         journals
     }
 
+    /// The pinned ranges of a volume.
+    fn pins(&self, name: &str) -> Result<PinnedRanges, Problem> {
+        let state = self.lock();
+        let spec = state.volumes.iter().map(|(spec, _)| spec).find(|spec| spec.name == name);
+        Ok(spec.ok_or_else(|| Problem::unknown_volume(name))?.pin.clone())
+    }
+
     /// Checks that no disk fails.
     fn check_all(&self) -> Result<(), Problem> {
         if self.volume_list().iter().any(|volume| volume.name == "broken") {
@@ -183,6 +190,8 @@ impl Manager for FakeManager {
                 used_bytes: volumes.iter().map(|volume| volume.cached_bytes).sum(),
                 dirty_bytes,
                 metadata_bytes: 4 << 20,
+                pinned_bytes: 0,
+                pinned_bytes_max: 256 << 20,
             },
             patrol: PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() },
             connections: 3,
@@ -234,6 +243,16 @@ impl Manager for FakeManager {
         *spec = spec.with(&change).map_err(invalid)?;
         *volume = show(spec, volume.clone());
         Ok(volume.clone())
+    }
+
+    fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
+        let pins = self.pins(name)?.with(&ranges);
+        self.set_volume(name, VolumeChange { pin: Some(pins), ..VolumeChange::default() })
+    }
+
+    fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
+        let pins = self.pins(name)?.without(&ranges, 1 << 30);
+        self.set_volume(name, VolumeChange { pin: Some(pins), ..VolumeChange::default() })
     }
 
     fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
@@ -331,7 +350,12 @@ fn journal(name: &str, id: String) -> JournalStatus {
 
 /// The status of a volume after its specification changed.
 fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
+    let mut pins = spec.pin.clone();
+    pins.clip(1 << 30);
+    let pinned_bytes = pins.lines() * LINE_BYTES;
+    let state = if pins.is_empty() { PinState::None } else { PinState::Loaded };
     VolumeStatus {
+        pins: PinStatus { state, pinned_bytes, loaded_bytes: pinned_bytes, ..PinStatus::default() },
         warm_up: WarmUpStatus { enabled: spec.warm, ..status.warm_up },
         geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
         size_bytes: status.size_bytes,

@@ -18,8 +18,8 @@ mod state;
 mod stream;
 
 pub use convert::{
-    add_request, configured_status, geometry_status, server_change, server_request,
-    settings_request, volume_change, volume_spec,
+    add_request, configured_status, geometry_status, pin_request, pinned_ranges, server_change,
+    server_request, settings_request, volume_change, volume_spec,
 };
 pub use manager::{Manager, ProgressFn};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};

@@ -2,6 +2,7 @@
 
 use forebay_api::{DrillReport, Memory, Problem, Progress, Status, VolumeStatus};
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
+use forebay_types::PinnedRanges;
 
 /// Receives the progress of a long operation. May be called from any thread, at any rate, and never
 /// blocks.
@@ -67,6 +68,19 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// There is no such volume, it always has requests in flight, or its disk cannot be measured.
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem>;
+
+    /// Pins ranges of the volume, beside those that are pinned already.
+    ///
+    /// # Errors
+    /// There is no such volume, it is in bypass, a range is not inside it, or it would pin more
+    /// than it may.
+    fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem>;
+
+    /// Unpins ranges of the volume, whether they are pinned or not.
+    ///
+    /// # Errors
+    /// There is no such volume, or a range is not inside it.
+    fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem>;
 
     /// Rehearses a power failure, stores the report, and returns it.
     ///

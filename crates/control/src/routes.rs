@@ -3,7 +3,7 @@
 use crate::{
     Manager,
     answer::{Body, Name, Refusal},
-    convert::{server_change, volume_change, volume_spec},
+    convert::{pinned_ranges, server_change, volume_change, volume_spec},
     stream,
 };
 use axum::{
@@ -14,9 +14,10 @@ use axum::{
     routing::{get, patch, post},
 };
 use forebay_api::{
-    AddVolume, DrillReport, ErrorKind, Memory, Problem, ServerSettings, Status, VolumeList,
-    VolumeSettings, VolumeStatus, openapi, paths,
+    AddVolume, DrillReport, ErrorKind, Memory, PinRequest, Problem, ServerSettings, Status,
+    VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
 };
+use forebay_config::pinned_ranges_shown;
 use std::sync::Arc;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -60,6 +61,8 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::VOLUME_FLUSH, post(flush_volume))
         .route(paths::VOLUME_TRUST, post(trust_volume))
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
+        .route(paths::VOLUME_PIN, post(pin_volume))
+        .route(paths::VOLUME_UNPIN, post(unpin_volume))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(REQUEST_BODY_BYTES_MAX))
@@ -198,6 +201,28 @@ async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
 async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
     tracing::info!(volume = %name, "request to measure the disk of a volume");
     Ok(Json(app.call_slowly(move |manager| manager.calibrate_volume(&name)).await??))
+}
+
+async fn pin_volume(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(request): Body<PinRequest>,
+) -> Answer<Json<VolumeStatus>> {
+    let ranges = pinned_ranges(&request)?;
+    let shown = pinned_ranges_shown(&ranges);
+    tracing::info!(volume = %name, ranges = shown, "request to pin ranges");
+    Ok(Json(app.call_slowly(move |manager| manager.pin_volume(&name, ranges)).await??))
+}
+
+async fn unpin_volume(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(request): Body<PinRequest>,
+) -> Answer<Json<VolumeStatus>> {
+    let ranges = pinned_ranges(&request)?;
+    let shown = pinned_ranges_shown(&ranges);
+    tracing::info!(volume = %name, ranges = shown, "request to unpin ranges");
+    Ok(Json(app.call_slowly(move |manager| manager.unpin_volume(&name, ranges)).await??))
 }
 
 async fn stop(State(app): State<App>) -> Response {

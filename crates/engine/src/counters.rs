@@ -34,6 +34,8 @@ counters! {
     preloaded_lines,
     /// Preloaded lines that a client then read.
     preload_used_lines,
+    /// Lines of pinned ranges that were read because they are pinned, in whole or in part.
+    pin_loaded_lines,
     /// Parts of reads that bypassed the cache because of the volume's mode.
     direct_reads_bypass,
     /// Parts of reads that bypassed the cache because no slot could be freed, or after too many
@@ -62,7 +64,8 @@ counters! {
     gathered_ios,
     /// Lines relocated because an operation or a reply had pinned the old slot.
     relocated_lines,
-    /// Dirty lines moved because the memory of their slab is given back.
+    /// Dirty lines, and those of pinned ranges, moved because the memory of their slab is given
+    /// back.
     moved_lines,
     /// Waits of parts for an operation on one of their lines, and throttled parts of writes.
     waits,

@@ -60,14 +60,16 @@ pub use index::key::LineKey;
 pub use index::lookup::Hints;
 pub use index::meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use index::recover::{Fate, Recovery, TableDamage};
+pub use index::retained::retained_lines_max;
 pub use index::warm::WarmView;
 pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
 pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
 pub use modes::erase::{EraseKind, EraseOutcome};
-pub use modes::read::{LineHits, PreloadOutcome, ReadOutcome};
+pub use modes::read::{LineHits, PreloadKind, PreloadOutcome, ReadOutcome};
 pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
+pub use shard::pins::Pinned;
 pub use shard::{Shard, ShardUsage};
 pub use slabs::resize::ResizeStep;
 pub use slabs::{Slab, Slabs};

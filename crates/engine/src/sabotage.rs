@@ -62,12 +62,14 @@ pub enum PlantedBug {
     AcknowledgeFromDiskCache,
     /// A slab is given back although dirty lines are in it.
     GiveBackDirty,
+    /// A shrink drops the clean lines of pinned ranges.
+    DropRetained,
 }
 
 impl PlantedBug {
     /// All planted bugs.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -97,6 +99,7 @@ impl PlantedBug {
         Self::FailOnlyFirstGathered,
         Self::AcknowledgeFromDiskCache,
         Self::GiveBackDirty,
+        Self::DropRetained,
     ];
 }
 

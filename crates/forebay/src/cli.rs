@@ -34,6 +34,15 @@ pub(crate) enum Command {
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Keep ranges of a volume in memory
+    #[command(long_about = "Keep ranges of a volume in memory.\n\
+        What is not there yet is read in the background, and stays, whatever else is read. All \
+        volumes together can pin half of the memory for data. A range that is pinned already stays \
+        so. Until the volume is removed or the server ends; a setting of the volume, as in \
+        pin=0+1GiB, pins at each start.")]
+    Pin(PinArguments),
+    /// Let ranges of a volume leave memory again
+    Unpin(PinArguments),
     /// Change settings of a running forebay
     Set {
         /// The settings
@@ -82,6 +91,19 @@ pub(crate) struct ShowArguments {
     /// Print JSON, in the form of the control API
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+}
+
+/// Arguments of `forebay pin` and `forebay unpin`.
+#[derive(Args, Debug)]
+pub(crate) struct PinArguments {
+    /// The volume's name
+    pub(crate) name: String,
+    /// Ranges, each as OFFSET+LENGTH in bytes or with a unit, as in 1GiB+256MiB, or all for the
+    /// whole volume
+    #[arg(value_name = "RANGE", required = true)]
+    pub(crate) ranges: Vec<String>,
     #[command(flatten)]
     pub(crate) state: StateArguments,
 }

@@ -107,6 +107,7 @@ fn values_in_manual(values: &str) -> String {
         "BACKING" => "a backing".to_owned(),
         "SIZE" => "a size".to_owned(),
         "TIME" => "a time".to_owned(),
+        "RANGES" => "ranges".to_owned(),
         "NUMBER" => "a number".to_owned(),
         "TEXT" => "a line of text".to_owned(),
         "DIR" => "a directory".to_owned(),

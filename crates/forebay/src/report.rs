@@ -57,9 +57,10 @@ fn unknown_command(error: &clap::Error) -> String {
              hold writes, so stop the programs that write first"
                 .into()
         }
-        "pin" | "unpin" | "prefetch" | "evict" | "drop" => {
-            "the eviction policy decides what stays in memory: enlarge the cache with `forebay \
-             serve --memory SIZE`, or exclude a volume with `forebay volume set NAME mode=bypass`"
+        "prefetch" | "evict" | "drop" => {
+            "the eviction policy decides what stays in memory: keep a range there with `forebay \
+             pin NAME RANGE`, enlarge the cache with `forebay serve --memory SIZE`, or exclude a \
+             volume with `forebay volume set NAME mode=bypass`"
                 .into()
         }
         "lab" => "the lab is another program: `forebay-lab` has the same subcommands".into(),

@@ -26,11 +26,14 @@ fn two_hundred_seeds_keep_all_guarantees() {
         ("waits", counters.waits),
         ("resizes", report.resizes),
         ("slabs given back", report.given_back_slabs),
+        ("changes of pinned ranges", report.pin_changes),
+        ("lines read because they are pinned", counters.pin_loaded_lines),
     ] {
         assert!(count > 100, "{count} {what} are too few to prove anything\n{summary}");
     }
     // A shrink prefers slabs without dirty lines.
     assert!(counters.moved_lines > 20 && report.kept_smaller > 20, "{summary}");
+    assert!(report.moved_pins > 20, "{summary}");
     // Few runs may end early because only an operator could continue.
     assert!(report.held_up <= 1, "{summary}");
 }

@@ -1,6 +1,7 @@
 //! The errors of a runtime's start and of operations on volumes, with their remedies.
 
 use crate::gather::CalibrationFailure;
+use crate::pins::PinError;
 use crate::pool::PoolError;
 use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
@@ -145,6 +146,9 @@ pub enum VolumeError {
     /// The disk cannot be measured.
     #[error(transparent)]
     Calibrate(#[from] CalibrateError),
+    /// The ranges cannot be pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// The restore from the journal has failed.
     #[error(
         "volume '{name}' cannot be served: restoring its data from the journal failed; nothing is \
@@ -296,6 +300,7 @@ impl Fault for VolumeError {
             }
             Self::Journal(error) => error.remedy(),
             Self::Calibrate(error) => error.remedy(),
+            Self::Pin(error) => error.remedy(),
             Self::Restore { .. } => "try again when its disk and the journal work".into(),
             Self::Load { .. } => "try again when its disk and the vault work".into(),
             Self::Vault(error) => error.remedy(),
@@ -317,6 +322,7 @@ impl Fault for VolumeError {
             | Self::BackingReadOnly(_) => Blame::Operator,
             Self::Held(error) => error.blame(),
             Self::Journal(error) => error.blame(),
+            Self::Pin(error) => error.blame(),
             _ => Blame::Environment,
         }
     }

@@ -12,6 +12,7 @@ mod gather;
 mod govern;
 mod locks;
 mod memory_plan;
+mod pins;
 mod pool;
 mod protect;
 mod reactor;
@@ -36,6 +37,7 @@ pub use forebay_policy::{
     SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
 };
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
+pub use pins::{PinError, PinStatus};
 pub use pool::{
     MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,
     new_file as new_pool_file, used_bytes_in,

@@ -18,6 +18,7 @@ use crate::shared::Shared;
 use forebay_engine::{MemoryStep, Outbox, ResizeStep, Slab};
 use forebay_types::limits::MEMORY_BYTES_MIN;
 use forebay_types::{Blame, Fault, LINE_BYTES, Remedy, Size};
+use std::cmp::Reverse;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -48,6 +49,18 @@ pub enum ResizeError {
         /// The maximum.
         most_bytes: u64,
     },
+    /// The size is too small for the ranges that are pinned.
+    #[error(
+        "memory {} is too small for the pinned ranges, {}", Size(*memory_bytes), listed(pinned)
+    )]
+    Pinned {
+        /// The size.
+        memory_bytes: u64,
+        /// The volumes with pinned ranges, and the bytes of these.
+        pinned: Vec<(String, u64)>,
+        /// The minimum for them.
+        least_bytes: u64,
+    },
     /// The size is above the maximum.
     #[error(
         "memory {} exceeds the {} that the server was started with",
@@ -74,6 +87,10 @@ impl Fault for ResizeError {
                 let least = Size(*least_bytes);
                 format!("set memory to {least} or more, or restart the server with less").into()
             }
+            Self::Pinned { least_bytes, .. } => {
+                let least = Size(*least_bytes);
+                Remedy::from(format!("set memory to {least} or more")).or("unpin ranges first")
+            }
             Self::TooLarge { most_bytes, .. } => {
                 let most = Size(*most_bytes);
                 format!("set memory to {most} or less, or restart the server with more").into()
@@ -85,10 +102,28 @@ impl Fault for ResizeError {
 
     fn blame(&self) -> Blame {
         match self {
-            Self::TooSmall { .. } | Self::TooLarge { .. } => Blame::Operator,
+            Self::TooSmall { .. } | Self::Pinned { .. } | Self::TooLarge { .. } => Blame::Operator,
             Self::Thread(_) | Self::Stopping => Blame::Environment,
         }
     }
+}
+
+/// Volumes and bytes of each in a sentence: those with the most, and the sum of the others.
+fn listed(pinned: &[(String, u64)]) -> String {
+    const LISTED_MAX: usize = 4;
+    let mut pinned: Vec<_> = pinned.iter().collect();
+    pinned.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let others = pinned.split_off(pinned.len().min(LISTED_MAX));
+    let mut listed = pinned
+        .into_iter()
+        .map(|(name, bytes)| format!("{} of volume '{name}'", Size(*bytes)))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if !others.is_empty() {
+        let bytes = others.into_iter().map(|(_, bytes)| bytes).sum();
+        listed += &format!(" and {} of others", Size(bytes));
+    }
+    listed
 }
 
 /// The sizes between which the memory of a process can be set while it runs, in bytes. The memory
@@ -96,7 +131,7 @@ impl Fault for ResizeError {
 /// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBounds {
-    /// The minimum.
+    /// The minimum. Pinned ranges raise it.
     pub least_bytes: u64,
     /// The memory now.
     pub now_bytes: u64,
@@ -138,6 +173,14 @@ impl MemoryBounds {
     pub fn rounded(&self, memory_bytes: u64) -> u64 {
         let missing_bytes = self.most_bytes.saturating_sub(memory_bytes);
         self.most_bytes - missing_bytes.next_multiple_of(self.step_bytes).min(self.most_bytes)
+    }
+
+    /// The same bounds while each shard must keep `shard_lines` lines, in whole slabs.
+    #[must_use]
+    pub(crate) fn with_shard_lines(self, pool: &Pool, shard_lines: usize) -> Self {
+        let removable_lines = (pool.shard_slots() - shard_lines) as u64 * pool.shards() as u64;
+        let least_bytes = self.least_bytes.max(self.most_bytes - removable_lines * LINE_BYTES);
+        Self { least_bytes, ..self }
     }
 
     /// Checks that the memory can be set to this size.

@@ -22,7 +22,7 @@ use crate::worker::Crew;
 use forebay_engine::ShardConfig;
 use forebay_frontend::{Mailer, Service};
 use forebay_policy::SplitCost;
-use forebay_types::{LINE_BYTES, UnsafeUps, VolumeId};
+use forebay_types::{LINE_BYTES, PinnedRanges, UnsafeUps, VolumeId};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -186,19 +186,36 @@ impl Runtime {
 
     /// Sets the memory of the process: shrinks or grows the pool in the background, by whole slabs
     /// of each shard, rounded down. Clean lines are dropped, the least valuable ones first; dirty
-    /// ones are kept. A process that adopts the pool continues with this size. Returns the bounds,
-    /// with the memory that results.
+    /// ones and those of pinned ranges are kept. A process that adopts the pool continues with this
+    /// size. Returns the bounds, with the memory that results.
     ///
     /// # Errors
-    /// When the size is out of bounds, the runtime was stopped or paused, or the system refuses a
-    /// thread.
+    /// When the size is out of bounds or too small for what is pinned, the runtime was stopped or
+    /// paused, or the system refuses a thread.
     pub fn set_memory(&self, memory_bytes: u64) -> Result<MemoryBounds, ResizeError> {
-        self.resizer.resize(&self.shared, &self.memory_bounds(), memory_bytes)?;
+        self.volumes.without_changes(|| {
+            self.check_memory(memory_bytes)?;
+            self.resizer.resize(&self.shared, &self.memory_bounds(), memory_bytes)
+        })?;
         Ok(self.memory_bounds())
     }
 
-    /// The sizes between which the memory can be set.
+    /// Checks whether the memory may be set to this size now.
+    ///
+    /// # Errors
+    /// When the size is out of bounds or too small for what is pinned.
+    pub fn check_memory(&self, memory_bytes: u64) -> Result<(), ResizeError> {
+        self.bounds_without_pins().check(memory_bytes)?;
+        self.volumes.check_pins_fit(memory_bytes, self.memory_bounds().least_bytes)
+    }
+
+    /// The sizes between which the memory can be set while what is pinned stays so.
     pub fn memory_bounds(&self) -> MemoryBounds {
+        let shard_lines = self.volumes.pinned_shard_lines();
+        self.bounds_without_pins().with_shard_lines(&self.shared.pool, shard_lines)
+    }
+
+    fn bounds_without_pins(&self) -> MemoryBounds {
         MemoryBounds::new(&self.shared.pool, &self.plan)
     }
 
@@ -246,6 +263,18 @@ impl Runtime {
     /// writable, or a journal or vault cannot record that the volume relies on it.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
         self.volumes.change(name, change)
+    }
+
+    /// Pins these ranges of a volume instead of those that are pinned: their lines stay in the
+    /// pool. Lines that are not there are read in the background, if
+    /// [`Runtime::keep_warm_lists`] was called.
+    ///
+    /// # Errors
+    /// When there is no such volume, a range is not inside it, or the pinned ranges of all volumes
+    /// would take more than half of the pool, or too much of one of its shards. Nothing has changed
+    /// then.
+    pub fn set_pins(&self, name: &str, ranges: &PinnedRanges) -> Result<(), VolumeError> {
+        self.volumes.set_pins(name, ranges)
     }
 
     /// Flushes a volume to its disk. `progress` is called periodically with the dirty bytes left.

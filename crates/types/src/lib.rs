@@ -11,6 +11,7 @@ mod geometry;
 mod granule;
 pub mod limits;
 mod mode;
+mod pinned;
 mod settings;
 mod shown;
 mod size;
@@ -25,6 +26,7 @@ pub use geometry::{
 };
 pub use granule::{GRANULE_BYTES, GRANULE_LINES, Granule, LINE_VALUE_HOT, LINE_VALUE_MAX};
 pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeUps};
+pub use pinned::PinnedRanges;
 pub use settings::{PROGRAM_SETTINGS, Setting, VOLUME_KEYS, VOLUME_SETTINGS};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};

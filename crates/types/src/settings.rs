@@ -69,7 +69,7 @@ const fn fixed(
 }
 
 /// All settings of a volume, in the order of help texts.
-pub const VOLUME_SETTINGS: [Setting; 22] = [
+pub const VOLUME_SETTINGS: [Setting; 23] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
         "protection",
@@ -122,6 +122,12 @@ pub const VOLUME_SETTINGS: [Setting; 22] = [
         "yes|no",
         "yes",
         "after a stop or a reboot, read what was valuable in memory again",
+    ),
+    live(
+        "pin",
+        "none|all|RANGES",
+        "none",
+        "what stays in memory: `OFFSET+LENGTH`, several separated by commas, or the whole volume",
     ),
     fixed("stripe", "SIZE|none|auto", "auto", "data per full stripe of the disk"),
     fixed("chunk", "SIZE|auto", "auto", "the part of a stripe on one drive"),

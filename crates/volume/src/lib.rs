@@ -32,9 +32,9 @@ pub use job::{JobId, worker_of};
 pub use merge::{Mergeable, READ_BYTES_MAX, WRITTEN_BYTES_MAX, merge};
 pub use order::Order;
 pub use request::{Request, RequestKind};
-pub use split::{shard_of, staged_pieces};
+pub use split::{pinned_lines_by_shard, shard_of, staged_pieces};
 pub use streams::{Plan, Streams};
 pub use warm_up::{
-    Conditions, DemandReads, Loader, LoaderEnd, LoaderStep, collect_granules, keep_most_valuable,
-    merge_granules, shrink_to_pool,
+    Conditions, DemandReads, Loader, LoaderEnd, LoaderStep, collect_granules, granules_of,
+    keep_most_valuable, merge_granules, shrink_to_pool,
 };

@@ -1,5 +1,6 @@
 //! Requests to a volume.
 
+use forebay_engine::PreloadKind;
 use forebay_types::{ByteRange, VolumeId};
 
 /// The verb of a request.
@@ -48,13 +49,14 @@ pub enum RequestKind {
     },
     /// Read the range into the pool, as a hint.
     Prefetch,
-    /// Read lines of one granule into free slots of the pool, for a warm-up, and answer once they
-    /// are there. The range is the granule, as far as it is inside the volume. Internal.
+    /// Read lines of one granule into the pool, for a warm-up or because they are pinned, and
+    /// answer once they are there. The range is the granule, as far as it is inside the volume.
+    /// Internal.
     Preload {
         /// The lines, one bit for each line of the granule.
         lines: u32,
-        /// The lines were used repeatedly before.
-        is_hot: bool,
+        /// Why they are read.
+        kind: PreloadKind,
     },
 }
 

@@ -1,4 +1,5 @@
-//! Warm-up: which granules of a warm list are read into the pool, in which order, and when.
+//! Warm-up: which granules of a warm list are read into the pool, in which order, and when. The
+//! same reads the pinned ranges of a volume.
 //!
 //! A [`Loader`] has the list of one volume. Its host polls it, starts the reads that it returns,
 //! and reports their ends. Hot granules come first, then the others, each in ascending order, so
@@ -9,11 +10,11 @@
 //! compares client reads that overlapped one of its own with those that did not. The rate doubles
 //! while the former are hardly slower, and halves as soon as they are, down to one read per second.
 //!
-//! The pool is filled, but nothing is evicted for a preload: the loader ends when no slot is free.
+//! By a warm-up, the pool is filled, but nothing is evicted: the loader ends when no slot is free.
 
 mod list;
 
-pub use list::{collect_granules, keep_most_valuable, merge_granules, shrink_to_pool};
+pub use list::{collect_granules, granules_of, keep_most_valuable, merge_granules, shrink_to_pool};
 
 use forebay_types::Granule;
 use std::collections::VecDeque;
@@ -71,7 +72,7 @@ pub struct Conditions {
     pub alone: DemandReads,
     /// Client reads that overlapped a preload.
     pub beside: DemandReads,
-    /// The pool has a free slot.
+    /// The pool has a free slot, or others are evicted for what is read.
     pub has_room: bool,
 }
 

@@ -53,6 +53,8 @@ pub(crate) const SEALED: u8 = 8;
 pub(crate) const FROZEN: u8 = 16;
 /// Preloaded by the volume's warm-up, and not read yet.
 pub(crate) const PRELOADED: u8 = 32;
+/// Of a pinned range, and unknown to the eviction policy (`index::retained`). Recovery ignores it.
+pub(crate) const RETAINED: u8 = 64;
 
 impl LineMeta {
     /// An empty slot.
@@ -62,6 +64,11 @@ impl LineMeta {
     /// Whether the slot's memory is given back.
     pub fn is_away(&self) -> bool {
         self.key == LineKey::AWAY
+    }
+
+    /// The key of the line, if it is retained: of a pinned range, and unknown to the policy.
+    pub fn retained_key(&self) -> Option<LineKey> {
+        self.has(RETAINED).then_some(self.key)
     }
 
     /// The volume of the line, if the slot is neither free nor given back.

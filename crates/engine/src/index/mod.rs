@@ -1,10 +1,11 @@
 //! The slots of a shard: which line is in which slot, which slots are free, and which lines may be
 //! evicted.
 //!
-//! A slot is free, not yet used, resident (indexed and known to the policy), detached or away. A
-//! detached slot holds the old data of a line that was relocated or dropped while pinned, or a
-//! payload that readers must not find yet. The memory of a slot that is away is given back
-//! ([`Slabs`]). Only this module changes these states; other modules pin, unpin and query.
+//! A slot is free, not yet used, resident (indexed, and known to the policy unless its line is of a
+//! pinned range, see `retained`), detached or away. A detached slot holds the old data of a line
+//! that was relocated or dropped while pinned, or a payload that readers must not find yet. The
+//! memory of a slot that is away is given back ([`Slabs`]). Only this module changes these states;
+//! other modules pin, unpin and query.
 //!
 //! The line table outlives the process, which may be killed between any two instructions. So each
 //! change is made in an order in which recovery can tell every intermediate state apart (listed in
@@ -16,14 +17,16 @@ pub(crate) mod key;
 pub(crate) mod lookup;
 pub(crate) mod meta;
 pub(crate) mod recover;
+pub(crate) mod retained;
 pub(crate) mod slabs;
 pub(crate) mod warm;
 
 use crate::index::bits::SlotSet;
 use crate::index::lookup::Index;
 use crate::index::meta::{
-    DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, SEALED, in_order,
+    DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
 };
+use crate::index::retained::Retained;
 use crate::index::warm::{PreloadsInVain, WarmView};
 use crate::slabs::Slabs;
 use crate::{LineKey, LineMeta, Slot};
@@ -59,6 +62,8 @@ pub struct Slots<M> {
     evictions: u64,
     /// Preloaded lines that were evicted unread.
     preloads_in_vain: PreloadsInVain,
+    /// The pinned ranges, and the lines of them that are resident.
+    retained: Retained,
 }
 
 /// The policy's view of the lines.
@@ -83,6 +88,7 @@ impl<M: LineTable> Slots<M> {
         Self {
             slabs: Slabs::new(lines.len(), slab_lines),
             index: Index::new(lines.len()),
+            retained: Retained::new(lines.len()),
             unsealed: SlotSet::new(lines.len()),
             dirty: SlotSet::new(lines.len()),
             lines,
@@ -279,7 +285,7 @@ impl<M: LineTable> Slots<M> {
         chosen.map(|slot| (self.get(slot).key, slot, self.get(slot).valid)).collect()
     }
 
-    /// The view of warm lists and warm-ups.
+    /// The view of warm lists, warm-ups and pins.
     pub const fn warm(&self) -> WarmView<'_, M> {
         WarmView(self)
     }
@@ -290,7 +296,9 @@ impl<M: LineTable> Slots<M> {
     }
 
     pub(crate) fn touch(&mut self, slot: Slot) {
-        self.policy.on_hit(slot);
+        if !self.get(slot).has(RETAINED) {
+            self.policy.on_hit(slot);
+        }
     }
 
     /// Allocates a slot for `key`, which must be absent, with no valid sector. Evicts another line
@@ -362,7 +370,9 @@ impl<M: LineTable> Slots<M> {
             self.dirty.insert(new);
         }
         self.index.replace(key, old, new);
-        self.policy.on_move(old, new, key.hash());
+        if !line.has(RETAINED) {
+            self.policy.on_move(old, new, key.hash());
+        }
         self.filling_slots.push(new);
         if freeze {
             self.freezing.push(old);
@@ -371,11 +381,16 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Makes a slot the place of a line, which must be absent, in the index and the policy.
+    /// Makes a slot the place of a line, which must be absent, in the index, and in the policy
+    /// unless the line is retained.
     fn insert_line(&mut self, key: LineKey, slot: Slot, hint: Hint) {
         debug_assert!(self.find(key).is_none(), "line {key:?} is indexed twice");
         self.index.insert(key, slot);
-        self.policy.on_insert(slot, key.hash(), hint);
+        if self.retained.admit(key) {
+            self.get_mut(slot).flags |= RETAINED;
+        } else {
+            self.policy.on_insert(slot, key.hash(), hint);
+        }
     }
 
     /// Marks sectors dirty and filling. Returns the line's key, and whether the line was clean.
@@ -435,7 +450,11 @@ impl<M: LineTable> Slots<M> {
         assert!(line.dirty == 0, "a dirty line is dropped: {line:?}");
         assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
         self.index.remove(line.key, slot, &self.lines);
-        self.policy.on_remove(slot);
+        if line.has(RETAINED) {
+            self.retained.remove(line.key.volume());
+        } else {
+            self.policy.on_remove(slot);
+        }
         if line.pins == 0 {
             self.free_slot(slot);
         } else {
@@ -454,8 +473,14 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn pin_hit(&mut self, key: LineKey, mask: u8) -> Option<Slot> {
         let slot = self.find(key)?;
         let line = self.get_mut(slot);
-        if line.valid & mask != mask || line.flags & FIRST_USE != 0 {
+        if line.valid & mask != mask {
             return None;
+        }
+        // One test for both, because most lines have none of these flags.
+        if line.flags & (FIRST_USE | RETAINED) != 0 {
+            let is_retained = line.flags & FIRST_USE == 0;
+            line.pins += u32::from(is_retained);
+            return is_retained.then_some(slot);
         }
         line.pins += 1;
         self.policy.on_hit(slot);
@@ -486,6 +511,7 @@ impl<M: LineTable> Slots<M> {
         let victim = victim.or_else(|| self.find_victim())?;
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy evicted a line in use: {line:?}");
+        assert!(!line.has(RETAINED), "a line of a pinned range was evicted: {line:?}");
         self.index.remove(line.key, victim, &self.lines);
         self.clear(victim);
         self.evictions += 1;
@@ -501,7 +527,8 @@ impl<M: LineTable> Slots<M> {
     fn find_victim(&mut self) -> Option<Slot> {
         let mut slots = (self.hand..self.unused).chain(0..self.hand);
         let is_evictable = |line: &LineMeta| {
-            line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
+            let is_idle = line.pins == 0 && line.dirty == 0;
+            line.key != LineKey::NONE && is_idle && line.flags & (DETACHED | RETAINED) == 0
         };
         let is_evictable = |&slot: &Slot| is_evictable(self.get(slot)) && self.slabs.keeps(slot);
         let victim = slots.find(is_evictable)?;
@@ -538,6 +565,7 @@ impl<M: LineTable> Slots<M> {
             + self.unsealed.metadata_bytes()
             + self.dirty.metadata_bytes()
             + self.preloads_in_vain.metadata_bytes()
+            + self.retained.metadata_bytes()
             + self.policy.metadata_bytes()
     }
 
@@ -584,6 +612,7 @@ impl<M: LineTable> Slots<M> {
         assert_eq!(resident, self.index.len(), "resident lines in the table, and in the index");
         let known = resident + detached + free + away;
         assert_eq!(known, self.unused as usize, "slots in each state");
+        retained::check(self);
         self.policy.self_check();
     }
 }

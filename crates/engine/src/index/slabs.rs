@@ -1,7 +1,7 @@
 //! Changes of the slots of whole slabs, in the table and in [`Slabs`]. For `slabs::resize`.
 
 use super::Slots;
-use super::meta::{DETACHED, LineTable, in_order};
+use super::meta::{DETACHED, LineTable, RETAINED, in_order};
 use crate::sabotage::{Planted, PlantedBug};
 use crate::slabs::{Slab, Slabs};
 use crate::{LineKey, LineMeta, Slot};
@@ -11,17 +11,17 @@ pub(crate) const fn slabs_mut<M>(slots: &mut Slots<M>) -> &mut Slabs {
     &mut slots.slabs
 }
 
-/// Tells the policy how many lines may be resident.
-pub(crate) fn apply_policy_capacity<M>(slots: &mut Slots<M>) {
-    slots.policy.set_capacity(slots.slabs.usable() as usize);
+/// Tells the policy how many lines it may know: all but `retained` lines.
+pub(crate) fn apply_policy_capacity<M>(slots: &mut Slots<M>, retained: usize) {
+    slots.policy.set_capacity((slots.slabs.usable() as usize).saturating_sub(retained));
 }
 
-/// Records the values of some slabs; see [`Slabs`]. `dirty` is added to the value of each dirty
-/// line, and `pinned` to that of each pinned slot.
+/// Records the values of some slabs; see [`Slabs`]. `moved` is added to the value of each line that
+/// would be moved, because it is dirty or retained, and `pinned` to that of each pinned slot.
 pub(crate) fn rank<M: LineTable>(
     slots: &mut Slots<M>,
     slots_max: Slot,
-    dirty: u64,
+    moved: u64,
     pinned: u64,
 ) -> bool {
     let Slots { slabs, lines, policy, unused, .. } = slots;
@@ -31,9 +31,10 @@ pub(crate) fn rank<M: LineTable>(
         if slot >= *unused || line.key == LineKey::NONE {
             return 0;
         }
-        let value = if line.has(DETACHED) { 0 } else { u64::from(policy.value(slot)) };
-        let dirty = if line.dirty != 0 { dirty } else { 0 };
-        value + dirty + if line.pins > 0 { pinned } else { 0 }
+        let is_known = line.flags & (DETACHED | RETAINED) == 0;
+        let value = if is_known { u64::from(policy.value(slot)) } else { 0 };
+        let moved = if line.dirty != 0 || line.has(RETAINED) { moved } else { 0 };
+        value + moved + if line.pins > 0 { pinned } else { 0 }
     })
 }
 

@@ -1,7 +1,7 @@
-//! What warm lists and warm-ups need to know about the slots.
+//! What warm lists, warm-ups and pins need to know about the slots.
 
 use crate::index::Slots;
-use crate::index::meta::{DETACHED, LineTable};
+use crate::index::meta::{DETACHED, LineTable, RETAINED};
 use crate::{LineKey, Slot};
 use forebay_types::{LINE_VALUE_MAX, VolumeId};
 
@@ -31,13 +31,18 @@ pub(crate) fn forget_preloads<M>(slots: &mut Slots<M>, volume: VolumeId) {
     }
 }
 
-/// The view of warm lists and warm-ups. Borrowed from [`Slots::warm`].
+/// The view of warm lists, warm-ups and pins. Borrowed from [`Slots::warm`].
 pub struct WarmView<'a, M>(pub(crate) &'a Slots<M>);
 
 impl<M: LineTable> WarmView<'_, M> {
     /// Whether a slot can be reserved without an eviction.
     pub fn has_free_slot(&self) -> bool {
         super::slabs::has_free_slot(self.0)
+    }
+
+    /// Lines of pinned ranges of a volume that are in the pool and cannot be evicted.
+    pub fn retained_lines(&self, volume: VolumeId) -> u64 {
+        self.0.retained.lines_of(volume)
     }
 
     /// Preloaded lines of a volume that were evicted before they were read, since the volume was
@@ -47,7 +52,8 @@ impl<M: LineTable> WarmView<'_, M> {
     }
 
     /// Calls `each` with the lines in `count` slots from `first` on that have valid sectors, and
-    /// with their value to the policy. Returns the next slot, or `None` at the end. The driver
+    /// with their value to the policy. Lines of pinned ranges are left out: they are read again
+    /// because they are pinned. Returns the next slot, or `None` at the end. The driver
     /// unlocks the shard between calls, because a large pool takes long to scan.
     pub fn values(
         &self,
@@ -58,7 +64,8 @@ impl<M: LineTable> WarmView<'_, M> {
         let next = first.saturating_add(count).min(self.0.used());
         for slot in first..next {
             let line = self.0.get(slot);
-            if line.key != LineKey::NONE && !line.has(DETACHED) && line.valid != 0 {
+            let is_known = line.flags & (DETACHED | RETAINED) == 0;
+            if line.key != LineKey::NONE && is_known && line.valid != 0 {
                 let value = self.0.policy.value(slot);
                 debug_assert!(value <= LINE_VALUE_MAX);
                 each(line.key, value);

@@ -9,6 +9,7 @@
 use crate::index::FIRST_USE;
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
+use crate::index::retained::{follow_pins, is_pinned};
 use crate::lines::VolumeLines;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
@@ -46,6 +47,17 @@ pub enum PreloadOutcome {
     Done,
     /// Reads have started. [`crate::Outcome::Retry`] reports their result.
     Started,
+}
+
+/// Why a part is preloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreloadKind {
+    /// It is on a warm list. Only free slots are used, so nothing is evicted for it.
+    Warm,
+    /// The same, and it was used repeatedly before.
+    Hot,
+    /// It was pinned. Lines of pinned ranges are read even if others must be evicted for them.
+    Pinned,
 }
 
 /// The lines of a part that were hit and missed, counted in its first attempt.
@@ -260,14 +272,18 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 slot
             }
         };
+        let mask = self.missing_sectors(key, self.lines.index.get(slot));
+        Some(OpLine::new(key, slot, mask))
+    }
+
+    /// The sectors of a line that a fill reads.
+    fn missing_sectors(&self, key: LineKey, line: &LineMeta) -> u8 {
         let size = self.lines.volume.size_bytes();
         assert!(key.offset() < size, "{key:?} is outside of the volume");
         let sectors = ((size - key.offset()) / SECTOR_BYTES).min(u64::from(SECTORS_PER_LINE));
-        let line = self.lines.index.get(slot);
         // The disk does not have the newest data of lost sectors.
         let lost = if self.lines.planted.is(PlantedBug::FillLostSectors) { 0 } else { line.lost() };
-        let mask = sector_mask(0, sectors) & !line.valid & !lost;
-        Some(OpLine::new(key, slot, mask))
+        sector_mask(0, sectors) & !line.valid & !lost
     }
 
     /// Pins the slot of a line for a fill. If the slot has other pins, relocates the line first:
@@ -375,36 +391,42 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         lines
     }
+
     /// See [`crate::Shard::preload`].
     pub(crate) fn preload(
         &mut self,
         part: &Part,
         mask: u32,
-        hint: Hint,
+        kind: PreloadKind,
         out: &mut Outbox,
     ) -> PreloadOutcome {
         let mut fill = Vec::new();
         let wanted = line_parts(part.volume, part.range)
             .filter(|line| mask & 1 << (line.key.line() % GRANULE_LINES) != 0);
         for line in wanted {
-            let is_absent = self.lines.index.find(line.key).is_none();
-            if !is_absent || self.lines.ops.busy(line.key).is_some() {
+            if self.lines.ops.busy(line.key).is_some() {
                 continue;
             }
-            if !self.lines.index.warm().has_free_slot() {
-                break;
+            let filled = match kind {
+                PreloadKind::Warm => self.preload_absent(line.key, Hint::Normal, out),
+                PreloadKind::Hot => self.preload_absent(line.key, Hint::Hot, out),
+                PreloadKind::Pinned => self.preload_pinned(line.key, out),
+            };
+            match filled {
+                Preload::Fill(line) => fill.push(line),
+                Preload::Skip => {}
+                Preload::NoRoom => break,
             }
-            let Some(line) = self.fill_line(line.key, None, hint, out) else { break };
-            let there = self.lines.index.get(line.slot);
-            assert!(there.valid | there.dirty == 0, "a preload would overwrite {there:?}");
-            self.lines.index.set_flags(line.slot, PRELOADED);
-            fill.push(line);
         }
         let lines = fill.len() as u64;
         if lines == 0 {
             return PreloadOutcome::Done;
         }
-        self.lines.volume.counters_mut().preloaded_lines += lines;
+        let counters = self.lines.volume.counters_mut();
+        match kind {
+            PreloadKind::Warm | PreloadKind::Hot => counters.preloaded_lines += lines,
+            PreloadKind::Pinned => counters.pin_loaded_lines += lines,
+        }
         let op = self.start_fill(fill, out);
         let id = self.lines.ops.id(op);
         out.ios.iter_mut().filter(|io| io.id == id).for_each(|io| io.background = true);
@@ -412,4 +434,47 @@ impl<'a, M: LineTable> Reader<'a, M> {
         self.lines.ops.wait(op, part.id, WaitFor::Result);
         PreloadOutcome::Started
     }
+
+    /// Prepares the fill of a line of a warm list, in a free slot.
+    fn preload_absent(&mut self, key: LineKey, hint: Hint, out: &mut Outbox) -> Preload {
+        if self.lines.index.find(key).is_some() {
+            return Preload::Skip;
+        }
+        if !self.lines.index.warm().has_free_slot() {
+            return Preload::NoRoom;
+        }
+        let Some(line) = self.fill_line(key, None, hint, out) else { return Preload::NoRoom };
+        let there = self.lines.index.get(line.slot);
+        assert!(there.valid | there.dirty == 0, "a preload would overwrite {there:?}");
+        self.lines.index.set_flags(line.slot, PRELOADED);
+        Preload::Fill(line)
+    }
+
+    /// Prepares the fill of the sectors that a line of a pinned range lacks. Evicts another line if
+    /// necessary, but not at the dirty limit, where the clean lines are few.
+    fn preload_pinned(&mut self, key: LineKey, out: &mut Outbox) -> Preload {
+        if !is_pinned(self.lines.index, key) {
+            // It was unpinned meanwhile.
+            return Preload::Skip;
+        }
+        let found = self.lines.index.find(key);
+        if let Some(slot) = found {
+            // There was no room for it when it was pinned.
+            follow_pins(self.lines.index, slot);
+            if self.missing_sectors(key, self.lines.index.get(slot)) == 0 {
+                return Preload::Skip;
+            }
+        }
+        if self.lines.quota.free_lines() == 0 {
+            return Preload::NoRoom;
+        }
+        self.fill_line(key, found, Hint::Normal, out).map_or(Preload::NoRoom, Preload::Fill)
+    }
+}
+
+/// What a preload does with a line.
+enum Preload {
+    Fill(OpLine),
+    Skip,
+    NoRoom,
 }

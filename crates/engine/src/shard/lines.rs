@@ -38,7 +38,7 @@ impl<M: LineTable> Shard<M> {
         }
         found.lines = shard.index.resident() as u64;
         found.dirty_lines = shard.quota.dirty_lines() as u64;
-        shard.resizer().apply_size();
+        super::resize::resizer(&mut shard).apply_size();
         Ok((shard, found))
     }
 

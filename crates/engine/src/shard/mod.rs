@@ -2,6 +2,7 @@
 
 mod integrity;
 mod lines;
+pub(crate) mod pins;
 mod requests;
 mod resize;
 mod writeback;
@@ -20,6 +21,7 @@ use crate::writeback::quota::Quota;
 use crate::{Attempt, LineMeta, SLOTS_MAX, ShardConfig, Slot};
 use forebay_policy::Eviction;
 use forebay_types::{Mode, VolumeId};
+use std::sync::Arc;
 
 /// The usage of a shard, and counts since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +105,7 @@ impl<M: LineTable> Shard<M> {
         self.quota.count_admitted(throttled);
         self.drop_clean(volume, 0, Slot::MAX);
         forget_preloads(&mut self.index, volume);
+        self.pinned().set(volume, &Arc::default(), 0);
         assert_eq!(self.index.resident_lines(volume), 0, "lines of {volume}, which is removed");
     }
 

@@ -7,10 +7,9 @@ use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
 use crate::{
-    Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, PreloadOutcome,
-    ReadOutcome, Segment, Slot, WriteOutcome, WriteTerms,
+    Attempt, EraseKind, EraseOutcome, IoId, LineHits, Outbox, Part, Place, PreloadKind,
+    PreloadOutcome, ReadOutcome, Segment, Slot, WriteOutcome, WriteTerms,
 };
-use forebay_policy::Hint;
 use forebay_types::{ByteRange, GRANULE_BYTES, IoResult, VolumeId};
 
 impl<M: LineTable> Shard<M> {
@@ -51,22 +50,20 @@ impl<M: LineTable> Shard<M> {
         Reader::new(self.on(volume)).prefetch(range, mark, out)
     }
 
-    /// Preloads absent lines of a part, which lies in one granule: those in `mask`, one bit for
-    /// each line of the granule. Takes free slots only, and so evicts nothing. Lines in the pool or
-    /// in an operation stay as they are. `is_hot` says that the lines were used repeatedly before.
+    /// Preloads lines of a part, which lies in one granule: those in `mask`, one bit for each line
+    /// of the granule. `kind` says which of them are read. Lines in an operation stay as they are.
     pub fn preload(
         &mut self,
         part: &Part,
         mask: u32,
-        is_hot: bool,
+        kind: PreloadKind,
         out: &mut Outbox,
     ) -> PreloadOutcome {
         self.assert_part(part);
         let granule = |byte: u64| byte / GRANULE_BYTES;
         let is_one = granule(part.range.offset) == granule(part.range.end() - 1);
         assert!(is_one, "{} spans granules", part.range);
-        let hint = if is_hot { Hint::Hot } else { Hint::Normal };
-        Reader::new(self.on(part.volume)).preload(part, mask, hint, out)
+        Reader::new(self.on(part.volume)).preload(part, mask, kind, out)
     }
 
     /// Writes a part.

@@ -11,14 +11,14 @@ impl<M: LineTable> Shard<M> {
     /// one. [`Shard::step_resize`] carries it out. A call while a resize is in progress changes its
     /// aim. The dirty limit and the policy's parameters are scaled to the size.
     pub fn resize(&mut self, lines: usize) {
-        self.resizer().set_target(lines);
+        resizer(self).set_target(lines);
     }
 
     /// Does some bounded work of a resize. The only requests in the outbox are memory steps. The
     /// driver carries them out and calls [`Shard::finish_call`] before any other call.
     pub fn step_resize(&mut self, out: &mut Outbox) -> ResizeStep {
         assert!(self.index.is_call_finished(), "the last call was not finished");
-        self.resizer().step(out)
+        resizer(self).step(out)
     }
 
     /// Records that the memory of an empty slab has been given back; see [`ResizeStep::Empty`].
@@ -28,9 +28,9 @@ impl<M: LineTable> Shard<M> {
     pub fn gave_back(&mut self, slab: Slab) {
         slabs_mut(&mut self.index).gave_back(slab);
     }
+}
 
-    pub(super) fn resizer(&mut self) -> Resizer<'_, M> {
-        let Self { volumes, quota, index, ops, integrity, planted, .. } = self;
-        Resizer { volumes, quota, index, ops, integrity, planted: *planted }
-    }
+pub(super) const fn resizer<M>(shard: &mut Shard<M>) -> Resizer<'_, M> {
+    let Shard { volumes, quota, index, ops, integrity, planted, .. } = shard;
+    Resizer { volumes, quota, index, ops, integrity, planted: *planted }
 }

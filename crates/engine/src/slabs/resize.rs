@@ -5,16 +5,18 @@
 //!
 //! | in a slot | becomes |
 //! | --- | --- |
-//! | a clean line without an operation | is dropped |
+//! | a clean line without an operation | is dropped, unless it is retained |
 //! | a dirty line that nothing uses | moves to a slot that stays; a clean line is evicted for it |
 //! | a dirty line that finds no slot there | is made old, so that it is destaged soon |
+//! | a retained line ([`crate::index::retained`]) | moves like a dirty one, or waits for a slot |
 //! | a dirty line of a closed epoch, or an older version of a line | waits for its destage |
 //! | parity | is dropped, after its line is verified; the patrol stores new parity elsewhere |
 //! | anything pinned or in an operation | waits |
 //!
 //! From the beginning of a shrink, the dirty limit is that of the smaller shard, so writeback soon
 //! leaves enough clean lines to evict. A dirty line is never dropped: a shard whose dirty lines
-//! cannot be destaged stops shrinking.
+//! cannot be destaged stops shrinking. Retained lines beyond the limit of the smaller shard return
+//! to the policy before slabs are compared.
 //!
 //! A growth takes back slabs that are still being emptied first, then those given back.
 
@@ -22,6 +24,7 @@ use super::Slab;
 use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::{DETACHED, LineTable};
+use crate::index::retained::{self, is_retained};
 use crate::index::slabs::{apply_policy_capacity, give_back, rank, slabs_mut, take_back};
 use crate::integrity::Integrity;
 use crate::lines::{VolumeLines, drop_if_idle};
@@ -29,7 +32,7 @@ use crate::ops::Ops;
 use crate::sabotage::{Planted, PlantedBug};
 use crate::volume::Volumes;
 use crate::writeback::quota::Quota;
-use crate::{Outbox, Slot};
+use crate::{LineMeta, Outbox, Slot};
 use forebay_types::VolumeId;
 
 /// Slots that one step examines to compare slabs; at least one slab is examined.
@@ -40,8 +43,9 @@ const MOVES_MAX: u32 = 64;
 const PLACES_EXAMINED_MAX: Slot = 4096;
 const PARITIES_FREED_MAX: u32 = 64;
 
-/// The value of a slot for each reason to keep it, besides the policy's value of its line.
-const DIRTY_VALUE: u64 = 4;
+/// The value of a slot for each reason to keep it, besides the policy's value of its line: the line
+/// must be moved, or the slot is pinned.
+const MOVED_VALUE: u64 = 4;
 const PINNED_VALUE: u64 = 8;
 
 /// What a step of a resize leaves to the driver.
@@ -78,17 +82,21 @@ impl<M: LineTable> Resizer<'_, M> {
         self.apply_size();
     }
 
-    /// Scales the quota and the policy to the number of lines that the shard may hold. The quota
-    /// follows a shrink at once, so that dirty lines are destaged meanwhile.
+    /// Scales the quota and the policy to the number of lines that the shard may hold beside pinned
+    /// ranges. The quota follows a shrink at once, so that dirty lines are destaged meanwhile.
     pub(crate) fn apply_size(&mut self) {
         let slabs = self.index.slabs();
-        let lines = slabs.usable().min(slabs.target());
-        self.quota.set_lines(lines as usize, self.index.capacity());
-        apply_policy_capacity(self.index);
+        let lines = slabs.usable().min(slabs.target()) as usize;
+        let retained = retained::set_lines(self.index, lines);
+        self.quota.set_lines(lines - retained, self.index.capacity());
+        apply_policy_capacity(self.index, retained);
     }
 
     /// See [`crate::Shard::step_resize`].
     pub(crate) fn step(&mut self, out: &mut Outbox) -> ResizeStep {
+        if !retained::trim(self.index, SLOTS_COMPARED_MAX) {
+            return ResizeStep::More;
+        }
         let slabs = self.index.slabs();
         if slabs.in_use < slabs.target {
             return self.grow();
@@ -119,7 +127,7 @@ impl<M: LineTable> Resizer<'_, M> {
 
     /// Compares some slabs, and chooses those to empty when all have been compared.
     fn choose(&mut self) -> ResizeStep {
-        if rank(self.index, SLOTS_COMPARED_MAX, DIRTY_VALUE, PINNED_VALUE) {
+        if rank(self.index, SLOTS_COMPARED_MAX, MOVED_VALUE, PINNED_VALUE) {
             for slab in slabs_mut(self.index).choose() {
                 self.integrity.close_parity(slab);
             }
@@ -132,6 +140,7 @@ impl<M: LineTable> Resizer<'_, M> {
     fn empty(&mut self, out: &mut Outbox) -> ResizeStep {
         let slab = self.next_emptying();
         let (mut moves, mut drops, mut left) = (0, 0, 0);
+        let mut has_slot = true;
         let start = self.index.slabs().sweep.slot.max(slab.first);
         for slot in start..slab.slots().end {
             if moves == MOVES_MAX {
@@ -146,12 +155,12 @@ impl<M: LineTable> Resizer<'_, M> {
                 slabs_mut(self.index).sweep.sees_parity = true;
             } else if before.has(DETACHED) {
                 // Waits for its pins.
-            } else if before.dirty == 0 {
+            } else if before.dirty == 0 && !self.must_stay(slot) {
                 drop_if_idle(self.index, self.ops, slot);
                 drops += u32::from(*self.index.get(slot) != before);
-            } else if self.planted.is(PlantedBug::GiveBackDirty) {
+            } else if before.dirty != 0 && self.planted.is(PlantedBug::GiveBackDirty) {
                 continue;
-            } else if self.move_dirty(slot, out) {
+            } else if self.move_line(slot, &mut has_slot, out) {
                 moves += 1;
             }
             left += u32::from(self.index.get(slot).key != LineKey::NONE);
@@ -212,7 +221,12 @@ impl<M: LineTable> Resizer<'_, M> {
         }
     }
 
-    /// Whether a dirty line can be moved or sealed anew: its volume is served, and nothing uses it.
+    /// Whether a clean line is moved instead of dropped.
+    fn must_stay(&self, slot: Slot) -> bool {
+        is_retained(self.index, slot) && !self.planted.is(PlantedBug::DropRetained)
+    }
+
+    /// Whether a line can be moved or sealed anew: its volume is served, and nothing uses it.
     fn is_movable(&mut self, slot: Slot) -> bool {
         let line = *self.index.get(slot);
         let volume = line.key.volume();
@@ -222,21 +236,27 @@ impl<M: LineTable> Resizer<'_, M> {
             && !self.on(volume).is_closed(&line)
     }
 
-    /// Moves a dirty line to a slot that stays. Returns whether it did.
-    fn move_dirty(&mut self, slot: Slot, out: &mut Outbox) -> bool {
+    /// Moves a line to a slot that stays. Returns whether it did. `has_slot` becomes false when no
+    /// slot is found: the search is long then, and would be in vain for the next line, too.
+    fn move_line(&mut self, slot: Slot, has_slot: &mut bool, out: &mut Outbox) -> bool {
         if !self.is_movable(slot) {
             return false;
         }
-        let key = self.index.get(slot).key;
+        let LineMeta { key, dirty, .. } = *self.index.get(slot);
         let mut lines = self.on(key.volume());
-        lines.index.pin(slot);
-        if let Some(new) = lines.move_away(slot, 0, out) {
-            lines.index.unpin(new);
-            lines.volume.counters_mut().moved_lines += 1;
-            return true;
+        if *has_slot {
+            lines.index.pin(slot);
+            if let Some(new) = lines.move_away(slot, 0, out) {
+                lines.index.unpin(new);
+                lines.volume.counters_mut().moved_lines += 1;
+                return true;
+            }
+            lines.index.unpin(slot);
+            *has_slot = false;
         }
-        lines.index.unpin(slot);
-        lines.volume.writeback_mut().boost(key.line());
+        if dirty != 0 {
+            lines.volume.writeback_mut().boost(key.line());
+        }
         false
     }
 

@@ -103,7 +103,7 @@ impl ShardConfig {
 pub(crate) struct Quota {
     /// The limits for all lines of the shard.
     full: ShardConfig,
-    /// The limits for the lines that the shard may hold.
+    /// The limits for the lines that the shard may hold beside pinned ranges.
     config: ShardConfig,
     /// Dirty lines, including frozen slots.
     dirty_lines: usize,
@@ -134,7 +134,7 @@ impl Quota {
         &self.config
     }
 
-    /// Scales the limits: the shard holds at most `lines` of `all` lines.
+    /// Scales the limits: the shard holds at most `lines` of `all` lines, beside pinned ranges.
     pub(crate) fn set_lines(&mut self, lines: usize, all: usize) {
         self.config = self.full.scaled(lines, all);
     }
@@ -240,6 +240,21 @@ mod tests {
         assert_eq!(limits(&quota), (1, 1), "a limit above zero stays above zero");
         quota.set_lines(600, 600);
         assert_eq!(limits(&quota), (400, 300));
+    }
+
+    #[test]
+    fn the_dirty_limits_leave_clean_lines_beside_the_pinned_ones() {
+        for all in 1..200 {
+            for lines in 1..=all {
+                let mut quota = Quota::new(ShardConfig::for_slots(all));
+                let retained = crate::retained_lines_max(lines);
+                quota.set_lines(lines - retained, all);
+                let ShardConfig { dirty_lines_max, dirty_lines_background, .. } = *quota.config();
+                let has_clean = lines < 3 || dirty_lines_max + retained < lines;
+                assert!(dirty_lines_max > 0 && has_clean, "{dirty_lines_max} of {lines} of {all}");
+                assert!(dirty_lines_background <= dirty_lines_max);
+            }
+        }
     }
 
     #[test]

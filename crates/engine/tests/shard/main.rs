@@ -12,6 +12,7 @@ mod lru;
 mod memory;
 mod order;
 mod patrol;
+mod pins;
 mod preload;
 mod resize;
 mod rig;

@@ -4,11 +4,12 @@ use crate::lru::Lru;
 use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, TORN, Table, VOLUME, attempt_after};
 use forebay_engine::{
-    Attempt, Fate, LineMeta, Outbox, Outcome, ReadOutcome, ResizeStep, Segment, Shard, ShardConfig,
-    Slab, Slot, Verdict, WriteOutcome,
+    Attempt, Fate, LineMeta, Outbox, Outcome, PreloadKind, ReadOutcome, ResizeStep, Segment, Shard,
+    ShardConfig, Slab, Slot, Verdict, WriteOutcome, retained_lines_max,
 };
-use forebay_types::{IoError, Mode};
+use forebay_types::{ByteRange, IoError, Mode, PinnedRanges};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// A shard with slabs of `slab_lines` lines.
 fn rig(slots: usize, slab_lines: usize) -> Rig {
@@ -344,6 +345,8 @@ enum Step {
     SetLines(usize),
     Continue(u8),
     GiveBack,
+    Pin { line: u64, count: u64 },
+    LoadPins,
 }
 
 /// Sectors of the volume: twenty lines.
@@ -365,6 +368,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             2 => (0usize..20).prop_map(Step::SetLines),
             5 => (1u8..12).prop_map(Step::Continue),
             2 => Just(Step::GiveBack),
+            1 => (0..SECTORS / 8, 0u64..12).prop_map(|(line, count)| Step::Pin { line, count }),
+            1 => Just(Step::LoadPins),
         ],
         1..120,
     )
@@ -420,10 +425,18 @@ impl World {
         panic!("a read is never answered");
     }
 
+    fn retained(&self) -> u64 {
+        self.rig.shard.slots().warm().retained_lines(VOLUME)
+    }
+
     fn step_resize(&mut self) -> ResizeStep {
         let dirty = self.rig.shard.usage().dirty_lines;
+        let slabs = self.rig.shard.slots().slabs();
+        let retained_max = retained_lines_max(slabs.usable().min(slabs.target()) as usize) as u64;
+        let retained = self.retained();
         let step = self.rig.step_resize();
         assert_eq!(self.rig.shard.usage().dirty_lines, dirty, "a resize changes no dirty line");
+        assert_eq!(self.retained(), retained.min(retained_max), "pinned lines that fit stay");
         let slabs = self.rig.shard.slots().slabs();
         match step {
             ResizeStep::Done => assert_eq!(slabs.usable(), slabs.target()),
@@ -480,6 +493,18 @@ impl World {
             Step::GiveBack if !self.empty.is_empty() => {
                 let slab = self.empty.remove(0);
                 self.rig.give_back(slab);
+            }
+            Step::Pin { line, count } => {
+                let mut pins = PinnedRanges::default();
+                pins.add(ByteRange::new(line * LINE, count.min(SECTORS / 8 - line) * LINE));
+                let lines = pins.lines();
+                self.rig.shard.pinned().set(VOLUME, &Arc::new(pins), lines);
+                self.rig.shard.pinned().follow(VOLUME, 0, Slot::MAX);
+            }
+            Step::LoadPins => {
+                let (len, kind) = (SECTORS * 512, PreloadKind::Pinned);
+                self.rig.preload_as(6, 0, len, u32::MAX, kind);
+                self.rig.complete_all();
             }
             Step::Release(_) | Step::GiveBack => {}
         }

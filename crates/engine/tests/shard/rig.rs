@@ -5,8 +5,8 @@
 use crate::lru::Lru;
 use forebay_engine::{
     Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineMeta, MemoryStep, Outbox,
-    Outcome, Part, PartId, Place, PreloadOutcome, ReadOutcome, ResizeStep, Seal, Segment, Shard,
-    ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
+    Outcome, Part, PartId, Place, PreloadKind, PreloadOutcome, ReadOutcome, ResizeStep, Seal,
+    Segment, Shard, ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use std::collections::HashMap;
@@ -290,8 +290,19 @@ impl Rig {
     }
 
     pub fn preload(&mut self, id: u64, offset: u64, len: u64, mask: u32) -> PreloadOutcome {
+        self.preload_as(id, offset, len, mask, PreloadKind::Warm)
+    }
+
+    pub fn preload_as(
+        &mut self,
+        id: u64,
+        offset: u64,
+        len: u64,
+        mask: u32,
+        kind: PreloadKind,
+    ) -> PreloadOutcome {
         let part = Self::part(id, offset, len);
-        let outcome = self.shard.preload(&part, mask, false, &mut self.out);
+        let outcome = self.shard.preload(&part, mask, kind, &mut self.out);
         self.finish_call(0);
         outcome
     }

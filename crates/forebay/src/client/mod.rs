@@ -7,6 +7,7 @@ mod disks;
 mod exit;
 mod gather;
 mod governor;
+pub(crate) mod pins;
 pub(crate) mod table;
 pub(crate) mod units;
 mod warm_up;

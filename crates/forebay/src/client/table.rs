@@ -5,6 +5,7 @@ use super::curve::curve;
 use super::disks::disks;
 use super::gather::gather;
 use super::governor::governor;
+use super::pins::pins;
 use super::units::{bytes, count, duration, percent};
 use super::warm_up::warm_up;
 use super::write_back::write_back;
@@ -14,14 +15,14 @@ use forebay_api::{
 };
 
 /// The whole status: five lines on the daemon, then tables of volumes, miss ratios, disks,
-/// gathering, writeback, governors, warm-ups, journals and UPSes, and the vault.
+/// gathering, writeback, governors, warm-ups, pins, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; {}, {} of it for the index\n\
          {}{}\n\
-         clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}",
+         clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -43,6 +44,7 @@ pub(super) fn status(status: &Status) -> String {
         write_back(&status.volumes),
         governor(&status.volumes),
         warm_up(&status.volumes),
+        pins(&status.volumes),
         journals(&status.journals),
         status.power.as_ref().map(power).unwrap_or_default(),
         status.vault.as_ref().map(vault).unwrap_or_default(),
@@ -235,6 +237,9 @@ pub(super) fn summary(volume: &VolumeStatus) -> String {
     let mut text = format!("{}, {}{read_only}", bytes(volume.size_bytes), volume.mode);
     if let Some(note) = mode_note(volume) {
         text += &format!("; {note}");
+    }
+    if let Some(reason) = &volume.pins.state_reason {
+        text += &format!("; its ranges are not pinned: {reason}");
     }
     volume.geometry.notes.iter().for_each(|note| text += &format!("; {note}"));
     text

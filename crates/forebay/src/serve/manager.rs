@@ -22,10 +22,10 @@ use forebay_config::{
 use forebay_control::{Manager, ProgressFn, SocketFile};
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
-    CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, VolumeChange as RuntimeChange,
-    VolumeError, VolumeSettings,
+    CalibrateError, Limits, PinError, ReadTarget, Runtime, RuntimeStatus,
+    VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
 };
-use forebay_types::{DiskGeometry, Size};
+use forebay_types::{DiskGeometry, PinnedRanges, Size};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -295,6 +295,57 @@ impl Daemon {
         }
     }
 
+    /// Changes settings of a volume that the caller has claimed.
+    fn change_claimed(&self, name: &str, change: &VolumeChange) -> Result<VolumeStatus, Problem> {
+        let old = self.spec_of(name)?;
+        self.check_tls(name, change.tls)?;
+        let spec = old.with(change).map_err(|error| problem_of(&error))?;
+        let runtime_change = RuntimeChange {
+            description: spec.description.clone().unwrap_or_default(),
+            mode: spec.mode,
+            read_only: spec.read_only,
+            prefetch: spec.prefetch,
+            warm: spec.warm,
+            gather_below: spec.gather_below.set(),
+            write_back: limits(&spec.write_back),
+            tls_only: spec.tls == TlsUse::Required,
+        };
+        if change.pin.is_some() {
+            // First, because it may be refused, and can be undone.
+            self.runtime.set_pins(name, &spec.pin).map_err(problem)?;
+        }
+        if let Err(error) = self.runtime.change_volume(name, runtime_change) {
+            if change.pin.is_some() {
+                self.runtime.set_pins(name, &old.pin).map_err(problem)?;
+            }
+            return Err(problem(error));
+        }
+        self.runtime.set_unsafe_ups(name, spec.unsafe_supply).map_err(problem)?;
+        for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
+            entry.clone_from(&spec);
+        }
+        self.volume_status(name)
+    }
+
+    fn spec_of(&self, name: &str) -> Result<VolumeSpec, Problem> {
+        let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
+        found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))
+    }
+
+    /// The pinned ranges of a volume, and its size. Refuses ranges that are not inside it.
+    fn pins_and_size(
+        &self,
+        name: &str,
+        ranges: &PinnedRanges,
+    ) -> Result<(PinnedRanges, u64), Problem> {
+        let (spec, size_bytes) = (self.spec_of(name)?, self.volume_status(name)?.size_bytes);
+        if !ranges.is_all() && !ranges.fits(size_bytes) {
+            let name = name.to_owned();
+            return Err(problem(PinError::BeyondEnd { name, size_bytes }.into()));
+        }
+        Ok((spec.pin, size_bytes))
+    }
+
     fn figures(&self) -> Option<RuntimeStatus> {
         self.runtime.status().ok()
     }
@@ -429,6 +480,7 @@ impl Manager for Daemon {
             read_only: spec.read_only,
             prefetch: spec.prefetch,
             warm: spec.warm,
+            pins: spec.pin.clone(),
             identity: identity(&spec.name, &spec.backing),
             geometry,
             gather_below: spec.gather_below.set(),
@@ -457,27 +509,21 @@ impl Manager for Daemon {
 
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
         let _claim = self.claims.volume(name)?;
-        let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
-        let spec = found.ok_or_else(|| problem(VolumeError::Unknown(name.to_owned())))?;
-        self.check_tls(name, change.tls)?;
-        let spec = spec.with(&change);
-        let spec = spec.map_err(|error| problem_of(&error))?;
-        let change = RuntimeChange {
-            description: spec.description.clone().unwrap_or_default(),
-            mode: spec.mode,
-            read_only: spec.read_only,
-            prefetch: spec.prefetch,
-            warm: spec.warm,
-            gather_below: spec.gather_below.set(),
-            write_back: limits(&spec.write_back),
-            tls_only: spec.tls == TlsUse::Required,
-        };
-        self.runtime.change_volume(name, change).map_err(problem)?;
-        self.runtime.set_unsafe_ups(name, spec.unsafe_supply).map_err(problem)?;
-        for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
-            entry.clone_from(&spec);
-        }
-        self.volume_status(name)
+        self.change_claimed(name, &change)
+    }
+
+    fn pin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
+        let _claim = self.claims.volume(name)?;
+        let (pins, _) = self.pins_and_size(name, &ranges)?;
+        let pin = Some(pins.with(&ranges));
+        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })
+    }
+
+    fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem> {
+        let _claim = self.claims.volume(name)?;
+        let (pins, size_bytes) = self.pins_and_size(name, &ranges)?;
+        let pin = Some(pins.without(&ranges, size_bytes));
+        self.change_claimed(name, &VolumeChange { pin, ..VolumeChange::default() })
     }
 
     fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

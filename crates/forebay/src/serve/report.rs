@@ -1,9 +1,11 @@
 //! Converts the runtime's figures to the types of the control API.
 
+use crate::report::sentence_of;
 use forebay_api::{
     Counters, CurvePoint, CurveStatus, Damage, GatherSource, GatherStatus, GovernorStatus,
     Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus,
-    PowerStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
+    PinState, PinStatus, PowerStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus,
+    WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
@@ -22,6 +24,8 @@ pub(super) fn memory(memory: &MemoryStatus, sizing: Option<MemorySizing>) -> Mem
         used_bytes: memory.used_bytes,
         dirty_bytes: memory.dirty_bytes,
         metadata_bytes: memory.metadata_bytes,
+        pinned_bytes: memory.pinned_bytes,
+        pinned_bytes_max: memory.pinned_bytes_max,
     }
 }
 
@@ -81,6 +85,7 @@ pub(super) fn volume(
         effective_mode_reason,
         read_only: figures.read_only,
         warm_up: warm_up(spec, figures),
+        pins: pins(figures),
         geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
         gather: gather(figures),
@@ -148,6 +153,29 @@ fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
         },
         planned_bytes: warm_up.planned_lines * LINE_BYTES,
         done_bytes: warm_up.done_lines * LINE_BYTES,
+    }
+}
+
+fn pins(figures: &Figures) -> PinStatus {
+    let pins = &figures.pins;
+    let state = if pins.refused.is_some() {
+        PinState::Refused
+    } else if pins.pinned_lines == 0 {
+        PinState::None
+    } else if figures.mode == Mode::Bypass {
+        PinState::Suspended
+    } else if pins.loaded_lines >= pins.pinned_lines {
+        PinState::Loaded
+    } else if pins.is_failing {
+        PinState::Failing
+    } else {
+        PinState::Loading
+    };
+    PinStatus {
+        state,
+        state_reason: pins.refused.as_ref().map(|error| sentence_of(error)),
+        pinned_bytes: pins.pinned_lines * LINE_BYTES,
+        loaded_bytes: pins.loaded_lines * LINE_BYTES,
     }
 }
 
@@ -282,6 +310,7 @@ fn counters(figures: &Figures) -> Counters {
         preloaded_bytes: engine.preloaded_lines * LINE_BYTES,
         preload_used_bytes: engine.preload_used_lines * LINE_BYTES,
         preload_in_vain_bytes: figures.preloaded_in_vain_lines * LINE_BYTES,
+        pin_loaded_bytes: engine.pin_loaded_lines * LINE_BYTES,
         errors: requests.errors,
     }
 }

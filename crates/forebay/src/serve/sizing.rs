@@ -121,7 +121,7 @@ impl Sizing {
         let settings = state.settings.with(change).map_err(|error| invalid(&error))?;
         let bounds = self.runtime.memory_bounds();
         if let Some(MemorySetting::Bytes(bytes)) = change.memory {
-            bounds.check(bytes).map_err(|error| problem_of(&error))?;
+            self.runtime.check_memory(bytes).map_err(|error| problem_of(&error))?;
         }
         for (key, setting) in [("memory-min", change.memory_min), ("memory-max", change.memory_max)]
         {
@@ -196,7 +196,8 @@ impl Sizing {
         state.log.report(&sample, &decision, limited_by.as_deref());
         if decision.bytes != sample.size_bytes
             && let Err(error) = self.runtime.set_memory(decision.bytes)
-            && !matches!(error, ResizeError::Stopping)
+            // Ranges may have been pinned meanwhile: the next decision knows them.
+            && !matches!(error, ResizeError::Stopping | ResizeError::Pinned { .. })
         {
             tracing::warn!(%error, "cannot change the size of the cache");
         }

@@ -99,7 +99,7 @@ fn an_unknown_command_gets_the_equivalent_command() {
     for (command, remedy) in [
         ("top", "watch forebay status"),
         ("freeze", "forebay volume flush NAME"),
-        ("pin", "--memory"),
+        ("evict", "--memory"),
         ("statsu", "did you mean 'status'?"),
         ("nonsense", "forebay --help"),
     ] {

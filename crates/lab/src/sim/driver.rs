@@ -29,6 +29,8 @@ const EVENTS_PER_CHECK: u64 = 257;
 pub(crate) const VERIFIER: u16 = u16::MAX;
 /// The client of the requests of journal, UPS and recovery.
 pub(crate) const KEEPER: u16 = u16::MAX - 1;
+/// The client of the reads for pinned ranges and warm-ups.
+const LOADER: u16 = u16::MAX - 2;
 /// The maximum number of crashes during one recovery; each restarts it.
 const RECOVERY_DEATHS_MAX: u32 = 3;
 /// How many times lost data is rewritten at the end.
@@ -325,11 +327,12 @@ impl Simulation {
     }
 
     fn client(&mut self, client: u16) {
-        if client >= KEEPER || self.world.run.report.operations >= self.operations {
+        if client >= LOADER || self.world.run.report.operations >= self.operations {
             return;
         }
         self.administer();
         self.world.resize_sometimes();
+        self.change_pins();
         let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];
         let request = state.draw(plan, dice);
@@ -368,6 +371,15 @@ impl Simulation {
             for shard in &mut self.world.shards {
                 shard.shard.drop_clean(VolumeId(volume), first, count);
             }
+        }
+    }
+
+    /// Changes pinned ranges occasionally, and reads some of their data into the pool.
+    fn change_pins(&mut self) {
+        let World { run, shards, pins, .. } = &mut self.world;
+        pins.change(run, shards);
+        if let Some(Request { volume, kind, range }) = pins.draw_preload(&run.plan) {
+            self.submit_anywhere(LOADER, volume, kind, range);
         }
     }
 

@@ -21,6 +21,7 @@ mod kept;
 mod kill;
 mod losses;
 mod order;
+mod pins;
 mod plan;
 mod power;
 mod record_again;

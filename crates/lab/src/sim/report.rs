@@ -83,6 +83,10 @@ report! {
     order_checks,
     /// Changes of a volume's mode.
     mode_changes,
+    /// Changes of a volume's pinned ranges.
+    pin_changes,
+    /// Lines of pinned ranges that a resize has moved.
+    moved_pins,
     /// Batches and superblocks that the journals wrote.
     journal_writes,
     /// Checkpoints of the journals.
@@ -143,11 +147,13 @@ impl fmt::Display for SimReport {
              {torn_sectors} sectors torn; checks of ordered disks: {order_checks}"
         )?;
         let Self { resizes, given_back_slabs, kept_smaller, counters, .. } = self;
+        let Self { pin_changes, moved_pins, .. } = self;
         let VolumeCounters { moved_lines, .. } = counters;
         writeln!(
             f,
-            "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} dirty lines \
-             moved; {kept_smaller} shrunken shards adopted"
+            "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} lines moved, \
+             {moved_pins} of them pinned; {kept_smaller} shrunken shards adopted; {pin_changes} \
+             changes of pins"
         )?;
         self.fmt_cache(f)?;
         let Self { checkpoints, forward_sectors, fences, held_up, .. } = self;

@@ -7,6 +7,7 @@
 //! shard must reach its size, and all sizes.
 
 use super::driver::Simulation;
+use super::pins::check_kept;
 use super::run::Run;
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
@@ -146,7 +147,13 @@ impl World {
 
     fn step_resize(&mut self, shard: usize) -> ResizeStep {
         let mut out = Outbox::default();
+        let pinned = self.pins.kept_lines(&self.shards[shard]);
+        let damaged = self.damaged_lines(shard);
         let step = self.call(shard, &[], &mut out, |shard, out| shard.step_resize(out));
+        // A line that moves is verified, and dropped if it is damaged.
+        if !self.kill.is_dead() && self.damaged_lines(shard) == damaged {
+            check_kept(&mut self.run, &self.shards[shard], &pinned);
+        }
         if !out.is_empty() {
             self.run.violate(None, "a resize requests more than memory steps".into());
         }
@@ -154,6 +161,13 @@ impl World {
             self.resize.take_empty(&mut self.run, shard, &mut self.shards[shard], slab);
         }
         step
+    }
+
+    /// Damaged lines that a shard has found.
+    fn damaged_lines(&self, shard: usize) -> u64 {
+        let shard = &self.shards[shard].shard;
+        let volumes = self.run.plan.volume_ids().into_iter();
+        volumes.map(|volume| shard.volume(volume).counters().damaged_lines).sum()
     }
 }
 

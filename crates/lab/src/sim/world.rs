@@ -12,6 +12,7 @@ use super::expected::Expected;
 use super::integrity::{Integrity, check_verified};
 use super::journal::Journal;
 use super::kill::Kill;
+use super::pins::Pins;
 use super::plan::Plan;
 use super::power::Power;
 use super::requests::{PendingRequest, Requests};
@@ -48,6 +49,7 @@ pub(crate) struct World {
     pub journal: Journal,
     pub power: Power,
     pub integrity: Integrity,
+    pub pins: Pins,
     pub requests: Requests,
     pub expected: Expected,
     pub kill: Kill,
@@ -67,6 +69,7 @@ impl World {
             journal: Journal::new(&plan),
             power: Power::new(plan.volumes.len()),
             integrity: Integrity::new(options.seed),
+            pins: Pins::new(&plan, options.seed),
             requests: Requests::default(),
             expected: Expected::new(&plan, options.seed),
             kill: Kill::default(),
@@ -108,6 +111,7 @@ impl World {
             self.plant(at);
         }
         self.resize.start_shards(&mut self.shards);
+        self.pins.start_process(&self.run.plan, &mut self.shards);
     }
 
     fn setup(&self, id: VolumeId) -> VolumeSetup {

@@ -394,3 +394,36 @@ fn the_value_of_a_line_grows_with_its_use() {
     }
     assert_eq!(value(&cache, 30), forebay_types::LINE_VALUE_MAX);
 }
+
+/// Lines of pinned ranges leave the policy, and their slots stay in use.
+#[test]
+fn the_rest_of_a_cache_works_while_most_of_its_lines_are_taken_out() {
+    let mut cache = Cache::new(100);
+    for line in 0..100 {
+        cache.access(line, Hint::Normal);
+    }
+    let pinned: Vec<Slot> = (0..60).map(|line| cache.shard.slot_of(line).unwrap()).collect();
+    pinned.iter().for_each(|&slot| cache.policy.on_remove(slot));
+    cache.policy.set_capacity(40);
+    // Ten lines are used all the time while others are read once.
+    let (mut hits, mut reads) = (0, 0);
+    for line in 1_000..3_000 {
+        cache.access(line, Hint::Normal);
+        reads += 1;
+        hits += u32::from(cache.access(200 + line % 10, Hint::Normal));
+        cache.policy.self_check();
+    }
+    assert!(hits > reads * 9 / 10, "{hits} hits in {reads} reads of ten lines");
+    assert!((0..60).all(|line| cache.shard.slot_of(line).is_some()), "a line was evicted");
+    for (line, &slot) in pinned.iter().enumerate() {
+        cache.policy.on_insert(slot, key(line as u64), Hint::Normal);
+    }
+    cache.policy.set_capacity(100);
+    // A main full of lines that are no longer used is renewed slowly.
+    for line in 5_000..25_000 {
+        cache.access(line, Hint::Normal);
+    }
+    cache.policy.self_check();
+    let left = (0..60).filter(|&line| cache.shard.slot_of(line).is_some()).count();
+    assert!(left < 10, "{left} lines that are not used stay");
+}

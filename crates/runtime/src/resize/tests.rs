@@ -97,6 +97,34 @@ fn sizes_out_of_bounds_are_refused_with_the_bounds() {
     runtime.stop(|_| ()).unwrap();
 }
 
+#[test]
+fn a_size_below_what_is_pinned_is_refused_with_the_volumes() {
+    let refused = |volumes: u64| {
+        let pinned = (1..=volumes).map(|at| (format!("v{at}"), at * MIB)).collect();
+        let (memory_bytes, least_bytes) = (44 * MIB, 60 * MIB);
+        ResizeError::Pinned { memory_bytes, pinned, least_bytes }.explained()
+    };
+    assert_eq!(
+        refused(2),
+        "memory 44MiB is too small for the pinned ranges, 2MiB of volume 'v2', 1MiB of volume \
+         'v1': set memory to 60MiB or more, or unpin ranges first"
+    );
+    assert!(refused(6).contains("6MiB of volume 'v6', 5MiB of volume 'v5', 4MiB of volume 'v4', "));
+    assert!(refused(6).contains(", 3MiB of volume 'v3' and 3MiB of others: "));
+}
+
+#[test]
+fn pins_raise_the_minimum_to_what_their_shards_need() {
+    let pool = Pool::open(64 * MIB, 4, None).unwrap();
+    let bounds = bounds_of(&pool, 100, 65);
+    let least = |slabs: usize| bounds.with_shard_lines(&pool, slabs * 512).least_bytes / MIB;
+    assert_eq!([0, 1, 2, 7, 8].map(least), [44, 44, 52, 92, 100]);
+    for slabs in 1..=8 {
+        let memory_bytes = bounds.with_shard_lines(&pool, slabs * 512).least_bytes;
+        assert_eq!(bounds.lines(&pool, memory_bytes).unwrap(), slabs * 512);
+    }
+}
+
 /// A pool's file, and a folder with the disk of the volume "v", which has [`LINES`] lines.
 struct Rig {
     engine: Engine,

@@ -8,6 +8,7 @@ use crate::error::{VolumeError, VolumeResult};
 use crate::gather::Gather;
 use crate::govern::Govern;
 use crate::locks::{Lock, SharedLock};
+use crate::pins::VolumePins;
 use crate::protect::adopt::RecoveryPlan;
 use crate::protect::journal::{Attachment, JournalError, VolumeJournal};
 use crate::protect::power::PowerState;
@@ -33,6 +34,7 @@ impl VolumeService {
         self.pool_volumes().compare(&settings)?;
         self.protectors.check_missing_journal(&settings)?;
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
+        let pins = settings.pins.clone();
         let volume = self.add_hidden(settings)?;
         // Before the first write of a client: data in other journals is void.
         if let Err(error) = self.protectors.supersede_journals(&volume.name, journal) {
@@ -42,6 +44,7 @@ impl VolumeService {
         volume.leaving.store(false, Ordering::Relaxed);
         self.calibrator.schedule(&volume);
         self.warm_ups.schedule(&volume);
+        self.pin_added(&volume, &pins);
         Ok(volume.id)
     }
 
@@ -97,6 +100,7 @@ impl VolumeService {
             samples: OnceLock::new(),
             reads: Reads::default(),
             warm,
+            pins: VolumePins::default(),
             presence: Default::default(),
             internal_flushes: AtomicU64::new(0),
             extent_queries: ExtentQueries::default(),

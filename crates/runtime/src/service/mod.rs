@@ -14,6 +14,7 @@
 //! | `remove` | its end, the undo of a failed addition, and trust in a disk that has failed |
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
+//! | `pins` | the ranges of volumes that stay in the pool |
 //! | `protectors` | the journals and the vault that volumes rely on |
 //! | `status` | snapshots |
 
@@ -21,6 +22,7 @@ mod add;
 mod additions;
 mod calibrate;
 mod drain;
+mod pins;
 mod protectors;
 mod remove;
 mod settings;

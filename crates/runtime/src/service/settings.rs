@@ -5,7 +5,7 @@ use crate::protect::journal::VolumeJournal;
 use crate::protect::vault::VolumeVault;
 use forebay_backend::Backend;
 use forebay_policy::{Limits, SplitCost};
-use forebay_types::{DiskGeometry, Mode};
+use forebay_types::{DiskGeometry, Mode, PinnedRanges};
 use std::sync::Arc;
 
 /// The settings of a volume that is added. [`VolumeSettings::new`] gives the defaults.
@@ -24,6 +24,9 @@ pub struct VolumeSettings {
     pub prefetch: bool,
     /// Whether its warm list is kept, and read into the pool after a restart.
     pub warm: bool,
+    /// The ranges that stay in the pool. If they may not be pinned, the volume is served without
+    /// them, and its status says why.
+    pub pins: PinnedRanges,
     /// Its identity in its warm list: a checksum of its name and backing.
     pub identity: [u8; 32],
     /// The geometry to assume for the disk.
@@ -63,6 +66,7 @@ impl VolumeSettings {
             read_only: false,
             prefetch: true,
             warm: true,
+            pins: PinnedRanges::default(),
             identity: [0; 32],
             geometry: DiskGeometry::default(),
             gather_below: None,

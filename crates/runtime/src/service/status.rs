@@ -3,6 +3,7 @@
 use super::VolumeService;
 use crate::error::VolumeError;
 use crate::gather::GatherStatus;
+use crate::pins::{PinStatus, pinned_lines_max};
 use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
 use crate::resize::MemoryBounds;
@@ -36,6 +37,10 @@ pub struct MemoryStatus {
     pub metadata_bytes: u64,
     /// Lines evicted since the start.
     pub evicted_lines: u64,
+    /// Pinned ranges of all volumes, in memory or not.
+    pub pinned_bytes: u64,
+    /// The limit of [`MemoryStatus::pinned_bytes`].
+    pub pinned_bytes_max: u64,
     /// The patrol over the pool.
     pub patrol: PatrolStatus,
 }
@@ -87,6 +92,8 @@ pub struct VolumeStatus {
     pub preloaded_in_vain_lines: u64,
     /// Its warm-up.
     pub warm_up: WarmUpStatus,
+    /// Its pinned ranges.
+    pub pins: PinStatus,
     /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,
     /// Latencies in the order of [`crate::LatencyClass::ALL`].
@@ -123,6 +130,7 @@ struct VolumeView {
     dirty_lines: u64,
     lost_sectors: u64,
     preloaded_in_vain_lines: u64,
+    retained_lines: u64,
     counters: VolumeCounters,
     curve: Option<MissRatioCurve>,
 }
@@ -145,8 +153,11 @@ impl VolumeService {
         }
         let volumes = self.shared.volumes.all();
         let view = self.view_shards(&volumes);
-        let memory = self.memory_status(bounds, &view.usage);
+        let mut memory = self.memory_status(bounds, &view.usage);
         let volumes = volumes.iter().map(|volume| {
+            let of_volume = || view.volumes.iter().filter(|view| view.id == volume.id);
+            let pins = volume.pins.status(of_volume().map(|view| view.retained_lines).sum());
+            memory.pinned_bytes += pins.pinned_lines * LINE_BYTES;
             let (requests, latencies) = add_up(&volume.stats);
             let mut status = VolumeStatus {
                 id: volume.id,
@@ -172,9 +183,10 @@ impl VolumeService {
                 curve: None,
                 preloaded_in_vain_lines: 0,
                 warm_up: volume.warm.status(),
+                pins,
                 latencies,
             };
-            for view in view.volumes.iter().filter(|view| view.id == volume.id) {
+            for view in of_volume() {
                 status.mode = view.mode;
                 status.cached_bytes += view.resident_lines * LINE_BYTES;
                 status.dirty_bytes += view.dirty_lines * LINE_BYTES;
@@ -188,6 +200,7 @@ impl VolumeService {
             }
             status
         });
+        let volumes = volumes.collect();
         Ok(RuntimeStatus {
             engine,
             workers: self.shared.inboxes.len(),
@@ -195,7 +208,7 @@ impl VolumeService {
             uptime_seconds: self.shared.started.elapsed().as_secs(),
             connections: self.shared.connections.load(Ordering::Relaxed),
             memory,
-            volumes: volumes.collect(),
+            volumes,
         })
     }
 
@@ -216,6 +229,7 @@ impl VolumeService {
                         dirty_lines: volume.dirty_lines() as u64,
                         lost_sectors: volume.lost_sectors(),
                         preloaded_in_vain_lines: shard.slots().warm().preloaded_in_vain(id),
+                        retained_lines: shard.slots().warm().retained_lines(id),
                         counters: *volume.counters(),
                         curve: volume.curve(),
                     });
@@ -230,6 +244,7 @@ impl VolumeService {
             limit_bytes: bounds.now_bytes,
             limit_bytes_min: bounds.least_bytes,
             limit_bytes_max: bounds.most_bytes,
+            pinned_bytes_max: pinned_lines_max(&self.shared.pool) * LINE_BYTES,
             patrol: self.patrol_status(shards),
             ..MemoryStatus::default()
         };

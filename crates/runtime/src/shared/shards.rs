@@ -7,12 +7,12 @@ use super::Volume;
 use crate::locks::{Lock, Locked, order};
 use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard};
-use forebay_types::{LINE_BYTES, Mode, UnsafeUps, VolumeId};
+use forebay_types::{LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId};
 use std::sync::Arc;
 
-/// Slots examined per lock when the clean lines of a volume are dropped: a fraction of a
-/// millisecond.
-const DROP_SLOTS: u32 = 2048;
+/// Slots examined per lock when the clean lines of a volume are dropped, or follow its pins: a
+/// fraction of a millisecond.
+const SLOTS_PER_LOCK: u32 = 2048;
 
 /// The shards. See the module.
 pub(crate) struct Shards {
@@ -95,6 +95,28 @@ impl Shards {
         self.each().map(|shard| shard.slots().resident_lines(id)).sum()
     }
 
+    /// Lines of pinned ranges of a volume that are in the pool.
+    pub(crate) fn retained_lines(&self, id: VolumeId) -> u64 {
+        self.each().map(|shard| shard.slots().warm().retained_lines(id)).sum()
+    }
+
+    /// Sets the pinned ranges of a volume, of which each shard owns a number of lines, and makes
+    /// its lines in the pool follow them.
+    pub(crate) fn set_pinned(&self, id: VolumeId, ranges: &Arc<PinnedRanges>, lines: &[u64]) {
+        for (shard, &lines) in lines.iter().enumerate() {
+            let mut locked = self.lock(shard);
+            if !locked.has_volume(id) {
+                continue;
+            }
+            locked.pinned().set(id, ranges, lines);
+            drop(locked);
+            let mut next = Some(0);
+            while let Some(first) = next {
+                next = self.lock(shard).pinned().follow(id, first, SLOTS_PER_LOCK);
+            }
+        }
+    }
+
     /// Whether a volume bypasses the cache. True if it is being added or removed.
     pub(crate) fn is_bypass(&self, id: VolumeId) -> bool {
         // All shards have the same mode.
@@ -145,7 +167,7 @@ impl Shards {
         for shard in 0..self.len() {
             let mut next = Some(0);
             while let Some(first) = next {
-                next = self.lock(shard).drop_clean(id, first, DROP_SLOTS);
+                next = self.lock(shard).drop_clean(id, first, SLOTS_PER_LOCK);
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::clients::ExtentQueries;
 use crate::gather::Gather;
 use crate::govern::Govern;
 use crate::locks::{Lock, SharedLock};
+use crate::pins::VolumePins;
 use crate::protect::guard::KeptSamples;
 use crate::protect::journal::Journal;
 use crate::protect::power::PowerState;
@@ -58,6 +59,8 @@ pub(crate) struct Volume {
     pub reads: Reads,
     /// Its warm list and its warm-up.
     pub warm: Warm,
+    /// Its pinned ranges.
+    pub pins: VolumePins,
     /// Whether its disk is where it was opened.
     pub presence: Presence,
     /// Internal flushes in flight, including flushes whose caller has given up.

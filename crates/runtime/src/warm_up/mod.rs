@@ -7,9 +7,12 @@
 //! [`forebay_volume::Loader`] decides in which order and when. The reads are requests to the
 //! workers like those of clients, so the shards order them with writes.
 //!
+//! The thread also reads the pinned ranges of volumes (`pins`), in the same way.
+//!
 //! A list is a hint: whatever is wrong with it, or with the directory that keeps it, costs a line
 //! in the log and a cold pool, and no request fails.
 
+mod pins;
 mod save;
 mod thread;
 
@@ -205,6 +208,11 @@ impl WarmUps {
         let state = WarmUpState::Loading;
         volume.warm.set_status(WarmUpStatus { state, ..WarmUpStatus::default() });
         self.send(Event::Load(Arc::downgrade(volume)));
+    }
+
+    /// Begins to read what is not in the pool of a volume's pinned ranges, which have changed.
+    pub(crate) fn load_pins(&self, volume: &Arc<Volume>) {
+        self.send(Event::Pin(Arc::downgrade(volume)));
     }
 
     /// Writes the lists, and waits until they are written.

@@ -1,14 +1,16 @@
-//! The thread: polls the warm-ups, passes their reads to the workers, and writes the lists when
-//! they are due.
+//! The thread: polls the warm-ups and the reads of pinned ranges, passes their reads to the
+//! workers, and writes the lists when they are due.
 
+use super::pins::{Pass, PinnedVolumes};
 use super::save::{Pace, Saver};
 use super::{LastSave, WarmLists, WarmUpState, WarmUpStatus};
 use crate::gather::Calibration;
 use crate::shared::{Message, Shared, Volume};
 use crate::timeouts::Timeouts;
+use forebay_engine::PreloadKind;
 use forebay_format::{WarmList, WarmListError, warm_list_bytes};
 use forebay_types::{Granule, IoResult, LINE_BYTES, Size, VolumeId};
-use forebay_volume::{Conditions, Loader, LoaderStep, shrink_to_pool};
+use forebay_volume::{Conditions, Loader, LoaderEnd, LoaderStep, granules_of, shrink_to_pool};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -22,7 +24,9 @@ const POLL: Duration = Duration::from_millis(100);
 pub(super) enum Event {
     /// Begin the warm-up of a volume.
     Load(Weak<Volume>),
-    /// A read of a warm-up has ended.
+    /// The pinned ranges of a volume have changed.
+    Pin(Weak<Volume>),
+    /// A read of a job has ended.
     Ended { job: u64, granule: Granule, is_ok: bool },
     /// Write the lists now, and drop the sender.
     Save(mpsc::Sender<()>),
@@ -30,9 +34,19 @@ pub(super) enum Event {
     Stop(LastSave),
 }
 
-/// The warm-up of a volume.
+/// What a job reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// The lines of a warm list.
+    WarmUp,
+    /// Pinned ranges.
+    Pins,
+}
+
+/// The warm-up of a volume, or a pass over its pinned ranges.
 struct Job {
     number: u64,
+    purpose: Purpose,
     volume: Weak<Volume>,
     begun: Instant,
     loader: Loader,
@@ -59,6 +73,7 @@ struct Thread {
     sender: mpsc::Sender<Event>,
     saver: Saver,
     jobs: Vec<Job>,
+    pinned: PinnedVolumes,
     /// The number of the next job, and the worker of the next read.
     next_job: u64,
     next_worker: usize,
@@ -74,8 +89,8 @@ pub(super) fn run(
     let Some(interval) = shared.upgrade().map(|shared| interval(&shared.timeouts)) else { return };
     let mut next_save = Instant::now() + interval;
     let saver = Saver::new(Arc::clone(&lists));
-    let (jobs, next_job, next_worker) = (Vec::new(), 0, 0);
-    let mut thread = Thread { shared, lists, sender, saver, jobs, next_job, next_worker };
+    let (jobs, pinned, next_job, next_worker) = (Vec::new(), PinnedVolumes::default(), 0, 0);
+    let mut thread = Thread { shared, lists, sender, saver, jobs, pinned, next_job, next_worker };
     loop {
         let now = Instant::now();
         let Some(shared) = thread.shared.upgrade() else { return };
@@ -90,6 +105,7 @@ pub(super) fn run(
         while let Some(next) = event {
             match next {
                 Event::Load(volume) => thread.begin(volume),
+                Event::Pin(volume) => thread.pin(volume),
                 Event::Ended { job, granule, is_ok } => thread.end_read(job, granule, is_ok),
                 Event::Save(_done) => {
                     let Some(shared) = thread.shared.upgrade() else { return };
@@ -140,9 +156,39 @@ impl Thread {
         volume.warm.set_status(WarmUpStatus::of(WarmUpState::Loading, &loader));
         let planned = Size(loader.planned_lines() * LINE_BYTES);
         tracing::info!(volume = name, %planned, "warm-up started");
+        self.push_job(Purpose::WarmUp, weak, loader);
+    }
+
+    fn push_job(&mut self, purpose: Purpose, volume: Weak<Volume>, loader: Loader) {
         self.next_job += 1;
         let (number, begun) = (self.next_job, Instant::now());
-        self.jobs.push(Job { number, volume: weak, begun, loader });
+        self.jobs.push(Job { number, purpose, volume, begun, loader });
+    }
+
+    /// Reads the pinned ranges of a volume as they are now.
+    fn pin(&mut self, volume: Weak<Volume>) {
+        let is_old = |job: &&mut Job| job.purpose == Purpose::Pins && job.volume.ptr_eq(&volume);
+        self.jobs.iter_mut().filter(is_old).for_each(|job| job.loader.cancel());
+        self.pinned.changed(volume, Instant::now());
+    }
+
+    /// Begins the passes over pinned ranges that are due. Returns when to call this again.
+    fn begin_passes(&mut self, shared: &Shared) -> Duration {
+        let jobs = &self.jobs;
+        let is_busy = |volume: &Arc<Volume>| {
+            let is_of = |job: &Job| job.volume.as_ptr() == Arc::as_ptr(volume);
+            jobs.iter().any(|job| job.purpose == Purpose::Pins && is_of(job))
+        };
+        let (passes, wait) = self.pinned.due(shared, is_busy, Instant::now());
+        for Pass { volume, ranges, is_first } in passes {
+            let loader = Loader::new(granules_of(&ranges));
+            if is_first {
+                let planned = Size(loader.planned_lines() * LINE_BYTES);
+                tracing::info!(volume = volume.name, %planned, "reading pinned ranges");
+            }
+            self.push_job(Purpose::Pins, Arc::downgrade(&volume), loader);
+        }
+        wait
     }
 
     /// Reads the list of a volume and checks it. `None` if there is none.
@@ -164,9 +210,9 @@ impl Thread {
         }
     }
 
-    /// Polls all warm-ups. Returns when to poll them again if no event comes before.
+    /// Polls all jobs. Returns when to poll them again if no event comes before.
     fn poll(&mut self, shared: &Arc<Shared>) -> Duration {
-        let mut wait = Duration::MAX;
+        let mut wait = self.begin_passes(shared);
         let mut jobs = std::mem::take(&mut self.jobs);
         jobs.retain_mut(|job| {
             let next = self.poll_job(shared, job);
@@ -177,7 +223,7 @@ impl Thread {
         wait
     }
 
-    /// Polls a warm-up. Returns when to poll it again; `None` once it has ended.
+    /// Polls a job. Returns when to poll it again; `None` once it has ended.
     fn poll_job(&mut self, shared: &Arc<Shared>, job: &mut Job) -> Option<Duration> {
         let volume = job.volume.upgrade()?;
         let is_served =
@@ -193,54 +239,77 @@ impl Thread {
         if is_paused || is_waiting {
             return Some(POLL);
         }
-        if !volume.warm.is_kept() || shared.shards.is_bypass(volume.id) {
+        let is_wanted = job.purpose == Purpose::Pins || volume.warm.is_kept();
+        if !is_wanted || shared.shards.is_bypass(volume.id) {
             job.loader.cancel();
         }
-        let conditions = conditions(shared, &volume);
+        let conditions = conditions(shared, &volume, job.purpose);
         let next = loop {
             match job.loader.poll(&conditions) {
-                LoaderStep::Read(granule) => {
-                    self.start_read(shared, volume.id, job.number, granule)
-                }
+                LoaderStep::Read(granule) => self.start_read(shared, volume.id, job, granule),
                 LoaderStep::Wait(ms) => break Some(Duration::from_millis(ms)),
                 LoaderStep::Ended(end) => {
-                    volume.warm.set_status(WarmUpStatus::of(end.into(), &job.loader));
-                    let done = Size(job.loader.done_lines() * LINE_BYTES);
-                    tracing::info!(volume = volume.name, %done, ?end, "warm-up ended");
+                    end_job(&volume, job, end);
                     return None;
                 }
             }
         };
-        volume.warm.set_status(WarmUpStatus::of(WarmUpState::Loading, &job.loader));
+        if job.purpose == Purpose::WarmUp {
+            volume.warm.set_status(WarmUpStatus::of(WarmUpState::Loading, &job.loader));
+        }
         next
     }
 
     /// Passes a read to a worker.
-    fn start_read(&mut self, shared: &Shared, id: VolumeId, job: u64, granule: Granule) {
-        let end = ReadEnd { events: self.sender.clone(), job, granule, is_ok: false };
+    fn start_read(&mut self, shared: &Shared, id: VolumeId, job: &Job, granule: Granule) {
+        let kind = match job.purpose {
+            Purpose::Pins => PreloadKind::Pinned,
+            Purpose::WarmUp if granule.is_hot() => PreloadKind::Hot,
+            Purpose::WarmUp => PreloadKind::Warm,
+        };
+        let end = ReadEnd { events: self.sender.clone(), job: job.number, granule, is_ok: false };
         let on_done = Box::new(move |result: IoResult| {
             let mut end = end;
             end.is_ok = result.is_ok();
         });
         self.next_worker = (self.next_worker + 1) % shared.inboxes.len();
         let task = Box::new(move |tasks: &mut dyn crate::worker::Tasks| {
-            tasks.preload(id, granule, on_done);
+            tasks.preload(id, granule, kind, on_done);
         });
         shared.inboxes[self.next_worker].post(Message::Task(task));
     }
 
     fn save(&mut self, shared: &Arc<Shared>, pace: Pace) {
         let remaining = |id: VolumeId| {
-            let is_of = |job: &&Job| job.volume.upgrade().is_some_and(|volume| volume.id == id);
+            let is_of = |job: &&Job| {
+                let volume = job.volume.upgrade();
+                job.purpose == Purpose::WarmUp && volume.is_some_and(|volume| volume.id == id)
+            };
             self.jobs.iter().find(is_of).map(|job| job.loader.remaining()).unwrap_or_default()
         };
         self.saver.save(shared, remaining, pace);
     }
 }
 
-fn conditions(shared: &Shared, volume: &Volume) -> Conditions {
+/// Reports the end of a job.
+fn end_job(volume: &Volume, job: &Job, end: LoaderEnd) {
+    let done = Size(job.loader.done_lines() * LINE_BYTES);
+    match job.purpose {
+        Purpose::WarmUp => {
+            volume.warm.set_status(WarmUpStatus::of(end.into(), &job.loader));
+            tracing::info!(volume = volume.name, %done, ?end, "warm-up ended");
+        }
+        Purpose::Pins => {
+            volume.pins.set_failing(end == LoaderEnd::Failing);
+            tracing::debug!(volume = volume.name, %done, ?end, "pinned ranges read");
+        }
+    }
+}
+
+fn conditions(shared: &Shared, volume: &Volume, purpose: Purpose) -> Conditions {
     let now_ms = shared.started.elapsed().as_millis() as u64;
     let (alone, beside) = volume.reads.demand();
-    let (is_read, has_room) = (volume.reads.is_reading(now_ms), shared.shards.has_room());
+    let has_room = purpose == Purpose::Pins || shared.shards.has_room();
+    let is_read = volume.reads.is_reading(now_ms);
     Conditions { now_ms, is_read, alone, beside, has_room }
 }

@@ -3,6 +3,7 @@
 use super::{Token, Worker};
 use crate::reactor::Reactor;
 use crate::shared::Shared;
+use forebay_engine::PreloadKind;
 use forebay_frontend::FrontEnd;
 use forebay_types::{ByteRange, Granule, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
@@ -72,8 +73,8 @@ pub(crate) trait Tasks {
         on_done: OnDone,
     );
 
-    /// Reads a granule of a volume into free slots of the pool, unless the volume is being removed.
-    fn preload(&mut self, volume: VolumeId, granule: Granule, on_done: OnDone);
+    /// Reads a granule of a volume into the pool, unless the volume is being removed.
+    fn preload(&mut self, volume: VolumeId, granule: Granule, kind: PreloadKind, on_done: OnDone);
 
     /// Drains the clients of a volume, or all: answers their requests, then disconnects them.
     fn drain_clients(&mut self, volume: Option<VolumeId>);
@@ -146,7 +147,7 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         self.dispatcher.submit(&mut self.host, Token::Internal(on_done), request, payload);
     }
 
-    fn preload(&mut self, volume: VolumeId, granule: Granule, on_done: OnDone) {
+    fn preload(&mut self, volume: VolumeId, granule: Granule, kind: PreloadKind, on_done: OnDone) {
         let served = self.host.shared.volume(volume);
         // The flag was set before the removal drained the clients on this worker.
         let Some(served) = served.filter(|served| !served.leaving.load(Ordering::Relaxed)) else {
@@ -158,7 +159,7 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         if range.len == 0 {
             return on_done(Ok(()));
         }
-        let kind = RequestKind::Preload { lines: granule.lines, is_hot: granule.is_hot() };
+        let kind = RequestKind::Preload { lines: granule.lines, kind };
         let request = Request { volume, kind, range };
         self.dispatcher.submit(&mut self.host, Token::Internal(on_done), request, Payload::None);
     }

@@ -37,6 +37,7 @@ mod hanging;
 mod journal;
 mod mirror;
 mod pieces;
+mod pins;
 mod power;
 mod presence;
 mod reliance;

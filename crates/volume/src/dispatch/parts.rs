@@ -118,8 +118,8 @@ impl<H: Host> Dispatcher<H> {
                     (step, line_hits)
                 });
             }
-            RequestKind::Preload { lines, is_hot } => {
-                self.try_preload(host, &part, attempt, lines, is_hot)
+            RequestKind::Preload { lines, kind } => {
+                self.try_preload(host, &part, attempt, lines, kind)
             }
             RequestKind::Write { .. } | RequestKind::Record => {
                 let fua = request.kind != RequestKind::Write { fua: false };

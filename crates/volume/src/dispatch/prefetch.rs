@@ -1,4 +1,5 @@
-//! Prefetch, requested by a client or by a stream of reads; and preload, requested by a warm-up.
+//! Prefetch, requested by a client or by a stream of reads; and preload, requested by a warm-up or
+//! for pinned ranges.
 
 use super::parts::Step;
 use super::{Dispatcher, reply_done};
@@ -6,7 +7,7 @@ use crate::host::Host;
 use crate::merge::READ_BYTES_MAX;
 use crate::split::split_at;
 use crate::{Plan, Request, shard_of};
-use forebay_engine::{Attempt, Part, PreloadOutcome};
+use forebay_engine::{Attempt, Part, PreloadKind, PreloadOutcome};
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 
 /// Uses of prefetched lines after which the streams of their volume are told at the latest.
@@ -78,7 +79,7 @@ impl<H: Host> Dispatcher<H> {
         part: &Part,
         attempt: Attempt,
         lines: u32,
-        is_hot: bool,
+        kind: PreloadKind,
     ) -> Step {
         if attempt.count > 0 {
             return Step::Done(attempt.error.map_or(Ok(()), Err));
@@ -88,7 +89,7 @@ impl<H: Host> Dispatcher<H> {
         let outcome = host.call(shard, &[], &mut self.out, |shard, out| {
             match shard.volume(part.volume).mode() {
                 Mode::Bypass => PreloadOutcome::Done,
-                _ => shard.preload(part, lines, is_hot, out),
+                _ => shard.preload(part, lines, kind, out),
             }
         });
         match outcome {

@@ -1,7 +1,7 @@
 //! Making and shortening lists of granules.
 
 use super::lines_of;
-use forebay_types::{GRANULE_LINES, Granule};
+use forebay_types::{GRANULE_LINES, Granule, LINE_BYTES, PinnedRanges};
 
 /// Collects the lines of one volume, with their values, into granules in ascending order. Lines
 /// without a value are left out. `lines` is in ascending order, each line once.
@@ -19,6 +19,25 @@ pub fn collect_granules(lines: impl IntoIterator<Item = (u64, u8)>) -> Vec<Granu
                 assert!(last.is_none_or(|last| last.index < index), "line {line} is out of order");
                 granules.push(Granule { index, lines: bit, value });
             }
+        }
+    }
+    granules
+}
+
+/// The granules of pinned ranges, in ascending order. The ranges must end with the volume.
+pub fn granules_of(ranges: &PinnedRanges) -> Vec<Granule> {
+    let mut granules: Vec<Granule> = Vec::new();
+    for range in ranges.iter() {
+        let (mut line, end) = (range.offset / LINE_BYTES, range.end() / LINE_BYTES);
+        while line < end {
+            let (index, first) = (line / GRANULE_LINES, line % GRANULE_LINES);
+            let count = (end - line).min(GRANULE_LINES - first);
+            let lines = (((1u64 << count) - 1) << first) as u32;
+            match granules.last_mut() {
+                Some(last) if last.index == index => last.lines |= lines,
+                _ => granules.push(Granule { index, lines, value: 0 }),
+            }
+            line += count;
         }
     }
     granules

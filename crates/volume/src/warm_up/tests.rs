@@ -1,4 +1,5 @@
 use super::*;
+use forebay_types::{ByteRange, GRANULE_LINES, LINE_BYTES, PinnedRanges};
 use proptest::prelude::*;
 
 fn granule(index: u64, lines: u32, value: u8) -> Granule {
@@ -179,6 +180,23 @@ fn a_pause_of_the_clients_is_used_at_once() {
     assert!(none.is_empty(), "the next read beside clients is not due");
     let (next, _) = reads(&mut loader, &Conditions { now_ms: 20, ..IDLE });
     assert_eq!(next.len(), IDLE_READS_MAX as usize);
+}
+
+#[test]
+fn pinned_ranges_are_read_in_granules_with_the_lines_that_are_pinned() {
+    let mut pins = PinnedRanges::default();
+    for (first, lines) in [(3, 2), (7, 1), (30, 70), (200, 1)] {
+        pins.add(ByteRange::new(first * LINE_BYTES, lines * LINE_BYTES));
+    }
+    let granules = granules_of(&pins);
+    let lines = granules.iter().flat_map(|granule| {
+        let bits = (0..GRANULE_LINES).filter(|bit| granule.lines >> bit & 1 != 0);
+        bits.map(|bit| granule.index * GRANULE_LINES + bit)
+    });
+    assert!(lines.eq((0..1_000).filter(|&line| pins.contains(line))), "{granules:?}");
+    let indexes: Vec<u64> = granules.iter().map(|granule| granule.index).collect();
+    assert_eq!(indexes, [0, 1, 2, 3, 6]);
+    assert_eq!(granules_of(&PinnedRanges::default()), []);
 }
 
 proptest! {

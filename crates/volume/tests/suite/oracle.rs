@@ -4,9 +4,11 @@
 //! answers to the other worker, prefetches streams, and preloads lines.
 
 use crate::world::{Machine, SECTORS, VOLUME, WORKERS, changes};
-use forebay_types::{ByteRange, GRANULE_BYTES, LINE_BYTES, Mode, SECTOR_BYTES};
+use forebay_engine::{PreloadKind, Slot};
+use forebay_types::{ByteRange, GRANULE_BYTES, LINE_BYTES, Mode, PinnedRanges, SECTOR_BYTES};
 use forebay_volume::RequestKind;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -22,6 +24,11 @@ enum Act {
     },
     Steps(Vec<usize>),
     Tick(u64),
+    /// Pins or unpins a range.
+    Pin {
+        pins: bool,
+        range: ByteRange,
+    },
     Mode(Mode),
 }
 
@@ -42,9 +49,13 @@ fn kind() -> impl Strategy<Value = RequestKind> {
         1 => Just(RequestKind::Zero { fua: false, unmap: true }),
         1 => Just(RequestKind::Flush),
         1 => Just(RequestKind::Prefetch),
-        2 => (any::<u32>(), any::<bool>())
-            .prop_map(|(lines, is_hot)| RequestKind::Preload { lines, is_hot }),
+        2 => (any::<u32>(), preload_kind())
+            .prop_map(|(lines, kind)| RequestKind::Preload { lines, kind }),
     ]
+}
+
+fn preload_kind() -> impl Strategy<Value = PreloadKind> {
+    prop::sample::select(vec![PreloadKind::Warm, PreloadKind::Hot, PreloadKind::Pinned])
 }
 
 /// The granule of a range, as far as it is inside the volume.
@@ -69,11 +80,13 @@ fn act() -> impl Strategy<Value = Act> {
         6 => steps,
         1 => (1u64..400).prop_map(Act::Tick),
         1 => mode,
+        1 => (any::<bool>(), range()).prop_map(|(pins, range)| Act::Pin { pins, range }),
     ]
 }
 
 fn play(mode: Mode, acts: Vec<Act>) {
     let mut machine = Machine::new(mode);
+    let mut pinned = PinnedRanges::default();
     let mut reader = 0;
     for (number, act) in acts.into_iter().enumerate() {
         match act {
@@ -101,6 +114,15 @@ fn play(mode: Mode, acts: Vec<Act>) {
                 }
             }
             Act::Tick(ms) => machine.tick(ms),
+            Act::Pin { pins, range } => {
+                let change = if pins { PinnedRanges::add } else { PinnedRanges::remove };
+                change(&mut pinned, range);
+                let ranges = Arc::new(pinned.clone());
+                for shard in &mut machine.world.shards {
+                    shard.pinned().set(VOLUME, &ranges, ranges.lines());
+                    shard.pinned().follow(VOLUME, 0, Slot::MAX);
+                }
+            }
             Act::Mode(mode) => {
                 for shard in &mut machine.world.shards {
                     shard.volume_mut(VOLUME).set_mode(mode);
@@ -160,7 +182,7 @@ fn a_request_over_regions_is_split_for_the_shards_and_coalesced_for_the_disk() {
 #[test]
 fn a_preload_is_answered_when_its_lines_are_in_the_pool() {
     let mut machine = Machine::new(Mode::WriteThrough);
-    let kind = RequestKind::Preload { lines: 0x8000_00ff, is_hot: true };
+    let kind = RequestKind::Preload { lines: 0x8000_00ff, kind: PreloadKind::Hot };
     let range = ByteRange::new(0, GRANULE_BYTES);
     machine.submit(0, kind, range, 0);
     assert_eq!(machine.world.answered, 0, "the reads are in flight");
