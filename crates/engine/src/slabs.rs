@@ -11,10 +11,10 @@
 //! | given back | hold nothing and have no memory | a growth |
 //!
 //! The line table outlives the process and shows which slabs are given back: each of their slots
-//! has the key [`crate::LineKey::AWAY`], which is set before the driver is told that the slab is
-//! empty. If only some slots of a slab have this key, the slab is in use. So a process that adopts
-//! the table continues with the same size, whenever its predecessor was killed. It gives the memory
-//! of these slabs back once more, because the predecessor may have been killed before it did.
+//! has the key [`crate::LineKey::AWAY`], which is set before the shard reports the slab as empty.
+//! If only some slots of a slab have this key, the slab is in use. So a process that adopts the
+//! table continues with the same size, whenever its predecessor was killed. It gives the memory of
+//! these slabs back once more, because the predecessor may have been killed before it did.
 //!
 //! The free slots of each slab form a list of their own, linked through `pins` in the table.
 //! In a single list of all free slots, those of an emptying slab would have to be searched for.

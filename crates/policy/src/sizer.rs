@@ -235,7 +235,7 @@ impl Sizer {
         reason: SizeReason,
     ) -> (u64, SizeReason) {
         self.spare_since_ms = None;
-        // Memory that the cache has not taken yet helps nobody else.
+        // Only memory that the cache has taken can be given back.
         let taken_bytes = sample.size_bytes.saturating_sub(sample.unused_bytes);
         let bytes = taken_bytes.saturating_sub(missing_bytes).max(sample.least_bytes);
         if bytes >= sample.size_bytes {

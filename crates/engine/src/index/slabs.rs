@@ -38,7 +38,7 @@ pub(crate) fn rank<M: LineTable>(
     })
 }
 
-/// Marks the slots of an emptying slab as away, before the driver is told that it is empty.
+/// Marks the slots of an emptying slab as away, before the shard reports it as empty.
 pub(crate) fn give_back<M: LineTable>(slots: &mut Slots<M>, slab: Slab, planted: Planted) {
     for slot in slab.slots() {
         let line = *slots.get(slot);

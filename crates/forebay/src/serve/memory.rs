@@ -88,7 +88,7 @@ pub(super) fn check_growth(
 }
 
 /// The memory of this process outside the pool, in bytes; 0 if it is unknown.
-fn private_bytes() -> u64 {
+pub(super) fn private_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let number = line.and_then(|line| line.split_whitespace().next());

@@ -84,7 +84,7 @@ impl Successor {
         let mut check = Command::new(program);
         check.args(command).arg("--check").args(arguments);
         let kept = memory::of_pool(&self.pool);
-        check.env(MEMORY_VARIABLE, (kept.used_bytes + anonymous_bytes()).to_string());
+        check.env(MEMORY_VARIABLE, (kept.used_bytes + memory::private_bytes()).to_string());
         for (variable, bytes) in
             [(LIMIT_VARIABLE, kept.limit_bytes), (NOW_VARIABLE, kept.now_bytes)]
         {
@@ -99,14 +99,6 @@ impl Successor {
         }
         Ok(())
     }
-}
-
-/// The memory of this process outside of the pool, in bytes. It is free when the process has ended.
-fn anonymous_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = field.and_then(|field| field.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
 }
 
 /// Runs a command. If it fails, returns the last line that it wrote to standard error.

@@ -249,7 +249,7 @@ impl Simulation {
         }
         self.world.step_resizes();
         if self.world.kill.is_dead() {
-            // Whoever adopts the pool never sees what the process would have done next.
+            // The next process gets a copy of the pool from the moment of the kill.
             return;
         }
         let World { run, shards, integrity, expected, .. } = &mut self.world;

@@ -10,7 +10,7 @@ use crate::{Plan, Request, shard_of};
 use forebay_engine::{Attempt, Part, PreloadKind, PreloadOutcome};
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 
-/// Uses of prefetched lines after which the streams of their volume are told at the latest.
+/// The number of first uses of prefetched lines that are reported to the streams at once.
 const UNREPORTED_USES_MAX: u32 = 64;
 
 impl<H: Host> Dispatcher<H> {
@@ -29,8 +29,8 @@ impl<H: Host> Dispatcher<H> {
         self.read_ahead(host, volume, plan.flatten());
     }
 
-    /// Adds prefetched lines that clients have read for the first time. The streams are told of
-    /// many at once, so that few hits wait for their lock.
+    /// Counts prefetched lines that clients have read for the first time. They are reported to the
+    /// streams in batches, so that few hits have to lock them.
     pub(super) fn add_prefetch_uses(&mut self, host: &mut H, volume: VolumeId, lines: u32) {
         if self.prefetch_uses.0 != volume {
             self.report_prefetch_uses(host);
