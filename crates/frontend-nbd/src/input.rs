@@ -10,7 +10,9 @@ use crate::intake::{DIRECT_BYTES_MIN, Partial, Target};
 use crate::pieces::Pieces;
 use crate::replies::error_text;
 use crate::tls::TlsSession;
-use forebay_frontend::{ClientRequest, Memory, Refusal, Reservation, Sockets, WorkerContext};
+use forebay_frontend::{
+    ClientRequest, LookAhead, Memory, Refusal, Reservation, Sockets, WorkerContext,
+};
 use forebay_nbd::{Command, Negotiated, Parse, Request, Step};
 use forebay_types::IoError;
 use forebay_volume::{Payload, RequestKind};
@@ -265,7 +267,9 @@ impl<C: WorkerContext> Serving<'_, C> {
             self.cx.stop_waiting(client);
             let len = header + payload_len;
             let offset = |at: usize| offset_at(&terms, bytes, at);
-            self.cx.look_ahead(client, offset(len), offset(2 * len));
+            let writes = request.command == Command::Write;
+            let guess = LookAhead { next: offset(len), second: offset(2 * len), writes };
+            self.cx.look_ahead(client, guess);
             self.submit(index, &terms, &request, payload);
             return Next::Consumed(len);
         }

@@ -76,10 +76,21 @@ pub trait RequestSink {
     /// slots, or the payload is huge.
     fn stage(&mut self, client: ClientId, range: ByteRange) -> Option<Staged>;
 
-    /// Prefetches into the processor's cache for the requests of a batch that come next: the
-    /// metadata and the start of the data of the first line at the offset `next`, and the index
-    /// entry of the one after it, at `second`. A wrong guess only wastes time.
-    fn look_ahead(&self, client: ClientId, next: Option<u64>, second: Option<u64>);
+    /// Prefetches into the processor's cache for the requests of a batch that come next.
+    fn look_ahead(&self, client: ClientId, guess: LookAhead);
+}
+
+/// What the next requests of a batch are expected to be. A wrong guess only wastes time.
+#[derive(Clone, Copy, Debug)]
+pub struct LookAhead {
+    /// The offset of the next request: the metadata and the start of the data of its first line are
+    /// prefetched.
+    pub next: Option<u64>,
+    /// The offset of the request after it: the index entry of its first line is prefetched.
+    pub second: Option<u64>,
+    /// Whether the requests are writes: the processor waits for all of a write's data when the lock
+    /// of the shard is released, so more of it is prefetched.
+    pub writes: bool,
 }
 
 /// Limits the requests and the request memory of clients. `held` is the memory that the front end

@@ -31,8 +31,8 @@ mod sockets;
 mod volume;
 
 pub use context::{
-    ClientId, ClientRequest, Clients, ExtentQuery, Quota, Refusal, RequestSink, TryLater,
-    WorkerContext,
+    ClientId, ClientRequest, Clients, ExtentQuery, LookAhead, Quota, Refusal, RequestSink,
+    TryLater, WorkerContext,
 };
 pub use memory::{Memory, set_kept_bytes_max};
 pub use pool::{PoolAccess, Reservation, Staged};

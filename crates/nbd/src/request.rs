@@ -178,7 +178,7 @@ fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
 
 impl Negotiated {
     /// Parses and validates one request header at the start of `input`.
-    #[inline]
+    #[inline(always)]
     pub fn parse(&self, input: &[u8]) -> Parse {
         let (magic_wanted, header_len) = if self.extended {
             (EXTENDED_REQUEST_MAGIC, EXTENDED_REQUEST_BYTES)
@@ -207,6 +207,9 @@ impl Negotiated {
         }
     }
 
+    // Inlined, the flags stay in registers: copying them from memory right after they were written
+    // byte by byte stalls the processor.
+    #[inline(always)]
     fn validate(&self, header: &Header) -> Result<Request, BrokenStream> {
         let command = Command::from_wire(header.kind);
         let payload_len = self.payload_len(command, header)?;

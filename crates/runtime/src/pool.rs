@@ -31,6 +31,8 @@ pub(crate) const SUM_BYTES: u64 = size_of::<AtomicU32>() as u64;
 /// Lines in a slab.
 const SLAB_LINES: usize = (SLAB_BYTES / LINE_BYTES) as usize;
 const _: () = assert!(SLAB_LINES == ShardConfig::SLAB_LINES);
+/// The usual size of a line of the processor's cache.
+pub(crate) const CACHE_LINE_BYTES: usize = 64;
 /// Shards of a pool at most: a set of them fits one word.
 const SHARDS_MAX: usize = 64;
 
@@ -463,8 +465,9 @@ impl Pool {
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
-    /// Prefetches a line's metadata and the beginning of its data into the processor's cache.
-    pub(crate) fn prefetch_line(&self, shard: usize, slot: Slot) {
+    /// Prefetches a line's metadata and the first `data_bytes` of its data into the processor's
+    /// cache.
+    pub(crate) fn prefetch_line(&self, shard: usize, slot: Slot, data_bytes: usize) {
         if shard < self.layout.shards && (slot as usize) < self.layout.shard_slots {
             let line = shard * self.layout.shard_slots + slot as usize;
             prefetch(
@@ -472,7 +475,10 @@ impl Pool {
                     .as_ptr()
                     .wrapping_add(self.layout.table_offset(0) + line * size_of::<LineMeta>()),
             );
-            prefetch(self.line(shard, slot));
+            let data = self.line(shard, slot);
+            for at in (0..data_bytes.min(LINE_BYTES as usize)).step_by(CACHE_LINE_BYTES) {
+                prefetch(data.wrapping_add(at));
+            }
         }
     }
 

@@ -6,14 +6,14 @@
 use super::inquiry::PendingQuery;
 use super::{Client, ClientCompletion, HUGE_BYTES, Queue, Submitted, Waiter};
 use super::{bytes_of, is_stable, is_write};
-use crate::pool::prefetch;
+use crate::pool::{CACHE_LINE_BYTES, prefetch};
 use crate::reactor::Reactor;
 use crate::shared::{Shared, Volume};
 use crate::worker::{Token, WorkerHost, release};
 use forebay_engine::{LineKey, Slot};
 use forebay_frontend::{
-    ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, Memory, Pins, Quota,
-    Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
+    ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, LookAhead, Memory,
+    Pins, Quota, Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, LINE_BYTES, VolumeId};
@@ -24,6 +24,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+/// The part of a line's data that is prefetched into the processor's cache before a write. Measured
+/// with random writes of 4 KiB at depth 64: a single cache line is 2 % slower.
+const WRITE_AHEAD_BYTES: usize = 8 * CACHE_LINE_BYTES;
 
 /// A worker, borrowed for one call of a front end.
 pub(crate) struct Context<'a, R: Reactor> {
@@ -188,7 +192,7 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
         Some(Staged::new(pool, (id, stripes), range, slots))
     }
 
-    fn look_ahead(&self, client: ClientId, next: Option<u64>, second: Option<u64>) {
+    fn look_ahead(&self, client: ClientId, guess: LookAhead) {
         let client = self.host.clients.get(client);
         let Some(volume) = client.and_then(|client| client.volume.as_ref()) else { return };
         let shared = &self.host.shared;
@@ -196,13 +200,14 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
             let shard = shard_of(volume.id, volume.stripes, offset, shared.shards.len());
             (shard, LineKey::new(volume.id, offset / LINE_BYTES))
         };
-        if let Some((shard, key)) = second.map(place) {
+        if let Some((shard, key)) = guess.second.map(place) {
             prefetch(shared.shards.hints(shard).place(key));
         }
-        if let Some((shard, key)) = next.map(place)
+        if let Some((shard, key)) = guess.next.map(place)
             && let Some(slot) = shared.shards.hints(shard).slot(key)
         {
-            shared.pool.prefetch_line(shard, slot);
+            let data_bytes = if guess.writes { WRITE_AHEAD_BYTES } else { CACHE_LINE_BYTES };
+            shared.pool.prefetch_line(shard, slot, data_bytes);
         }
     }
 }
