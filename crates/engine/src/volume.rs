@@ -105,9 +105,15 @@ impl ShardVolume {
     }
 
     /// Sets whether reads of the disk are in flight. Background writeback then slows down; see
-    /// [`ShardVolume::set_pace`].
-    pub const fn set_reading(&mut self, reading: bool) {
+    /// [`ShardVolume::set_pace`]. A read that a shard starts for a client counts at once; the
+    /// owner knows when reads end, and calls this before each tick.
+    pub fn set_reading(&mut self, reading: bool) {
         self.writeback.scheduler_mut().set_reading(reading);
+    }
+
+    /// Counts a read of the disk for a client.
+    pub(crate) fn count_read(&self) {
+        self.writeback.scheduler().count_read();
     }
 
     /// Sets the rate of writeback from this shard. Beside reads, the rate rises as the shard nears

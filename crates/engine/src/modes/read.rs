@@ -240,6 +240,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             line_hits = LineHits::default();
         }
         if !fill.is_empty() {
+            self.lines.volume.count_read();
             let op = self.start_fill(fill, out);
             wait_for = Some((op, WaitFor::Result));
         }
@@ -354,6 +355,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 self.lines.index.pin(slot);
             }
         }
+        self.lines.volume.count_read();
         let op = Op::new(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
         let id = self.lines.start(op);
         emit(out, id, IoVerb::Read, part.volume, Some(part.id), runs);
@@ -387,6 +389,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         let lines = fill.len() as u64;
         if lines > 0 {
             self.lines.volume.counters_mut().prefetched_lines += lines;
+            self.lines.volume.count_read();
             self.start_fill(fill, out);
         }
         lines

@@ -58,6 +58,9 @@ pub struct Elevator {
     over_limit: AtomicU64,
     /// A bit for each shard that has paused the elevator.
     pauses: AtomicU64,
+    /// Reads of the disk started over all shards. Not part of the order, but what all shards of the
+    /// volume must know before their next destage.
+    reads: AtomicU64,
     by_shard: Box<[Place]>,
 }
 
@@ -80,8 +83,19 @@ impl Elevator {
             stops: AtomicU64::new(0),
             over_limit: AtomicU64::new(0),
             pauses: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             by_shard: (0..shards).map(|_| Place::default()).collect(),
         })
+    }
+
+    /// Counts a read of the disk that starts in any shard.
+    pub(crate) fn count_read(&self) {
+        self.reads.fetch_add(1, Relaxed);
+    }
+
+    /// Reads counted so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Relaxed)
     }
 
     /// Whether the elevator runs.

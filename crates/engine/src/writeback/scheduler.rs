@@ -55,8 +55,10 @@ impl Inputs {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     bucket: TokenBucket,
-    /// Clients wait for reads of the disk.
-    reading: bool,
+    /// Clients waited for reads of the disk when the owner last said so, and the reads that the
+    /// elevator had counted by then.
+    was_reading: bool,
+    reads: u64,
     /// The elevator that the volume's shards share, and the number of this shard in it.
     elevator: Arc<Elevator>,
     shard: usize,
@@ -81,7 +83,8 @@ impl Scheduler {
     pub(crate) fn new() -> Self {
         Self {
             bucket: TokenBucket::default(),
-            reading: false,
+            was_reading: false,
+            reads: 0,
             elevator: Elevator::new(1, 0),
             shard: 0,
             destaging: 0,
@@ -100,11 +103,22 @@ impl Scheduler {
     pub(crate) fn set_elevator(&mut self, elevator: Arc<Elevator>, shard: usize) {
         assert_eq!(self.destaging, 0, "the elevator changes with destages in flight");
         assert!(shard < elevator.shards(), "the elevator has no shard {shard}");
+        self.reads = elevator.reads();
         (self.elevator, self.shard) = (elevator, shard);
     }
 
-    pub(crate) const fn set_reading(&mut self, reading: bool) {
-        self.reading = reading;
+    /// Sets whether clients wait for reads of the disk. Reads that start later count by themselves.
+    pub(crate) fn set_reading(&mut self, reading: bool) {
+        (self.was_reading, self.reads) = (reading, self.elevator.reads());
+    }
+
+    /// Counts a read of the disk for a client, which slows the destages of all shards.
+    pub(crate) fn count_read(&self) {
+        self.elevator.count_read();
+    }
+
+    fn is_reading(&self) -> bool {
+        self.was_reading || self.elevator.reads() != self.reads
     }
 
     pub(crate) fn set_pace(&mut self, pace: Pace) {
@@ -133,14 +147,14 @@ impl Scheduler {
     }
 
     /// Whether the sweep may start a destage.
-    pub(crate) const fn may_sweep(&self, inputs: Inputs, quota: &Quota) -> bool {
+    pub(crate) fn may_sweep(&self, inputs: Inputs, quota: &Quota) -> bool {
         if inputs.is_urgent() {
             let waits = !inputs.flushing && self.is_backing_off(inputs.now_ms);
             return !waits && self.destaging < quota.config().destage_operations_max;
         }
         !self.is_backing_off(inputs.now_ms)
-            && self.bucket.may_start(self.reading)
-            && self.destaging < self.bucket.in_flight(self.reading)
+            && self.bucket.may_start(self.is_reading())
+            && self.destaging < self.bucket.in_flight(self.is_reading())
     }
 
     /// Whether the run of an ordered volume may start a destage. Reads do not slow it down.
@@ -151,14 +165,14 @@ impl Scheduler {
 
     /// Whether the elevator may start a destage. During a flush, the retry of a failed wide destage
     /// is left to the sweep.
-    pub(crate) const fn may_use_elevator(&self, inputs: Inputs) -> bool {
+    pub(crate) fn may_use_elevator(&self, inputs: Inputs) -> bool {
         let is_retried = self.is_narrow && inputs.flushing;
         let may_start = self.bucket.may_start(self.is_elevator_limited_by_reads());
         !self.is_backing_off(inputs.now_ms) && !is_retried && may_start
     }
 
-    const fn is_elevator_limited_by_reads(&self) -> bool {
-        self.reading && !self.is_throttling
+    fn is_elevator_limited_by_reads(&self) -> bool {
+        self.is_reading() && !self.is_throttling
     }
 
     /// Whether the elevator runs or should start.
@@ -211,7 +225,7 @@ impl Scheduler {
 
     /// Takes the tokens for a destage, which may ignore reads.
     pub(crate) fn take_tokens(&mut self, ios: u64, bytes: u64, ignores_reads: bool) {
-        self.bucket.take(ios, bytes, self.reading && !ignores_reads);
+        self.bucket.take(ios, bytes, self.is_reading() && !ignores_reads);
     }
 
     /// Counts an operation over `lines` lines as started.

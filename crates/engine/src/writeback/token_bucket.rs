@@ -57,6 +57,13 @@ impl Bucket {
         self.tokens = self.tokens.saturating_sub_unsigned(thousandths);
     }
 
+    /// Takes at most the tokens there are.
+    fn use_up(&mut self, thousandths: u64) {
+        if self.tokens > 0 {
+            self.tokens = self.tokens.saturating_sub_unsigned(thousandths).max(0);
+        }
+    }
+
     const fn has_tokens(self) -> bool {
         self.tokens > 0
     }
@@ -148,6 +155,11 @@ impl TokenBucket {
         if beside_reads {
             self.beside_reads.take(Pace::bursts_milli(ios, bytes));
             self.in_burst = self.beside_reads.has_tokens();
+        } else {
+            // Otherwise a read that comes right after would be delayed by another burst, saved up
+            // while there were none.
+            self.beside_reads.use_up(Pace::bursts_milli(ios, bytes));
+            self.in_burst &= self.beside_reads.has_tokens();
         }
         self.ios.take(ios * 1_000);
         self.bytes.take(bytes * 1_000);
@@ -172,6 +184,22 @@ mod tests {
             });
             assert!(next_ms.is_some_and(|ms| (10_000..11_100).contains(&ms)), "{next_ms:?}");
         }
+    }
+
+    #[test]
+    fn no_burst_is_saved_up_while_destages_run_without_reads() {
+        let mut bucket = TokenBucket::default();
+        bucket.set_pace(Pace { beside_reads_milli: 500, ..Pace::DEFAULT });
+        for now_ms in (0..10_000).step_by(50) {
+            bucket.fill(now_ms, (16, 16));
+            bucket.take(1, 4096, false);
+        }
+        assert!(!bucket.may_start(true), "the reads that come now wait for a burst");
+        let next_ms = (10_000..20_000).step_by(50).find(|&now_ms| {
+            bucket.fill(now_ms, (16, 16));
+            bucket.may_start(true)
+        });
+        assert!(next_ms.is_some_and(|ms| (11_800..12_100).contains(&ms)), "{next_ms:?}");
     }
 
     #[test]

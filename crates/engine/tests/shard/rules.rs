@@ -1,7 +1,9 @@
 //! The engine's rules, one by one, with control over each I/O.
 
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
-use forebay_engine::{IoVerb, Outcome, Place, Protection, ReadOutcome, ShardConfig, WriteOutcome};
+use forebay_engine::{
+    IoAction, IoVerb, Outcome, Place, Protection, ReadOutcome, ShardConfig, WriteOutcome,
+};
 use forebay_policy::Pace;
 use forebay_types::{IoError, Mode, UnsafeUps};
 
@@ -432,6 +434,32 @@ fn background_writeback_yields_to_reads_and_never_stops() {
     rig.tick(7_100);
     rig.complete_all();
     assert_eq!(dirty(&rig), 0, "without reads, everything is destaged");
+}
+
+#[test]
+fn a_read_slows_writeback_down_from_its_start() {
+    let config = ShardConfig { dirty_age_ms: 0, ..ShardConfig::for_slots(128) };
+    let mut rig = Rig::with(128, 128, Mode::WriteBack, config);
+    for line in 0..40 {
+        assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
+    }
+    let is_destage = |io: &IoAction| matches!(io.verb, IoVerb::Write { .. });
+    let destages = |rig: &Rig| rig.ios.iter().filter(|io| is_destage(io)).count();
+    rig.tick(0);
+    rig.tick(50);
+    assert!(destages(&rig) > 0, "the disk is idle");
+    for _ in 0..10 {
+        rig.complete(0, Ok(()));
+    }
+    let in_flight = destages(&rig);
+    assert!(in_flight > 0, "one follows the other");
+    assert_eq!(rig.read(100, LINE, LINE).0, ReadOutcome::Waiting);
+    // The tick that tells the shard of reads comes later.
+    while let Some(at) = rig.ios.iter().position(is_destage) {
+        rig.complete(at, Ok(()));
+    }
+    let dirty = rig.shard.volume(VOLUME).dirty_lines();
+    assert_eq!(dirty, 40 - 10 - in_flight, "none has started since the read");
 }
 
 #[test]
