@@ -33,6 +33,9 @@ const DESTAGE_EFFECT_MS: u64 = 100;
 /// Longest interval between two evaluations, in milliseconds. With too few reads in the interval,
 /// the rate stays.
 const INTERVAL_MS: u64 = 60_000;
+/// How long after the last read the next one is still likely, in milliseconds: it would wait for
+/// all destages in flight, so there is only one.
+const PAUSE_MS: u64 = 1_000;
 /// How long a stream is assumed to continue after its last prefetch, in milliseconds.
 const STREAM_MS: u64 = 500;
 /// The lowest rate: a burst in ten seconds.
@@ -198,6 +201,8 @@ pub struct Governor {
     /// The writeback total in the last sample, and the time of the last sample with a destage.
     written_milli: u64,
     last_destage_ms: Option<u64>,
+    /// The time of the last sample with reads.
+    last_read_ms: Option<u64>,
     /// The totals of prefetched and missed lines at the last sample, and the last time when most
     /// reads were prefetches.
     prefetched_lines: u64,
@@ -223,6 +228,7 @@ impl Governor {
             evaluated_written_milli: 0,
             written_milli: 0,
             last_destage_ms: None,
+            last_read_ms: None,
             prefetched_lines: 0,
             missed_lines: 0,
             last_stream_ms: None,
@@ -260,6 +266,9 @@ impl Governor {
             self.last_destage_ms = Some(now_ms);
         }
         self.written_milli = sample.written_milli;
+        if sample.reads.total() > 0 || sample.prefetched_lines > self.prefetched_lines {
+            self.last_read_ms = Some(now_ms);
+        }
         if self.is_streaming(sample) {
             return self.pace(sample, true);
         }
@@ -282,11 +291,13 @@ impl Governor {
     }
 
     fn pace(&mut self, sample: &DiskSample, is_streaming: bool) -> Pace {
+        let pauses = self.last_read_ms.is_some_and(|at_ms| sample.now_ms < at_ms + PAUSE_MS);
+        let is_limited = self.limits.target != ReadTarget::Off;
         Pace {
             beside_reads_milli: self.beside_reads(sample, is_streaming),
             ios_milli: self.limits.ios.saturating_mul(1_000),
             bytes: self.limits.bytes,
-            in_flight: Pace::DEFAULT.in_flight,
+            in_flight: if pauses && is_limited { 1 } else { Pace::DEFAULT.in_flight },
         }
     }
 

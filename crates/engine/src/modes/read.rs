@@ -369,6 +369,13 @@ impl<'a, M: LineTable> Reader<'a, M> {
         mark: Option<u64>,
         out: &mut Outbox,
     ) -> u64 {
+        // The stream comes to the present lines soon. If one were evicted for the others now, its
+        // read would wait behind all that is being prefetched.
+        for line in line_parts(self.lines.id, range) {
+            if let Some(slot) = self.lines.index.find(line.key) {
+                self.lines.index.touch(slot);
+            }
+        }
         let mut fill = Vec::new();
         for line in line_parts(self.lines.id, range) {
             let marked = mark == Some(line.key.line());

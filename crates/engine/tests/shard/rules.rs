@@ -463,6 +463,24 @@ fn a_read_slows_writeback_down_from_its_start() {
 }
 
 #[test]
+fn a_line_in_a_prefetched_range_stays_until_the_stream_comes_to_it() {
+    let mut rig = Rig::new(64, 256, Mode::WriteThrough);
+    rig.read_to_end(3 * LINE, LINE);
+    for line in 100..163 {
+        rig.read_to_end(line * LINE, LINE);
+    }
+    // The oldest line of a full pool is inside the first range.
+    for first in [0, 16] {
+        let missing = if first == 0 { 15 } else { 16 };
+        assert_eq!(rig.prefetch(first * LINE, 16 * LINE), missing);
+        rig.complete_all();
+    }
+    let (outcome, segments) = rig.read(1, 3 * LINE, LINE);
+    assert_eq!(outcome, ReadOutcome::Ready);
+    rig.release(&segments);
+}
+
+#[test]
 fn the_dirty_limit_counts_as_far_away_without_recent_writers() {
     let config = ShardConfig {
         dirty_lines_background: 32,

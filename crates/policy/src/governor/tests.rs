@@ -170,6 +170,22 @@ fn writeback_pauses_until_a_baseline_is_measured() {
 }
 
 #[test]
+fn in_a_short_pause_of_the_reads_one_destage_at_a_time_is_in_flight() {
+    let in_flight = |limits: Limits, pause_ms: u64| {
+        let mut governor = Governor::new(limits);
+        let mut reads = ReadTimes::default();
+        reads.add(ReadTimes::bucket_of(8_000), 5);
+        governor.update(&DiskSample { now_ms: 10_000, reads, ..DiskSample::default() });
+        let sample = DiskSample { now_ms: 10_000 + pause_ms, ..DiskSample::default() };
+        governor.update(&sample).in_flight
+    };
+    assert_eq!(in_flight(Limits::default(), 500), 1);
+    assert_eq!(in_flight(Limits::default(), 2_000), Pace::DEFAULT.in_flight);
+    let off = Limits { target: ReadTarget::Off, ..Limits::default() };
+    assert_eq!(in_flight(off, 500), Pace::DEFAULT.in_flight);
+}
+
+#[test]
 fn the_p99_is_accurate_to_a_sixteenth() {
     let mut times = ReadTimes::default();
     assert_eq!(times.p99_us(), None);
