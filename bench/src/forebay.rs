@@ -118,6 +118,16 @@ impl Forebay {
         serde_json::from_str(&status).context("the status is not JSON")
     }
 
+    /// The memory of the process, the pool included, in bytes.
+    ///
+    /// # Errors
+    /// If the process has ended.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid))?;
+        let pages = statm.split_whitespace().nth(1).context("no resident pages in statm")?;
+        Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)
+    }
+
     /// Runs a `forebay` command against the server. Returns its output.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! `scenarios`: effects of the cache, measured in front of a disk that takes 5 ms per I/O.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use forebay_bench::figures::{Figures, Limit};
 use forebay_bench::forebay::Forebay;
@@ -10,6 +10,7 @@ use forebay_bench::table::median;
 use forebay_bench::{client, servers};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// A disk that takes five milliseconds per I/O.
 const SLOW: &str = "delay(read=5ms,write=5ms)";
@@ -39,6 +40,14 @@ const PAGE_CACHE_RATIO_MIN: f64 = 0.95;
 /// Random misses with prefetch, as a share of those without. The goal is 0.99; the rest is the
 /// error of the median over the pairs.
 const RANDOM_SHARE_MIN: f64 = 0.98;
+
+/// The pool, and the size that is set then: at least a gibibyte less.
+const GIVE_BACK_FROM_MIB: u64 = 2816;
+const GIVE_BACK_TO_MIB: u64 = 1664;
+/// Time in which the process returns the first gibibyte of clean lines to the system, in
+/// milliseconds.
+const GIVE_BACK_MS_MAX: f64 = 200.0;
+const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measure the effects of the cache in front of a slow disk. Exits with 1 if a target was missed.
 #[derive(Parser)]
@@ -74,6 +83,8 @@ enum Scenario {
     SixteenReaders,
     /// A burst of overwrites of the same mebibyte in a write-back volume.
     OverwriteBurst,
+    /// A gibibyte of clean lines is given back to the system, beside readers and without.
+    GiveBack,
 }
 
 fn main() -> Result<ExitCode> {
@@ -97,6 +108,7 @@ fn main() -> Result<ExitCode> {
             Scenario::RandomMisses => random_misses(start, &arguments, &mut figures)?,
             Scenario::SixteenReaders => sixteen_readers(start, &mut figures)?,
             Scenario::OverwriteBurst => overwrite_burst(start, &mut figures)?,
+            Scenario::GiveBack => give_back(&programs, &arguments, &mut figures)?,
         }
         eprintln!("scenarios: {scenario:?} done");
     }
@@ -147,6 +159,53 @@ fn latency_under_miss(
     figures.add(beside, middle(&p99(&busy)), Limit::AtMost(SLOW_US));
     figures.add("ratio of both p99", middle(&ratios), Limit::AtMost(HIT_P99_RATIO_MAX));
     Ok(())
+}
+
+/// Each round has a server of its own, whose memory is given back for the first time.
+fn give_back(programs: &Path, arguments: &Arguments, figures: &mut Figures) -> Result<()> {
+    let volumes = ["v=memory:2560MiB".to_owned()];
+    for is_read in [false, true] {
+        let mut times_ms = Vec::new();
+        for _ in 0..arguments.rounds {
+            let dir = servers::work_dir()?;
+            let memory = GIVE_BACK_FROM_MIB * MIB;
+            let server = Forebay::start(programs, dir.path(), &volumes, memory, &[])?;
+            let mut load = Load::new(server.socket.clone(), "v".to_owned());
+            load.block_bytes = MIB as u32;
+            load.pattern = Pattern::Sequential;
+            load.count = Some(2560);
+            load.run()?;
+            load.block_bytes = 4096;
+            load.pattern = Pattern::Random;
+            (load.count, load.seconds) = (None, 2.0);
+            times_ms.push(std::thread::scope(|scope| {
+                let reader = is_read.then(|| scope.spawn(|| load.run()));
+                std::thread::sleep(Duration::from_millis(500));
+                let took_ms = time_to_give_back(&server);
+                if let Some(reader) = reader {
+                    reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                }
+                took_ms
+            })?);
+        }
+        let beside = if is_read { "beside reads" } else { "without load" };
+        let what = format!("1 GiB of clean lines given back {beside}, ms");
+        figures.add(&what, middle(&times_ms), Limit::AtMost(GIVE_BACK_MS_MAX));
+    }
+    Ok(())
+}
+
+/// The time from the command until the process has a gibibyte less, in milliseconds.
+fn time_to_give_back(server: &Forebay) -> Result<f64> {
+    let before = server.resident_bytes()?;
+    let begin = Instant::now();
+    server.command(&["set", &format!("memory={GIVE_BACK_TO_MIB}MiB")])?;
+    while server.resident_bytes()? + 1024 * MIB > before {
+        let given = before.saturating_sub(server.resident_bytes()?) / MIB;
+        ensure!(begin.elapsed() < GIVE_BACK_PATIENCE, "only {given} MiB were given back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(begin.elapsed().as_secs_f64() * 1_000.0)
 }
 
 fn middle(values: &[f64]) -> f64 {
