@@ -1,8 +1,15 @@
 //! `disk-time`: terminal-server users, ten more at a time, and the utilization of their disk.
+//!
+//! Users are added to one running server, as in the published measurement, so the cache keeps the
+//! programs that earlier users have started. Each number of users on a server with an empty cache
+//! is measured as well: there, more than half of the disk time is reads of programs, most of them
+//! the first of their part.
 
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure};
+use super::users::{
+    Area, KIB, Kind, MIB, Measured, SERVER_DISK, Schedule, Work, measure, measure_steps,
+};
 use forebay_backend::OpenError;
 use forebay_types::Size;
 
@@ -11,7 +18,11 @@ use forebay_types::Size;
 const PUBLISHED_WITHOUT: f64 = 20.74;
 const PUBLISHED_WITH: f64 = 3.05;
 const PUBLISHED_WITH_MAX: f64 = 5.0;
-const PUBLISHED_FASTER: f64 = 70.0;
+pub(super) const PUBLISHED_FASTER: f64 = 70.0;
+
+/// The kinds of [`WORK`] that read programs and documents.
+const PROGRAMS: usize = 3;
+const DOCUMENTS: usize = 4;
 
 /// The behaviour of a terminal-server user.
 pub(super) const WORK: Work = Work {
@@ -54,45 +65,66 @@ pub(super) struct Point {
     pub users: u32,
     pub without: Measured,
     pub with: Measured,
+    /// With a cache that was empty when all of these users arrived.
+    pub with_empty: Measured,
 }
 
 impl Point {
     /// The reduction of the response time by the cache, in percent.
-    fn faster(&self) -> f64 {
+    pub(super) fn faster(&self) -> f64 {
         100.0 * (1.0 - self.with.request_seconds / self.without.request_seconds)
     }
 }
 
-struct Averages {
-    without: f64,
-    with: f64,
-    behind: f64,
+/// Averages over all steps, in percent of the time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Averages {
+    pub without: f64,
+    pub with: f64,
+    pub with_empty: f64,
+    pub behind: f64,
+}
+
+impl Averages {
+    pub(super) fn of(points: &[Point]) -> Self {
+        Self {
+            without: mean(points, |point| point.without.waiting),
+            with: mean(points, |point| point.with.waiting),
+            with_empty: mean(points, |point| point.with_empty.waiting),
+            behind: mean(points, |point| point.with.busy),
+        }
+    }
+}
+
+/// The mean of a share over all steps, in percent.
+fn mean(points: &[Point], of: fn(&Point) -> f64) -> f64 {
+    100.0 * points.iter().map(of).sum::<f64>() / points.len() as f64
 }
 
 pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     let points = points(plan, seed)?;
-    let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
-    let averages = Averages {
-        without: 100.0 * mean(|point| point.without.waiting),
-        with: 100.0 * mean(|point| point.with.waiting),
-        behind: 100.0 * mean(|point| point.with.busy),
-    };
+    let averages = Averages::of(&points);
     Ok(Report {
         title: "Disk utilization by terminal-server users".to_owned(),
         model: model(plan),
-        tables: vec![table(&points, &averages)],
+        tables: vec![table(&points, &averages), causes(&points)],
         plots: plots(&points),
         remarks: vec![remark(&points, &averages)],
     })
 }
 
 pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
-    let point = |step| {
-        let users = step * plan.users_step;
-        let with = |pool_bytes| measure(pool_bytes, &WORK, users, plan.schedule, seed);
-        Ok(Point { users, without: with(0)?, with: with(plan.pool_bytes)? })
-    };
-    (1..=plan.steps).map(point).collect()
+    let Plan { users_step, steps, schedule, .. } = *plan;
+    let grow = |pool_bytes| measure_steps(pool_bytes, &WORK, users_step, steps, schedule, seed);
+    let (without, with) = (grow(0)?, grow(plan.pool_bytes)?);
+    let pairs = (1..).zip(without.into_iter().zip(with));
+    pairs
+        .map(|(step, (without, with))| {
+            let users = step * users_step;
+            let with_empty = measure(plan.pool_bytes, &WORK, users, schedule, seed)?;
+            Ok(Point { users, without, with, with_empty })
+        })
+        .collect()
 }
 
 fn model(plan: &Plan) -> Vec<String> {
@@ -111,13 +143,16 @@ fn model(plan: &Plan) -> Vec<String> {
         ),
         format!(
             "The disk is {SERVER_DISK}, used directly, and through Forebay in write-back with {} \
-             of lines under a UPS. Each step lasts {} s, and is then measured for {} s. Disk time \
-             is the share of time in which any request waits for its answer, as a server reports \
-             it that cannot see the disk behind the cache. The column \"disk busy\" is the share \
-             of time in which that disk has an I/O in flight. A response is the mean over all \
-             requests.",
+             of lines under a UPS. Every {} s, {} users join those who are there; the last {} s of \
+             each step are measured. The cache is empty before the first step only; in the column \
+             \"empty before\" it is empty before each step, and all users of the step arrive at \
+             once. Disk time is the share of time in which any request waits for its answer, as a \
+             server reports it that cannot see the disk behind the cache. The column \"disk busy\" \
+             is the share of time in which that disk has an I/O in flight. A response is the mean \
+             over all requests.",
             Size(plan.pool_bytes),
-            plan.schedule.warmup_ns / 1_000_000_000,
+            (plan.schedule.warmup_ns + plan.schedule.measured_ns) / 1_000_000_000,
+            plan.users_step,
             plan.schedule.measured_ns / 1_000_000_000
         ),
     ]
@@ -131,22 +166,48 @@ fn table(points: &[Point], averages: &Averages) -> Table {
             ("users", &|point| point.users.to_string()),
             ("disk time without, %", &|point| figure(100.0 * point.without.waiting)),
             ("with, %", &|point| figure(100.0 * point.with.waiting)),
+            ("empty before, %", &|point| figure(100.0 * point.with_empty.waiting)),
             ("disk busy, %", &|point| figure(100.0 * point.with.busy)),
             ("response without, ms", &|point| figure(1000.0 * point.without.request_seconds)),
             ("with, ms", &|point| figure(1000.0 * point.with.request_seconds)),
             ("faster", &|point| format!("{:.0}%", point.faster())),
         ],
     );
-    let row = |name: &str, shares: [f64; 2], behind: String, faster: String| {
-        let [without, with] = shares.map(figure);
-        vec![name.into(), without, with, behind, String::new(), String::new(), faster]
+    let Averages { without, with, with_empty, behind } = *averages;
+    let mut row = |cells: [String; 5], faster: String| {
+        let mut row = cells.to_vec();
+        row.extend([String::new(), String::new(), faster]);
+        table.push(row);
     };
-    let Averages { without, with, behind } = *averages;
-    table.push(row("average", [without, with], figure(behind), String::new()));
-    let faster = format!("{PUBLISHED_FASTER:.0}%");
-    let shares = [PUBLISHED_WITHOUT, PUBLISHED_WITH];
-    table.push(row("published average", shares, String::new(), faster));
+    let [name, none] = ["average".to_owned(), String::new()];
+    row([name, figure(without), figure(with), figure(with_empty), figure(behind)], none.clone());
+    let name = "published average".to_owned();
+    let [without, with] = [PUBLISHED_WITHOUT, PUBLISHED_WITH].map(figure);
+    row([name, without, with, none.clone(), none], format!("{PUBLISHED_FASTER:.0}%"));
     table
+}
+
+/// What requests waited for, with the cache.
+fn causes(points: &[Point]) -> Table {
+    type Cause = (&'static str, fn(&Measured) -> f64);
+    let causes: [Cause; 3] = [
+        ("reads of programs", |measured| measured.kinds[PROGRAMS]),
+        ("reads of documents", |measured| measured.kinds[DOCUMENTS]),
+        ("writes", |measured| measured.kinds[..PROGRAMS].iter().sum()),
+    ];
+    let share = |of: fn(&Point) -> Measured, cause: &Cause| {
+        let sum: f64 = points.iter().map(|point| cause.1(&of(point))).sum();
+        figure(100.0 * sum / points.len() as f64)
+    };
+    Table::of(
+        "Durations of requests with the cache, % of the time, average over all steps",
+        &causes,
+        &[
+            ("requests", &|cause| cause.0.to_owned()),
+            ("with", &|cause| share(|point| point.with, cause)),
+            ("empty before", &|cause| share(|point| point.with_empty, cause)),
+        ],
+    )
 }
 
 fn plots(points: &[Point]) -> Vec<Plot> {
@@ -164,6 +225,7 @@ fn plots(points: &[Point]) -> Vec<Plot> {
             vec![
                 line("without", |point| 100.0 * point.without.waiting),
                 line("with", |point| 100.0 * point.with.waiting),
+                line("with, empty before", |point| 100.0 * point.with_empty.waiting),
                 line("with, disk busy", |point| 100.0 * point.with.busy),
                 Series::line("published average without", all(PUBLISHED_WITHOUT)),
                 Series::line("published average with", all(PUBLISHED_WITH)),
@@ -185,13 +247,14 @@ fn remark(points: &[Point], averages: &Averages) -> String {
     let faster = points.iter().map(Point::faster).fold(0.0, f64::max);
     format!(
         "With the cache, disk time is {} % on average instead of {} %, {} % at most, and responses \
-         are up to {faster:.0} % faster. The disk behind the cache is busy for {} % of the time. \
-         Published: {PUBLISHED_WITH} % instead of {PUBLISHED_WITHOUT} %, always below \
-         {PUBLISHED_WITH_MAX} %, and responses {PUBLISHED_FASTER} % faster at the best number of \
-         users.",
+         are up to {faster:.0} % faster. With a cache that is empty before each step, disk time is \
+         {} % on average. The disk behind the cache is busy for {} % of the time. Published: \
+         {PUBLISHED_WITH} % instead of {PUBLISHED_WITHOUT} %, always below {PUBLISHED_WITH_MAX} %, \
+         and responses {PUBLISHED_FASTER} % faster at the best number of users.",
         figure(averages.with),
         figure(averages.without),
         figure(most),
+        figure(averages.with_empty),
         figure(averages.behind)
     )
 }

@@ -11,7 +11,7 @@ use forebay_engine::{
 };
 use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace, ReadTimes, Weir};
 use forebay_types::{
-    ByteRange, DiskGeometry, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId,
+    ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
@@ -69,8 +69,13 @@ pub(crate) struct CacheHost {
 }
 
 impl CacheHost {
-    /// A cache of `pool_bytes` of lines for one volume in write-back, as the runtime creates it.
-    pub(crate) fn new(pool_bytes: u64, volume_bytes: u64, geometry: &DiskGeometry) -> Self {
+    /// A cache of `pool_bytes` of lines for one volume in `mode`, as the runtime creates it.
+    pub(crate) fn new(
+        pool_bytes: u64,
+        mode: Mode,
+        volume_bytes: u64,
+        geometry: &DiskGeometry,
+    ) -> Self {
         let stripes = geometry.stripes();
         let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
         let slots = (pool_bytes / LINE_BYTES / shards) as usize;
@@ -78,6 +83,7 @@ impl CacheHost {
         let setup = VolumeSetup {
             elevator: Some(Elevator::new(shards as usize, geometry.stripe_cache_bytes)),
             protection: Protection::Power,
+            mode,
             ..VolumeSetup::write_back(VOLUME, volume_bytes, stripes)
         };
         let shard = |number| {

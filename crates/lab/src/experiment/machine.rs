@@ -17,7 +17,7 @@ use crate::harness::shard::LabShard;
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::IoVerb;
 use forebay_policy::Limits;
-use forebay_types::{ByteRange, DiskGeometry, VolumeId};
+use forebay_types::{ByteRange, DiskGeometry, Mode, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
@@ -92,11 +92,16 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// A machine without clients. Fails if the model of the disk, such as `model:hdd?size=8GiB`,
-    /// is invalid. The cache has `pool_bytes` of lines and is empty; zero means the bare disk
-    /// without Forebay.
+    /// is invalid. The cache is in write-back, has `pool_bytes` of lines and is empty; zero means
+    /// the bare disk without Forebay.
     pub(crate) fn new(disk: &str, pool_bytes: u64) -> Result<Self, OpenError> {
+        Self::with_mode(disk, pool_bytes, Mode::WriteBack)
+    }
+
+    /// The same with a cache in `mode`.
+    pub(crate) fn with_mode(disk: &str, pool_bytes: u64, mode: Mode) -> Result<Self, OpenError> {
         let disk = Disk::named(disk)?;
-        let host = || CacheHost::new(pool_bytes, disk.size_bytes(), &disk.geometry());
+        let host = || CacheHost::new(pool_bytes, mode, disk.size_bytes(), &disk.geometry());
         let cache = (pool_bytes > 0).then(|| (Dispatcher::new(0), host()));
         let mut machine = Self {
             now_ns: 0,

@@ -1,6 +1,6 @@
 //! Experiments in virtual time: the benefit of the cache for its users.
 //!
-//! The first four experiments repeat published measurements of older caches on modelled disks and
+//! The first six experiments repeat published measurements of older caches on modelled disks and
 //! print both figures. The cache is the shipped one. Hours of virtual time take seconds, and the
 //! same seed gives the same figures.
 //!
@@ -12,8 +12,10 @@ mod call_center;
 mod disk;
 mod disk_time;
 mod host;
+mod iometer;
 mod logon;
 mod machine;
+mod mail_server;
 mod overrun;
 mod plot;
 mod read_latency;
@@ -43,6 +45,10 @@ named! {
         Logon = "logon",
         /// The number of users of a database within a limit.
         CallCenterUsers = "call-center-users",
+        /// The response of a mail server, by cache size and time.
+        MailServer = "mail-server",
+        /// Small reads, one at a time.
+        Iometer = "iometer",
         /// Reads beside writeback.
         ReadLatency = "read-latency",
         /// Writers that are faster than the disk.
@@ -62,6 +68,10 @@ impl Experiment {
             Self::CallCenterUsers => {
                 "database users that one server supports, by size of its cache"
             }
+            Self::MailServer => {
+                "response of a mail server by cache size, and while the cache warms"
+            }
+            Self::Iometer => "reads of 4 KiB, one at a time, sequential and half random",
             Self::ReadLatency => "latency of reads while 4 GiB are written back",
             Self::Overrun => "rates of writers that are faster than the disk, for ten minutes",
             Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
@@ -78,6 +88,8 @@ impl Experiment {
             Self::DiskTime => disk_time::run(&disk_time::Plan::FULL, seed),
             Self::Logon => logon::run(&logon::Plan::FULL, seed),
             Self::CallCenterUsers => call_center::run(&call_center::Plan::FULL, seed),
+            Self::MailServer => mail_server::run(&mail_server::Plan::FULL, seed),
+            Self::Iometer => iometer::run(&iometer::Plan::FULL, seed),
             Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
             Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
             Self::DiskTrouble => trouble::run(&trouble::Plan::FULL, seed),

@@ -73,11 +73,17 @@ pub(super) struct Schedule {
     pub measured_ns: u64,
 }
 
+/// The number of kinds of requests that users may have.
+pub(super) const KINDS_MAX: usize = 5;
+
 /// The result of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     /// The share of time in which any request waited for its answer, from 0 to 1.
     pub waiting: f64,
+    /// The durations of all requests of a kind, as a share of the time. The sum over all kinds
+    /// exceeds `waiting` as far as requests overlapped.
+    pub kinds: [f64; KINDS_MAX],
     /// The share of time in which the disk was busy, from 0 to 1.
     pub busy: f64,
     /// The mean duration of a request, in seconds.
@@ -87,7 +93,7 @@ pub(super) struct Measured {
 }
 
 /// Measures users of a server with [`SERVER_DISK`] and a cache of `pool_bytes` of lines, zero for
-/// none.
+/// none. The cache is empty at first.
 pub(super) fn measure(
     pool_bytes: u64,
     work: &Work,
@@ -95,21 +101,49 @@ pub(super) fn measure(
     schedule: Schedule,
     seed: u64,
 ) -> Result<Measured, OpenError> {
+    let steps = measure_steps(pool_bytes, work, users, 1, schedule, seed)?;
+    Ok(steps[0])
+}
+
+/// Measures users who are added to one running server in steps. Each step lasts one `schedule`;
+/// the users of earlier steps and the content of the cache stay.
+pub(super) fn measure_steps(
+    pool_bytes: u64,
+    work: &Work,
+    users_step: u32,
+    steps: u32,
+    schedule: Schedule,
+    seed: u64,
+) -> Result<Vec<Measured>, OpenError> {
     let mut machine = Machine::new(SERVER_DISK, pool_bytes)?;
-    let mut crowd = Crowd::new(work, users, machine.disk_bytes(), seed);
-    (0..users).for_each(|user| machine.add_client(user, 0));
-    machine.run(schedule.warmup_ns, &mut crowd);
+    let mut crowd = Crowd::new(work, users_step * steps, machine.disk_bytes(), seed);
+    let mut step = |step| {
+        let users = step * users_step..(step + 1) * users_step;
+        users.for_each(|user| machine.add_client(user, 0));
+        measure_step(&mut machine, &mut crowd, schedule)
+    };
+    Ok((0..steps).map(&mut step).collect())
+}
+
+fn measure_step(machine: &mut Machine, crowd: &mut Crowd<'_>, schedule: Schedule) -> Measured {
+    let begun_ns = machine.now_ns();
+    machine.run(begun_ns + schedule.warmup_ns, crowd);
     let (busy_ns, waited_ns) = (machine.disk_tally().busy_ns, machine.waited_ns());
-    crowd.requests = Mean::default();
-    crowd.operations = Mean::default();
-    machine.run(schedule.warmup_ns + schedule.measured_ns, &mut crowd);
+    crowd.requests = [Mean::default(); KINDS_MAX];
+    crowd.operations.clear();
+    machine.run(begun_ns + schedule.warmup_ns + schedule.measured_ns, crowd);
     let share = |ns: u64| ns as f64 / schedule.measured_ns as f64;
-    Ok(Measured {
+    let mut operations = Mean::default();
+    crowd.operations.iter().for_each(|operation| operations.add(operation.took_ns, 1));
+    let mut requests = Mean::default();
+    crowd.requests.iter().for_each(|kind| requests.add(kind.sum_ns, kind.count));
+    Measured {
         waiting: share(machine.waited_ns() - waited_ns),
+        kinds: crowd.requests.map(|kind| share(kind.sum_ns)),
         busy: share(machine.disk_tally().busy_ns - busy_ns),
-        request_seconds: crowd.requests.seconds(),
-        operation_seconds: crowd.operations.seconds(),
-    })
+        request_seconds: requests.seconds(),
+        operation_seconds: operations.seconds(),
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,8 +153,9 @@ struct Mean {
 }
 
 impl Mean {
-    const fn add(&mut self, ns: u64) {
-        self.count += 1;
+    /// Adds `count` durations with the sum `ns`.
+    const fn add(&mut self, ns: u64, count: u64) {
+        self.count += count;
         self.sum_ns += ns;
     }
 
@@ -128,6 +163,13 @@ impl Mean {
     fn seconds(self) -> f64 {
         self.sum_ns as f64 / 1e9 / self.count.max(1) as f64
     }
+}
+
+/// A completed operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    pub ended_ns: u64,
+    pub took_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +186,8 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct User {
     state: State,
+    /// The index of the kind of the request in flight.
+    kind: usize,
     /// Requests left in the operation.
     left: u32,
     begun_ns: u64,
@@ -151,7 +195,7 @@ struct User {
     place: u64,
 }
 
-struct Crowd<'a> {
+pub(super) struct Crowd<'a> {
     work: &'a Work,
     dice: Dice,
     users: Vec<User>,
@@ -159,15 +203,24 @@ struct Crowd<'a> {
     places: u64,
     next_place: u64,
     log_bytes: u64,
-    requests: Mean,
-    operations: Mean,
+    /// The durations of requests, by kind.
+    requests: [Mean; KINDS_MAX],
+    /// The completed operations, in the order of their ends.
+    operations: Vec<Operation>,
 }
 
 impl<'a> Crowd<'a> {
-    fn new(work: &'a Work, users: u32, disk_bytes: u64, seed: u64) -> Self {
+    /// Users who have not arrived yet; each does when it is added to a machine as a client.
+    pub(super) fn new(work: &'a Work, users: u32, disk_bytes: u64, seed: u64) -> Self {
+        assert!(work.kinds.len() <= KINDS_MAX, "each kind has a counter");
         let places = (disk_bytes - work.shared_bytes) / work.place_bytes.max(1);
-        let user =
-            |place| User { state: State::Absent, left: 0, begun_ns: 0, place: u64::from(place) };
+        let user = |place| User {
+            state: State::Absent,
+            kind: 0,
+            left: 0,
+            begun_ns: 0,
+            place: u64::from(place),
+        };
         Self {
             work,
             dice: Dice::new(seed),
@@ -175,9 +228,14 @@ impl<'a> Crowd<'a> {
             places,
             next_place: u64::from(users),
             log_bytes: 0,
-            requests: Mean::default(),
-            operations: Mean::default(),
+            requests: [Mean::default(); KINDS_MAX],
+            operations: Vec::new(),
         }
+    }
+
+    /// The completed operations, in the order of their ends.
+    pub(super) fn operations(&self) -> &[Operation] {
+        &self.operations
     }
 
     /// A random time up to twice the mean.
@@ -188,7 +246,9 @@ impl<'a> Crowd<'a> {
 
     fn request(&mut self, user: usize, now_ns: u64) -> Step {
         let weights: Vec<u32> = self.work.kinds.iter().map(|kind| kind.weight).collect();
-        let Kind { is_write, len, area, .. } = self.work.kinds[self.dice.weighted(&weights)];
+        let kind = self.dice.weighted(&weights);
+        let Kind { is_write, len, area, .. } = self.work.kinds[kind];
+        self.users[user].kind = kind;
         let offset = match area {
             Area::Shared { offset, bytes } => offset + self.dice.below(bytes / len) * len,
             Area::Own { offset, bytes } => {
@@ -230,10 +290,11 @@ impl Clients for Crowd<'_> {
                 self.request(user, now_ns)
             }
             State::Waiting(submitted_ns) => {
-                self.requests.add(now_ns - submitted_ns);
+                self.requests[self.users[user].kind].add(now_ns - submitted_ns, 1);
                 self.users[user].left -= 1;
                 if self.users[user].left == 0 {
-                    self.operations.add(now_ns - self.users[user].begun_ns);
+                    let took_ns = now_ns - self.users[user].begun_ns;
+                    self.operations.push(Operation { ended_ns: now_ns, took_ns });
                     self.users[user].state = State::Thinking;
                     return Step::Think(self.draw_ns(think_ns));
                 }
