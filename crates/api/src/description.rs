@@ -59,7 +59,8 @@ fn status() {}
 /// Changes settings of the server while it runs
 ///
 /// A smaller memory takes effect in the background: clean data is dropped, the least valuable
-/// first, and dirty data is kept. The status shows the progress.
+/// first, and dirty data is kept. A smaller share for writes is reached by writeback. The status
+/// shows the progress.
 #[utoipa::path(patch, path = paths::SETTINGS, tag = "server", request_body = ServerSettings,
     responses(
         (status = 200, description = "The memory", body = Memory),

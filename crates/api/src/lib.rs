@@ -13,6 +13,7 @@
 //! for an unknown volume, is answered with an HTTP status instead of a stream.
 
 mod blocking;
+mod cache_ratio;
 mod client;
 mod curve;
 mod description;
@@ -32,6 +33,7 @@ mod warm_up;
 mod write_back;
 
 pub use blocking::BlockingClient;
+pub use cache_ratio::CacheRatio;
 pub use client::{Client, ClientError};
 pub use curve::{CurvePoint, CurveStatus, MemoryAdvice, MemoryOutlook};
 pub use description::openapi;

@@ -38,6 +38,10 @@ pub struct ServerSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "500MiB")]
     pub memory_reserve: Option<String>,
+    /// Percentages of the cache for reads and for writes that are not on the disk yet, or `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "25:75")]
+    pub cache_ratio: Option<String>,
 }
 
 /// Ranges of a volume to pin or to unpin.

@@ -2,8 +2,8 @@
 //! added, and never decrease.
 
 use crate::{
-    CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PinStatus,
-    PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
+    CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus,
+    PinStatus, PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -107,6 +107,9 @@ pub struct Memory {
     pub used_bytes: u64,
     /// The dirty part of that data.
     pub dirty_bytes: u64,
+    /// How the pool is divided between reads and writes; null while the server starts or stops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_ratio: Option<CacheRatio>,
     /// Memory for the index and other metadata outside the pool.
     pub metadata_bytes: u64,
     /// The pinned ranges of all volumes, in memory or not.

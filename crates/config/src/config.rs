@@ -1,8 +1,8 @@
 //! The complete configuration: options over file over defaults, checked, and reloaded on demand.
 
 use crate::{
-    Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySettings,
-    Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
+    CacheRatio, Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel,
+    MemorySettings, Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups::check_ups_named,
@@ -46,6 +46,8 @@ impl Source {
 pub struct Config {
     /// Memory for the cache, and for the system.
     pub memory: MemorySettings,
+    /// How the pool is divided between reads and writes.
+    pub cache_ratio: CacheRatio,
     /// The NBD listeners, at least one.
     pub nbd: Vec<Listen>,
     /// The directory of the control socket and the lock.
@@ -107,6 +109,7 @@ impl Config {
         volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
         Ok(Self {
             memory,
+            cache_ratio: settings.cache_ratio.expect(HAS_DEFAULT),
             nbd: settings.nbd.clone(),
             state,
             volumes,
@@ -160,6 +163,8 @@ impl Config {
             self.settings.memory_min = new.settings.memory_min;
             self.settings.memory_max = new.settings.memory_max;
             self.settings.memory_reserve = new.settings.memory_reserve;
+            self.cache_ratio = new.cache_ratio;
+            self.settings.cache_ratio = new.settings.cache_ratio;
         }
     }
 }

@@ -98,7 +98,8 @@ impl fmt::Display for Change {
 /// free for another one.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let mut changes = volume_changes(&old.volumes, &new.volumes);
-    let change = old.memory.change_to(&new.memory);
+    let cache_ratio = (old.cache_ratio != new.cache_ratio).then_some(new.cache_ratio);
+    let change = ServerChange { cache_ratio, ..old.memory.change_to(&new.memory) };
     if !change.is_empty() {
         changes.push(Change::Server { change });
     }

@@ -159,6 +159,7 @@ fn change_settings(settings: &mut Settings) {
     settings.memory_min = Some("64MiB".parse().unwrap());
     settings.memory_max = Some("2GiB".parse().unwrap());
     settings.memory_reserve = Some("1GiB".parse().unwrap());
+    settings.cache_ratio = Some("25:75".parse().unwrap());
     settings.nbd = vec!["tcp:x:1".parse().unwrap(), "tcp:x:2".parse().unwrap()];
     settings.state = Some("/t".into());
     settings.workers = Some("2".parse().unwrap());
@@ -178,7 +179,7 @@ fn every_other_setting_needs_a_restart() {
         sentences(&old, &new),
         [
             "settings are changed: memory=1GiB,memory-min=64MiB,memory-max=2GiB,\
-             memory-reserve=1GiB",
+             memory-reserve=1GiB,cache-ratio=25:75",
             "the log level is now warn",
             "nbd stays unix:/s/nbd.sock: restart forebay to change it to tcp:x:1, tcp:x:2",
             "state stays /s: restart forebay to change it to /t",

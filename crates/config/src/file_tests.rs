@@ -13,6 +13,7 @@ memory = "2GiB"
 memory-min = "64MiB"
 memory-max = "3GiB"
 memory-reserve = "100MiB"
+cache-ratio = "30:70"
 nbd = ["unix:/run/nbd.sock", "tcp:[::1]:10809"]
 state = "/run/forebay"
 workers = 3
@@ -67,6 +68,7 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.memory_min, Some(MemorySetting::Bytes(64 << 20)));
     assert_eq!(settings.memory_max, Some(MemorySetting::Bytes(3 << 30)));
     assert_eq!(settings.memory_reserve, Some(crate::MemoryReserve::Bytes(100 << 20)));
+    assert_eq!(settings.cache_ratio, Some("30:70".parse().unwrap()));
     assert_eq!(settings.nbd.len(), 2);
     assert_eq!(settings.state, Some("/run/forebay".into()));
     assert_eq!(settings.workers, Some(Workers::Count(3)));

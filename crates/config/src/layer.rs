@@ -1,9 +1,9 @@
 //! The settings of one source: the configuration file, or the options of the command line.
 
 use crate::{
-    ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemoryReserve,
-    MemorySetting, Mistake, Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec, Workers,
-    volume::parsed, words::listed,
+    CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel,
+    MemoryReserve, MemorySetting, Mistake, Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec,
+    Workers, volume::parsed, words::listed,
 };
 use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -98,6 +98,7 @@ settings! {
     memory_min: Option<MemorySetting> = "memory-min", parsed, MemorySetting::to_string;
     memory_max: Option<MemorySetting> = "memory-max", parsed, MemorySetting::to_string;
     memory_reserve: Option<MemoryReserve> = "memory-reserve", parsed, MemoryReserve::to_string;
+    cache_ratio: Option<CacheRatio> = "cache-ratio", parsed, CacheRatio::to_string;
     nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
     state: Option<PathBuf> = "state", path, |path| path.display().to_string();
     workers: Option<Workers> = "workers", parsed, Workers::to_string;
@@ -217,6 +218,7 @@ mod tests {
                 }
                 let value = match shown {
                     "SIZE" => "1GiB",
+                    "READ:WRITE" => "25:75",
                     "ADDRESS..." => "tcp:[::1]:10809",
                     "UPS..." => "rack@nas",
                     word => word,

@@ -11,6 +11,7 @@
 //! [`parse_volume_spec`] do not panic on any text, and the `Display` of a parsed value parses to
 //! the same value, except that it leaves out a password.
 
+mod cache_ratio;
 mod config;
 mod diff;
 mod error;
@@ -31,6 +32,7 @@ mod volume;
 mod words;
 mod write_back;
 
+pub use cache_ratio::CacheRatio;
 pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, Source, default_state, read_file};
 pub use diff::{Change, diff};
 pub use error::{ConfigError, ConfigResult, Mistake, Place};

@@ -1,6 +1,6 @@
 //! Changes of the program's settings while it runs.
 
-use crate::{ConfigError, ConfigResult, MemoryReserve, MemorySetting, Mistake};
+use crate::{CacheRatio, ConfigError, ConfigResult, MemoryReserve, MemorySetting, Mistake};
 use forebay_types::{PROGRAM_SETTINGS, Setting};
 use std::fmt;
 
@@ -15,11 +15,14 @@ pub struct ServerChange {
     pub memory_max: Option<MemorySetting>,
     /// Memory that is left to the system.
     pub memory_reserve: Option<MemoryReserve>,
+    /// How the pool is divided between reads and writes.
+    pub cache_ratio: Option<CacheRatio>,
 }
 
 impl ServerChange {
     /// The settings that a command can change, in the order of [`PROGRAM_SETTINGS`].
-    pub const KEYS: [&'static str; 4] = ["memory", "memory-min", "memory-max", "memory-reserve"];
+    pub const KEYS: [&'static str; 5] =
+        ["memory", "memory-min", "memory-max", "memory-reserve", "cache-ratio"];
 
     /// Parses `KEY=VALUE` arguments, as in `forebay set`.
     ///
@@ -47,6 +50,7 @@ impl ServerChange {
             "memory-min" => self.memory_min.replace(value.parse()?).is_some(),
             "memory-max" => self.memory_max.replace(value.parse()?).is_some(),
             "memory-reserve" => self.memory_reserve.replace(value.parse()?).is_some(),
+            "cache-ratio" => self.cache_ratio.replace(value.parse()?).is_some(),
             _ => return Err(refused(key)),
         };
         if is_repeated {
@@ -63,8 +67,14 @@ impl ServerChange {
             self.memory_min.map(|it| it.to_string()),
             self.memory_max.map(|it| it.to_string()),
             self.memory_reserve.map(|it| it.to_string()),
+            self.cache_ratio.map(|it| it.to_string()),
         ];
         Self::KEYS.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)))
+    }
+
+    /// Whether a setting of the memory changes.
+    pub fn has_memory(&self) -> bool {
+        *self != Self { cache_ratio: self.cache_ratio, ..Self::default() }
     }
 
     /// Whether no setting changes.
@@ -112,8 +122,13 @@ mod tests {
         assert_eq!(change.to_string(), "memory=auto,memory-reserve=0B");
         assert!(ServerChange::parse([]).unwrap().is_empty());
         for key in ServerChange::KEYS {
-            let text = format!("{key}=128MiB");
-            assert_eq!(ServerChange::parse([&*text]).unwrap().to_string(), text);
+            let text = match key {
+                "cache-ratio" => "cache-ratio=40:60".to_owned(),
+                key => format!("{key}=128MiB"),
+            };
+            let change = ServerChange::parse([&*text]).unwrap();
+            assert_eq!(change.to_string(), text);
+            assert_eq!(change.has_memory(), key != "cache-ratio");
         }
     }
 

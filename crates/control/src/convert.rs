@@ -42,8 +42,8 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
 /// As [`volume_change`].
 pub fn server_change(settings: &ServerSettings) -> Result<ServerChange, Problem> {
     let mut change = ServerChange::default();
-    let ServerSettings { memory, memory_min, memory_max, memory_reserve } = settings;
-    let values = [memory, memory_min, memory_max, memory_reserve];
+    let ServerSettings { memory, memory_min, memory_max, memory_reserve, cache_ratio } = settings;
+    let values = [memory, memory_min, memory_max, memory_reserve, cache_ratio];
     for (key, value) in ServerChange::KEYS.into_iter().zip(values) {
         if let Some(value) = value {
             change.set(key, value).map_err(invalid)?;
@@ -59,6 +59,7 @@ pub fn server_request(change: &ServerChange) -> ServerSettings {
         memory_min: change.memory_min.map(|it| it.to_string()),
         memory_max: change.memory_max.map(|it| it.to_string()),
         memory_reserve: change.memory_reserve.map(|it| it.to_string()),
+        cache_ratio: change.cache_ratio.map(|it| it.to_string()),
     }
 }
 
@@ -213,9 +214,10 @@ mod tests {
             assert_eq!(server_change(&server_request(&change)), Ok(change));
         }
         for key in ServerChange::KEYS {
-            let change = ServerChange::parse([&*format!("{key}=1GiB")]).unwrap();
+            let value = if key == "cache-ratio" { "40:60" } else { "1GiB" };
+            let change = ServerChange::parse([&*format!("{key}={value}")]).unwrap();
             let request = serde_json::to_value(server_request(&change)).unwrap();
-            let only = serde_json::json!({ key.replace('-', "_"): "1GiB" });
+            let only = serde_json::json!({ key.replace('-', "_"): value });
             assert_eq!((server_change(&server_request(&change)), request), (Ok(change), only));
         }
         let settings = ServerSettings { memory: Some("much".into()), ..ServerSettings::default() };

@@ -189,6 +189,7 @@ impl Manager for FakeManager {
                 pool_bytes: 512 << 20,
                 used_bytes: volumes.iter().map(|volume| volume.cached_bytes).sum(),
                 dirty_bytes,
+                cache_ratio: None,
                 metadata_bytes: 4 << 20,
                 pinned_bytes: 0,
                 pinned_bytes_max: 256 << 20,

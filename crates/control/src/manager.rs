@@ -21,11 +21,12 @@ pub trait Manager: Send + Sync {
     fn status(&self) -> Status;
 
     /// Changes settings of the server, and returns the memory that results. Memory is given back
-    /// in the background.
+    /// in the background, and so is dirty data reduced to a smaller share.
     ///
     /// # Errors
-    /// A size is out of bounds, contradicts another one, or does not leave the system its reserve.
-    /// Nothing changes then.
+    /// A size is out of bounds, contradicts another one, or does not leave the system its reserve;
+    /// a share for writes is too small for a volume, or too large for the vault. Nothing changes
+    /// then.
     fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem>;
 
     /// All volumes, in the order of their addition. As quick as [`Manager::status`].

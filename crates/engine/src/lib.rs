@@ -76,4 +76,4 @@ pub use slabs::{Slab, Slabs};
 pub use volume::ShardVolume;
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;
-pub use writeback::quota::ShardConfig;
+pub use writeback::quota::{Quota, ShardConfig};

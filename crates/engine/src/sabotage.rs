@@ -64,12 +64,14 @@ pub enum PlantedBug {
     GiveBackDirty,
     /// A shrink drops the clean lines of pinned ranges.
     DropRetained,
+    /// A write is acknowledged from memory beyond the dirty limit.
+    PassDirtyLimit,
 }
 
 impl PlantedBug {
     /// All planted bugs.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -100,6 +102,7 @@ impl PlantedBug {
         Self::AcknowledgeFromDiskCache,
         Self::GiveBackDirty,
         Self::DropRetained,
+        Self::PassDirtyLimit,
     ];
 }
 

@@ -270,7 +270,8 @@ fn server_settings_help() -> String {
     let settings = keys.filter_map(|key| Setting::find(key, &PROGRAM_SETTINGS)).map(in_help);
     format!(
         "The settings:\n{}When the memory shrinks, the least valuable clean data is dropped and \
-         dirty data is kept. Its maximum is fixed at the start.",
+         dirty data is kept. Its maximum is fixed at the start. A smaller share for writes is \
+         reached as dirty data is written to the disks.",
         settings.collect::<String>()
     )
 }

@@ -27,6 +27,7 @@ mod timeouts;
 mod warm;
 mod warm_up;
 mod worker;
+mod write_share;
 
 pub use descriptors::Descriptors;
 pub use error::{StartError, VolumeError};
@@ -60,3 +61,4 @@ pub use service::{
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use timeouts::Timeouts;
 pub use warm_up::{WarmLists, WarmUpState, WarmUpStatus};
+pub use write_share::{ShareError, WriteShares};

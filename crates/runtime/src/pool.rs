@@ -358,6 +358,16 @@ impl Pool {
         self.header.lock().memory_settings
     }
 
+    /// Records the setting of the share for writes, for the process that adopts the pool.
+    pub(crate) fn record_share(&self, word: u64) {
+        self.change_header(|header| header.share_setting = word);
+    }
+
+    /// The setting that was recorded; 0 in a new pool.
+    pub(crate) fn recorded_share(&self) -> u64 {
+        self.header.lock().share_setting
+    }
+
     /// Gives back the memory of a slab that the shard does not use. Its lines then read as zeroes.
     ///
     /// # Errors

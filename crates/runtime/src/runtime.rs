@@ -19,10 +19,10 @@ use crate::timeouts::Timeouts;
 use crate::warm::Warmer;
 use crate::warm_up::WarmLists;
 use crate::worker::Crew;
-use forebay_engine::ShardConfig;
+use crate::write_share::WriteShares;
 use forebay_frontend::{Mailer, Service};
 use forebay_policy::SplitCost;
-use forebay_types::{LINE_BYTES, PinnedRanges, UnsafeUps, VolumeId};
+use forebay_types::{PinnedRanges, UnsafeUps, VolumeId};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -147,16 +147,22 @@ impl Runtime {
         self.volumes.status(self.engine(), &self.memory_bounds())
     }
 
-    /// The dirty limit of all shards, in bytes.
+    /// The dirty limit of all shards at the full size of the pool, in bytes.
     pub fn dirty_bytes_max(&self) -> u64 {
-        self.stripe_bytes_max() * self.shared.shards.len() as u64
+        let shares = self.write_share();
+        shares.dirty_bytes_max(shares.get())
     }
 
     /// The dirty limit of one shard in bytes. A wider stripe cannot be gathered, because a stripe
     /// lies in one shard.
     pub fn stripe_bytes_max(&self) -> u64 {
-        let lines = ShardConfig::for_slots(self.shared.pool.shard_slots()).dirty_lines_max;
-        lines as u64 * LINE_BYTES
+        let shares = self.write_share();
+        shares.shard_bytes_max(shares.get())
+    }
+
+    /// The share of the pool for writes.
+    pub fn write_share(&self) -> WriteShares<'_> {
+        WriteShares { shared: &self.shared, vault: self.vault() }
     }
 }
 

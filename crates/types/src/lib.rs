@@ -16,6 +16,7 @@ mod settings;
 mod shown;
 mod size;
 mod stripes;
+mod write_share;
 
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
@@ -31,3 +32,4 @@ pub use settings::{PROGRAM_SETTINGS, Setting, VOLUME_KEYS, VOLUME_SETTINGS};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};
 pub use stripes::Stripes;
+pub use write_share::WriteShare;

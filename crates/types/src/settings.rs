@@ -159,7 +159,7 @@ pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
 };
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 24] = [
+pub const PROGRAM_SETTINGS: [Setting; 25] = [
     live(
         "memory",
         "SIZE|auto",
@@ -186,6 +186,13 @@ pub const PROGRAM_SETTINGS: [Setting; 24] = [
         "auto",
         "memory left to the system; `auto` is 500MiB, or half of a smaller machine or container if \
          the size of the cache is set",
+    ),
+    live(
+        "cache-ratio",
+        "READ:WRITE|auto",
+        "auto",
+        "percentages of the cache for reads and for writes that are not on the disk yet, such as \
+         25:75; at most 75 for writes; `auto` is two thirds for writes",
     ),
     fixed(
         "nbd",

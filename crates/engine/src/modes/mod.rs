@@ -229,6 +229,9 @@ impl<'a, M: LineTable> Writer<'a, M> {
 
     /// Whether the quota lets the lines of a part become dirty.
     fn fits_quota(&self, part: &Part) -> bool {
+        if self.lines.planted.is(PlantedBug::PassDirtyLimit) {
+            return true;
+        }
         let lines = line_parts(part.volume, part.range);
         let room = self.lines.quota.free_lines();
         // Far from the limit, skip counting the lines that are dirty already.

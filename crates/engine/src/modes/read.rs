@@ -475,7 +475,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 return Preload::Skip;
             }
         }
-        if self.lines.quota.free_lines() == 0 {
+        if !self.lines.quota.leaves_clean_lines() {
             return Preload::NoRoom;
         }
         self.fill_line(key, found, Hint::Normal, out).map_or(Preload::NoRoom, Preload::Fill)

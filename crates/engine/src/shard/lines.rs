@@ -30,7 +30,7 @@ impl<M: LineTable> Shard<M> {
         steps: &mut Vec<MemoryStep>,
     ) -> Result<(Self, Recovery), TableDamage> {
         assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
-        let mut shard = Self::over(lines, policy, config);
+        let mut shard = super::over(lines, policy, config);
         let mut found = shard.index.recover(fate, steps)?;
         for slot in shard.index.dirty_slots() {
             shard.volumes.add_unclaimed(shard.index.get(slot).key.volume());

@@ -34,6 +34,8 @@ pub struct ShardUsage {
     pub resident_lines: u64,
     /// Lines with dirty sectors.
     pub dirty_lines: u64,
+    /// The dirty limit in lines.
+    pub dirty_lines_max: u64,
     /// Lines evicted since the start.
     pub evicted_lines: u64,
     /// Operations in flight.
@@ -72,19 +74,7 @@ impl<M: LineTable> Shard<M> {
     pub fn new(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
         debug_assert!(lines.iter().all(|line| *line == LineMeta::FREE));
-        Self::over(lines, policy, config)
-    }
-
-    fn over(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
-        Self {
-            volumes: Volumes::new(lines.len()),
-            index: Slots::new(lines, policy, config.slab_lines),
-            ops: Ops::default(),
-            integrity: Integrity::default(),
-            quota: Quota::new(config),
-            scratch: Scratch::default(),
-            planted: Planted::default(),
-        }
+        over(lines, policy, config)
     }
 
     /// Starts to serve a volume. It takes over its lines found in an adopted table.
@@ -168,6 +158,7 @@ impl<M: LineTable> Shard<M> {
                 .saturating_sub(self.index.slabs().usable().into()),
             resident_lines: self.index.resident() as u64,
             dirty_lines: self.quota.dirty_lines() as u64,
+            dirty_lines_max: self.quota.config().dirty_lines_max as u64,
             evicted_lines: self.index.evictions(),
             operations: self.ops.in_flight() as u64,
             metadata_bytes: metadata_bytes as u64,
@@ -209,6 +200,19 @@ impl<M: LineTable> Shard<M> {
                 assert!(pinned, "{line:?} of an operation is not pinned");
             }
         }
+    }
+}
+
+/// A shard over a table that need not be empty.
+fn over<M: LineTable>(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Shard<M> {
+    Shard {
+        volumes: Volumes::new(lines.len()),
+        quota: Quota::new(config, lines.len()),
+        index: Slots::new(lines, policy, config.slab_lines),
+        ops: Ops::default(),
+        integrity: Integrity::default(),
+        scratch: Scratch::default(),
+        planted: Planted::default(),
     }
 }
 

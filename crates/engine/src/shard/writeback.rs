@@ -2,10 +2,16 @@
 
 use super::Shard;
 use crate::index::meta::LineTable;
+use crate::writeback::quota::Quota;
 use crate::{Outbox, PartId};
 use forebay_types::{IoResult, VolumeId};
 
 impl<M: LineTable> Shard<M> {
+    /// The dirty quota, to change its limits.
+    pub const fn quota(&mut self) -> &mut Quota {
+        &mut self.quota
+    }
+
     /// Starts the background destages that are due. Call it about every 50 ms.
     pub fn tick(&mut self, now_ms: u64, out: &mut Outbox) {
         if !self.needs_tick() {

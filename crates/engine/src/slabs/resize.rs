@@ -88,7 +88,7 @@ impl<M: LineTable> Resizer<'_, M> {
         let slabs = self.index.slabs();
         let lines = slabs.usable().min(slabs.target()) as usize;
         let retained = retained::set_lines(self.index, lines);
-        self.quota.set_lines(lines - retained, self.index.capacity());
+        self.quota.set_lines(lines - retained);
         apply_policy_capacity(self.index, retained);
     }
 

@@ -290,12 +290,13 @@ impl<M: LineTable> Destager<'_, M> {
     /// there are free lines. A part does not wait for one particular destage, which may take long,
     /// because a disk serves nearby requests first.
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
-        let free = self.lines.quota.free_lines();
+        let quota = &self.lines.quota;
+        let (free, max) = (quota.free_lines(), quota.config().dirty_lines_max);
         let scheduler = self.scheduler_mut();
         scheduler.restart_wait(now_ms);
         let before = out.answers.len();
         let outcome = Outcome::Retry(None);
-        out.answers.extend(scheduler.admit(free).map(|part| Answer { part, outcome }));
+        out.answers.extend(scheduler.admit(free, max).map(|part| Answer { part, outcome }));
         self.lines.quota.count_admitted(out.answers.len() - before);
     }
 

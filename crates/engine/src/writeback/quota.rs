@@ -1,5 +1,7 @@
 //! The dirty quota of a shard: how many lines are dirty, and how many may be.
 
+use forebay_types::WriteShare;
+
 /// If no line has become dirty for this long, in milliseconds, the dirty limit counts as far away.
 const WRITERS_IDLE_MS: u64 = 500;
 /// The longest time between two ticks that is counted, in milliseconds: without dirty lines there
@@ -84,6 +86,17 @@ impl ShardConfig {
         Self { destage_operations_max: each.max(2).min(most), ..self }
     }
 
+    /// The same configuration for a shard of `slots` lines with this share for dirty lines; `None`
+    /// leaves the limits as they are.
+    #[must_use]
+    pub const fn with_share(self, share: Option<WriteShare>, slots: usize) -> Self {
+        let Some(share) = share else { return self };
+        let dirty_lines_max = share.of(slots);
+        // The same proportion as by default.
+        let dirty_lines_background = dirty_lines_max - dirty_lines_max / 4;
+        Self { dirty_lines_max, dirty_lines_background, ..self }
+    }
+
     /// The same configuration for a shard that holds only `lines` of `all` lines.
     fn scaled(self, lines: usize, all: usize) -> Self {
         let scale = |limit: usize| match limit {
@@ -98,12 +111,19 @@ impl ShardConfig {
     }
 }
 
-/// The dirty lines of all volumes of a shard, and its limits.
+/// The dirty lines of all volumes of a shard, and its limits. Borrowed from
+/// [`crate::Shard::quota`].
 #[derive(Debug)]
-pub(crate) struct Quota {
-    /// The limits for all lines of the shard.
+pub struct Quota {
+    /// The configured limits, for all lines of the shard.
     full: ShardConfig,
-    /// The limits for the lines that the shard may hold beside pinned ranges.
+    /// The share for dirty lines that replaces these limits.
+    share: Option<WriteShare>,
+    /// The lines of the shard.
+    slots: usize,
+    /// The lines that the shard may hold beside pinned ranges.
+    lines: usize,
+    /// The limits for these lines.
     config: ShardConfig,
     /// Dirty lines, including frozen slots.
     dirty_lines: usize,
@@ -118,9 +138,12 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    pub(crate) const fn new(config: ShardConfig) -> Self {
+    pub(crate) const fn new(config: ShardConfig, slots: usize) -> Self {
         Self {
             full: config,
+            share: None,
+            slots,
+            lines: slots,
             config,
             dirty_lines: 0,
             destaging_lines: 0,
@@ -130,16 +153,32 @@ impl Quota {
         }
     }
 
-    pub(crate) const fn config(&self) -> &ShardConfig {
+    /// The present limits.
+    pub const fn config(&self) -> &ShardConfig {
         &self.config
     }
 
-    /// Scales the limits: the shard holds at most `lines` of `all` lines, beside pinned ranges.
-    pub(crate) fn set_lines(&mut self, lines: usize, all: usize) {
-        self.config = self.full.scaled(lines, all);
+    /// Scales the limits: the shard holds at most `lines` lines beside pinned ranges.
+    pub(crate) fn set_lines(&mut self, lines: usize) {
+        self.lines = lines;
+        self.config = self.limits_with(self.share);
     }
 
-    pub(crate) const fn dirty_lines(&self) -> usize {
+    /// Sets the share of the shard for dirty lines; `None` is the limit of its configuration. If
+    /// more lines are dirty, they stay dirty until writeback has reduced them, and writers are
+    /// throttled meanwhile.
+    pub fn set_share(&mut self, share: Option<WriteShare>) {
+        self.share = share;
+        self.config = self.limits_with(share);
+    }
+
+    /// The limits that apply with a share for dirty lines, at the present size of the shard.
+    pub fn limits_with(&self, share: Option<WriteShare>) -> ShardConfig {
+        self.full.with_share(share, self.slots).scaled(self.lines, self.slots)
+    }
+
+    /// Dirty lines, including frozen slots.
+    pub const fn dirty_lines(&self) -> usize {
         self.dirty_lines
     }
 
@@ -151,6 +190,12 @@ impl Quota {
     #[inline]
     pub(crate) const fn free_lines(&self) -> usize {
         self.config.dirty_lines_max.saturating_sub(self.dirty_lines)
+    }
+
+    /// Whether so few lines are dirty that others can be evicted. A smaller share for dirty lines
+    /// does not matter.
+    pub(crate) fn leaves_clean_lines(&self) -> bool {
+        self.dirty_lines < self.limits_with(None).dirty_lines_max
     }
 
     /// Whether the dirty lines exceed the background limit.
@@ -230,29 +275,54 @@ mod tests {
 
     #[test]
     fn the_limits_follow_the_size_and_return_to_those_of_all_lines() {
-        let mut quota = Quota::new(ShardConfig::for_slots(600));
+        let mut quota = Quota::new(ShardConfig::for_slots(600), 600);
         let limits =
             |quota: &Quota| (quota.config().dirty_lines_max, quota.config().dirty_lines_background);
         assert_eq!(limits(&quota), (400, 300));
-        quota.set_lines(60, 600);
+        quota.set_lines(60);
         assert_eq!(limits(&quota), (40, 30));
-        quota.set_lines(1, 600);
+        quota.set_lines(1);
         assert_eq!(limits(&quota), (1, 1), "a limit above zero stays above zero");
-        quota.set_lines(600, 600);
+        quota.set_lines(600);
         assert_eq!(limits(&quota), (400, 300));
+    }
+
+    #[test]
+    fn a_share_replaces_the_limits_and_follows_the_size() {
+        let mut quota = Quota::new(ShardConfig::for_slots(600), 600);
+        let limits =
+            |quota: &Quota| (quota.config().dirty_lines_max, quota.config().dirty_lines_background);
+        let share = |percent| WriteShare::of_percent(percent);
+        quota.set_share(share(50));
+        assert_eq!(limits(&quota), (300, 225));
+        quota.set_lines(60);
+        assert_eq!(limits(&quota), (30, 22));
+        assert_eq!(quota.limits_with(share(75)).dirty_lines_max, 45);
+        quota.set_share(share(75));
+        assert_eq!(limits(&quota), (45, 33));
+        quota.set_share(share(0));
+        assert_eq!(limits(&quota), (0, 0), "nothing may be dirty");
+        quota.set_share(None);
+        assert_eq!(limits(&quota), (40, 30));
     }
 
     #[test]
     fn the_dirty_limits_leave_clean_lines_beside_the_pinned_ones() {
         for all in 1..200 {
             for lines in 1..=all {
-                let mut quota = Quota::new(ShardConfig::for_slots(all));
                 let retained = crate::retained_lines_max(lines);
-                quota.set_lines(lines - retained, all);
-                let ShardConfig { dirty_lines_max, dirty_lines_background, .. } = *quota.config();
-                let has_clean = lines < 3 || dirty_lines_max + retained < lines;
-                assert!(dirty_lines_max > 0 && has_clean, "{dirty_lines_max} of {lines} of {all}");
-                assert!(dirty_lines_background <= dirty_lines_max);
+                let largest = WriteShare::all().last();
+                for share in [None, largest] {
+                    let mut quota = Quota::new(ShardConfig::for_slots(all), all);
+                    quota.set_share(share);
+                    quota.set_lines(lines - retained);
+                    let limits = quota.config();
+                    let (most, background) =
+                        (limits.dirty_lines_max, limits.dirty_lines_background);
+                    let has_clean = lines < 3 || most + retained < lines;
+                    assert!(has_clean && background <= most, "{most} of {lines} of {all}");
+                    assert!(most > 0 || (share.is_some() && all < 2), "nothing of {lines}");
+                }
             }
         }
     }

@@ -308,12 +308,17 @@ impl Scheduler {
     }
 
     /// Takes the throttled parts that fit into `free` lines, in order of arrival; all of them if no
-    /// destage will complete.
-    pub(crate) fn admit(&mut self, mut free: usize) -> impl Iterator<Item = PartId> + '_ {
+    /// destage will complete. A part that exceeds the dirty limit of `max` lines, because the limit
+    /// was lowered, would wait in vain, so it is taken too.
+    pub(crate) fn admit(
+        &mut self,
+        mut free: usize,
+        max: usize,
+    ) -> impl Iterator<Item = PartId> + '_ {
         let all = !self.has_progress();
         std::iter::from_fn(move || {
             let &(part, lines) = self.throttled.front()?;
-            if !all && lines > free {
+            if !all && lines > free && lines <= max {
                 return None;
             }
             free = free.saturating_sub(lines);

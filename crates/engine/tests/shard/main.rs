@@ -18,5 +18,6 @@ mod resize;
 mod rig;
 mod rules;
 mod sectors;
+mod shares;
 mod staged;
 mod stripes;

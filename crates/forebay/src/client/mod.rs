@@ -37,7 +37,11 @@ pub(crate) fn status(arguments: &ShowArguments) -> anyhow::Result<()> {
 pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Result<()> {
     let change = ServerChange::parse(settings.iter().map(String::as_str))?;
     let memory = connect(arguments)?.set_server(&forebay_control::server_request(&change))?;
-    print(&format!("memory is set: {}\n", table::memory_limit(&memory)))
+    let limit = table::memory_limit(&memory);
+    match memory.cache_ratio.as_ref().filter(|_| !change.has_memory()) {
+        Some(ratio) => print(&format!("cache ratio is set: {}\n", table::shares(ratio))),
+        None => print(&format!("memory is set: {limit}\n")),
+    }
 }
 
 /// `forebay volume`.

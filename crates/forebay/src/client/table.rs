@@ -10,18 +10,18 @@ use super::units::{bytes, count, duration, percent};
 use super::warm_up::warm_up;
 use super::write_back::write_back;
 use forebay_api::{
-    Damage, DrillReport, JournalState, JournalStatus, Latencies, Memory, MemorySizing, MemoryState,
-    PatrolStatus, PowerStatus, Status, VaultStatus, VolumeState, VolumeStatus,
+    CacheRatio, Damage, DrillReport, JournalState, JournalStatus, Latencies, Memory, MemorySizing,
+    MemoryState, PatrolStatus, PowerStatus, Status, VaultStatus, VolumeState, VolumeStatus,
 };
 
-/// The whole status: five lines on the daemon, then tables of volumes, miss ratios, disks,
+/// The whole status: six lines on the daemon, then tables of volumes, miss ratios, disks,
 /// gathering, writeback, governors, warm-ups, pins, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; {}, {} of it for the index\n\
-         {}{}\n\
+         {}{}{}\n\
          clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
@@ -34,6 +34,7 @@ pub(super) fn status(status: &Status) -> String {
         memory_limit(memory),
         bytes(memory.metadata_bytes),
         memory.sizing.as_ref().map(sizing).unwrap_or_default(),
+        memory.cache_ratio.as_ref().map(cache_ratio).unwrap_or_default(),
         patrol(&status.patrol),
         status.connections,
         status.listeners.join(", "),
@@ -70,6 +71,19 @@ fn sizing(sizing: &MemorySizing) -> String {
         _ => format!(", {wanted} with enough memory"),
     };
     format!("memory size: {memory}{target}; {reason}{by}\n")
+}
+
+/// A line with the shares of the cache for reads and for writes.
+fn cache_ratio(ratio: &CacheRatio) -> String {
+    let CacheRatio { setting, reason, .. } = ratio;
+    format!("cache ratio: {setting}, {}; {reason}\n", shares(ratio))
+}
+
+/// The shares of the cache in a few words: `33 % for reads, 67 % (60 MiB) for writes`.
+pub(super) fn shares(ratio: &CacheRatio) -> String {
+    let CacheRatio { read_percent, write_percent, .. } = ratio;
+    let limit = bytes(ratio.write_bytes);
+    format!("{read_percent} % for reads, {write_percent} % ({limit}) for writes")
 }
 
 /// The patrol in one line.

@@ -6,6 +6,7 @@ use super::claims::{Claim, Claims};
 use super::journals::{Journals, identity};
 use super::listen::{self, Bound};
 use super::power::PowerMonitor;
+use super::ratio::Ratio;
 use super::sizing::Sizing;
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
@@ -16,8 +17,8 @@ use forebay_api::{
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
-    Change, Config, Listen, ReadLatency, ServerChange, TlsUse, VolumeChange, VolumeSpec,
-    WriteBackSpec,
+    CacheRatio, Change, Config, Listen, ReadLatency, ServerChange, TlsUse, VolumeChange,
+    VolumeSpec, WriteBackSpec,
 };
 use forebay_control::{Manager, ProgressFn, SocketFile};
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
@@ -39,6 +40,7 @@ const CLAIM_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Daemon {
     runtime: Arc<Runtime>,
     sizing: Sizing,
+    ratio: Ratio,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -76,10 +78,12 @@ impl Daemon {
         config: Config,
         tls: Option<TlsSetup>,
         journals: Journals,
+        ratio: CacheRatio,
     ) -> Self {
         let calibrations = Arc::new(Calibrations::open(config.state.join("calibrations.json")));
         let runtime = Arc::new(runtime);
         let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
+        let ratio = Ratio::new(Arc::clone(&runtime), ratio);
         let state = State {
             config,
             volumes: Vec::new(),
@@ -90,6 +94,7 @@ impl Daemon {
         Self {
             runtime,
             sizing,
+            ratio,
             nbd,
             power: OnceLock::new(),
             tls,
@@ -286,7 +291,14 @@ impl Daemon {
                 self.set_volume(name, change.clone()).map(drop)
             }
             Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
-            Change::Server { change } => self.sizing.configure(change),
+            Change::Server { change } => {
+                self.ratio.configure(change.cache_ratio, || match change.has_memory() {
+                    true => self.sizing.configure(change),
+                    false => Ok(()),
+                })?;
+                self.log_ratio();
+                Ok(())
+            }
             Change::Log { new } => {
                 crate::logging::set_level(*new);
                 Ok(())
@@ -324,6 +336,7 @@ impl Daemon {
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }
+        self.log_ratio();
         self.volume_status(name)
     }
 
@@ -348,6 +361,18 @@ impl Daemon {
 
     fn figures(&self) -> Option<RuntimeStatus> {
         self.runtime.status().ok()
+    }
+
+    fn memory(&self, figures: &RuntimeStatus) -> Memory {
+        let ratio = self.ratio.status(figures, self.power_status().as_ref());
+        report::memory(&figures.memory, self.sizing.status(), ratio)
+    }
+
+    /// Logs the effective cache ratio if it has changed.
+    fn log_ratio(&self) {
+        if let Some(figures) = self.figures() {
+            self.ratio.log(&self.ratio.status(&figures, self.power_status().as_ref()));
+        }
     }
 
     fn volume_status(&self, name: &str) -> Result<VolumeStatus, Problem> {
@@ -428,7 +453,7 @@ impl Manager for Daemon {
         Status {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
-            memory: report::memory(&figures.memory, self.sizing.status()),
+            memory: self.memory(&figures),
             patrol: report::patrol(&figures),
             connections: figures.connections,
             journals: self.journals.status(),
@@ -440,9 +465,13 @@ impl Manager for Daemon {
     }
 
     fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem> {
-        self.sizing.set(change)?;
-        let status = self.runtime.status().map_err(problem)?;
-        Ok(report::memory(&status.memory, self.sizing.status()))
+        self.ratio.set(change.cache_ratio, || match change.has_memory() {
+            true => self.sizing.set(change),
+            false => Ok(()),
+        })?;
+        self.log_ratio();
+        let figures = self.runtime.status().map_err(problem)?;
+        Ok(self.memory(&figures))
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {
@@ -504,6 +533,7 @@ impl Manager for Daemon {
         tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
         let name = spec.name.clone();
         self.state().volumes.push(spec);
+        self.log_ratio();
         self.volume_status(&name)
     }
 
@@ -531,6 +561,7 @@ impl Manager for Daemon {
         self.runtime.remove_volume(name, reporter(progress)).map_err(problem)?;
         self.state().volumes.retain(|spec| spec.name != name);
         tracing::info!(volume = %name, "volume removed");
+        self.log_ratio();
         Ok(())
     }
 

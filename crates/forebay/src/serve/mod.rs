@@ -14,6 +14,7 @@ mod outlook;
 mod periodic;
 mod power;
 mod presence;
+mod ratio;
 mod report;
 mod sizing;
 mod successor;
@@ -179,6 +180,7 @@ fn start(
     };
     let nbd = NbdServer::new();
     let runtime = Runtime::start_over(settings, Timeouts::default(), pool, &nbd)?;
+    let ratio = ratio::begin(&runtime, config.cache_ratio);
     let memory = Size(memory.start_bytes);
     tracing::info!(%memory, io_engine = runtime.engine(), "runtime started");
     let reliances = Reliances::new(&config.state, config.vault.as_deref(), overrides.given_up);
@@ -192,7 +194,7 @@ fn start(
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
     let journals = Journals::new(&config.state, &volumes, overrides.accepted_disks, reliances);
-    let mut daemon = Daemon::new(runtime, nbd, config, tls, journals);
+    let mut daemon = Daemon::new(runtime, nbd, config, tls, journals, ratio);
     daemon.set_in_use_wait(in_use_wait);
     for spec in volumes {
         daemon.add_volume(spec)?;

@@ -2,10 +2,10 @@
 
 use crate::report::sentence_of;
 use forebay_api::{
-    Counters, CurvePoint, CurveStatus, Damage, GatherSource, GatherStatus, GovernorStatus,
-    Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus,
-    PinState, PinStatus, PowerStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus,
-    WriteBackFigures,
+    CacheRatio, Counters, CurvePoint, CurveStatus, Damage, GatherSource, GatherStatus,
+    GovernorStatus, Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus,
+    MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus, VolumeState, VolumeStatus,
+    WarmUpState, WarmUpStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
@@ -14,7 +14,11 @@ use forebay_runtime::{
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
-pub(super) fn memory(memory: &MemoryStatus, sizing: Option<MemorySizing>) -> Memory {
+pub(super) fn memory(
+    memory: &MemoryStatus,
+    sizing: Option<MemorySizing>,
+    cache_ratio: CacheRatio,
+) -> Memory {
     Memory {
         limit_bytes: memory.limit_bytes,
         sizing,
@@ -23,6 +27,7 @@ pub(super) fn memory(memory: &MemoryStatus, sizing: Option<MemorySizing>) -> Mem
         pool_bytes: memory.pool_bytes,
         used_bytes: memory.used_bytes,
         dirty_bytes: memory.dirty_bytes,
+        cache_ratio: Some(cache_ratio),
         metadata_bytes: memory.metadata_bytes,
         pinned_bytes: memory.pinned_bytes,
         pinned_bytes_max: memory.pinned_bytes_max,
@@ -71,7 +76,7 @@ pub(super) fn volume(
     stripe_bytes_max: u64,
 ) -> VolumeStatus {
     let (effective_mode, effective_mode_reason) =
-        effective_mode(figures, power, spec.unsafe_supply);
+        effective_mode(figures, memory, power, spec.unsafe_supply);
     let failing = state_reason(figures);
     let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
     let state = match (figures.leaving && !figures.half_added, failing.is_some()) {
@@ -204,6 +209,7 @@ fn gather(figures: &Figures) -> GatherStatus {
 /// The effective mode, and why it differs from the configured one.
 fn effective_mode(
     figures: &Figures,
+    memory: &MemoryStatus,
     power: Option<&PowerStatus>,
     choice: UnsafeUps,
 ) -> (Mode, Option<String>) {
@@ -218,6 +224,10 @@ fn effective_mode(
             let is_write_back = figures.mode == Mode::WriteBack;
             let mode = if is_write_back { Mode::WriteThrough } else { figures.mode };
             (mode, is_write_back.then(|| unsafe_reason(power, choice)))
+        }
+        _ if figures.mode == Mode::WriteBack && memory.dirty_bytes_max == 0 => {
+            let reason = "the cache ratio leaves no memory for writes";
+            (Mode::WriteThrough, Some(reason.to_owned()))
         }
         _ => (figures.mode, None),
     }

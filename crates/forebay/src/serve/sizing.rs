@@ -88,7 +88,7 @@ impl Sizing {
     pub(super) fn set(&self, change: &ServerChange) -> Result<(), Problem> {
         let mut state = self.state();
         self.apply(&mut state, change)?;
-        let ServerChange { memory, memory_min, memory_max, memory_reserve } = *change;
+        let ServerChange { memory, memory_min, memory_max, memory_reserve, .. } = *change;
         let changed = &mut state.changed;
         changed.memory = memory.or(changed.memory);
         changed.memory_min = memory_min.or(changed.memory_min);

@@ -27,6 +27,7 @@ mod power;
 mod power_cut;
 mod presence;
 mod process;
+mod ratio;
 mod relied;
 mod reload;
 mod remedies;

@@ -332,6 +332,7 @@ impl Simulation {
         }
         self.administer();
         self.world.resize_sometimes();
+        self.world.change_share_sometimes();
         self.change_pins();
         let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];

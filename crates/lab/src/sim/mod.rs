@@ -29,6 +29,7 @@ mod report;
 mod requests;
 mod resize;
 mod run;
+mod shares;
 mod volume;
 mod world;
 

@@ -79,6 +79,10 @@ report! {
     resizes,
     /// Slabs given back.
     given_back_slabs,
+    /// Changes of the share of the pool for writes.
+    share_changes,
+    /// Shards in which more was dirty than a new share allows.
+    lowered_shares,
     /// Inspections of the disks of ordered volumes.
     order_checks,
     /// Changes of a volume's mode.
@@ -147,13 +151,14 @@ impl fmt::Display for SimReport {
              {torn_sectors} sectors torn; checks of ordered disks: {order_checks}"
         )?;
         let Self { resizes, given_back_slabs, kept_smaller, counters, .. } = self;
-        let Self { pin_changes, moved_pins, .. } = self;
+        let Self { pin_changes, moved_pins, share_changes, lowered_shares, .. } = self;
         let VolumeCounters { moved_lines, .. } = counters;
         writeln!(
             f,
             "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} lines moved, \
              {moved_pins} of them pinned; {kept_smaller} shrunken shards adopted; {pin_changes} \
-             changes of pins"
+             changes of pins; {share_changes} changes of the share for writes, {lowered_shares} \
+             times below what was dirty in a shard"
         )?;
         self.fmt_cache(f)?;
         let Self { checkpoints, forward_sectors, fences, held_up, .. } = self;

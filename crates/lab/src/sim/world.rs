@@ -18,6 +18,7 @@ use super::power::Power;
 use super::requests::{PendingRequest, Requests};
 use super::resize::Resize;
 use super::run::{Event, Run};
+use super::shares::{Shares, check_limit, dirty_lines};
 use super::volume::Volume;
 use crate::harness::Sabotage;
 use crate::harness::dice::Dice;
@@ -54,6 +55,7 @@ pub(crate) struct World {
     pub expected: Expected,
     pub kill: Kill,
     pub resize: Resize,
+    pub shares: Shares,
     /// The worker of the current call.
     pub worker: u8,
     #[cfg(feature = "sabotage")]
@@ -74,6 +76,7 @@ impl World {
             expected: Expected::new(&plan, options.seed),
             kill: Kill::default(),
             resize: Resize::new(plan.resize, options.seed),
+            shares: Shares::new(options.seed),
             worker: 0,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
@@ -111,6 +114,7 @@ impl World {
             self.plant(at);
         }
         self.resize.start_shards(&mut self.shards);
+        self.shares.start_shards(&mut self.shards);
         self.pins.start_process(&self.run.plan, &mut self.shards);
     }
 
@@ -443,7 +447,9 @@ impl Host for World {
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
         let sealed = self.integrity.sealed_lines(&self.shards[shard]);
+        let dirty = dirty_lines(&self.run, &self.shards[shard]);
         let result = call(&mut self.shards[shard].shard, out);
+        check_limit(&mut self.run, &mut self.shards[shard], dirty);
         check_verified(&mut self.run, &self.shards[shard], &sealed, &out.memory);
         for at in 0..out.memory.len() {
             self.apply_step(shard, out.memory[at], payload);

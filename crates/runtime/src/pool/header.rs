@@ -106,6 +106,9 @@ pub(crate) struct Header {
     /// The memory with which the process that created the pool began, in bytes; 0 if that is the
     /// limit.
     pub start_bytes: u64,
+    /// The setting of the share for writes that was changed while the process ran. Its meaning is
+    /// not known here; 0 if it was not changed.
+    pub share_setting: u64,
 }
 
 /// Settings of a process's memory, in its own encoding.
@@ -123,6 +126,7 @@ impl Header {
             shard_lines: 0,
             memory_settings: [0; 4],
             start_bytes: 0,
+            share_setting: 0,
         }
     }
 
@@ -164,6 +168,7 @@ impl Header {
         body.extend(self.shard_lines.to_le_bytes());
         self.memory_settings.iter().for_each(|word| body.extend(word.to_le_bytes()));
         body.extend(self.start_bytes.to_le_bytes());
+        body.extend(self.share_setting.to_le_bytes());
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -227,6 +232,7 @@ impl Header {
         let shard_lines = body.word().unwrap_or(0);
         let memory_settings = std::array::from_fn(|_| body.word().unwrap_or(0));
         let start_bytes = body.word().unwrap_or(0);
+        let share_setting = body.word().unwrap_or(0);
         Some(Self {
             sequence,
             layout,
@@ -236,6 +242,7 @@ impl Header {
             shard_lines,
             memory_settings,
             start_bytes,
+            share_setting,
         })
     }
 
@@ -317,6 +324,7 @@ mod tests {
             shard_lines: sequence << 9,
             memory_settings: [0, sequence, u64::MAX, 7],
             start_bytes: sequence << 18,
+            share_setting: sequence + 50,
         }
     }
 
@@ -343,16 +351,19 @@ mod tests {
     fn the_headers_of_earlier_programs_are_read() {
         let mut header = header(3, 2);
         assert!(header.volumes.iter().all(|volume| volume.recorded_in.is_some()));
-        let found = shortened_by(5, &header).unwrap();
+        let found = shortened_by(1, &header).unwrap();
+        header.share_setting = 0;
+        assert_eq!(found, header, "without the share for writes");
+        let found = shortened_by(6, &header).unwrap();
         (header.memory_settings, header.start_bytes) = ([0; 4], 0);
         assert_eq!(found, header, "without the settings of its memory");
-        let found = shortened_by(6, &header).unwrap();
+        let found = shortened_by(7, &header).unwrap();
         header.shard_lines = 0;
         assert_eq!(found, header, "without the size of shards");
-        let found = shortened_by(12, &header).unwrap();
+        let found = shortened_by(13, &header).unwrap();
         header.volumes.iter_mut().for_each(|volume| volume.recorded_in = None);
         assert_eq!(found, header, "without what their journals have");
-        let found = shortened_by(13, &header).unwrap();
+        let found = shortened_by(14, &header).unwrap();
         assert_eq!(found, Header { limit_bytes: 0, ..header }, "nor the memory of their process");
     }
 

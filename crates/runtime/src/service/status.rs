@@ -33,6 +33,8 @@ pub struct MemoryStatus {
     pub used_bytes: u64,
     /// Dirty lines.
     pub dirty_bytes: u64,
+    /// The dirty limit, at the present size of the pool and beside what is pinned.
+    pub dirty_bytes_max: u64,
     /// Metadata of the pool.
     pub metadata_bytes: u64,
     /// Lines evicted since the start.
@@ -253,6 +255,7 @@ impl VolumeService {
             memory.pool_bytes += usage.capacity_lines * LINE_BYTES;
             memory.used_bytes += usage.resident_lines * LINE_BYTES;
             memory.dirty_bytes += usage.dirty_lines * LINE_BYTES;
+            memory.dirty_bytes_max += usage.dirty_lines_max * LINE_BYTES;
             memory.metadata_bytes += usage.metadata_bytes + sums_bytes;
             memory.evicted_lines += usage.evicted_lines;
         }

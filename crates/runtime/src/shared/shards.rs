@@ -7,25 +7,30 @@ use super::Volume;
 use crate::locks::{Lock, Locked, order};
 use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard};
-use forebay_types::{LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId};
+use forebay_types::{LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId, WriteShare};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Slots examined per lock when the clean lines of a volume are dropped, or follow its pins: a
 /// fraction of a millisecond.
 const SLOTS_PER_LOCK: u32 = 2048;
+/// Stands for the default of [`Shards::write_share`].
+const NO_SHARE: u8 = u8::MAX;
 
 /// The shards. See the module.
 pub(crate) struct Shards {
     shards: Vec<Lock<Shard<MappedLines>, { order::SHARD }>>,
     /// Lock-free lookups in the shards' indexes, for prefetching.
     hints: Vec<Hints>,
+    /// The percentage of the share for writes, or [`NO_SHARE`].
+    write_percent: AtomicU8,
 }
 
 impl Shards {
     pub(crate) fn new(shards: Vec<Shard<MappedLines>>) -> Self {
         let shards = shards.into_iter().map(|shard| (shard.slots().hints(), Lock::new(shard)));
         let (hints, shards) = shards.unzip();
-        Self { shards, hints }
+        Self { shards, hints, write_percent: AtomicU8::new(NO_SHARE) }
     }
 
     /// The number of shards.
@@ -80,6 +85,25 @@ impl Shards {
         self.each().for_each(|mut shard| shard.volume_mut(id).set_mode(mode));
     }
 
+    /// The cache mode of a volume. `None` while it is being added or removed.
+    pub(crate) fn mode(&self, id: VolumeId) -> Option<Mode> {
+        // All shards have the same mode.
+        let shard = self.lock(0);
+        shard.has_volume(id).then(|| shard.volume(id).mode())
+    }
+
+    /// The share for writes; `None` for the default.
+    pub(crate) fn write_share(&self) -> Option<WriteShare> {
+        WriteShare::of_percent(self.write_percent.load(Ordering::Relaxed))
+    }
+
+    /// Sets the share for writes.
+    pub(crate) fn set_write_share(&self, share: Option<WriteShare>) {
+        let percent = share.map_or(NO_SHARE, WriteShare::percent);
+        self.write_percent.store(percent, Ordering::Relaxed);
+        self.each().for_each(|mut shard| shard.quota().set_share(share));
+    }
+
     /// Sets when a write is acknowledged while the UPS does not cover it.
     pub(crate) fn set_unsafe_ups(&self, id: VolumeId, choice: UnsafeUps) {
         self.each().for_each(|mut shard| shard.volume_mut(id).set_unsafe_ups(choice));
@@ -119,9 +143,7 @@ impl Shards {
 
     /// Whether a volume bypasses the cache. True if it is being added or removed.
     pub(crate) fn is_bypass(&self, id: VolumeId) -> bool {
-        // All shards have the same mode.
-        let shard = self.lock(0);
-        !shard.has_volume(id) || shard.volume(id).mode() == Mode::Bypass
+        self.mode(id).is_none_or(|mode| mode == Mode::Bypass)
     }
 
     /// Operations of the volume in progress.

@@ -41,6 +41,7 @@ mod pins;
 mod power;
 mod presence;
 mod reliance;
+mod shares;
 mod tls;
 mod transmission;
 mod vault;

@@ -12,10 +12,10 @@ use crate::server::{Server, read_backend, settings, while_held};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
-    Engine, Vault, VaultError, VaultPhase, VaultSettings, VolumeError, VolumeSettings, VolumeVault,
-    vault_bytes_for,
+    Engine, ShareError, Vault, VaultError, VaultPhase, VaultSettings, VolumeError, VolumeSettings,
+    VolumeVault, vault_bytes_for,
 };
-use forebay_types::{Fault, IoError, Mode, VolumeId};
+use forebay_types::{Fault, IoError, Mode, VolumeId, WriteShare};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -524,6 +524,33 @@ fn the_required_size_holds_all_dirty_data() {
     assert!(vault.dump(&ALL, None).unwrap().verified);
     gate.open();
     drop(client);
+    server.stop();
+}
+
+#[test]
+fn a_share_for_writes_that_the_vault_could_not_take_is_refused() {
+    let server = start(Engine::Epoll);
+    let shares = server.runtime.write_share();
+    let share = |percent| WriteShare::of_percent(percent);
+    let two_thirds = server.runtime.dirty_bytes_max();
+    shares.set(share(50));
+    let half = server.runtime.dirty_bytes_max();
+    assert!(shares.get() == share(50) && half < two_thirds, "{half} of {two_thirds}");
+    open(&server, memory(vault_bytes_for(half)));
+    let shares = server.runtime.write_share();
+    for fits in [share(0), share(20), share(50)] {
+        assert_eq!(shares.check(fits), Ok(()));
+    }
+    for exceeds in [share(75), None] {
+        let error = shares.check(exceeds).unwrap_err();
+        // The size of a vault is rounded up to whole MiB.
+        let ShareError::VaultTooSmall { most, .. } = &error else { panic!("{error}") };
+        assert!((50..55).contains(&most.percent()), "{error}");
+    }
+    // A pool that was adopted may allow more than a smaller vault takes. It may stay so.
+    shares.set(share(60));
+    assert_eq!(shares.check(share(55)), Ok(()));
+    assert!(shares.check(share(70)).is_err());
     server.stop();
 }
 

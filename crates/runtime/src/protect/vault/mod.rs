@@ -247,6 +247,16 @@ impl Vault {
         Ok(vault)
     }
 
+    /// The name of its device.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The size of its device.
+    pub(crate) const fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
     /// A snapshot of its state.
     pub fn status(&self) -> VaultStatus {
         let state = self.state();
