@@ -3,7 +3,8 @@
 
 use crate::{
     CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus,
-    PinStatus, PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
+    PinStatus, PoolDivision, PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus,
+    WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -66,6 +67,9 @@ pub struct Status {
     pub workers: u32,
     /// Memory of the cache.
     pub memory: Memory,
+    /// How that memory is divided between the volumes; null with fewer than two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub division: Option<PoolDivision>,
     /// The patrol, which scrubs that memory.
     #[serde(default)]
     pub patrol: PatrolStatus,

@@ -194,6 +194,7 @@ impl Manager for FakeManager {
                 pinned_bytes: 0,
                 pinned_bytes_max: 256 << 20,
             },
+            division: None,
             patrol: PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() },
             connections: 3,
             listeners: vec!["tcp:[::1]:10809".into()],

@@ -21,9 +21,11 @@
 //!
 //! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
 //! [`MemoryOutlook`] what follows from that. [`Sizer`] decides how much memory the cache may have,
-//! and [`Growth`] how much it should have.
+//! and [`Growth`] how much it should have. [`Division`] is a division of the pool between volumes
+//! by their curves.
 
 mod curve;
+mod division;
 mod fingerprints;
 mod governor;
 mod growth;
@@ -40,6 +42,7 @@ pub mod testing;
 pub use curve::{
     CurveConfig, CurveEstimator, CurveStep, MemoryAdvice, MemoryOutlook, MissRatioCurve, OutlookLog,
 };
+pub use division::Division;
 pub use governor::{DiskSample, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
 pub use growth::{Growth, GrowthReason, GrowthSample, VolumeShare, gain_per_doubling};
 pub use pace::Pace;

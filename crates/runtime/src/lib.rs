@@ -33,9 +33,9 @@ pub use descriptors::Descriptors;
 pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{
-    GovernorStatus, Growth, GrowthReason, GrowthSample, Limits, MemoryAdvice, MemoryOutlook,
-    MemorySample, MissRatioCurve, OutlookLog, ReadTarget, SizeDecision, SizeReason, Sizer,
-    SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
+    Division, GovernorStatus, Growth, GrowthReason, GrowthSample, Limits, MemoryAdvice,
+    MemoryOutlook, MemorySample, MissRatioCurve, OutlookLog, ReadTarget, SizeDecision, SizeReason,
+    Sizer, SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
 };
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
 pub use pins::{PinError, PinStatus};

@@ -4,6 +4,7 @@ mod bar;
 pub(crate) mod columns;
 mod curve;
 mod disks;
+mod division;
 mod exit;
 mod gather;
 mod governor;

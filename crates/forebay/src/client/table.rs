@@ -3,6 +3,7 @@
 use super::columns::{lines, table};
 use super::curve::curve;
 use super::disks::disks;
+use super::division::division;
 use super::gather::gather;
 use super::governor::governor;
 use super::pins::pins;
@@ -14,15 +15,15 @@ use forebay_api::{
     MemoryState, PatrolStatus, PowerStatus, Status, VaultStatus, VolumeState, VolumeStatus,
 };
 
-/// The whole status: six lines on the daemon, then tables of volumes, miss ratios, disks,
-/// gathering, writeback, governors, warm-ups, pins, journals and UPSes, and the vault.
+/// The whole status: six lines on the daemon, then tables of volumes, miss ratios, parts of the
+/// pool, disks, gathering, writeback, governors, warm-ups, pins, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; {}, {} of it for the index\n\
          {}{}{}\n\
-         clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}",
+         clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -40,6 +41,7 @@ pub(super) fn status(status: &Status) -> String {
         status.listeners.join(", "),
         volumes(&status.volumes),
         curve(&status.volumes),
+        status.division.as_ref().map(division).unwrap_or_default(),
         disks(&status.volumes),
         gather(&status.volumes),
         write_back(&status.volumes),

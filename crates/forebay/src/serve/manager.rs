@@ -3,6 +3,7 @@
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
 use super::claims::{Claim, Claims};
+use super::division::division;
 use super::journals::{Journals, identity};
 use super::listen::{self, Bound};
 use super::power::PowerMonitor;
@@ -454,6 +455,7 @@ impl Manager for Daemon {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
             memory: self.memory(&figures),
+            division: division(&figures),
             patrol: report::patrol(&figures),
             connections: figures.connections,
             journals: self.journals.status(),

@@ -5,6 +5,7 @@ mod calibrations;
 mod check;
 mod claims;
 mod control;
+mod division;
 mod journals;
 mod listen;
 mod manager;

@@ -1,6 +1,7 @@
 //! A thread that lets the miss-ratio curves of all volumes decay, and logs the effect of less or
-//! more memory on a volume when it has changed much.
+//! more memory on a volume, and of another division of the pool, when it has changed much.
 
+use super::division::{DivisionLog, division};
 use super::manager::Daemon;
 use super::periodic::Periodic;
 use super::report;
@@ -20,12 +21,16 @@ const INTERVAL: Duration = Duration::from_secs(300);
 pub(super) fn start(daemon: Arc<Daemon>) -> std::io::Result<Periodic> {
     let started = Instant::now();
     let (mut decayed, mut logs) = (started, OutlookLogs::default());
+    let mut division_log = DivisionLog::default();
     Periodic::start("outlook", INTERVAL, move || {
         let now = Instant::now();
         daemon.runtime().decay_curves(now.duration_since(decayed));
         decayed = now;
         if let Ok(status) = daemon.runtime().status() {
             logs.log(now.duration_since(started).as_millis() as u64, &status);
+            if let Some(division) = division(&status).filter(|it| division_log.is_due(it)) {
+                tracing::info!(gain = division.gain, reason = division.reason, "pool division");
+            }
         }
     })
 }

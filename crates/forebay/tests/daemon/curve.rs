@@ -1,4 +1,5 @@
-//! The effect of less or more memory on a volume, as the status shows it.
+//! The effect of less or more memory on a volume, and the parts of the pool that volumes have, as
+//! the status shows them.
 
 use crate::process::{Daemon, MIB};
 
@@ -32,5 +33,33 @@ fn the_status_says_that_half_the_pool_would_do_for_a_small_volume() {
     let (_, text) = daemon.run(&["status"]);
     let reason = outlook["reason"].as_str().unwrap();
     assert!(text.contains("MISSES OF") && text.contains(&format!("\ndisk: {reason}\n")), "{text}");
+    daemon.stop();
+}
+
+#[test]
+fn the_status_says_what_part_of_the_pool_each_volume_has_and_what_its_curve_would_give_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = |name: &str| format!("{name}=memory:64MiB,prefetch=no");
+    let daemon = Daemon::start(directory.path(), "auto", "64MiB", &[volume("hot"), volume("scan")]);
+    let division = || daemon.status()["division"].clone();
+    let reason = |division: &serde_json::Value| division["reason"].as_str().unwrap().to_owned();
+    let before = division();
+    assert!(reason(&before).ends_with("too few accesses are known"), "{before}");
+    let (mut hot, mut scan) = (daemon.client("hot"), daemon.client("scan"));
+    for n in 0..64 {
+        scan.read(n * MIB, MIB).unwrap();
+        for at in 0..4 {
+            hot.read(at * MIB, MIB).unwrap();
+        }
+    }
+    let found = division();
+    let part = |at: usize, field: &str| found["volumes"][at][field].as_f64().unwrap();
+    let by_curves = [part(0, "part_by_curves"), part(1, "part_by_curves")];
+    assert!(by_curves[0] > 0.05 && by_curves[1] > 0.0, "{found}");
+    assert_eq!(found["volumes"][0]["name"], "hot");
+    assert!(part(0, "lines") >= 1024.0 && part(1, "lines") > 0.0, "{found}");
+    assert!((0.0..0.5).contains(&found["gain"].as_f64().unwrap()), "{found}");
+    let (_, text) = daemon.run(&["status"]);
+    assert!(text.contains("\nPOOL OF ") && text.contains(&reason(&found)), "{text}");
     daemon.stop();
 }

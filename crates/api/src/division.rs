@@ -1,0 +1,32 @@
+//! How the pool is divided between the volumes.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The parts of the pool that volumes have, and what shares by their miss-ratio curves would bring.
+/// One eviction over the lines of all volumes decides on the parts.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct PoolDivision {
+    /// The part of all accesses that shares by the curves would serve in addition, from 0 to 1, as
+    /// the curves estimate it; null while too few accesses are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
+    /// What was decided and why, in one sentence.
+    pub reason: String,
+    /// The volumes, in the order of their addition.
+    pub volumes: Vec<VolumePart>,
+}
+
+/// The part of the pool that a volume has.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct VolumePart {
+    /// The volume.
+    pub name: String,
+    /// Its lines in the pool, of 4 KiB each.
+    pub lines: u64,
+    /// Their part of the pool, from 0 to 1.
+    pub part: f64,
+    /// The part that it would have by the curves, from 0 to 1; null while that is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_by_curves: Option<f64>,
+}
