@@ -1,7 +1,8 @@
 //! Hardware names of disks, independent of the path.
 
 use crate::Description;
-use std::path::{Path, PathBuf};
+use crate::geometry::attribute;
+use std::path::Path;
 
 /// Block devices in sysfs.
 const SYSFS: &str = "/sys/dev/block";
@@ -20,18 +21,13 @@ pub fn hardware_name(description: &Description) -> Option<String> {
 
 /// The hardware name of the disk or partition with this directory in sysfs.
 fn name_in(directory: &Path) -> Option<String> {
-    let read = |path: PathBuf| {
-        let text = std::fs::read_to_string(path).ok()?;
-        let text = text.trim();
-        (!text.is_empty()).then(|| text.to_owned())
-    };
-    let Some(partition) = read(directory.join("partition")) else {
-        return NAMES.iter().find_map(|name| read(directory.join(name)));
+    let Some(partition) = attribute(directory, "partition") else {
+        return NAMES.iter().find_map(|name| attribute(directory, name));
     };
     // A partition's directory is inside that of its disk; sysfs has a link to it.
     let disk = directory.canonicalize().ok()?.parent()?.to_owned();
-    let name = NAMES.iter().find_map(|name| read(disk.join(name)))?;
-    let start = read(directory.join("start"))?;
+    let name = NAMES.iter().find_map(|name| attribute(&disk, name))?;
+    let start = attribute(directory, "start")?;
     Some(format!("{name} partition {partition} at {start}"))
 }
 

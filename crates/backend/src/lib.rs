@@ -20,11 +20,11 @@ mod memory;
 pub mod model;
 mod nbd;
 mod open;
-mod pool;
 mod presence;
 mod random;
 mod spec;
 mod sync;
+mod thread_pool;
 mod timer;
 
 pub use blocking::{Blocking, Reading, Wait};

@@ -4,8 +4,8 @@
 //! disk) and spins for the last few microseconds. The first event starts it, and it ends with the
 //! [`Timer`]. Pending events are then dropped, which answers their I/O with an error.
 
-use crate::pool::join_unless_self;
 use crate::sync::lock;
+use crate::thread_pool::join_unless_self;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU64;

@@ -18,7 +18,7 @@ mod tests;
 
 pub use open::FileError;
 
-use crate::pool::Pool;
+use crate::thread_pool::ThreadPool;
 use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions};
 use forebay_types::ByteRange;
 use presence::Presence;
@@ -33,7 +33,7 @@ const THREAD_COUNT_MAX: usize = 32;
 /// A disk in a file or on a block device.
 pub struct FileBackend {
     store: Arc<Store>,
-    pool: Pool,
+    pool: ThreadPool,
     presence: Presence,
     description: Description,
     /// Locks on the files below the store, held as long as it is open.
@@ -56,7 +56,7 @@ impl FileBackend {
         let store = Arc::new(Store::new(opened.file, opened.is_block, &opened.description));
         let presence = Presence::new(path, &store, !options.read_only);
         let worker = store.clone();
-        let pool = Pool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
+        let pool = ThreadPool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
         let (description, locks) = (opened.description, opened.locks);
         Ok(Self { store, pool, presence, description, _locks: locks })
     }

@@ -1,6 +1,6 @@
 //! Queue limits of a device, and the geometry derived from them.
 
-use super::{number, text};
+use super::{attribute, number};
 use forebay_types::{DiskGeometry, SECTOR_BYTES};
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn read(directory: &Path) -> Self {
         let queue = |name: &str| number(directory, &format!("queue/{name}")).unwrap_or(0);
-        let alignment = match text(directory, "alignment_offset") {
+        let alignment = match attribute(directory, "alignment_offset") {
             None => Some(0),
             // The kernel reports -1 for a misaligned device.
             Some(text) => text.parse().ok(),

@@ -1,7 +1,7 @@
 //! Geometry of MD arrays, from their sysfs attributes.
 
 use super::limits::Limits;
-use super::{number, text};
+use super::{attribute, number};
 use forebay_types::{DiskGeometry, SECTOR_BYTES, limits::STRIPE_BYTES_MAX};
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const PAGE_BYTES: u64 = 4096;
 /// being reshaped has two geometries, and counts as having no stripes.
 pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry> {
     let directory = directory.join("md");
-    let level = text(&directory, "level")?;
+    let level = attribute(&directory, "level")?;
     let plain = limits.plain();
     // During a reshape these contain two numbers, the old one in parentheses, and do not parse.
     let chunk_bytes = number(&directory, "chunk_size");

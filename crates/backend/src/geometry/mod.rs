@@ -62,7 +62,7 @@ impl Sysfs {
         if let Some(geometry) = md::geometry(&directory, &limits) {
             return geometry;
         }
-        if let Some(path) = text(&directory, "loop/backing_file") {
+        if let Some(path) = attribute(&directory, "loop/backing_file") {
             return self.of_loop(&directory, &path, &limits, depth);
         }
         if directory.join("dm").is_dir() {
@@ -118,7 +118,7 @@ impl Sysfs {
 }
 
 /// The content of an attribute in a device's directory; `None` if empty or missing.
-fn text(directory: &Path, name: &str) -> Option<String> {
+pub(crate) fn attribute(directory: &Path, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(directory.join(name)).ok()?;
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
@@ -126,5 +126,5 @@ fn text(directory: &Path, name: &str) -> Option<String> {
 
 /// A numeric attribute.
 fn number(directory: &Path, name: &str) -> Option<u64> {
-    text(directory, name)?.parse().ok()
+    attribute(directory, name)?.parse().ok()
 }

@@ -7,8 +7,8 @@
 //! is logged at the end.
 
 use super::describe;
-use crate::pool::join_unless_self;
 use crate::spec::{Fields, SpecError, number};
+use crate::thread_pool::join_unless_self;
 use crate::{Backend, Description, Io, IoKind, OpenError};
 use forebay_types::{ByteRange, Fault, Remedy};
 use std::fs::File;

@@ -215,8 +215,9 @@ impl Link {
         let before = self.connection.take();
         self.down_since.get_or_insert(now);
         let latest = now + self.reconnect_time;
-        // Time with a connection does not count, and restores as much of the time without one. So a
-        // request has all of it again after a while, and one that ends each connection still fails.
+        // Time with a connection does not count, and extends a request's deadline by as much again.
+        // So a long connection resets the time limit, but a request whose every attempt ends the
+        // connection soon still fails.
         let up =
             before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before.since));
         for request in self.in_flight.values_mut() {
@@ -227,7 +228,7 @@ impl Link {
         self.to_send = self.in_flight.keys().copied().collect();
     }
 
-    /// Fails requests that have waited too long for a connection. With one, none does.
+    /// Fails requests that have waited too long for a connection. Does nothing with a connection.
     pub(super) fn expire(&mut self, now: Instant) -> Answers {
         if self.connection.is_some() {
             return Answers::default();

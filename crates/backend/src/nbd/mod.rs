@@ -22,8 +22,8 @@ pub use error::NbdError;
 pub use url::{NbdAddress, NbdUrl};
 
 use crate::count::{IoCount, IoCounter};
-use crate::pool::join_unless_self;
 use crate::sync::lock;
+use crate::thread_pool::join_unless_self;
 use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
 use connect::Target;
 use forebay_nbd::client::Opened;

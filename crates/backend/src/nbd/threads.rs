@@ -1,6 +1,6 @@
 //! The two threads of a connection: one sends requests, one receives replies and reconnects. While
-//! there is no connection, the first fails the requests that expire, because resolving a name may
-//! keep the second for longer than any of them waits.
+//! there is no connection, the first fails the requests that expire, because the resolution of a
+//! name may block the second for longer than that.
 
 use super::connect::{Connected, Target};
 use super::link::{Connection, Link, Work};

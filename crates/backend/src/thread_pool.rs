@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 type Work = Box<dyn Fn(Io) + Send + Sync>;
 
 /// Threads that run one function on each submitted I/O.
-pub(crate) struct Pool {
+pub(crate) struct ThreadPool {
     shared: Arc<Shared>,
 }
 
@@ -33,7 +33,7 @@ struct State {
     is_stopping: bool,
 }
 
-impl Pool {
+impl ThreadPool {
     /// A pool of up to `thread_count_max` threads; none is running yet.
     pub(crate) fn new(name: &'static str, thread_count_max: usize, work: Work) -> Self {
         assert!(thread_count_max > 0, "a pool needs at least one thread");
@@ -91,7 +91,7 @@ impl Shared {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.is_stopping = true;
@@ -131,7 +131,7 @@ mod tests {
             barrier.wait();
             io.done.complete(Ok(()));
         };
-        let pool = Pool::new("test", 4, Box::new(work));
+        let pool = ThreadPool::new("test", 4, Box::new(work));
         let wait = Wait::new(32);
         (0..32).for_each(|tag| pool.submit(flush(&wait, tag)));
         assert_eq!(wait.all(), vec![Ok(()); 32]);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn queued_io_completes_before_the_pool_ends() {
         let wait = Wait::new(64);
-        let pool = Pool::new("test", 1, Box::new(|io: Io| io.done.complete(Ok(()))));
+        let pool = ThreadPool::new("test", 1, Box::new(|io: Io| io.done.complete(Ok(()))));
         (0..64).for_each(|tag| pool.submit(flush(&wait, tag)));
         drop(pool);
         assert_eq!(wait.all(), vec![Ok(()); 64]);
