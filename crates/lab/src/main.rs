@@ -173,7 +173,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("{error:#}"));
+            print_error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -186,14 +186,14 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     match error.source() {
         // A parser of this project says more than clap's own message.
-        Some(source) => say(&source.to_string()),
+        Some(source) => print_error(&source.to_string()),
         None => eprint!("{}", Shown::lines(&error.to_string())),
     }
     ExitCode::from(USAGE)
 }
 
 /// Prints one line to standard error.
-fn say(sentence: &str) {
+fn print_error(sentence: &str) {
     let _ = writeln!(io::stderr(), "forebay-lab: {}", Shown::line(sentence));
 }
 

@@ -1,7 +1,7 @@
 //! The environment of the dispatcher of an enumerated machine.
 //!
-//! It has one volume, one worker and two shards, and uses no randomness. An I/O in flight ends when
-//! the rig decides so, and changes nothing before.
+//! It has one volume, one worker and two shards, and uses no randomness. The rig decides when an
+//! I/O in flight ends; until then it changes nothing.
 
 use super::faults::{FaultKind, Faults};
 use super::store::{Disk, LogDevice};
@@ -35,7 +35,7 @@ const LINES_PER_SHARD: usize = 8;
 pub(super) enum Origin {
     Client,
     /// The machine itself: checks, checkpoints, restores.
-    Keeper,
+    Machine,
 }
 
 struct PendingRequest {
@@ -428,7 +428,7 @@ impl Host for Machine {
                 self.violate(format!("{kind:?} failed, but its answer has bytes"));
             }
         }
-        if pending.origin == Origin::Keeper {
+        if pending.origin == Origin::Machine {
             self.ended = Some(result);
         }
         match kind {

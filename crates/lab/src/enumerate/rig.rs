@@ -238,7 +238,7 @@ impl Rig {
 
     fn checkpoint(&mut self) {
         if self.machine.begin_checkpoint() {
-            self.submit(Origin::Keeper, RequestKind::Checkpoint, WHOLE);
+            self.submit(Origin::Machine, RequestKind::Checkpoint, WHOLE);
         }
     }
 
@@ -391,7 +391,7 @@ impl Rig {
             RequestKind::Restore => Payload::Owned(Memory::payload(&bytes)),
             _ => Payload::None,
         };
-        let (token, _) = self.machine.register(Origin::Keeper, request);
+        let (token, _) = self.machine.register(Origin::Machine, request);
         self.dispatcher.submit(&mut self.machine, token, request, payload);
     }
 
@@ -401,7 +401,7 @@ impl Rig {
                 if self.machine.waiting() > 0 {
                     self.machine.violate("a request is never answered before a stop".into());
                 }
-                self.submit(Origin::Keeper, RequestKind::Destage, WHOLE);
+                self.submit(Origin::Machine, RequestKind::Destage, WHOLE);
                 self.phase = Phase::Stopping(Stop::Destaging);
             }
             Stop::Destaging => {
@@ -441,7 +441,7 @@ impl Rig {
 
     /// Submits a request and waits for its answer.
     pub(super) fn request_and_wait(&mut self, kind: RequestKind, range: ByteRange) {
-        self.submit(Origin::Keeper, kind, range);
+        self.submit(Origin::Machine, kind, range);
         while self.machine.ended.is_none() && self.machine.violation.is_none() {
             if self.pending() == 0 {
                 self.machine.violate(format!("{kind:?} is never answered"));

@@ -28,7 +28,7 @@ const EVENTS_PER_CHECK: u64 = 257;
 /// The client of the requests for the final checks.
 pub(crate) const VERIFIER: u16 = u16::MAX;
 /// The client of the requests of journal, UPS and recovery.
-pub(crate) const KEEPER: u16 = u16::MAX - 1;
+pub(crate) const INTERNAL: u16 = u16::MAX - 1;
 /// The client of the reads for pinned ranges and warm-ups.
 const LOADER: u16 = u16::MAX - 2;
 /// The maximum number of crashes during one recovery; each restarts it.
@@ -114,7 +114,7 @@ impl Simulation {
             self.step();
             if self.is_killed() {
                 self.restart_on_pool();
-                if self.world.run.report.held_up > 0 {
+                if self.world.run.report.failed_starts > 0 {
                     return;
                 }
                 continue;
@@ -267,14 +267,14 @@ impl Simulation {
         let mut volumes = journal.begin_checkpoint(run);
         if journal.has_failed() {
             let undrained = journal.undrained().iter();
-            volumes.extend(undrained.filter(|volume| !requests.has_keeper_request(**volume)));
+            volumes.extend(undrained.filter(|volume| !requests.has_internal_request(**volume)));
         }
         for volume in volumes {
-            self.submit_anywhere(KEEPER, volume, RequestKind::Checkpoint, WHOLE);
+            self.submit_anywhere(INTERNAL, volume, RequestKind::Checkpoint, WHOLE);
         }
         let World { run, shards, journal, .. } = &mut self.world;
         for (volume, kind) in journal.advance_retentions(run, shards) {
-            self.submit_anywhere(KEEPER, volume, kind, WHOLE);
+            self.submit_anywhere(INTERNAL, volume, kind, WHOLE);
         }
         if self.world.journal.replace_failed(&self.world.run, &mut self.world.expected) {
             self.world.volumes.iter_mut().for_each(Volume::forget_records);
@@ -285,8 +285,8 @@ impl Simulation {
     fn maintain_power(&mut self) {
         let World { run, shards, power, requests, expected, .. } = &mut self.world;
         for (volume, kind) in power.tick(run, shards, requests, expected) {
-            if !self.world.requests.has_keeper_request(volume) {
-                self.submit_anywhere(KEEPER, volume, kind, WHOLE);
+            if !self.world.requests.has_internal_request(volume) {
+                self.submit_anywhere(INTERNAL, volume, kind, WHOLE);
             }
         }
     }
@@ -521,8 +521,8 @@ impl Simulation {
         !self.is_draining() && self.recovery_deaths < RECOVERY_DEATHS_MAX
     }
 
-    /// The journal is a new one: until it has the data of the pool, the loss of the pool would be a
-    /// second fault.
+    /// Keeps the pool from being lost: the journal is a new one, and until it has the data of the
+    /// pool, the loss of the pool would be a second fault.
     pub(super) const fn spare_pool(&mut self) {
         self.has_only_copy = true;
     }
@@ -586,7 +586,7 @@ impl Simulation {
             // rest. The start fails and keeps everything, and the operator has to rescue the data.
             let is_full = self.world.requests.restored() == Some(Err(IoError::NoSpace));
             if is_full && count > 2 * RESTORES_MAX && self.world.expected.losses.any() {
-                self.world.run.report.held_up = 1;
+                self.world.run.report.failed_starts = 1;
                 return;
             }
             if is_full {
@@ -597,7 +597,7 @@ impl Simulation {
             self.world.requests.begin_restore();
             let worker = self.any_worker();
             self.world.worker = worker;
-            let (token, _) = self.world.register(KEEPER, request);
+            let (token, _) = self.world.register(INTERNAL, request);
             let payload = match kind {
                 RequestKind::Restore | RequestKind::Record => {
                     Payload::Owned(Memory::payload(&bytes))

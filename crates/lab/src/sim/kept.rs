@@ -202,7 +202,7 @@ impl Simulation {
         if was_reset {
             self.spare_pool();
         }
-        if !self.record_dirty_again() || self.world.run.report.held_up > 0 {
+        if !self.record_dirty_again() || self.world.run.report.failed_starts > 0 {
             return;
         }
         if self.is_ok() {

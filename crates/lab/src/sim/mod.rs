@@ -1,8 +1,9 @@
 //! The simulator: the shipped engine in virtual time on failing disks, determined by one seed.
 //!
 //! A run draws a machine of workers, shards, volumes and clients from its seed. Requests overlap;
-//! disks reorder, stall, fail and lose unflushed data; the process is killed; modes and the
-//! size of the pool change.
+//! disks reorder, stall, fail and lose unflushed data; the process is killed; modes and the size of
+//! the pool change.
+//!
 //! Dispatchers and shards are the shipped ones; the simulator takes the place of the runtime,
 //! behind [`forebay_volume::Host`]. An oracle knows the permitted contents of each sector
 //! (`harness/oracle.rs`). In the end all faults are healed; then every request must be answered,

@@ -8,7 +8,7 @@ use crate::harness::dice::{Dice, Ppm};
 use crate::harness::oracle::{ZERO, describe_stamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A moment that has not come, or the end of a request that failed.
+/// The end of a request that is in flight or has failed.
 const NEVER: u32 = u32::MAX;
 /// The maximum number of changes kept. After more, the volume is not checked until the next process
 /// starts.

@@ -109,7 +109,7 @@ impl Pins {
         if lines.len() > lines_max {
             return Vec::new();
         }
-        // Some lines were unpinned and do not know it yet.
+        // Some lines were unpinned, and are retained until the shard follows.
         let volume = |key: LineKey| &self.volumes[usize::from(key.volume().0)];
         lines.retain(|(key, _)| volume(*key).contains(key.line()));
         lines

@@ -100,7 +100,7 @@ pub(crate) struct DevicePlan {
 
 impl VolumePlan {
     fn describe(&self) -> String {
-        let kept = [(self.journal, " in a journal"), (self.ups, " under a supply")];
+        let kept = [(self.journal, " in a journal"), (self.ups, " under a UPS")];
         let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
         let block_bytes = self.block_bytes();
         format!("{} sectors in blocks of {block_bytes}, {}{kept}", self.sectors, self.mode)

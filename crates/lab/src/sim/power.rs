@@ -197,7 +197,7 @@ impl Power {
         let dirty_lines: usize = volumes.iter().map(dirty).sum();
         let max = if self.is_open { plan.dirty_lines_max } else { 0 };
         self.gate.set(dirty_lines as u64 * LINE_BYTES, max * LINE_BYTES);
-        let is_busy = volumes.iter().any(|&volume| requests.has_keeper_request(volume));
+        let is_busy = volumes.iter().any(|&volume| requests.has_internal_request(volume));
         let kind = match self.is_open {
             false if dirty_lines > 0 => RequestKind::Checkpoint,
             // A flush that began earlier may not cover later writes, so wait for its end.

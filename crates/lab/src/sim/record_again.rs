@@ -103,7 +103,7 @@ impl Simulation {
                     self.restart_recording();
                     return false;
                 }
-                if !self.is_ok() || self.world.run.report.held_up > 0 {
+                if !self.is_ok() || self.world.run.report.failed_starts > 0 {
                     return true;
                 }
                 // With a UPS, power is not lost before the dump.
@@ -148,7 +148,7 @@ impl Simulation {
     /// The process may die between two records, and leave its pool. Returns true if it did; then
     /// the next one has recovered.
     fn dies_with_pool(&mut self) -> bool {
-        let can_die = self.is_ok() && self.world.run.report.held_up == 0;
+        let can_die = self.is_ok() && self.world.run.report.failed_starts == 0;
         if !can_die || !self.kills_recording() {
             return false;
         }
@@ -176,7 +176,7 @@ impl Simulation {
                 device.disk_mut(volume).flush();
                 journal.void_records_before(volume, mark);
             } else if !self.void_clean(volume) {
-                self.world.run.report.held_up = 1;
+                self.world.run.report.failed_starts = 1;
                 return;
             }
         }

@@ -102,13 +102,13 @@ report! {
     /// Checkpoints that fenced refused data instead.
     fences,
     /// Changes that needed no record.
-    journal_needless,
+    journal_unneeded,
     /// Changes that the journal refused to record.
     journal_refused,
     /// Starts that failed and ended the run: lost data occupied the whole journal.
-    held_up,
+    failed_starts,
     /// Changes that failed because the journal had no space for their records.
-    journal_unsaid,
+    journal_no_space,
     /// Journals that failed.
     journal_failures,
     /// Requests that failed because power was failing.
@@ -116,7 +116,7 @@ report! {
     /// Devices of mirrored journals that failed.
     journal_losses,
     /// Starts with one device of a mirrored journal.
-    journal_alone,
+    degraded_starts,
     /// Devices of mirrored journals that were rewritten.
     journal_rewritten,
     /// Extents restored from journals and vaults after a crash.
@@ -161,21 +161,21 @@ impl fmt::Display for SimReport {
              times below what was dirty in a shard"
         )?;
         self.fmt_cache(f)?;
-        let Self { checkpoints, forward_sectors, fences, held_up, .. } = self;
-        let Self { journal_needless, journal_refused, journal_unsaid, .. } = self;
+        let Self { checkpoints, forward_sectors, fences, failed_starts, .. } = self;
+        let Self { journal_unneeded, journal_refused, journal_no_space, .. } = self;
         writeln!(
             f,
             "journal: {checkpoints} checkpoints, {forward_sectors} sectors recorded again and \
-             {fences} fences; {journal_needless} changes needed no record, {journal_refused} got \
-             none for lack of space, {journal_unsaid} failed for lack of space; {held_up} starts \
-             failed on a full journal"
+             {fences} fences; {journal_unneeded} changes needed no record, {journal_refused} got \
+             none for lack of space, {journal_no_space} failed for lack of space; {failed_starts} \
+             starts failed on a full journal"
         )?;
         let Self { journal_writes, journal_failures, journal_losses, .. } = self;
-        let Self { journal_alone, journal_rewritten, restored_extents, .. } = self;
+        let Self { degraded_starts, journal_rewritten, restored_extents, .. } = self;
         writeln!(
             f,
             "journal devices: {journal_writes} writes, {journal_failures} journals failed; \
-             mirrors: {journal_losses} devices lost, {journal_alone} starts with one, \
+             mirrors: {journal_losses} devices lost, {degraded_starts} starts with one, \
              {journal_rewritten} rewritten; {restored_extents} extents restored"
         )?;
         let Self { damaged_lines, lost_sectors, regained_sectors, .. } = self;

@@ -4,7 +4,7 @@
 //! its bytes have been sent.
 
 use super::clients::Staging;
-use super::driver::KEEPER;
+use super::driver::INTERNAL;
 use super::expected::Expected;
 use super::run::{Event, Run};
 use crate::harness::Sabotage;
@@ -104,8 +104,8 @@ impl Requests {
         self.pending.len()
     }
 
-    pub(crate) fn has_keeper_request(&self, volume: VolumeId) -> bool {
-        self.pending.iter().any(|it| it.client == KEEPER && it.request.volume == volume)
+    pub(crate) fn has_internal_request(&self, volume: VolumeId) -> bool {
+        self.pending.iter().any(|it| it.client == INTERNAL && it.request.volume == volume)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -150,7 +150,7 @@ impl Requests {
                 | RequestKind::Record
                 | RequestKind::Destage
         );
-        if is_restore && pending.client == KEEPER {
+        if is_restore && pending.client == INTERNAL {
             self.restored = Some(result);
         }
     }

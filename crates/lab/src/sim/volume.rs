@@ -93,7 +93,7 @@ impl Volume {
         self.records_all
     }
 
-    /// Clients come next. `keeps_each` says whether each write waits for its record.
+    /// Clients are served from now on. `keeps_each` says whether each write waits for its record.
     pub(crate) fn begin_service(&mut self, keeps_each: bool) {
         self.records_all = keeps_each && self.freshness.newest().is_some();
     }

@@ -40,7 +40,7 @@ use forebay_volume::{
 use std::sync::Arc;
 
 /// The token of a request whose answer is not used.
-const NOBODY: u32 = u32::MAX;
+const UNUSED: u32 = u32::MAX;
 
 pub(crate) struct World {
     pub run: Run,
@@ -513,7 +513,7 @@ impl Host for World {
     }
 
     fn internal_token(&mut self) -> u32 {
-        NOBODY
+        UNUSED
     }
 
     fn withdraw(&mut self, _volume: VolumeId) {
@@ -536,7 +536,7 @@ impl Host for World {
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
-        if !self.kill.is_dead() && token != NOBODY {
+        if !self.kill.is_dead() && token != UNUSED {
             self.take_reply(token, reply);
         }
     }

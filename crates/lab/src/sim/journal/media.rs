@@ -134,7 +134,7 @@ impl Media {
                 }
             }
         }
-        run.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
+        run.report.degraded_starts += u64::from(recovered.in_sync() != [true; 2]);
         run.report.journal_rewritten += u64::from(recovered.rebuild_target().is_some());
         recovered.complete_rebuild(numbers);
         self.reads = usize::from(!recovered.in_sync()[0]);

@@ -233,10 +233,10 @@ impl Journal {
         run.log_event(volume.0, range, || format!("journal: note {kind:?} {range}"));
         let number = self.number(volume).expect("the volume has a number");
         let noted = record(&mut self.log, number, note, payload, one);
-        run.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
+        run.report.journal_unneeded += u64::from(noted == RecordOutcome::Unneeded);
         run.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
         if noted == RecordOutcome::NoSpace {
-            run.report.journal_unsaid += 1;
+            run.report.journal_no_space += 1;
             faults.add(run.moment(), volume, FaultKind::NoRoom, range);
         }
         answer_to_record(part, noted)
