@@ -91,7 +91,7 @@ pub enum VolumeError {
     },
     /// The operation waits for something other than the disk.
     #[error(transparent)]
-    Held(#[from] Stall),
+    Stalled(#[from] Stall),
     /// A flush of the disk has failed, now or earlier.
     #[error(
         "a flush of the backing store of volume '{name}' failed: data written before may be lost, \
@@ -104,7 +104,7 @@ pub enum VolumeError {
         #[source]
         error: IoError,
     },
-    /// The pool holds dirty data of this volume's name for another disk.
+    /// The pool holds dirty data of a volume of this name on another disk.
     #[error(
         "the pool holds {dirty_bytes} dirty bytes of volume '{name}' for {backing}, its previous \
          backing store"
@@ -208,7 +208,7 @@ impl Fault for StartError {
     }
 }
 
-/// What releases the pool of a previous process, whose data is then lost.
+/// How to release the pool of a previous process; its data is then lost.
 const END_KEEPER: &str = "end the keeper process, or discard the descriptors that systemd stores \
                           (systemctl clean --what=fdstore)";
 
@@ -287,7 +287,7 @@ impl Fault for VolumeError {
                  works"
                     .into()
             }
-            Self::Held(error) => error.remedy(),
+            Self::Stalled(error) => error.remedy(),
             Self::FlushFailed { name, .. } => Action::TrustVolume(name.clone()).into(),
             Self::OtherDisk { .. } => {
                 Remedy::from("add it with that one, remove it, and add it with the new one")
@@ -320,7 +320,7 @@ impl Fault for VolumeError {
             | Self::TooMany
             | Self::Unknown(_)
             | Self::BackingReadOnly(_) => Blame::Operator,
-            Self::Held(error) => error.blame(),
+            Self::Stalled(error) => error.blame(),
             Self::Journal(error) => error.blame(),
             Self::Pin(error) => error.blame(),
             _ => Blame::Environment,

@@ -91,7 +91,7 @@ impl Gather {
         Self { state, on_measured }
     }
 
-    /// What receives each new measurement.
+    /// The receiver of each new measurement.
     pub(crate) fn on_measured(&self) -> Option<OnMeasured> {
         self.on_measured.clone()
     }

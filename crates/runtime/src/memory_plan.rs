@@ -20,7 +20,7 @@ const SHARDS_MAX: usize = 64;
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 
 /// From this memory on, huge requests are served whole: memory for one of the largest takes at most
-/// 3 % of it. With less, they are served in pieces: of 64 MiB, it would take half.
+/// 3 % of it. With less, they are served in pieces: one of them would take half of 64 MiB.
 const WHOLE_REQUESTS_BYTES_MIN: u64 = 512 << 20;
 /// The smallest lane for pieces of huge requests: two pieces, so that one can be sent to a slow
 /// client while another client is served.

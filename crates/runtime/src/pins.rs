@@ -141,8 +141,8 @@ pub(crate) fn pinned_lines_max(pool: &Pool) -> u64 {
     pool.recorded_lines() as u64 * pool.shards() as u64 / 2
 }
 
-/// The fewest lines of each shard, in whole slabs, with which all these ranges may be pinned; zero
-/// if there are none.
+/// The smallest shard, in lines of whole slabs, with which all these ranges may be pinned; zero if
+/// there are none.
 pub(crate) fn shard_lines_min(pool: &Pool, pins: &[Pins]) -> usize {
     let shards = pool.shards();
     let half = pins.iter().map(|pins| pins.ranges.lines()).sum::<u64>();
@@ -153,8 +153,9 @@ pub(crate) fn shard_lines_min(pool: &Pool, pins: &[Pins]) -> usize {
     (lines.next_multiple_of(SLAB_BYTES / LINE_BYTES) as usize).min(pool.shard_slots())
 }
 
-/// Checks whether these ranges of a volume may be pinned instead of those that are, beside the
-/// ranges of `others`. What is pinned already may stay. `shards` is the number of shards.
+/// Checks whether these ranges may replace the pinned ranges of a volume, beside the pinned ranges
+/// of the other volumes. Ranges that take no more than before are accepted, even beyond the quota.
+/// `shards` is the number of shards.
 pub(crate) fn check(
     pool: &Pool,
     shards: usize,

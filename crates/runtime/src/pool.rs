@@ -4,7 +4,7 @@
 //! checksums, four bytes per line, and the data in slabs of 2 MiB, the size of a huge page. The
 //! file has no name; it exists as long as a process holds its descriptor. A process that gets the
 //! descriptor of its predecessor's pool adopts it. Pages are allocated when a line is first used,
-//! or by the warmer shortly before (see `warm.rs`).
+//! or by the collapser shortly before (see `huge_pages.rs`).
 
 mod header;
 
@@ -33,7 +33,7 @@ const SLAB_LINES: usize = (SLAB_BYTES / LINE_BYTES) as usize;
 const _: () = assert!(SLAB_LINES == ShardConfig::SLAB_LINES);
 /// The usual size of a line of the processor's cache.
 pub(crate) const CACHE_LINE_BYTES: usize = 64;
-/// Shards of a pool at most: a set of them fits one word.
+/// The maximum number of shards: a set of them fits one word.
 const SHARDS_MAX: usize = 64;
 
 /// Why a pool cannot be opened.

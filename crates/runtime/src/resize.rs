@@ -38,7 +38,7 @@ const PAUSE_SHARE: u32 = 9;
 pub enum ResizeError {
     /// The size is below the minimum.
     #[error(
-        "memory {} is less than the {} that this server needs, which was started with {}",
+        "memory {} is less than the {} that a server with a maximum of {} needs",
         Size(*memory_bytes), Size(*least_bytes), Size(*most_bytes)
     )]
     TooSmall {
@@ -63,7 +63,7 @@ pub enum ResizeError {
     },
     /// The size is above the maximum.
     #[error(
-        "memory {} exceeds the {} that the server was started with",
+        "memory {} exceeds the maximum of {}, which is fixed at the start",
         Size(*memory_bytes), Size(*most_bytes)
     )]
     TooLarge {
@@ -135,7 +135,7 @@ pub struct MemoryBounds {
     pub least_bytes: u64,
     /// The memory now.
     pub now_bytes: u64,
-    /// The maximum: the memory at the start, or that of the adopted pool.
+    /// The maximum: [`crate::RuntimeConfig::memory_bytes`], or that of the adopted pool.
     pub most_bytes: u64,
     /// All sizes differ from the maximum by multiples of this.
     pub step_bytes: u64,

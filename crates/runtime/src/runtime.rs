@@ -6,6 +6,7 @@
 mod stop;
 
 use crate::error::{StartError, VolumeError};
+use crate::huge_pages::Collapser;
 use crate::memory_plan::MemoryPlan;
 use crate::pool::MemoryWords;
 use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSettings};
@@ -16,7 +17,6 @@ use crate::resize::{MemoryBounds, MemoryUse, ResizeError, Resizer};
 use crate::service::{RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
 use crate::shared::{Message, Shared};
 use crate::timeouts::Timeouts;
-use crate::warm::Warmer;
 use crate::warm_up::WarmLists;
 use crate::worker::Crew;
 use crate::write_share::WriteShares;
@@ -65,7 +65,7 @@ pub struct RuntimeConfig {
 pub struct Runtime {
     shared: Arc<Shared>,
     crew: Crew,
-    warmer: Warmer,
+    collapser: Collapser,
     resizer: Resizer,
     plan: MemoryPlan,
     volumes: VolumeService,
@@ -126,12 +126,12 @@ impl Runtime {
         service.connect(Mailer::new(move |worker: usize, message| {
             inboxes[worker].post(Message::FrontEnd(message));
         }));
-        let (warmer, volumes) = (Warmer::start(&shared), VolumeService::new(&shared));
+        let (collapser, volumes) = (Collapser::start(&shared), VolumeService::new(&shared));
         let resizer = Resizer::default();
         if shared.pool.is_adopted() {
             resizer.continue_adopted(&shared)?;
         }
-        let runtime = Self { shared, crew, warmer, resizer, plan, volumes };
+        let runtime = Self { shared, crew, collapser, resizer, plan, volumes };
         runtime.begin_small()?;
         Ok(runtime)
     }
@@ -168,15 +168,15 @@ impl Runtime {
 
 #[cfg(test)]
 impl Runtime {
-    /// Ends the warmer, so that a test can make its passes.
-    pub(crate) fn stop_warmer(&self) {
-        self.warmer.stop();
+    /// Ends the collapser, so that a test can make its passes.
+    pub(crate) fn stop_collapser(&self) {
+        self.collapser.stop();
     }
 }
 
 /// The memory.
 impl Runtime {
-    /// Sets the memory of the start, unless the pool was adopted, and has a size already.
+    /// Sets the memory of the start, unless the pool was adopted: then it keeps its size.
     fn begin_small(&self) -> io::Result<()> {
         let (bounds, start_bytes) = (self.memory_bounds(), self.plan.start_bytes);
         if self.shared.pool.is_adopted() || start_bytes >= bounds.most_bytes {
@@ -215,7 +215,7 @@ impl Runtime {
         self.volumes.check_pins_fit(memory_bytes, self.memory_bounds().least_bytes)
     }
 
-    /// The sizes between which the memory can be set while what is pinned stays so.
+    /// The sizes between which the memory can be set without unpinning anything.
     pub fn memory_bounds(&self) -> MemoryBounds {
         let shard_lines = self.volumes.pinned_shard_lines();
         self.bounds_without_pins().with_shard_lines(&self.shared.pool, shard_lines)
@@ -236,8 +236,8 @@ impl Runtime {
         self.shared.pool.record_memory_settings(words);
     }
 
-    /// The settings that were recorded, also by the process whose pool was adopted; zeroes if none
-    /// were.
+    /// The recorded settings, possibly of the process whose pool was adopted; zeroes if none were
+    /// recorded.
     pub fn memory_settings(&self) -> MemoryWords {
         self.shared.pool.memory_settings()
     }
@@ -271,9 +271,8 @@ impl Runtime {
         self.volumes.change(name, change)
     }
 
-    /// Pins these ranges of a volume instead of those that are pinned: their lines stay in the
-    /// pool. Lines that are not there are read in the background, if
-    /// [`Runtime::keep_warm_lists`] was called.
+    /// Replaces the pinned ranges of a volume: their lines stay in the pool. Lines that are not
+    /// there are read in the background, if [`Runtime::keep_warm_lists`] was called.
     ///
     /// # Errors
     /// When there is no such volume, a range is not inside it, or the pinned ranges of all volumes

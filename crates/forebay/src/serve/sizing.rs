@@ -320,7 +320,7 @@ fn check_bound(
         Some(MemorySetting::Bytes(bytes)) if bytes > most.bytes() => {
             let size = Size(bytes);
             let message =
-                format!("{key} {size} exceeds the {most} that the server was started with");
+                format!("{key} {size} exceeds the maximum of {most}, which is fixed at the start");
             let remedy = format!("set {key} to {most} or less, or restart the server with more");
             Err(Problem::new(ErrorKind::Invalid, message, remedy))
         }

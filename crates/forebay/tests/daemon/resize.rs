@@ -117,7 +117,7 @@ fn resize_under_load(io: &str) {
     assert!(used > left + 32 * MIB, "{used} bytes were used, {left} are left, of {returned}");
     let expected = used - left;
     let freed = rss.saturating_sub(daemon.rss_bytes().0);
-    // Meanwhile, the heap may have grown a little, and the warmer may have made a huge page.
+    // Meanwhile, the heap may have grown a little, and the collapser may have made a huge page.
     assert!(freed + 4 * MIB >= expected, "{freed} bytes have left the process, of {expected}");
     daemon.stop();
     for (name, versions) in names.iter().zip(&found) {
@@ -179,12 +179,12 @@ fn memory_that_contradicts_the_server_or_the_machine_is_refused() {
     };
     assert_eq!(
         refused("memory=300MiB"),
-        "forebay: memory 300MiB exceeds the 256MiB that the server was started with: set memory \
-         to 256MiB or less, or restart the server with more"
+        "forebay: memory 300MiB exceeds the maximum of 256MiB, which is fixed at the start: set \
+         memory to 256MiB or less, or restart the server with more"
     );
     let least = memory(&daemon, "limit_bytes_min");
     let text = refused(&format!("memory={}", least - MIB));
-    let expected = "that this server needs, which was started with 256MiB: set memory to ";
+    let expected = "that a server with a maximum of 256MiB needs: set memory to ";
     assert!(text.contains(expected), "{text}");
     assert_eq!(memory(&daemon, "limit_bytes"), 256 * MIB);
     set(&daemon, least);

@@ -119,8 +119,8 @@ fn settings_of_the_memory_that_contradict_one_another_are_refused() {
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(
         refused(&daemon, "memory-min=257MiB"),
-        "forebay: memory-min 257MiB exceeds the 256MiB that the server was started with: set \
-         memory-min to 256MiB or less, or restart the server with more"
+        "forebay: memory-min 257MiB exceeds the maximum of 256MiB, which is fixed at the start: \
+         set memory-min to 256MiB or less, or restart the server with more"
     );
     assert_eq!(memory(&daemon, "limit_bytes"), 256 * MIB);
     daemon.stop();
@@ -155,7 +155,7 @@ fn a_reload_applies_changed_settings_of_the_memory() {
     for times in 1..=2 {
         daemon.signal(Signal::HUP);
         wait_until("the refusal", PATIENCE, || {
-            let text = "memory 400MiB exceeds the 192MiB that the server was started with";
+            let text = "memory 400MiB exceeds the maximum of 192MiB, which is fixed at the start";
             daemon.log().matches(text).count() == times
         });
     }
@@ -234,8 +234,8 @@ fn memory_that_brings_hits_is_taken_step_by_step() {
     // A lower maximum applies at once.
     let (code, text) = daemon.run(&["set", "memory-max=100MiB"]);
     assert!(code == Some(0) && memory(&daemon, "limit_bytes") <= 100 * MIB, "{text}");
-    let text = "forebay: memory-max 551MiB exceeds the 550MiB that the server was started with: \
-                set memory-max to 550MiB or less, or restart the server with more";
+    let text = "forebay: memory-max 551MiB exceeds the maximum of 550MiB, which is fixed at the \
+                start: set memory-max to 550MiB or less, or restart the server with more";
     assert_eq!(refused(&daemon, "memory-max=551MiB"), text);
     daemon.stop();
 }

@@ -5,8 +5,8 @@
 //! than a share is served when the connection has nothing else in flight. A request larger than
 //! [`HUGE_BYTES`] also needs memory of the lane, where huge requests queue in order of arrival.
 //! With little memory, the lane holds only a few pieces of [`PIECE_BYTES`], and the front end
-//! submits a huge request in such pieces. Smaller payloads that are received bit by bit queue for a
-//! quota of their own.
+//! submits a huge request in such pieces. Smaller payloads that arrive in pieces queue for a quota
+//! of their own.
 
 use crate::locks::Lock;
 use forebay_types::REGION_BYTES;

@@ -176,7 +176,7 @@ mod held {
     use std::cell::RefCell;
 
     thread_local! {
-        static HERE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+        static HELD_RANKS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     }
 
     /// Marks that this thread holds, or waits for, a lock of this rank.
@@ -189,7 +189,7 @@ mod held {
         ///
         /// If this thread holds a lock of the same or a higher rank.
         pub(super) fn take(rank: usize) -> Self {
-            HERE.with_borrow_mut(|here| {
+            HELD_RANKS.with_borrow_mut(|here| {
                 if let Some(&last) = here.iter().max().filter(|&&last| last >= rank) {
                     let [wanted, last] = [rank, last].map(|rank| order::NAMES[rank]);
                     panic!("lock order violated: {wanted} taken while {last} is held");
@@ -205,7 +205,7 @@ mod held {
         ///
         /// If this thread holds another lock that must not be held across a wait.
         pub(super) fn assert_may_sleep(&self) {
-            HERE.with_borrow(|here| {
+            HELD_RANKS.with_borrow(|here| {
                 let kept = here.iter().find(|&&rank| rank != self.0 && rank >= order::FOUND);
                 let kept = kept.map(|&rank| order::NAMES[rank]);
                 assert_eq!(kept, None, "lock order violated: {kept:?} held across a wait");
@@ -215,7 +215,7 @@ mod held {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            HERE.with_borrow_mut(|here| {
+            HELD_RANKS.with_borrow_mut(|here| {
                 let at = here.iter().rposition(|&rank| rank == self.0);
                 here.remove(at.expect("each guard records its rank once"));
             });

@@ -11,12 +11,13 @@
 
 use crate::error::VolumeError;
 use crate::protect::adopt::PoolVolumes;
+use crate::protect::journal::runs_of;
 use crate::protect::patrol::verify_locked;
 use crate::protect::restore::Restorer;
 use crate::shared::{JournalUse, Shared, Volume};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::{LineKey, Verdict};
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES};
+use forebay_types::{IoError, IoResult, LINE_BYTES};
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -171,18 +172,4 @@ fn sync_disk(shared: &Shared, volume: &Volume) -> Result<(), VolumeError> {
     shared
         .run_on(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = sender.send(result))))?;
     result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)
-}
-
-/// The runs of the sectors in `mask`, in order.
-fn runs_of(key: LineKey, mask: u8) -> Vec<ByteRange> {
-    let sectors = (0..8).filter(move |sector| mask >> sector & 1 != 0);
-    let mut runs: Vec<ByteRange> = Vec::new();
-    for sector in sectors {
-        let offset = key.offset() + sector * SECTOR_BYTES;
-        match runs.last_mut() {
-            Some(run) if run.end() == offset => run.len += SECTOR_BYTES,
-            _ => runs.push(ByteRange::new(offset, SECTOR_BYTES)),
-        }
-    }
-    runs
 }

@@ -74,7 +74,7 @@ enum Heard {
     /// Never since it began or was renewed.
     Never,
     /// After the last search for silent receives.
-    Lately,
+    Recently,
     /// Before the last search for silent receives.
     Before,
 }
@@ -331,7 +331,7 @@ impl UringReactor {
         let more = cqueue::more(flags);
         let receiver = &mut self.connections[conn as usize];
         let fd = receiver.fd;
-        receiver.heard = if more { Heard::Lately } else { Heard::Never };
+        receiver.heard = if more { Heard::Recently } else { Heard::Never };
         let is_renewed = !more && std::mem::take(&mut receiver.renewing);
         match result.as_ref().err().and_then(io::Error::raw_os_error) {
             Some(libc::ENOBUFS) => {
@@ -364,7 +364,7 @@ impl UringReactor {
             let receiver = &mut self.connections[conn];
             let heard = receiver.heard;
             receiver.heard = match heard {
-                Heard::Lately => Heard::Before,
+                Heard::Recently => Heard::Before,
                 _ => Heard::Never,
             };
             if heard == Heard::Before {

@@ -83,15 +83,15 @@ fn sizes_out_of_bounds_are_refused_with_the_bounds() {
     assert_eq!(
         refused(least_bytes - MIB),
         format!(
-            "memory {} is less than the {least} that this server needs, which was started with \
-             64MiB: set memory to {least} or more, or restart the server with less",
+            "memory {} is less than the {least} that a server with a maximum of 64MiB needs: set \
+             memory to {least} or more, or restart the server with less",
             Size(least_bytes - MIB)
         )
     );
     assert_eq!(
         refused(65 * MIB),
-        "memory 65MiB exceeds the 64MiB that the server was started with: set memory to 64MiB or \
-         less, or restart the server with more"
+        "memory 65MiB exceeds the maximum of 64MiB, which is fixed at the start: set memory to \
+         64MiB or less, or restart the server with more"
     );
     assert_eq!(runtime.memory_bounds().now_bytes, most_bytes);
     runtime.stop(|_| ()).unwrap();

@@ -44,7 +44,7 @@ impl Runtime {
         shared.run_on_all(|tasks| tasks.drain_clients(None))?;
         let idle = match wait_until_idle(shared, None) {
             // Nothing waits for a disk or a journal, and all clients were disconnected.
-            Err(error @ VolumeError::Held(Stall::Nothing { .. })) => {
+            Err(error @ VolumeError::Stalled(Stall::Nothing { .. })) => {
                 tracing::error!(%error, "abandoning requests, stopping after a flush");
                 shared.run_on_all(|tasks| tasks.abandon_requests()).map(drop)
             }
@@ -57,7 +57,7 @@ impl Runtime {
         }
         shared.run_on_all(|tasks| tasks.stop())?;
         self.crew.join();
-        self.warmer.stop();
+        self.collapser.stop();
         self.resizer.stop();
         self.volumes.warm_ups().stop(LastSave::Yes);
         self.volumes.close();
@@ -78,7 +78,7 @@ impl Runtime {
         while outstanding(shared, None)?.is_busy() && Instant::now() < until {
             std::thread::sleep(POLL);
         }
-        self.warmer.stop();
+        self.collapser.stop();
         self.resizer.stop();
         // The pool keeps what the lists would name.
         self.volumes.warm_ups().stop(LastSave::No);

@@ -41,14 +41,14 @@ impl VolumeService {
         change()
     }
 
-    /// The fewest lines of each shard with which what is pinned may stay so.
+    /// The smallest shard, in lines, with which all pinned ranges may stay pinned.
     pub(crate) fn pinned_shard_lines(&self) -> usize {
         let volumes = self.shared.volumes.all();
         let pins: Vec<_> = volumes.iter().map(|volume| volume.pins.get()).collect();
         shard_lines_min(&self.shared.pool, &pins)
     }
 
-    /// Refuses a size of the memory that is less than what is pinned needs.
+    /// Refuses a size of the memory that is too small for the pinned ranges.
     pub(crate) fn check_pins_fit(
         &self,
         memory_bytes: u64,

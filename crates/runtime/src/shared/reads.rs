@@ -9,8 +9,8 @@ use std::time::Duration;
 /// its next read sooner.
 const READING_MS: u64 = 100;
 
-/// The reads of a disk: whether there are any, and their latencies. Background reads count only as
-/// such.
+/// The reads of a disk for clients: whether there are any, and their latencies. Background reads
+/// are not among them; they only divide the others into `alone` and `beside`.
 #[derive(Debug)]
 pub(crate) struct Reads {
     in_flight: AtomicU64,
@@ -98,7 +98,7 @@ impl Reads {
         times
     }
 
-    /// Whether the disk is being read.
+    /// Whether the disk is being read for a client.
     pub(crate) fn is_reading(&self, now_ms: u64) -> bool {
         let last = self.last_end_ms.load(Ordering::Relaxed);
         let is_recent = last > 0 && now_ms < last + READING_MS;

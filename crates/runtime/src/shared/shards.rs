@@ -124,8 +124,8 @@ impl Shards {
         self.each().map(|shard| shard.slots().warm().retained_lines(id)).sum()
     }
 
-    /// Sets the pinned ranges of a volume, of which each shard owns a number of lines, and makes
-    /// its lines in the pool follow them.
+    /// Sets the pinned ranges of a volume, and makes its lines in the pool follow them. `lines` has
+    /// the number of lines of the ranges that each shard owns.
     pub(crate) fn set_pinned(&self, id: VolumeId, ranges: &Arc<PinnedRanges>, lines: &[u64]) {
         for (shard, &lines) in lines.iter().enumerate() {
             let mut locked = self.lock(shard);

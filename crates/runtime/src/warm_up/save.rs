@@ -1,8 +1,9 @@
 //! Writes the warm lists.
 //!
 //! One walk over the pool collects the lines of all volumes, shard by shard, a few slots for each
-//! lock of a shard. It takes 16 bytes per line of one shard, and 16 per granule of the lists, of
-//! which there is at most one for four slots: together less than a hundredth of the pool.
+//! lock of a shard. It takes 16 bytes per line of one shard, and 28 per granule of the lists, with
+//! its encoded form. There is at most one granule for four slots: together less than a hundredth of
+//! the pool.
 
 use super::WarmLists;
 use crate::shared::{Shared, Volume};

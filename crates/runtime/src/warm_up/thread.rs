@@ -100,7 +100,7 @@ pub(super) fn run(
         }
         let wait = thread.poll(&shared).min(next_save.saturating_duration_since(now));
         drop(shared);
-        // More events than one are handled before the next poll.
+        // All pending events are handled before the next poll.
         let mut event = events.recv_timeout(wait).ok();
         while let Some(next) = event {
             match next {

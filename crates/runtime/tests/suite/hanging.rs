@@ -233,7 +233,7 @@ fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     let removed = server.runtime.remove_volume("v", |_| {});
     for refused in [removed, server.runtime.stop(|_| {})] {
         match refused {
-            Err(VolumeError::Held(Stall::Journal { name, seconds: 1, .. })) => {
+            Err(VolumeError::Stalled(Stall::Journal { name, seconds: 1, .. })) => {
                 assert_eq!(name, "v");
             }
             result => panic!("{result:?}"),

@@ -213,9 +213,10 @@ impl Fault for JournalError {
     }
 }
 
-const NAME_ANOTHER: &str = "name another device";
-const ERASE_UNNEEDED: &str = "overwrite its first 128 KiB with zeroes if its content is not needed";
-const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";
+pub(crate) const NAME_ANOTHER: &str = "name another device";
+pub(crate) const ERASE_UNNEEDED: &str =
+    "overwrite its first 128 KiB with zeroes if its content is not needed";
+pub(crate) const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";
 const ERASE_OTHER: &str =
     "overwrite the first 128 KiB of the device that is not needed with zeroes";
 

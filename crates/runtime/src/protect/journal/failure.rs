@@ -129,8 +129,8 @@ impl Journal {
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
-    /// The failure of the journal, if that is not recorded: its records still count, and what waits
-    /// for them waits for the record.
+    /// The failure of the journal, while it is not recorded outside of the journal. Until then the
+    /// journal's records are valid, and requests that wait for them wait for the record.
     pub(crate) fn unrecorded_failure(&self) -> Option<JournalError> {
         let state = self.lock();
         let error = state.log.failed().filter(|_| !state.failure_recorded)?;

@@ -31,7 +31,7 @@ pub(crate) use ahead::ReadAhead;
 pub(crate) use attach::Attachment;
 pub use devices::MemberRecord;
 pub(crate) use devices::Reader;
-pub(crate) use error::remedy_for_recovery;
+pub(crate) use error::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 pub use error::{JournalError, MissingDevice};
 pub use patrol::JournalPatrol;
 pub use recovery::VoidRecords;
@@ -40,6 +40,7 @@ pub(crate) use reliance::NoJournalRecord;
 pub use settings::{JournalSettings, OnFailure, VolumeJournal};
 pub use status::JournalStatus;
 pub use stuck::KeptStatus;
+pub(crate) use stuck::runs_of;
 
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::protect::presence::Presence;

@@ -61,14 +61,14 @@ pub(super) struct StuckLine {
 }
 
 impl StuckLine {
-    /// The dirty ranges, in order.
+    /// The dirty and lost ranges, in order.
     fn ranges(self) -> impl Iterator<Item = ByteRange> {
         runs_of(self.key, self.dirty | self.lost)
     }
 }
 
 /// The runs of the sectors in `mask`, in order.
-fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
+pub(crate) fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
     let is_set = move |sector: u64| mask >> sector & 1 != 0;
     let starts = (0..8).filter(move |&at| is_set(at) && (at == 0 || !is_set(at - 1)));
     starts.map(move |start| {

@@ -1,6 +1,6 @@
 //! The errors of the vault, with their remedies.
 
-use crate::protect::journal::remedy_for_recovery;
+use crate::protect::journal::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;
@@ -78,7 +78,7 @@ pub enum VaultError {
     /// The superblocks were overwritten while the vault was in use.
     #[error("vault {0} has been overwritten by another program")]
     Overwritten(String),
-    /// The dump holds data of this volume's name for another disk.
+    /// The dump holds data of a volume of this name on another disk.
     #[error(
         "vault {name} holds {bytes} bytes of volume '{volume}', but {disk} is not recognised as \
          the volume's unchanged disk ({evidence}); the data is kept, and the volume is not served"
@@ -228,7 +228,3 @@ impl Fault for VaultError {
         }
     }
 }
-
-const NAME_ANOTHER: &str = "name another device";
-const ERASE_UNNEEDED: &str = "overwrite its first 128 KiB with zeroes if its content is not needed";
-const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";

@@ -1,4 +1,4 @@
-//! The warmer: gives the pool huge pages shortly before its lines are used.
+//! The collapser: gives the pool huge pages shortly before its lines are used.
 //!
 //! A random hit on small pages costs 1.7 times one on huge pages, mostly in TLB misses. In their
 //! usual configuration, kernels give shared memory no huge pages by themselves, but collapse small
@@ -31,8 +31,8 @@ pub(crate) struct HugePages {
     /// Held while pages are made, and while memory is given back. Otherwise a page could be made
     /// for a slab just after its memory was given back.
     allocation: Lock<(), { order::ALLOCATION }>,
-    /// Held while the pool is resized. Making a page takes a thousand times as long as giving one
-    /// back, which would have to wait for it, and the page may be given back next.
+    /// The number of [`Hold`]s: the pool is being resized. Making a page takes a thousand times as
+    /// long as giving one back, which would wait for it, and may then give back that very page.
     holds: AtomicUsize,
 }
 
@@ -52,7 +52,7 @@ impl HugePages {
         Self { prepared, allocation: Lock::default(), holds: AtomicUsize::new(0) }
     }
 
-    /// Makes the warmer wait. It completes at most the page that it is making.
+    /// Makes the collapser wait. It completes at most the page that it is making.
     pub(crate) fn hold(&self) -> Hold<'_> {
         self.holds.fetch_add(1, Ordering::Relaxed);
         Hold(&self.holds)
@@ -62,8 +62,8 @@ impl HugePages {
         self.holds.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes the warmer prepare the slabs of a shard again, from this one on: its memory was given
-    /// back, and it is in use again.
+    /// Makes the collapser prepare the slabs of a shard again, from this one on: its memory was
+    /// given back, and it is in use again.
     pub(crate) fn prepare_again(&self, shard: usize, slab: usize) {
         self.prepared[shard].fetch_min(slab, Ordering::Relaxed);
     }
@@ -75,13 +75,13 @@ impl HugePages {
     }
 }
 
-/// The warmer's thread.
-pub(crate) struct Warmer {
+/// The thread that collapses small pages into huge ones.
+pub(crate) struct Collapser {
     stops: Arc<AtomicBool>,
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
-impl Warmer {
+impl Collapser {
     /// Starts the thread. It ends by itself when the kernel supports no huge pages for the pool, or
     /// when the runtime is dropped.
     pub(crate) fn start(shared: &Arc<Shared>) -> Self {
@@ -89,10 +89,10 @@ impl Warmer {
         let stops = Arc::new(AtomicBool::new(false));
         let thread_stops = Arc::clone(&stops);
         let thread = std::thread::Builder::new()
-            .name("pool-warmer".into())
+            .name("pool-collapser".into())
             .spawn(move || run(&weak, &thread_stops));
         if let Err(error) = &thread {
-            tracing::debug!(%error, "cannot start the warmer, the pool stays on small pages");
+            tracing::debug!(%error, "cannot start the collapser, the pool stays on small pages");
         }
         Self { stops, thread: Lock::new(thread.ok()) }
     }
@@ -139,7 +139,7 @@ fn pass(shared: &Shared, stops: &AtomicBool) -> std::io::Result<bool> {
             if shared.huge_pages.is_held() {
                 return Ok(is_busy);
             }
-            // First: the resizer may set it back to this slab meanwhile.
+            // Before the page is made: the resizer may set this back to the same slab meanwhile.
             let (order, or) = (Ordering::Relaxed, Ordering::Relaxed);
             if prepared.compare_exchange(slab, slab + 1, order, or).is_err() {
                 continue;
@@ -174,7 +174,7 @@ mod tests {
     fn no_huge_page_is_made_while_the_pool_is_resized() {
         let server = forebay_frontend_nbd::NbdServer::new();
         let runtime = Runtime::start(quiet_config(64 * MIB), &server).unwrap();
-        runtime.stop_warmer();
+        runtime.stop_collapser();
         let shared = runtime.shared();
         let (pages, stops) = (&shared.huge_pages, AtomicBool::new(false));
         let prepared =
