@@ -135,7 +135,7 @@ fn a_reload_repeats_the_changes_that_failed_before() {
     for (name, served) in [("gone", &["gone"][..]), ("set", &["set"][..]), ("more", &[][..])] {
         assert_eq!(left(&of(name), served), of(name), "{name}");
     }
-    // More memory than the server was started with.
+    // More memory than the maximum of the server.
     let more = config(&["gone=/1", "moved=/2", "set=/3", "kept=/4"], |settings| {
         settings.memory = Some("1TiB".parse().unwrap());
     });

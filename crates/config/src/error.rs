@@ -33,7 +33,7 @@ pub enum Mistake {
 
 /// A position in a configuration file. Lines and columns count from one, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The file, by the name that the operator gave.
     pub file: String,
     /// The line.
@@ -42,7 +42,7 @@ pub struct Place {
     pub column: usize,
 }
 
-impl Place {
+impl Position {
     /// The position of the byte at `offset` of `text`. An offset inside a character is rounded
     /// down, and one past the end is the end.
     pub(crate) fn of(file: &str, text: &str, offset: usize) -> Self {
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", Shown::line(&self.file), self.line, self.column)
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     mistake: Mistake,
-    place: Option<Place>,
+    position: Option<Position>,
     message: String,
     cause: Option<Cause>,
     remedy: Remedy,
@@ -98,7 +98,7 @@ impl ConfigError {
     ) -> Self {
         // The message quotes the operator's text, which may contain control characters.
         let message = Shown::line(&message.into()).to_string();
-        Self { mistake, place: None, message, cause: None, remedy: remedy.into() }
+        Self { mistake, position: None, message, cause: None, remedy: remedy.into() }
     }
 
     /// Adds the operating system's error as the cause.
@@ -114,8 +114,8 @@ impl ConfigError {
     }
 
     /// Adds the position, unless the error already has one, which is more exact.
-    pub(crate) fn at(mut self, place: impl FnOnce() -> Place) -> Self {
-        self.place.get_or_insert_with(place);
+    pub(crate) fn at(mut self, position: impl FnOnce() -> Position) -> Self {
+        self.position.get_or_insert_with(position);
         self
     }
 
@@ -132,8 +132,8 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(place) = &self.place {
-            write!(f, "{place}: ")?;
+        if let Some(position) = &self.position {
+            write!(f, "{position}: ")?;
         }
         f.write_str(&self.message)
     }
@@ -160,25 +160,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_count_lines_and_characters_from_one() {
+    fn positions_count_lines_and_characters_from_one() {
         let text = "a\nüb\n";
-        let place = |offset| {
-            let place = Place::of("f", text, offset);
-            (place.line, place.column)
+        let position = |offset| {
+            let position = Position::of("f", text, offset);
+            (position.line, position.column)
         };
-        assert_eq!(place(0), (1, 1));
-        assert_eq!(place(1), (1, 2));
-        assert_eq!(place(2), (2, 1));
-        assert_eq!(place(3), (2, 1), "inside the umlaut");
-        assert_eq!(place(4), (2, 2));
-        assert_eq!(place(99), (3, 1));
+        assert_eq!(position(0), (1, 1));
+        assert_eq!(position(1), (1, 2));
+        assert_eq!(position(2), (2, 1));
+        assert_eq!(position(3), (2, 1), "inside the umlaut");
+        assert_eq!(position(4), (2, 2));
+        assert_eq!(position(99), (3, 1));
     }
 
     #[test]
     fn control_characters_in_messages_are_escaped() {
         let error = ConfigError::new(Mistake::Value, "unknown mode '\x1b[2J\n'", "not '\u{7}'")
             .about("volume '\r'")
-            .at(|| Place::of("f\u{9b}", "", 0));
+            .at(|| Position::of("f\u{9b}", "", 0));
         let shown = "f\\u{9b}:1:1: volume '\\r': unknown mode '\\u{1b}[2J\\n': not '\\u{7}'";
         assert_eq!(error.explained(), shown);
     }
@@ -187,8 +187,8 @@ mod tests {
     fn the_first_position_is_kept() {
         let error = ConfigError::new(Mistake::Value, "unknown mode 'x'", "use bypass")
             .about("volume 'a'")
-            .at(|| Place::of("f", "", 0))
-            .at(|| Place::of("g", "", 0));
+            .at(|| Position::of("f", "", 0))
+            .at(|| Position::of("g", "", 0));
         assert_eq!(error.explained(), "f:1:1: volume 'a': unknown mode 'x': use bypass");
     }
 }

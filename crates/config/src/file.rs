@@ -15,7 +15,7 @@
 //! need the position of each key and value.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, Place, Settings, VolumeChange, VolumeSpec,
+    ConfigError, ConfigResult, Mistake, Position, Settings, VolumeChange, VolumeSpec,
     layer::{duplicate_name, unknown_setting},
     words::{listed, yes_no},
 };
@@ -45,8 +45,8 @@ struct Document<'a> {
 }
 
 impl Document<'_> {
-    fn place(&self, span: Range<usize>) -> Place {
-        Place::of(self.file, self.text, span.start)
+    fn position(&self, span: Range<usize>) -> Position {
+        Position::of(self.file, self.text, span.start)
     }
 
     fn error(
@@ -56,7 +56,7 @@ impl Document<'_> {
         message: &str,
         help: impl Into<Remedy>,
     ) -> ConfigError {
-        ConfigError::new(mistake, message, help).at(|| self.place(span))
+        ConfigError::new(mistake, message, help).at(|| self.position(span))
     }
 
     fn settings(&self) -> ConfigResult<Settings> {
@@ -73,7 +73,7 @@ impl Document<'_> {
                 continue;
             }
             let items = match (Setting::find(word, &PROGRAM_SETTINGS), value.get_ref()) {
-                (None, _) => return Err(unknown_setting(word).at(|| self.place(key.span()))),
+                (None, _) => return Err(unknown_setting(word).at(|| self.position(key.span()))),
                 (Some(setting), DeValue::Array(items)) if setting.is_list() => {
                     items.iter().collect()
                 }
@@ -81,7 +81,7 @@ impl Document<'_> {
             };
             for item in items {
                 let text = self.text(word, item)?;
-                settings.set(word, &text).map_err(|e| e.at(|| self.place(item.span())))?;
+                settings.set(word, &text).map_err(|e| e.at(|| self.position(item.span())))?;
             }
         }
         Ok(settings)
@@ -114,7 +114,7 @@ impl Document<'_> {
             };
             let (spec, span) = self.volume(table, item.span())?;
             if !names.insert(spec.name.clone()) {
-                return Err(duplicate_name(&spec.name).at(|| self.place(span)));
+                return Err(duplicate_name(&spec.name).at(|| self.position(span)));
             }
             volumes.push(spec);
         }
@@ -164,12 +164,12 @@ impl Document<'_> {
             change
                 .set(word, &text)
                 .map_err(|error| error.about(format_args!("volume '{name}'")))
-                .map_err(|error| error.at(|| self.place(value.span())))?;
+                .map_err(|error| error.at(|| self.position(value.span())))?;
         }
-        let at_name = |error: ConfigError| error.at(|| self.place(name_span.clone()));
+        let at_name = |error: ConfigError| error.at(|| self.position(name_span.clone()));
         let default = VolumeSpec::new(name, backing).map_err(|error| match error.mistake() {
             Mistake::Name => at_name(error),
-            _ => error.at(|| self.place(backing_span)),
+            _ => error.at(|| self.position(backing_span)),
         })?;
         let spec = default.configured(&change).map_err(at_name)?;
         Ok((spec, name_span))

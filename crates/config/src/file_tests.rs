@@ -77,7 +77,7 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.log, Some(LogLevel::Debug));
     assert_eq!(settings.tls, Some(TlsMode::Selective));
     assert_eq!(settings.tls_client_ca, Some("/etc/ca.pem".into()));
-    assert_eq!(settings.ups[1].place, UpsSource::File("/run/right".into()));
+    assert_eq!(settings.ups[1].source, UpsSource::File("/run/right".into()));
     assert_eq!(settings.ups_threshold, Some(Percent(80)));
     assert_eq!(settings.ups_margin_seconds, Some(Seconds(90)));
     assert_eq!(settings.volumes[0], VolumeSpec::new("disk", "/dev/sdb").unwrap());

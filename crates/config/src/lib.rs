@@ -35,7 +35,7 @@ mod write_back;
 pub use cache_ratio::CacheRatio;
 pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, Source, default_state, read_file};
 pub use diff::{Change, diff};
-pub use error::{ConfigError, ConfigResult, Mistake, Place};
+pub use error::{ConfigError, ConfigResult, Mistake, Position};
 pub use file::parse_toml;
 pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;

@@ -39,7 +39,7 @@ impl fmt::Display for GroupLimit {
     }
 }
 
-/// An amount of memory, and the control group that makes it no larger.
+/// An amount of memory, and the control group that limits it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The amount, in bytes.

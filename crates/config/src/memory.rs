@@ -150,7 +150,7 @@ impl MemorySettings {
         }
     }
 
-    /// The memory that is left to the system, of `total_bytes`.
+    /// The memory that is left to a system with `total_bytes`.
     pub fn reserve_bytes(&self, total_bytes: u64) -> u64 {
         match self.memory {
             MemorySetting::Auto => self.reserve.beside_auto(),

@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(bypassed.pin, spec.pin);
         assert!(bypassed.with(&change("pin=none")).is_ok());
         let error = bypassed.with(&change("pin=all")).unwrap_err();
-        let sentence = "volume 'v': nothing of it can be pinned in the mode bypass, which caches \
+        let sentence = "volume 'v': no range can be pinned in the mode bypass, which caches \
                         nothing: choose another mode first, as in mode=write-through";
         assert_eq!(error.explained(), sentence);
         let error = parse_volume_spec("v=/x,mode=bypass,pin=all").unwrap_err();

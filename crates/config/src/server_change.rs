@@ -97,7 +97,7 @@ const EXAMPLE: &str = "write it like memory=512MiB";
 fn refused(key: &str) -> ConfigError {
     match Setting::find(key, &PROGRAM_SETTINGS) {
         Some(setting) if setting.is_live => {
-            let message = format!("{key} is not changed by a command");
+            let message = format!("{key} cannot be changed by a command");
             ConfigError::new(Mistake::Served, message, "edit the configuration file, and reload it")
         }
         Some(_) => {
@@ -147,7 +147,7 @@ mod tests {
             ),
             (
                 &["log=debug"],
-                "log is not changed by a command: edit the configuration file, and reload it",
+                "log cannot be changed by a command: edit the configuration file, and reload it",
             ),
             (&["memroy=1GiB"], "unknown setting 'memroy': write it like memory=512MiB"),
         ] {

@@ -31,7 +31,7 @@ pub struct Ups {
     /// The name in the status and in [`UpsSettings::needed`].
     pub name: String,
     /// The source of readings.
-    pub place: UpsSource,
+    pub source: UpsSource,
     /// The specification, as the operator wrote it.
     text: String,
 }
@@ -67,7 +67,7 @@ impl FromStr for Ups {
         }
         let named = text.split_once('=').filter(|(name, _)| is_name(name));
         let (name, rest) = named.map_or((None, text), |(name, rest)| (Some(name), rest));
-        let place = if let Some(command) = rest.strip_prefix("command:") {
+        let source = if let Some(command) = rest.strip_prefix("command:") {
             let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
             if words.is_empty() {
                 return fail("names no program");
@@ -81,7 +81,7 @@ impl FromStr for Ups {
         } else {
             UpsSource::Nut(rest.to_owned())
         };
-        let name = match (name, &place) {
+        let name = match (name, &source) {
             (Some(name), _) => name,
             (None, UpsSource::Nut(address)) => address.split('@').next().unwrap_or_default(),
             (None, _) => return fail("needs a name"),
@@ -89,7 +89,7 @@ impl FromStr for Ups {
         if !is_name(name) {
             return fail("needs a name of letters, digits, '-', '_' and '.'");
         }
-        Ok(Self { name: name.to_owned(), place, text: text.to_owned() })
+        Ok(Self { name: name.to_owned(), source, text: text.to_owned() })
     }
 }
 
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_form_of_a_ups_is_parsed_and_displayed() {
-        for (text, name, place) in [
+        for (text, name, source) in [
             ("rack-a@192.0.2.7", "rack-a", UpsSource::Nut("rack-a@192.0.2.7".into())),
             ("lab", "lab", UpsSource::Nut("lab".into())),
             ("left=ups@nas:99", "left", UpsSource::Nut("ups@nas:99".into())),
@@ -263,7 +263,7 @@ mod tests {
             ("shed=file:/run/a b", "shed", UpsSource::File("/run/a b".into())),
         ] {
             let ups = ups(text);
-            assert_eq!((ups.name.as_str(), &ups.place), (name, &place));
+            assert_eq!((ups.name.as_str(), &ups.source), (name, &source));
             assert_eq!(ups.to_string(), text);
         }
     }

@@ -182,15 +182,15 @@ impl VolumeSpec {
         check_device_name("backing", &self.backing)
     }
 
-    /// Refuses too many ranges, and to pin something of a volume in bypass. Pins from before the
-    /// mode was bypass wait for another mode.
+    /// Refuses too many ranges, and new pins while the mode is bypass. Earlier pins take effect
+    /// again in another mode.
     fn check_pin(&self, change: &VolumeChange) -> ConfigResult<()> {
         pin::check_range_count(&self.pin)?;
         let pins = change.pin.as_ref().is_some_and(|pin| !pin.is_empty());
         if !pins || self.mode != Mode::Bypass {
             return Ok(());
         }
-        let message = "nothing of it can be pinned in the mode bypass, which caches nothing";
+        let message = "no range can be pinned in the mode bypass, which caches nothing";
         let remedy = "choose another mode first, as in mode=write-through";
         Err(ConfigError::new(Mistake::Value, message, remedy))
     }

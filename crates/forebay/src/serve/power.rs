@@ -173,7 +173,7 @@ impl Plan {
 }
 
 fn poller(ups: &Ups, settings: &UpsSettings) -> anyhow::Result<StartPoller> {
-    Ok(match &ups.place {
+    Ok(match &ups.source {
         UpsSource::Nut(address) => {
             let address: NutAddress = address.parse().with_context(|| format!("--ups {ups}"))?;
             let mut source = NutSource::new(address, POLL_INTERVAL);

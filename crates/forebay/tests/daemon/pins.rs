@@ -182,8 +182,8 @@ fn ranges_that_cannot_be_pinned_are_refused_and_change_nothing() {
     succeed(&daemon, &["volume", "set", "disk", "mode=bypass"]);
     assert_eq!(status_of(&daemon, 0)["pins"]["state"], "suspended");
     wait_until("nothing is cached", PATIENCE, || bytes(&daemon) == (2 * MIB, 0));
-    let bypass = "nothing of it can be pinned in the mode bypass, which caches nothing: choose \
-                  another mode first";
+    let bypass = "no range can be pinned in the mode bypass, which caches nothing: choose another \
+                  mode first";
     refuse(&daemon, &["pin", "disk", "0+4096"], bypass);
     succeed(&daemon, &["volume", "set", "disk", "mode=write-through"]);
     wait_for_state(&daemon, "loaded");
@@ -211,7 +211,7 @@ fn pins_of_the_configuration_that_are_refused_do_not_prevent_a_start() {
     let bypass = volume(there, ",mode=bypass,pin=all");
     let (code, text) = run_forebay(there, &["serve", "--volume", &bypass]);
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("nothing of it can be pinned in the mode bypass"), "{text}");
+    assert!(text.contains("no range can be pinned in the mode bypass"), "{text}");
 }
 
 #[test]
