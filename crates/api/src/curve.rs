@@ -25,7 +25,7 @@ pub struct CurveStatus {
 /// A point of a miss-ratio curve.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct CurvePoint {
-    /// The memory that the volume has to itself.
+    /// The size of the cache of this volume alone.
     pub bytes: u64,
     /// The share of accesses that miss, from 0 to 1.
     pub miss_ratio: f64,

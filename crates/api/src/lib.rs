@@ -45,7 +45,7 @@ pub use geometry::{GeometrySource, GeometryStatus};
 pub use journal::{JournalState, JournalStatus, UnservedWrites};
 pub use patrol::{Damage, PatrolStatus};
 pub use pins::{PinState, PinStatus};
-pub use power::{PowerStatus, SupplyStatus};
+pub use power::{PowerStatus, UpsStatus};
 pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerSettings};
 pub use settings::VolumeSettings;
 pub use status::{

@@ -32,12 +32,12 @@ pub struct PowerStatus {
     /// The expression of the UPSes that must be safe.
     pub needed: String,
     /// The UPSes.
-    pub supplies: Vec<SupplyStatus>,
+    pub supplies: Vec<UpsStatus>,
 }
 
 /// One UPS.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
-pub struct SupplyStatus {
+pub struct UpsStatus {
     /// Its name.
     pub name: String,
     /// The source of its readings, as configured.

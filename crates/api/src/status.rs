@@ -155,7 +155,7 @@ pub struct MemorySizing {
     pub reserve_bytes: u64,
     /// The memory that programs can have, within the limits of all control groups, in bytes.
     pub available_bytes: u64,
-    /// The control group that makes it no more; null if the machine does.
+    /// The control group that limits it; null if the machine does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited_by: Option<String>,
     /// Whether there is enough memory.
@@ -178,7 +178,7 @@ pub enum VolumeState {
     /// It is served without errors.
     #[default]
     Serving,
-    /// It is being flushed on request.
+    /// It is being removed, or restored from its journal; new requests are refused.
     Flushing,
     /// It is served with errors; see the reason.
     Failing,

@@ -316,7 +316,7 @@ fn mode_note(volume: &VolumeStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_api::{Mode, SupplyStatus, UnservedWrites};
+    use forebay_api::{Mode, UnservedWrites, UpsStatus};
 
     fn volume(name: &str) -> VolumeStatus {
         VolumeStatus {
@@ -369,14 +369,14 @@ mod tests {
 
     #[test]
     fn upses_have_a_table_and_the_power_state_below_it() {
-        let supply = SupplyStatus {
+        let supply = UpsStatus {
             name: "lab".into(),
             state: "safe".into(),
             status: Some("OL CHRG".into()),
             charge_percent: Some(97.6),
             runtime_seconds: Some(1800),
-            battery_ages: Some("battery ages: 640 s now, 900 s when first seen".into()),
-            ..SupplyStatus::default()
+            battery_ages: Some("battery aging: 640 s now, 900 s when first seen".into()),
+            ..UpsStatus::default()
         };
         let text = power(&PowerStatus {
             reason: "write-back is allowed".into(),
@@ -390,7 +390,7 @@ mod tests {
             text,
             "\nUPS  STATUS   STATE  CHARGE  RUNTIME  LOAD\n\
              lab  OL CHRG  safe     98 %   1800 s     -\n\n\
-             lab: battery ages: 640 s now, 900 s when first seen\n\
+             lab: battery aging: 640 s now, 900 s when first seen\n\
              power: write-back is allowed\n\
              1.0 MiB dirty under a UPS, 4.0 GiB allowed; \
              if mains failed now: dump 7 s, battery 640 s\n"

@@ -82,7 +82,7 @@ impl Batteries {
     pub(super) fn aging(&self, name: &str) -> Option<String> {
         let Age { first_seconds, seconds, .. } = *self.ages.get(name)?;
         (f64::from(seconds) < AGED * f64::from(first_seconds))
-            .then(|| format!("battery ages: {seconds} s now, {first_seconds} s when first seen"))
+            .then(|| format!("battery aging: {seconds} s now, {first_seconds} s when first seen"))
     }
 
     fn record(&mut self, name: &str, age: Age) {
@@ -142,7 +142,7 @@ mod tests {
         // The next process continues the record.
         let mut batteries = Batteries::open(path.clone());
         batteries.observe("a", &reading(100, 640, ""));
-        let note = "battery ages: 640 s now, 900 s when first seen";
+        let note = "battery aging: 640 s now, 900 s when first seen";
         assert_eq!(batteries.aging("a").as_deref(), Some(note));
         assert_eq!(Batteries::open(path.clone()).aging("a").as_deref(), Some(note));
         batteries.observe("a", &reading(100, 1200, ""));

@@ -10,7 +10,7 @@
 use super::battery::Batteries;
 use crate::report::{misconfigured, sentence};
 use anyhow::{Context, anyhow};
-use forebay_api::{PowerStatus, SupplyStatus};
+use forebay_api::{PowerStatus, UpsStatus};
 use forebay_config::{Ups, UpsSettings, UpsSource};
 use forebay_power::drivers::{
     Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Poller, Sink, now_ms,
@@ -481,7 +481,7 @@ impl MonitorThread {
 
     fn update_status(&self, decision: &Decision) {
         let upses = self.controller.upses().zip(&self.upses);
-        let upses = upses.map(|((name, state, reading), (ups, _))| SupplyStatus {
+        let upses = upses.map(|((name, state, reading), (ups, _))| UpsStatus {
             name: name.to_owned(),
             place: ups.to_string(),
             state: state.to_string(),
