@@ -18,6 +18,7 @@ use forebay_api::{
     VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
 };
 use forebay_config::pinned_ranges_shown;
+use forebay_types::PinnedRanges;
 use std::sync::Arc;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -88,7 +89,7 @@ impl App {
     ) -> Answer<T> {
         let permit = permit(&self.slow_calls)?;
         self.call(move |manager| {
-            // Not before the call has ended, as its thread is occupied without a client, too.
+            // Held until the call ends, which occupies its thread even without a client.
             let _permit = permit;
             call(manager)
         })
@@ -204,25 +205,37 @@ async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Js
 }
 
 async fn pin_volume(
-    State(app): State<App>,
-    Name(name): Name,
-    Body(request): Body<PinRequest>,
+    app: State<App>,
+    name: Name,
+    request: Body<PinRequest>,
 ) -> Answer<Json<VolumeStatus>> {
-    let ranges = pinned_ranges(&request)?;
-    let shown = pinned_ranges_shown(&ranges);
-    tracing::info!(volume = %name, ranges = shown, "request to pin ranges");
-    Ok(Json(app.call_slowly(move |manager| manager.pin_volume(&name, ranges)).await??))
+    let pin: ChangePins = |manager, name, ranges| manager.pin_volume(name, ranges);
+    change_pins(app, name, request, "pin", pin).await
 }
 
 async fn unpin_volume(
+    app: State<App>,
+    name: Name,
+    request: Body<PinRequest>,
+) -> Answer<Json<VolumeStatus>> {
+    let unpin: ChangePins = |manager, name, ranges| manager.unpin_volume(name, ranges);
+    change_pins(app, name, request, "unpin", unpin).await
+}
+
+type ChangePins = fn(&dyn Manager, &str, PinnedRanges) -> Result<VolumeStatus, Problem>;
+
+/// Pins or unpins ranges, whichever `change` does.
+async fn change_pins(
     State(app): State<App>,
     Name(name): Name,
     Body(request): Body<PinRequest>,
+    verb: &str,
+    change: ChangePins,
 ) -> Answer<Json<VolumeStatus>> {
     let ranges = pinned_ranges(&request)?;
     let shown = pinned_ranges_shown(&ranges);
-    tracing::info!(volume = %name, ranges = shown, "request to unpin ranges");
-    Ok(Json(app.call_slowly(move |manager| manager.unpin_volume(&name, ranges)).await??))
+    tracing::info!(volume = %name, ranges = shown, "request to {verb} ranges");
+    Ok(Json(app.call_slowly(move |manager| change(manager, &name, ranges)).await??))
 }
 
 async fn stop(State(app): State<App>) -> Response {
