@@ -73,8 +73,8 @@ fn unknown_command(error: &clap::Error) -> String {
     format!("unrecognized subcommand '{named}': {remedy}")
 }
 
-/// Expresses a remedy with the commands and options of this program.
-fn word(action: &Action) -> String {
+/// The action of a remedy, in the commands and options of this program.
+fn action_text(action: &Action) -> String {
     match action {
         Action::Set { setting, value } => format!("start the server with --{setting} {value}"),
         Action::NameConfiguration => "name another file with --config FILE".into(),
@@ -106,7 +106,7 @@ fn word(action: &Action) -> String {
 
 /// The remedy of a fault, in the words of this program.
 fn remedy_of(fault: &dyn Fault) -> String {
-    fault.remedy().worded(word)
+    fault.remedy().worded(action_text)
 }
 
 /// Message, causes and remedy of a fault, in the words of this program.
@@ -126,7 +126,7 @@ pub(crate) fn problem(fault: &dyn Fault) -> Problem {
 
 /// Like [`problem`], with a more specific kind.
 pub(crate) fn problem_of_kind(kind: ErrorKind, fault: &dyn Fault) -> Problem {
-    Problem::of(kind, fault, &word)
+    Problem::of(kind, fault, &action_text)
 }
 
 /// An error with a remedy, for errors of this crate that have no type of their own.

@@ -109,7 +109,8 @@ fn remedy_of_drill(report: &DrillReport) -> &'static str {
     } else if report.battery_seconds.is_none() {
         "see `forebay status` for the UPS"
     } else {
-        "replace the battery, name a faster vault, or start the server with less --memory"
+        "replace the battery, use a faster vault, or make the cache smaller with `forebay set \
+         memory=SIZE`"
     }
 }
 

@@ -5,31 +5,30 @@ use super::units::bytes;
 use super::{connect, named};
 use crate::cli::PinArguments;
 use crate::report::print;
-use forebay_api::{PinRequest, PinState, VolumeStatus};
+use forebay_api::{BlockingClient, ClientError, PinRequest, PinState, VolumeStatus};
 use forebay_config::parse_pinned_ranges;
 
-/// The most characters of a volume's ranges in the table.
+/// The maximum width of a volume's ranges in the table, in characters.
 const RANGES_WIDTH_MAX: usize = 40;
 
 /// `forebay pin`.
 pub(crate) fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
-    let request = request(arguments)?;
-    let volume = connect(&arguments.state)?.pin_volume(&arguments.name, &request)?;
-    print(&sentence(&volume))
+    change(arguments, BlockingClient::pin_volume)
 }
 
 /// `forebay unpin`.
 pub(crate) fn unpin(arguments: &PinArguments) -> anyhow::Result<()> {
-    let request = request(arguments)?;
-    let volume = connect(&arguments.state)?.unpin_volume(&arguments.name, &request)?;
-    print(&sentence(&volume))
+    change(arguments, BlockingClient::unpin_volume)
 }
 
-/// The request for the ranges of a command. Checks them, so that a mistake is reported even if no
-/// daemon runs.
-fn request(arguments: &PinArguments) -> anyhow::Result<PinRequest> {
+type Change = fn(&BlockingClient, &str, &PinRequest) -> Result<VolumeStatus, ClientError>;
+
+/// Checks the ranges first, so that a mistake is reported even if no daemon runs.
+fn change(arguments: &PinArguments, change: Change) -> anyhow::Result<()> {
     let ranges = parse_pinned_ranges(arguments.ranges.iter().map(String::as_str))?;
-    Ok(forebay_control::pin_request(&ranges))
+    let client = connect(&arguments.state)?;
+    let volume = change(&client, &arguments.name, &forebay_control::pin_request(&ranges))?;
+    print(&sentence(&volume))
 }
 
 /// The pinned ranges of a volume as text.
@@ -42,7 +41,7 @@ fn ranges(volume: &VolumeStatus) -> &str {
 fn sentence(volume: &VolumeStatus) -> String {
     let (name, pins) = (named(&volume.name), &volume.pins);
     match pins.state {
-        PinState::None => format!("nothing of {name} is pinned\n"),
+        PinState::None => format!("{name} has no pinned ranges\n"),
         _ => format!(
             "{} of {name} are pinned, {} of them in memory: {}\n",
             bytes(pins.pinned_bytes),
@@ -123,6 +122,6 @@ mod tests {
         let told = "3.0 MiB of volume 'a' are pinned, 1.0 MiB of them in memory: \
                     0B+1MiB,8MiB+2MiB\n";
         assert_eq!(sentence(&volumes[0]), told);
-        assert_eq!(sentence(&volumes[2]), "nothing of volume 'c' is pinned\n");
+        assert_eq!(sentence(&volumes[2]), "volume 'c' has no pinned ranges\n");
     }
 }

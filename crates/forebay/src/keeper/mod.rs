@@ -44,8 +44,9 @@ const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
 const SERVING: u8 = b'S';
 /// Sent by the server if it continues after a stop that a signal requested has failed.
 const CONTINUING: u8 = b'C';
-/// How long the keeper waits for signals sent before it asks the operator: they do not answer it.
-const SIGNALS_SETTLE: Duration = Duration::from_millis(10);
+/// How long the keeper collects pending signals before it waits for the operator's decision: they
+/// are no answer to it.
+const SIGNALS_DRAIN: Duration = Duration::from_millis(10);
 /// The keeper's own executable, even if its file has been replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -78,7 +79,7 @@ impl Handoff {
 
 /// A server's connection to its keeper or service manager.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct KeeperLink {
     /// The pool's memory file; `None` if the pool ends with the process.
     pub pool: Option<OwnedFd>,
     socket: Option<StdStream>,
@@ -90,7 +91,7 @@ pub(crate) struct Kept {
     pub is_rollback: bool,
 }
 
-impl Kept {
+impl KeeperLink {
     /// Returns true if a keeper started this process.
     pub(crate) fn is_child() -> bool {
         Self::handoff().is_some()
@@ -146,7 +147,7 @@ impl Kept {
         }
     }
 
-    /// Takes the socket to the keeper, for [`serving`] and [`wait_until_gone`].
+    /// Takes the socket to the keeper, for [`notify_serving`] and [`wait_until_gone`].
     ///
     /// # Errors
     /// Fails if the socket cannot be made non-blocking or registered with tokio.
@@ -159,12 +160,12 @@ impl Kept {
 
 /// Notifies the keeper and the service manager that the server is about to accept clients, which
 /// can already connect.
-pub(crate) async fn serving(socket: &mut Option<UnixStream>) {
+pub(crate) async fn notify_serving(socket: &mut Option<UnixStream>) {
     if let Some(socket) = socket {
         // If the keeper is gone, `wait_until_gone` detects it.
         let _ = socket.write_all(&[SERVING]).await;
     }
-    systemd::ready();
+    systemd::notify_ready();
 }
 
 /// Waits until the keeper closes its end of the socket. Without a keeper, never returns.
@@ -177,7 +178,7 @@ pub(crate) async fn wait_until_gone(socket: &mut Option<UnixStream>) {
 }
 
 /// Notifies the keeper that the server continues, because a requested stop has failed.
-pub(crate) async fn continuing(socket: &mut Option<UnixStream>) {
+pub(crate) async fn notify_continuing(socket: &mut Option<UnixStream>) {
     if let Some(socket) = socket {
         // If the keeper is gone, `wait_until_gone` detects it.
         let _ = socket.write_all(&[CONTINUING]).await;
@@ -191,7 +192,7 @@ pub(crate) fn is_wanted(mode: KeeperMode) -> bool {
         KeeperMode::Yes => true,
         KeeperMode::Auto => !systemd::keeps_descriptors(),
     };
-    needs_keeper && !Kept::is_child()
+    needs_keeper && !KeeperLink::is_child()
 }
 
 /// A running server.
@@ -211,8 +212,8 @@ impl Server {
         is_rollback: bool,
     ) -> anyhow::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
-        // Nothing below the start of the child may fail: a child without a `Server` would go on
-        // using the pool beside the next one.
+        // Nothing after the start of the child may fail: without a `Server`, the child would use
+        // the pool at the same time as its successor.
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         // The keeper starts nothing but servers, and only one at a time.
@@ -397,7 +398,7 @@ async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyho
         let error = anyhow!("the server crashed repeatedly and is not restarted");
         return Err(with_remedy(error, "see its log above"));
     }
-    signals.pause(SIGNALS_SETTLE).await;
+    signals.pause(SIGNALS_DRAIN).await;
     tracing::error!(
         dirty_bytes,
         pid = std::process::id(),

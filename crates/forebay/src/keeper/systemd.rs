@@ -51,7 +51,7 @@ pub(super) fn remove() {
 }
 
 /// Notifies the service manager, if there is one, that the server accepts clients.
-pub(super) fn ready() {
+pub(super) fn notify_ready() {
     if let Err(error) = notify("READY=1", None) {
         tracing::debug!(%error, "cannot notify the service manager");
     }

@@ -24,7 +24,7 @@ mod vault;
 mod wait;
 mod warm_lists;
 
-use crate::keeper::{self, Kept};
+use crate::keeper::{self, KeeperLink};
 use crate::reliance::{GivenUp, Reliances};
 use crate::signals::Signals;
 use anyhow::Context;
@@ -73,7 +73,7 @@ pub(crate) struct ServeOverrides {
 /// # Errors
 /// Fails if the daemon cannot start.
 pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<ExitCode> {
-    let mut kept = Kept::take(config.keeper)?;
+    let mut kept = KeeperLink::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -100,13 +100,13 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let outlook = outlook::start(Arc::clone(&daemon))
         .context("cannot start the thread that reports the memory outlook")?;
     let sizer = sizing::start(Arc::clone(&daemon))
-        .context("cannot start the thread that gives memory back")?;
+        .context("cannot start the thread that sizes the cache")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     //
     // Notify the keeper before the first client is accepted. Otherwise it would count a server that
     // is killed in between as one that could not start.
-    tokio.block_on(keeper::serving(&mut keeper_socket));
+    tokio.block_on(keeper::notify_serving(&mut keeper_socket));
     bound.into_iter().for_each(|bound| daemon.accept(bound));
     control_servers.serve(control);
     tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));

@@ -213,7 +213,7 @@ impl Sizing {
         });
         let shares: Vec<_> = shares.collect();
         let former_bytes = state.growth.target_bytes();
-        // Lines, because the warmer takes memory before it is used.
+        // Counts lines, not allocated memory: memory is allocated ahead of its use.
         let memory = &status.memory;
         let used_bytes = memory.used_bytes + memory.patrol.parity_slot_bytes;
         state.growth.decide(&GrowthSample {
@@ -298,10 +298,10 @@ fn least_bytes(settings: &MemorySettings, bounds: &MemoryBounds, wanted_bytes: u
     }
 }
 
-/// The nearest size that the pool can have, rounded down.
+/// The nearest size that the pool can have, rounded down if possible.
 fn within(bytes: u64, bounds: &MemoryBounds) -> u64 {
-    // The least that any server may have, 32 MiB, can lie between two sizes of the pool. A request
-    // for less is refused, so round up then.
+    // The least that any server may have, 32 MiB, can lie between two sizes of the pool. Round up
+    // then, because a smaller size is refused.
     let rounded = bounds.rounded(bytes.clamp(bounds.least_bytes, bounds.most_bytes));
     match rounded < bounds.least_bytes {
         true => (rounded + bounds.step_bytes).min(bounds.most_bytes),

@@ -1,6 +1,7 @@
 //! Carries out reloads and stops that signals request, until the daemon has stopped.
 //!
-//! No error or panic of theirs ends the daemon: without a stop, the process must not exit.
+//! An error or a panic of either does not end the daemon: without a stop, the process must not
+//! exit.
 
 use super::manager::Daemon;
 use crate::keeper;
@@ -71,7 +72,7 @@ pub(super) async fn wait_for_stop<D: Signalled>(
                 Ok(()) => return,
                 // Exiting now would lose the data that the disk refuses.
                 Err(error) => {
-                    keeper::continuing(&mut keeper_socket).await;
+                    keeper::notify_continuing(&mut keeper_socket).await;
                     tracing::error!(error, "shutdown failed, continuing to serve");
                 }
             },

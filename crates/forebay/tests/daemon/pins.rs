@@ -127,7 +127,7 @@ fn a_pinned_range_is_read_from_memory_during_a_scan(io: &str) {
     assert_eq!(found, [pinned, scanned, 0, 0], "every read of a pinned line is a hit");
 
     let text = succeed(&daemon, &["unpin", "disk", "all"]);
-    assert_eq!(text, "nothing of volume 'disk' is pinned\n");
+    assert_eq!(text, "volume 'disk' has no pinned ranges\n");
     assert_eq!(bytes(&daemon), (0, 0));
     read_pinned(&mut daemon.client("disk"));
     daemon.stop();

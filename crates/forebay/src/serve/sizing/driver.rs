@@ -44,7 +44,7 @@ pub(crate) fn start(daemon: Arc<Daemon>) -> io::Result<SizerThread> {
 
 impl Drop for SizerThread {
     fn drop(&mut self) {
-        // Fails only if it would block: it has been written to then.
+        // Fails only if the counter is full, and the thread is notified already.
         let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -54,7 +54,7 @@ impl Drop for SizerThread {
 
 fn run(daemon: &Daemon, end: &OwnedFd) {
     let (sources, started) = (memory::sources(), Instant::now());
-    // Tests have a clock of their own, among the other figures of their machine.
+    // A test supplies the clock with the other figures of its machine.
     let has_uptime = sources.uptime_ms().is_some();
     let mut triggers = triggers(&sources);
     tracing::debug!(triggers = triggers.len(), "memory is monitored");
@@ -85,7 +85,6 @@ fn run(daemon: &Daemon, end: &OwnedFd) {
 fn wait(end: &OwnedFd, triggers: &mut Vec<OwnedFd>, pause: Duration) -> bool {
     let mut files = vec![PollFd::new(end, PollFlags::IN)];
     files.extend(triggers.iter().map(|trigger| PollFd::new(trigger, PollFlags::PRI)));
-    // The pauses are short.
     let timeout =
         Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: i64::from(pause.subsec_nanos()) };
     if poll(&mut files, Some(&timeout)).is_err() {
@@ -100,7 +99,7 @@ fn wait(end: &OwnedFd, triggers: &mut Vec<OwnedFd>, pause: Duration) -> bool {
     !is_ended
 }
 
-/// Sets a trigger on each file with stalls. The kernel may have none.
+/// Sets a trigger on each pressure file. The kernel may have none.
 fn triggers(sources: &MemorySources) -> Vec<OwnedFd> {
     sources.pressure_files().filter_map(|path| trigger(&path)).collect()
 }
@@ -109,7 +108,7 @@ fn trigger(path: &Path) -> Option<OwnedFd> {
     TRIGGERS.iter().find_map(|text| {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        // Elsewhere, the text would be written into a file.
+        // On another file system, the write would change an ordinary file.
         let magic = rustix::fs::fstatfs(file.as_fd()).ok()?.f_type as u64;
         let has_triggers = [PROC_MAGIC, CGROUP2_MAGIC].contains(&magic);
         (has_triggers && rustix::io::write(&file, text).is_ok()).then_some(file)
