@@ -152,9 +152,9 @@ fn model(plan: &Plan) -> Vec<String> {
         "A client reads 4 KiB at a time from a file, the next read when the last one is answered. \
          Sequential reads start again at the end of the file. Of half-random reads, one half goes \
          to a random place, and the other follows the read before. The file has {}, the cache {} \
-         of lines. Here {disks}. {} reads are measured: on the disk without the cache, from an empty cache, and \
-         after {} reads, when the cache has learned. The latency of the flash is such that its \
-         rate without the cache is the published one; nothing else is tuned.",
+         of lines. Here {disks}. {} reads are measured: on the disk without the cache, from an \
+         empty cache, and after {} reads, when the cache has learned. The latency of the flash is \
+         such that its rate without the cache is the published one; nothing else is tuned.",
         files.join(" or "),
         Size(plan.pool_bytes),
         plan.reads,

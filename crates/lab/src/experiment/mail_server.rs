@@ -164,8 +164,8 @@ fn model(plan: &Plan) -> Vec<String> {
             WORK.requests
         ),
         format!(
-            "The disk is {SERVER_DISK}, used directly, and through Forebay in write-through, and in \
-             write-back under a UPS, with so much memory for lines. The cache is empty at \
+            "The disk is {SERVER_DISK}, used directly, and through Forebay in write-through, and \
+             in write-back under a UPS, with so much memory for lines. The cache is empty at \
              first. The run takes {} s; its last third is compared by cache size.",
             u64::from(plan.intervals) * plan.interval_ns / SECOND_NS
         ),
