@@ -245,6 +245,8 @@ pub struct Outbox {
     pub marks: Vec<LineKey>,
     /// Prefetched lines of a volume that clients have read for the first time.
     pub prefetch_uses: Option<(VolumeId, u32)>,
+    /// Preloaded lines that were read for the first time.
+    pub preloads_used: Vec<LineKey>,
     /// Ordered volumes with a destage due.
     pub orders: Vec<VolumeId>,
     /// Shards in which the elevator of a volume continues. The driver calls [`crate::Shard::wake`]
@@ -272,6 +274,7 @@ impl Outbox {
             && self.notes.is_empty()
             && self.marks.is_empty()
             && self.prefetch_uses.is_none()
+            && self.preloads_used.is_empty()
             && self.orders.is_empty()
             && self.wakes.is_empty()
     }

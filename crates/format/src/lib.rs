@@ -7,8 +7,10 @@
 //! trust their input: they return a value only after all checks have passed.
 
 mod checksum;
+mod history;
 pub mod journal;
 mod warm_list;
 
 pub use checksum::{Checksum, checksum};
+pub use history::{HistoryError, HistoryFile, history_bytes};
 pub use warm_list::{WarmDisk, WarmList, WarmListError, warm_list_bytes};

@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawGranule>() == GRANULE_RAW_BYTES);
 const _: () = assert!((u64::MAX / GRANULE_BYTES) >> (u64::BITS - VALUE_BITS) == 0);
 
-/// The disk of a volume, as its warm list names it.
+/// The disk of a volume, as its warm list and its access history name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WarmDisk {
     /// The identity of the volume: a checksum of its name and backing.
@@ -60,6 +60,26 @@ pub struct WarmDisk {
     pub hardware: u64,
     /// The size of the disk.
     pub size_bytes: u64,
+}
+
+impl WarmDisk {
+    /// Checks that this, of a file, is the disk `disk`.
+    ///
+    /// # Errors
+    /// If it is another one. An unknown hardware identifier matches every other.
+    pub fn check(&self, disk: &Self) -> Result<(), WarmListError> {
+        let is_known = self.hardware != 0 && disk.hardware != 0;
+        if self.identity != disk.identity {
+            return Err(WarmListError::OtherVolume);
+        }
+        if is_known && self.hardware != disk.hardware {
+            return Err(WarmListError::OtherHardware);
+        }
+        if self.size_bytes != disk.size_bytes {
+            return Err(WarmListError::OtherSize(self.size_bytes));
+        }
+        Ok(())
+    }
 }
 
 /// The warm list of a volume.
@@ -201,17 +221,7 @@ impl WarmList {
     /// # Errors
     /// If it is of another one. An unknown hardware identifier matches every other.
     pub fn check(&self, disk: &WarmDisk) -> Result<(), WarmListError> {
-        let is_known = self.disk.hardware != 0 && disk.hardware != 0;
-        if self.disk.identity != disk.identity {
-            return Err(WarmListError::OtherVolume);
-        }
-        if is_known && self.disk.hardware != disk.hardware {
-            return Err(WarmListError::OtherHardware);
-        }
-        if self.disk.size_bytes != disk.size_bytes {
-            return Err(WarmListError::OtherSize(self.disk.size_bytes));
-        }
-        Ok(())
+        self.disk.check(disk)
     }
 }
 

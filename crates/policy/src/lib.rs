@@ -1,4 +1,4 @@
-//! Eviction policies, the policies of writeback, and miss-ratio curves.
+//! Eviction policies, the policies of writeback, miss-ratio curves, and the access history.
 //!
 //! An eviction policy is a pure value behind [`Eviction`]. It owns the eviction order and the
 //! ghosts of recently evicted lines, and nothing else: no data, index or clock. The engine keeps
@@ -19,6 +19,8 @@
 //! The writeback policies are [`SplitCost`], the cost of splitting a write on a disk, measured by
 //! [`Probing`], and [`Governor`], which sets the writeback [`Pace`] by the latency of reads.
 //!
+//! [`History`] knows what a volume needs at which time of the day and week.
+//!
 //! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
 //! [`MemoryOutlook`] what follows from that. [`Sizer`] decides how much memory the cache may have,
 //! and [`Growth`] how much it should have. [`Division`] is a division of the pool between volumes
@@ -29,6 +31,7 @@ mod division;
 mod fingerprints;
 mod governor;
 mod growth;
+mod history;
 pub mod list;
 mod pace;
 mod probing;
@@ -45,6 +48,9 @@ pub use curve::{
 pub use division::Division;
 pub use governor::{DiskSample, Governor, GovernorStatus, Limits, ReadTarget, ReadTimes};
 pub use growth::{Growth, GrowthReason, GrowthSample, VolumeShare, gain_per_doubling};
+pub use history::{
+    Confidence, ConfidenceChange, Demand, Forecast, History, Needs, SlotPoll, SlotTracker,
+};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use sizer::{MemorySample, SizeDecision, SizeReason, Sizer};
@@ -65,8 +71,8 @@ pub enum Hint {
     /// A recognised sequential stream prefetched it. It will most likely be read once, so it should
     /// not displace other lines.
     Stream,
-    /// Clients used it repeatedly before a restart. Never the hint of an eviction: such lines take
-    /// free slots only.
+    /// Clients used it repeatedly before a restart, or are about to need it by its history. It is
+    /// kept like a line that was used repeatedly.
     Hot,
 }
 

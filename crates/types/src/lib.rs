@@ -9,6 +9,7 @@ mod extent;
 mod fault;
 mod geometry;
 mod granule;
+mod history;
 pub mod limits;
 mod mode;
 mod pinned;
@@ -26,6 +27,10 @@ pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
 pub use granule::{GRANULE_BYTES, GRANULE_LINES, Granule, LINE_VALUE_HOT, LINE_VALUE_MAX};
+pub use history::{
+    HistoryRegion, HistorySlot, PART_BYTES, PART_LINES, SLOT_SECONDS, SLOTS_PER_DAY,
+    SLOTS_PER_WEEK, TimeSlot,
+};
 pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeUps};
 pub use pinned::PinnedRanges;
 pub use settings::{PROGRAM_SETTINGS, Setting, VOLUME_KEYS, VOLUME_SETTINGS};

@@ -170,7 +170,7 @@ impl<H: Host> Dispatcher<H> {
         }
         self.drain_outbox(host, shard);
         if request.kind == RequestKind::Read && line_hits.misses > 0 {
-            self.on_miss(host, request.volume, request.range);
+            self.on_miss(host, request.volume, request.range, line_hits.misses);
         }
     }
 
@@ -218,11 +218,10 @@ impl<H: Host> Dispatcher<H> {
         for part in 0..count {
             self.run_part(host, id, part as u8);
         }
-        let job = self.jobs.get_mut(id);
-        let has_missed = request.kind == RequestKind::Read && job.line_hits.misses > 0;
+        let missed = self.jobs.get_mut(id).line_hits.misses;
         self.part_done(host, id, Ok(()));
-        if has_missed {
-            self.on_miss(host, request.volume, request.range);
+        if request.kind == RequestKind::Read && missed > 0 {
+            self.on_miss(host, request.volume, request.range, missed);
         }
     }
 
@@ -312,6 +311,9 @@ impl<H: Host> Dispatcher<H> {
         self.wakes.append(&mut self.out.wakes);
         if let Some((volume, lines)) = self.out.prefetch_uses.take() {
             self.add_prefetch_uses(host, volume, lines);
+        }
+        for key in self.out.preloads_used.drain(..) {
+            host.record_need(key.volume(), ByteRange::new(key.offset(), LINE_BYTES), 1);
         }
         if !self.out.marks.is_empty() {
             for key in std::mem::take(&mut self.out.marks) {

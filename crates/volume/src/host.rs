@@ -4,7 +4,7 @@ use crate::{JobId, Order, Streams};
 use forebay_engine::{
     Answer, IoAction, LineHits, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot,
 };
-use forebay_types::{IoError, IoResult, Stripes, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, Stripes, VolumeId};
 use std::sync::Arc;
 
 /// The data of a write.
@@ -171,4 +171,9 @@ pub trait Host {
 
     /// Calls `call` with the volume's stream table; `None` if the volume does not read ahead.
     fn streams<R>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R>;
+
+    /// Records a range that a client has read, of which `lines` lines were not in the pool, or were
+    /// there only because of a preload: they are worth preloading at this time of another day.
+    /// Reads of streams are not recorded, because streams are read ahead anyway.
+    fn record_need(&mut self, _volume: VolumeId, _range: ByteRange, _lines: u32) {}
 }

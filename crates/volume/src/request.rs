@@ -49,9 +49,9 @@ pub enum RequestKind {
     },
     /// Read the range into the pool, as a hint.
     Prefetch,
-    /// Read lines of one granule into the pool, for a warm-up or because they are pinned, and
-    /// answer once they are there. The range is the granule, as far as it is inside the volume.
-    /// Internal.
+    /// Read lines of one granule into the pool, for a warm-up, a forecast or because they are
+    /// pinned, and answer once they are there. The range is the granule, as far as it is inside the
+    /// volume. Internal.
     Preload {
         /// The lines, one bit for each line of the granule.
         lines: u32,

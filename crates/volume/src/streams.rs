@@ -122,6 +122,8 @@ pub struct Streams {
     credit: i64,
     /// The stream to check next for staleness.
     hand: usize,
+    /// Whether the last read that missed belongs to a stream.
+    is_last_followed: bool,
 }
 
 impl Streams {
@@ -136,6 +138,7 @@ impl Streams {
             clock: 0,
             credit: CREDIT_MAX_BYTES,
             hand: 0,
+            is_last_followed: false,
         }
     }
 
@@ -145,6 +148,7 @@ impl Streams {
         self.forget_stale();
         let mut numbered = self.streams.iter().enumerate();
         let found = numbered.find_map(|(at, stream)| Some((at, stream.position(range)?)));
+        self.is_last_followed = found.is_some();
         if let Some((at, position)) = found {
             return self.proceed(at, position, range);
         }
@@ -163,6 +167,11 @@ impl Streams {
         };
         let at = self.insert(stream);
         self.plan(at)
+    }
+
+    /// Whether the last read that missed continued a stream. The first reads of one do not.
+    pub const fn is_last_followed(&self) -> bool {
+        self.is_last_followed
     }
 
     /// Records the first use of a marked line. Returns the next window to prefetch, if any.

@@ -56,6 +56,8 @@ pub enum PreloadKind {
     Warm,
     /// The same, and it was used repeatedly before.
     Hot,
+    /// It is forecast to be needed soon. Clean lines are evicted for it if no slot is free.
+    Forecast,
     /// It was pinned. Lines of pinned ranges are read even if others must be evicted for them.
     Pinned,
 }
@@ -162,6 +164,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         if flags & PRELOADED != 0 {
             self.lines.volume.counters_mut().preload_used_lines += 1;
+            out.preloads_used.push(self.lines.index.get(slot).key);
         }
     }
 
@@ -418,8 +421,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 continue;
             }
             let filled = match kind {
-                PreloadKind::Warm => self.preload_absent(line.key, Hint::Normal, out),
-                PreloadKind::Hot => self.preload_absent(line.key, Hint::Hot, out),
+                PreloadKind::Warm => self.preload_absent(line.key, Hint::Normal, false, out),
+                PreloadKind::Hot => self.preload_absent(line.key, Hint::Hot, false, out),
+                PreloadKind::Forecast => self.preload_absent(line.key, Hint::Hot, true, out),
                 PreloadKind::Pinned => self.preload_pinned(line.key, out),
             };
             match filled {
@@ -434,7 +438,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         let counters = self.lines.volume.counters_mut();
         match kind {
-            PreloadKind::Warm | PreloadKind::Hot => counters.preloaded_lines += lines,
+            PreloadKind::Warm | PreloadKind::Hot | PreloadKind::Forecast => {
+                counters.preloaded_lines += lines;
+            }
             PreloadKind::Pinned => counters.pin_loaded_lines += lines,
         }
         let op = self.start_fill(fill, out);
@@ -445,12 +451,20 @@ impl<'a, M: LineTable> Reader<'a, M> {
         PreloadOutcome::Started
     }
 
-    /// Prepares the fill of a line of a warm list, in a free slot.
-    fn preload_absent(&mut self, key: LineKey, hint: Hint, out: &mut Outbox) -> Preload {
+    /// Prepares the fill of a line of a warm list or a forecast, in a free slot. Without one, it
+    /// evicts another line if it may, but not at the dirty limit, where the clean lines are few.
+    fn preload_absent(
+        &mut self,
+        key: LineKey,
+        hint: Hint,
+        may_evict: bool,
+        out: &mut Outbox,
+    ) -> Preload {
         if self.lines.index.find(key).is_some() {
             return Preload::Skip;
         }
-        if !self.lines.index.warm().has_free_slot() {
+        let has_free_slot = self.lines.index.warm().has_free_slot();
+        if !has_free_slot && (!may_evict || self.lines.quota.free_lines() == 0) {
             return Preload::NoRoom;
         }
         let Some(line) = self.fill_line(key, None, hint, out) else { return Preload::NoRoom };

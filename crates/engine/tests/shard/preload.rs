@@ -1,7 +1,7 @@
 //! Preload: reads of absent lines into free slots.
 
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
-use forebay_engine::{LineKey, Outcome, PreloadOutcome, ReadOutcome, WriteOutcome};
+use forebay_engine::{LineKey, Outcome, PreloadKind, PreloadOutcome, ReadOutcome, WriteOutcome};
 use forebay_types::{GRANULE_BYTES, GRANULE_LINES, IoError, Mode, VolumeId};
 
 #[test]
@@ -51,6 +51,27 @@ fn a_preload_takes_free_slots_only() {
     rig.shard.remove_volume(VOLUME);
     assert_eq!(rig.shard.slots().warm().preloaded_in_vain(VOLUME), 0);
     assert_eq!(rig.shard.slots().warm().preloaded_in_vain(VolumeId(9)), 0);
+}
+
+#[test]
+fn a_preload_for_a_forecast_evicts_clean_lines_and_reports_their_first_use() {
+    let mut rig = Rig::new(8, 80, Mode::WriteBack);
+    rig.read_to_end(40 * LINE, 6 * LINE);
+    assert_eq!(rig.write(1, 70 * LINE, 2 * LINE, 7), WriteOutcome::Done);
+    let forecast = PreloadKind::Forecast;
+    let outcome = rig.preload_as(2, 0, GRANULE_BYTES, u32::MAX, forecast);
+    assert_eq!(outcome, PreloadOutcome::Started);
+    rig.complete_all();
+    // The dirty lines and the lines of the preload itself stay.
+    assert_eq!(rig.shard.usage().evicted_lines, 6);
+    assert_eq!(rig.shard.volume(VOLUME).counters().preloaded_lines, 6);
+    assert_eq!(rig.read_to_end(70 * LINE, LINE), [7; 8]);
+    for used in [1, 1, 2] {
+        rig.read_to_end((used - 1) * LINE, LINE);
+        assert_eq!(rig.preloads_used().len() as u64, used, "each counts once");
+    }
+    assert_eq!(rig.preloads_used().iter().map(|key| key.line()).collect::<Vec<_>>(), [0, 1]);
+    rig.shard.self_check();
 }
 
 #[test]

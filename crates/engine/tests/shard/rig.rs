@@ -4,9 +4,9 @@
 
 use crate::lru::Lru;
 use forebay_engine::{
-    Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineMeta, MemoryStep, Outbox,
-    Outcome, Part, PartId, Place, PreloadKind, PreloadOutcome, ReadOutcome, ResizeStep, Seal,
-    Segment, Shard, ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
+    Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineKey, LineMeta, MemoryStep,
+    Outbox, Outcome, Part, PartId, Place, PreloadKind, PreloadOutcome, ReadOutcome, ResizeStep,
+    Seal, Segment, Shard, ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use std::collections::HashMap;
@@ -291,6 +291,11 @@ impl Rig {
 
     pub fn preload(&mut self, id: u64, offset: u64, len: u64, mask: u32) -> PreloadOutcome {
         self.preload_as(id, offset, len, mask, PreloadKind::Warm)
+    }
+
+    /// The preloaded lines that were read.
+    pub fn preloads_used(&self) -> &[LineKey] {
+        &self.out.preloads_used
     }
 
     pub fn preload_as(

@@ -89,7 +89,13 @@ impl Pins {
         let offset = granule * GRANULE_BYTES;
         let range = ByteRange::new(offset, GRANULE_BYTES.min(bytes - offset));
         let pinned = PreloadKind::Pinned;
-        let kind = self.dice.pick(&[pinned, pinned, PreloadKind::Warm, PreloadKind::Hot]);
+        let kind = self.dice.pick(&[
+            pinned,
+            pinned,
+            PreloadKind::Warm,
+            PreloadKind::Hot,
+            PreloadKind::Forecast,
+        ]);
         let lines = match self.dice.chance(500_000) {
             true => u32::MAX,
             false => self.dice.below(1 << 32) as u32,

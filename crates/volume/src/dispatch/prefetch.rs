@@ -1,5 +1,5 @@
-//! Prefetch, requested by a client or by a stream of reads; and preload, requested by a warm-up or
-//! for pinned ranges.
+//! Prefetch, requested by a client or by a stream of reads; and preload, requested by a warm-up,
+//! for pinned ranges or for a forecast.
 
 use super::parts::Step;
 use super::{Dispatcher, reply_done};
@@ -23,10 +23,19 @@ impl<H: Host> Dispatcher<H> {
         reply_done(host, token);
     }
 
-    pub(super) fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) {
+    /// Reads ahead after a read that missed `lines` lines, if it is one of a stream. Otherwise the
+    /// host may want to know it for the next time.
+    pub(super) fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, lines: u32) {
         self.report_prefetch_uses(host);
-        let plan = host.streams(volume, |streams| streams.on_miss(range));
-        self.read_ahead(host, volume, plan.flatten());
+        let found = host.streams(volume, |streams| {
+            let plan = streams.on_miss(range);
+            (plan, streams.is_last_followed())
+        });
+        let (plan, is_stream) = found.unwrap_or_default();
+        if !is_stream {
+            host.record_need(volume, range, lines);
+        }
+        self.read_ahead(host, volume, plan);
     }
 
     /// Counts prefetched lines that clients have read for the first time. They are reported to the

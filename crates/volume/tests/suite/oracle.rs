@@ -55,7 +55,8 @@ fn kind() -> impl Strategy<Value = RequestKind> {
 }
 
 fn preload_kind() -> impl Strategy<Value = PreloadKind> {
-    prop::sample::select(vec![PreloadKind::Warm, PreloadKind::Hot, PreloadKind::Pinned])
+    let kinds = [PreloadKind::Warm, PreloadKind::Hot, PreloadKind::Forecast, PreloadKind::Pinned];
+    prop::sample::select(kinds.to_vec())
 }
 
 /// The granule of a range, as far as it is inside the volume.
@@ -198,4 +199,39 @@ fn a_preload_is_answered_when_its_lines_are_in_the_pool() {
     bypass.submit(0, kind, range, 0);
     assert_eq!((bypass.world.answered, bypass.world.ios.len()), (1, 0));
     bypass.finish();
+}
+
+#[test]
+fn what_is_missed_and_what_is_used_of_a_preload_is_needed() {
+    let mut machine = Machine::new(Mode::WriteThrough);
+    let read = |machine: &mut Machine, line: u64, lines: u64| {
+        let range = ByteRange::new(line * LINE_BYTES, lines * LINE_BYTES);
+        machine.submit(0, RequestKind::Read, range, 0);
+        while machine.step(1) {}
+        std::mem::take(&mut machine.world.needs)
+    };
+    let needed = |line: u64, lines: u64| {
+        (ByteRange::new(line * LINE_BYTES, lines * LINE_BYTES), lines as u32)
+    };
+    assert_eq!(read(&mut machine, 0, 2), [needed(0, 2)]);
+    assert_eq!(read(&mut machine, 0, 2), [], "it is in the pool anyway");
+    // A request over two regions.
+    assert_eq!(read(&mut machine, 254, 4), [needed(254, 4)]);
+    let kind = RequestKind::Preload { lines: 0b11, kind: PreloadKind::Forecast };
+    machine.submit(0, kind, ByteRange::new(4 * GRANULE_BYTES, GRANULE_BYTES), 0);
+    while machine.step(1) {}
+    assert_eq!(machine.world.needs, [], "no client has read it yet");
+    assert_eq!(read(&mut machine, 128, 1), [needed(128, 1)]);
+    assert_eq!(
+        read(&mut machine, 128, 3),
+        [needed(129, 1), needed(128, 3)].map(|mut it| {
+            // Two of the three lines are there.
+            it.1 = 1;
+            it
+        })
+    );
+    // A stream is read ahead; only its beginning is needed.
+    let beginning: usize = (0..40).map(|line| read(&mut machine, 600 + line, 1).len()).sum();
+    assert!((1..=3).contains(&beginning), "{beginning} reads of a stream");
+    machine.finish();
 }

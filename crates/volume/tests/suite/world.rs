@@ -112,6 +112,8 @@ pub(crate) struct World {
     pub ios: Vec<Io>,
     forwarded: Vec<(u8, Answer)>,
     streams: Streams,
+    /// What the dispatchers reported as needed: ranges, and lines.
+    pub needs: Vec<(ByteRange, u32)>,
     /// Set if the volume is ordered.
     order: Option<Arc<Order>>,
     now_ms: u64,
@@ -151,6 +153,7 @@ impl World {
             ios: Vec::new(),
             forwarded: Vec::new(),
             streams: Streams::new(SECTORS * SECTOR_BYTES, (SLOTS * SHARDS) as u64 * LINE_BYTES),
+            needs: Vec::new(),
             order: None,
             now_ms: 0,
             submitted: Vec::new(),
@@ -395,6 +398,10 @@ impl Host for World {
 
     fn streams<R>(&mut self, _: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R> {
         Some(call(&mut self.streams))
+    }
+
+    fn record_need(&mut self, _: VolumeId, range: ByteRange, lines: u32) {
+        self.needs.push((range, lines));
     }
 }
 
