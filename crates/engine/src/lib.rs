@@ -70,7 +70,7 @@ pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::pins::Pinned;
-pub use shard::{Shard, ShardUsage};
+pub use shard::{Shard, ShardUsage, begin_forecast, end_former_forecasts};
 pub use slabs::resize::ResizeStep;
 pub use slabs::{Slab, Slabs};
 pub use volume::ShardVolume;

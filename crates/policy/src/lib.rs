@@ -71,9 +71,12 @@ pub enum Hint {
     /// A recognised sequential stream prefetched it. It will most likely be read once, so it should
     /// not displace other lines.
     Stream,
-    /// Clients used it repeatedly before a restart, or are about to need it by its history. It is
-    /// kept like a line that was used repeatedly.
+    /// Clients used it repeatedly before a restart. It is kept like a line that was used
+    /// repeatedly.
     Hot,
+    /// Clients will need it soon, by a forecast. It replaces only lines that are worth less than
+    /// one that will be used once, and none if a policy knows of no such line.
+    Forecast,
 }
 
 /// Queries that a policy makes about lines of its shard while it searches for one to evict.
@@ -102,6 +105,21 @@ pub trait Eviction: Send {
     /// Records an access to the resident line in `slot`. This is the hot path: a few nanoseconds,
     /// no allocation.
     fn on_hit(&mut self, slot: Slot);
+
+    /// Records the first access to the resident line in `slot`, which was preloaded. If it was
+    /// inserted with [`Hint::Forecast`], this access was expected, and need not be a reuse.
+    fn on_first_use(&mut self, slot: Slot) {
+        self.on_hit(slot);
+    }
+
+    /// Begins a forecast: lines that are inserted with [`Hint::Forecast`] from now on belong to it.
+    fn begin_forecast(&mut self) {}
+
+    /// Makes lines of earlier forecasts that were not used the next ones to be evicted, at most
+    /// `lines_max`. Returns whether there may be more.
+    fn end_former_forecasts(&mut self, _lines_max: usize) -> bool {
+        false
+    }
 
     /// Removes the resident line in `slot` for an external reason (trim, volume removal). It leaves
     /// no ghost.

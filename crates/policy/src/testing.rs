@@ -58,6 +58,12 @@ impl Lines for Shard {
 pub enum Step {
     /// The line is read or written.
     Access(u64, Hint),
+    /// The line is read for the first time since it was preloaded.
+    FirstUse(u64),
+    /// A forecast begins.
+    BeginForecast,
+    /// Former forecasts end for at most so many lines.
+    EndForecasts(usize),
     /// The line is removed for an external reason.
     Remove(u64),
     /// The line is pinned or unpinned.
@@ -71,9 +77,16 @@ pub enum Step {
 /// Random steps with skewed lines, so that every capacity has hits.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let line = (0u64..120, 0u64..120).prop_map(|(a, b)| a.min(b));
-    let hint = prop_oneof![4 => Just(Hint::Normal), 1 => Just(Hint::Stream)];
+    let hint = prop_oneof![
+        8 => Just(Hint::Normal),
+        2 => Just(Hint::Stream),
+        2 => Just(Hint::Forecast),
+    ];
     let step = prop_oneof![
         20 => (line.clone(), hint).prop_map(|(line, hint)| Step::Access(line, hint)),
+        3 => line.clone().prop_map(Step::FirstUse),
+        1 => Just(Step::BeginForecast),
+        1 => (0usize..40).prop_map(Step::EndForecasts),
         1 => line.clone().prop_map(Step::Remove),
         2 => (line.clone(), any::<bool>()).prop_map(|(line, is_pinned)| Step::Pin(line, is_pinned)),
         1 => line.clone().prop_map(Step::Move),
@@ -96,8 +109,8 @@ impl Driver {
     }
 
     /// Evicts a line in favour of `line`; returns the freed slot.
-    fn evict(&mut self, line: u64) -> Option<Slot> {
-        let slot = self.policy.evict(key(line), Hint::Normal, &self.shard)?;
+    fn evict(&mut self, line: u64, hint: Hint) -> Option<Slot> {
+        let slot = self.policy.evict(key(line), hint, &self.shard)?;
         let resident = self.shard.residents[slot as usize].take();
         assert!(resident.is_some(), "slot {slot} is not resident");
         assert!(!self.shard.pinned[slot as usize], "slot {slot} is not evictable");
@@ -110,7 +123,9 @@ impl Driver {
             self.policy.on_hit(slot);
             return;
         }
-        let Some(slot) = self.shard.free_slot().or_else(|| self.evict(line)) else { return };
+        let Some(slot) = self.shard.free_slot().or_else(|| self.evict(line, hint)) else {
+            return;
+        };
         self.shard.residents[slot as usize] = Some(line);
         self.policy.on_insert(slot, key(line), hint);
     }
@@ -118,6 +133,15 @@ impl Driver {
     fn apply(&mut self, step: &Step) {
         match *step {
             Step::Access(line, hint) => self.access(line, hint),
+            Step::FirstUse(line) => {
+                if let Some(slot) = self.shard.slot_of(line) {
+                    self.policy.on_first_use(slot);
+                }
+            }
+            Step::BeginForecast => self.policy.begin_forecast(),
+            Step::EndForecasts(lines_max) => {
+                self.policy.end_former_forecasts(lines_max);
+            }
             Step::Remove(line) => {
                 if let Some(slot) = self.shard.slot_of(line) {
                     self.policy.on_remove(slot);
@@ -139,7 +163,7 @@ impl Driver {
             }
             Step::Shrink(line) => {
                 if self.shard.slot_of(line).is_none() {
-                    self.evict(line);
+                    self.evict(line, Hint::Normal);
                 }
             }
         }
@@ -163,9 +187,13 @@ pub fn check_contract(policy: Box<dyn Eviction>, capacity: usize, steps: &[Step]
     driver.shard.pinned.fill(false);
     let resident = driver.shard.residents.iter().flatten().count();
     for _ in 0..resident {
-        assert!(driver.evict(7777).is_some(), "{} does not evict a line", driver.policy.name());
+        assert!(
+            driver.evict(7777, Hint::Normal).is_some(),
+            "{} does not evict a line",
+            driver.policy.name()
+        );
     }
-    assert_eq!(driver.evict(7777), None);
+    assert_eq!(driver.evict(7777, Hint::Normal), None);
     driver.policy.self_check();
 }
 
@@ -193,7 +221,8 @@ pub fn check_bounded_work(build: impl Fn(usize) -> Box<dyn Eviction>) {
     driver.shard.pinned.fill(true);
     for incoming in 0..50 {
         driver.shard.asked.set(0);
-        assert_eq!(driver.evict(100_000 + incoming), None, "{}", driver.policy.name());
+        let found = driver.evict(100_000 + incoming, Hint::Normal);
+        assert_eq!(found, None, "{}", driver.policy.name());
         let asked = driver.shard.asked.get();
         assert!(asked <= 4 * 64, "{} asked about {asked} lines", driver.policy.name());
     }

@@ -25,6 +25,14 @@
 //!
 //! Lines that were in main before a restart, by the volume's warm list, enter main again.
 //!
+//! Lines that are read because a forecast says that they will be needed soon wait in a list of
+//! their own. When a client reads such a line, it is treated like one of a stream, which was read
+//! as predicted: it enters the small queue, and needs one more hit for promotion. If no client
+//! reads it in time, the driver ends the wait, and it is the next to be evicted. Two forecasts can
+//! wait: the present one, and the one before. Room for these lines is made by lines without hits
+//! only: of the small queue, down to half of its target, and of the older half of main. The places
+//! of the small queue are only borrowed: it gets them back when the lines leave.
+//!
 //! The work of one eviction is bounded even when every line was hit: see [`STEPS_MAX`].
 //!
 //! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
@@ -58,6 +66,9 @@ const WATCH_SHARE: f64 = 0.05;
 const BOUNDARY_STEP: usize = 2;
 /// One in this many lines that would be evicted from the small queue replaces a line of main.
 const RENEWAL_PERIOD: u32 = 64;
+/// The share of main, from its back on, of which a forecast may evict lines without hits: one part
+/// in so many.
+const WALK_SHARE: usize = 2;
 /// Maximum hits counted for a line. In main, each hit spares the line once when its turn to be
 /// evicted comes.
 const HITS_MAX: u8 = 3;
@@ -67,6 +78,7 @@ enum Place {
     Window,
     Small,
     Main,
+    Waiting,
 }
 
 /// The state of a resident line, in one byte.
@@ -81,6 +93,16 @@ pub struct Weir {
     /// The older part.
     small: List,
     main: List,
+    /// Lines of forecasts that no client has used yet.
+    waiting: List,
+    /// The parity of the present forecast.
+    forecast: u8,
+    /// Places of waiting lines that were taken from the small queue.
+    borrowed: usize,
+    /// The next line of main that a forecast may evict, and the lines left until the end of the
+    /// older half.
+    walk: u32,
+    walk_left: usize,
     states: Box<[State]>,
     ghosts: Fingerprints,
     /// Lines that may be resident; the shares below are shares of it.
@@ -113,6 +135,11 @@ impl Weir {
             window: List::new(),
             small: List::new(),
             main: List::new(),
+            waiting: List::new(),
+            forecast: 0,
+            borrowed: 0,
+            walk: NIL,
+            walk_left: 0,
             states: vec![State::new(Place::Window, false); capacity].into_boxed_slice(),
             ghosts: Fingerprints::new(capacity, share(GHOST_SHARE), share(WATCH_SHARE)),
             capacity,
@@ -237,6 +264,7 @@ impl Weir {
             } else {
                 skipped += 1;
             }
+            self.walk_past(slot);
             self.links.move_to_front(&mut self.main, slot);
         }
         None
@@ -247,6 +275,68 @@ impl Weir {
     fn evict_from_window(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let slot = self.links.last_evictable(&mut self.window, lines)?;
         Some(self.remove_evicted(slot, lines))
+    }
+
+    /// Evicts a line that waits for its use. Only if no other line is evictable.
+    fn evict_from_waiting(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let slot = self.links.last_evictable(&mut self.waiting, lines)?;
+        Some(self.remove_evicted(slot, lines))
+    }
+
+    /// Evicts a line for one that a forecast needs: the next one without hits, of the small queue
+    /// if that is long enough, or of the older half of main. No line is promoted or loses a hit,
+    /// and no order changes.
+    fn evict_for_forecast(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        if self.small_len() > self.small_len_target / 2
+            && let Some(slot) = self.last_unhit_of_small(lines)
+        {
+            let evicted = self.remove_evicted(slot, lines);
+            self.borrowed += 1;
+            return Some(evicted);
+        }
+        let slot = self.next_unhit_of_main(lines)?;
+        self.promotion.on_pass(self.states[slot as usize].class(), false);
+        Some(self.remove_evicted(slot, lines))
+    }
+
+    /// The evictable line without hits nearest to the back of the older part of the small queue,
+    /// among the last [`PASS_OVER_MAX`]. A prefetched line that its stream has not reached yet does
+    /// not count.
+    fn last_unhit_of_small(&self, lines: &dyn Lines) -> Option<Slot> {
+        let mut slot = self.small.back();
+        for _ in 0..PASS_OVER_MAX {
+            if slot == NIL {
+                return None;
+            }
+            if self.states[slot as usize].is_unhit() && lines.is_evictable(slot) {
+                return Some(slot);
+            }
+            slot = self.links.fore(slot);
+        }
+        None
+    }
+
+    /// The next evictable line without hits in the older half of main. There is one walk for each
+    /// forecast, and one call examines [`STEPS_MAX`] lines at most.
+    fn next_unhit_of_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        for _ in 0..STEPS_MAX {
+            let slot = self.walk;
+            if slot == NIL || self.walk_left == 0 {
+                return None;
+            }
+            (self.walk, self.walk_left) = (self.links.fore(slot), self.walk_left - 1);
+            if self.states[slot as usize].hits() == 0 && lines.is_evictable(slot) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Keeps the walk in main when a line leaves its place there.
+    fn walk_past(&mut self, slot: Slot) {
+        if self.walk == slot {
+            self.walk = self.links.fore(slot);
+        }
     }
 
     fn remove_evicted(&mut self, slot: Slot, lines: &dyn Lines) -> Slot {
@@ -265,17 +355,23 @@ impl Weir {
             Place::Window => &mut self.window,
             Place::Small => &mut self.small,
             Place::Main => &mut self.main,
+            Place::Waiting => &mut self.waiting,
         };
         self.links.push_front(list, slot);
     }
 
     fn take(&mut self, slot: Slot) {
+        self.walk_past(slot);
         let list = match self.states[slot as usize].place() {
             Place::Window => &mut self.window,
             Place::Small => &mut self.small,
             Place::Main => &mut self.main,
+            Place::Waiting => &mut self.waiting,
         };
         self.links.remove(list, slot);
+        if self.states[slot as usize].place() == Place::Waiting {
+            self.borrowed = self.borrowed.min(self.waiting.len());
+        }
     }
 }
 
@@ -294,6 +390,10 @@ impl Eviction for Weir {
             self.put(slot, State::main(NO_CLASS));
             return;
         }
+        if hint == Hint::Forecast {
+            self.put(slot, State::waiting(self.forecast));
+            return;
+        }
         let class = match recalled {
             Some((recalled_key, class)) if recalled_key == key => class,
             _ => self.recall(key),
@@ -308,17 +408,53 @@ impl Eviction for Weir {
         *state = AFTER_HIT[state.0 as usize];
     }
 
+    fn on_first_use(&mut self, slot: Slot) {
+        if self.states[slot as usize].place() != Place::Waiting {
+            self.on_hit(slot);
+            return;
+        }
+        self.borrowed = self.borrowed.saturating_sub(1);
+        self.take(slot);
+        self.put(slot, State::used_stream());
+        self.age_lines();
+    }
+
+    fn begin_forecast(&mut self) {
+        self.forecast ^= 1;
+        (self.walk, self.walk_left) = (self.main.back(), self.main.len() / WALK_SHARE);
+        self.borrowed = self.borrowed.min(self.waiting.len());
+    }
+
+    fn end_former_forecasts(&mut self, lines_max: usize) -> bool {
+        // The list is in the order of insertion.
+        for _ in 0..lines_max {
+            let slot = self.waiting.back();
+            if slot == NIL || self.states[slot as usize].forecast() == self.forecast {
+                return false;
+            }
+            self.borrowed = self.borrowed.saturating_sub(1);
+            self.take(slot);
+            self.put(slot, State::new(Place::Small, false));
+            self.links.rotate_behind(&mut self.small, slot);
+        }
+        true
+    }
+
     fn on_remove(&mut self, slot: Slot) {
         self.take(slot);
     }
 
     fn on_move(&mut self, old: Slot, new: Slot, _key: u64) {
+        if self.walk == old {
+            self.walk = new;
+        }
         let state = self.states[old as usize];
         self.states[new as usize] = state;
         let list = match state.place() {
             Place::Window => &mut self.window,
             Place::Small => &mut self.small,
             Place::Main => &mut self.main,
+            Place::Waiting => &mut self.waiting,
         };
         self.links.replace(list, old, new);
     }
@@ -328,7 +464,7 @@ impl Eviction for Weir {
         let base = match state.place() {
             Place::Main => LINE_VALUE_HOT,
             _ if state.is_stream() => 0,
-            Place::Window | Place::Small => 1,
+            Place::Window | Place::Small | Place::Waiting => 1,
         };
         (base + state.hits()).min(LINE_VALUE_MAX)
     }
@@ -338,7 +474,10 @@ impl Eviction for Weir {
         if hint == Hint::Normal && self.recalled.is_none_or(|(key, _)| key != incoming) {
             self.recalled = Some((incoming, self.recall(incoming)));
         }
-        if self.small_len() >= self.small_len_target {
+        if hint == Hint::Forecast {
+            return self.evict_for_forecast(lines);
+        }
+        let found = if self.small_len() + self.borrowed >= self.small_len_target {
             let found = self.evict_from_small(lines).or_else(|| self.evict_from_window(lines));
             found.or_else(|| self.evict_from_main(lines))
         } else {
@@ -346,7 +485,8 @@ impl Eviction for Weir {
             let found = found.or_else(|| self.evict_from_window(lines));
             // The older part may have promoted all its lines.
             found.or_else(|| self.evict_from_main(lines))
-        }
+        };
+        found.or_else(|| self.evict_from_waiting(lines))
     }
 
     fn set_capacity(&mut self, lines: usize) {
@@ -373,9 +513,13 @@ impl Eviction for Weir {
     }
 
     fn self_check(&self) {
-        for (list, place) in
-            [(&self.window, Place::Window), (&self.small, Place::Small), (&self.main, Place::Main)]
-        {
+        let lists = [
+            (&self.window, Place::Window),
+            (&self.small, Place::Small),
+            (&self.main, Place::Main),
+            (&self.waiting, Place::Waiting),
+        ];
+        for (list, place) in lists {
             self.links.check(list, |slot| {
                 let state = self.states[slot as usize];
                 assert_eq!(state.place(), place, "slot {slot} is in the wrong list");
@@ -384,10 +528,14 @@ impl Eviction for Weir {
                 assert!(is_allowed, "stream line in slot {slot} is outside the small queue");
             });
         }
-        let resident = self.window.len() + self.small.len() + self.main.len();
+        let resident = self.small_len() + self.main.len() + self.waiting.len();
         assert_eq!(self.links.listed_count(), resident);
         let range = self.small_len_min..=self.small_len_max;
         assert!(range.contains(&self.small_len_target), "the boundary is out of its range");
+        let is_in_main = self.walk == NIL
+            || self.links.is_listed(self.walk)
+                && self.states[self.walk as usize].place() == Place::Main;
+        assert!(is_in_main, "the walk of the forecast has left main");
         self.ghosts.self_check();
     }
 }
@@ -409,8 +557,9 @@ static AFTER_HIT: [State; 256] = {
     table
 };
 
-/// From the lowest bit: two bits of the place, two of the hits; outside main, a bit for a line of a
-/// stream and one for its predicted hit; in main, four bits of the class.
+/// From the lowest bit: two bits of the place, two of the hits; in the small queue, a bit for a
+/// line of a stream and one for its predicted hit; in main, four bits of the class; for a waiting
+/// line, the parity of its forecast.
 impl State {
     const STREAM_BIT: u8 = 1 << 4;
     /// Set for a line of a stream until its predicted hit.
@@ -419,6 +568,21 @@ impl State {
     /// The state of a line that enters the small queue.
     const fn new(place: Place, is_stream: bool) -> Self {
         Self(place as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
+    }
+
+    /// The state of a line that was read once, as predicted.
+    const fn used_stream() -> Self {
+        Self(Place::Small as u8 | Self::STREAM_BIT)
+    }
+
+    /// The state of a line that waits for its use.
+    const fn waiting(forecast: u8) -> Self {
+        Self(Place::Waiting as u8 | forecast << 4)
+    }
+
+    /// The parity of the forecast of a waiting line.
+    const fn forecast(self) -> u8 {
+        self.0 >> 4
     }
 
     /// The state of a line that enters main.
@@ -430,7 +594,8 @@ impl State {
         match self.0 & 3 {
             0 => Place::Window,
             1 => Place::Small,
-            _ => Place::Main,
+            2 => Place::Main,
+            _ => Place::Waiting,
         }
     }
 
@@ -439,7 +604,13 @@ impl State {
     }
 
     const fn is_stream(self) -> bool {
-        self.0 & Self::STREAM_BIT != 0 && !matches!(self.place(), Place::Main)
+        self.0 & Self::STREAM_BIT != 0 && matches!(self.place(), Place::Window | Place::Small)
+    }
+
+    /// Whether it has no hits and none is predicted.
+    const fn is_unhit(self) -> bool {
+        let is_predicted = self.is_stream() && self.0 & Self::PREDICTED_BIT != 0;
+        self.hits() == 0 && !is_predicted
     }
 
     /// The class of a line in main that was not hit yet.
@@ -455,7 +626,7 @@ impl State {
             Place::Main => self,
             _ if self.0 & Self::PREDICTED_BIT != 0 => Self(self.0 & !Self::PREDICTED_BIT),
             Place::Small if counts_hit => Self(self.0 + (1 << 2)),
-            Place::Small | Place::Window => self,
+            Place::Small | Place::Window | Place::Waiting => self,
         }
     }
 

@@ -302,7 +302,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Allocates a slot for `key`, which must be absent, with no valid sector. Evicts another line
-    /// if necessary. `None` if every line is dirty or pinned.
+    /// if necessary. `None` if every line is dirty or pinned, or, for a forecast, too valuable.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
         let slot = self.reserve(key, hint)?;
         self.place(slot, key, hint);
@@ -497,7 +497,8 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Reserves a slot, evicting another line if necessary. The slot is neither free nor resident
-    /// until it is placed, relocated to or freed. `None` if every line is dirty or pinned.
+    /// until it is placed, relocated to or freed. `None` if every line is dirty or pinned, or, for
+    /// a forecast, too valuable.
     pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
         if let Some(slot) = self.slabs.first_free() {
             self.slabs.pop_free(slot, self.get(slot).pins);
@@ -508,7 +509,11 @@ impl<M: LineTable> Slots<M> {
         }
         let view = View { lines: &self.lines, slabs: &self.slabs };
         let victim = self.policy.evict(incoming.hash(), hint, &view);
-        let victim = victim.or_else(|| self.find_victim())?;
+        let victim = match hint {
+            // What the policy does not choose is worth more than a line of a forecast.
+            Hint::Forecast => victim?,
+            _ => victim.or_else(|| self.find_victim())?,
+        };
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy evicted a line in use: {line:?}");
         assert!(!line.has(RETAINED), "a line of a pinned range was evicted: {line:?}");

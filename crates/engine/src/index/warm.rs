@@ -1,8 +1,9 @@
 //! What warm lists, warm-ups and pins need to know about the slots.
 
 use crate::index::Slots;
-use crate::index::meta::{DETACHED, LineTable, RETAINED};
+use crate::index::meta::{DETACHED, LineTable, PRELOADED, RETAINED};
 use crate::{LineKey, Slot};
+use forebay_policy::Hint;
 use forebay_types::{LINE_VALUE_MAX, VolumeId};
 
 /// Preloaded lines of each volume that were evicted unread, indexed by the volume's number; zero
@@ -29,6 +30,32 @@ pub(crate) fn forget_preloads<M>(slots: &mut Slots<M>, volume: VolumeId) {
     if let Some(count) = slots.preloads_in_vain.0.get_mut(usize::from(volume.0)) {
         *count = 0;
     }
+}
+
+/// Records the first use of a line that was preloaded.
+pub(crate) fn touch_first<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
+    if !slots.get(slot).has(RETAINED) {
+        slots.policy.on_first_use(slot);
+    }
+}
+
+/// Has the policy wait again for the first use of a line that was preloaded, if there was none.
+pub(crate) fn forecast_again<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
+    let line = *slots.get(slot);
+    if line.has(PRELOADED) && !line.has(RETAINED) {
+        slots.policy.on_remove(slot);
+        slots.policy.on_insert(slot, line.key.hash(), Hint::Forecast);
+    }
+}
+
+/// See [`crate::begin_forecast`].
+pub(crate) fn begin_forecast<M>(slots: &mut Slots<M>) {
+    slots.policy.begin_forecast();
+}
+
+/// See [`crate::end_former_forecasts`].
+pub(crate) fn end_former_forecasts<M>(slots: &mut Slots<M>, lines_max: usize) -> bool {
+    slots.policy.end_former_forecasts(lines_max)
 }
 
 /// The view of warm lists, warm-ups and pins. Borrowed from [`Slots::warm`].

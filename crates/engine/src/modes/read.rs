@@ -10,6 +10,7 @@ use crate::index::FIRST_USE;
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::index::retained::{follow_pins, is_pinned};
+use crate::index::warm::{forecast_again, touch_first};
 use crate::lines::VolumeLines;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
@@ -56,7 +57,8 @@ pub enum PreloadKind {
     Warm,
     /// The same, and it was used repeatedly before.
     Hot,
-    /// It is forecast to be needed soon. Clean lines are evicted for it if no slot is free.
+    /// It is forecast to be needed soon. If no slot is free, a clean line is evicted for it, but
+    /// only one that is worth less to the policy than a line that will be used once.
     Forecast,
     /// It was pinned. Lines of pinned ranges are read even if others must be evicted for them.
     Pinned,
@@ -159,10 +161,10 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         if flags & PREFETCHED != 0 {
             self.count_prefetch_use(out);
-        } else {
+        } else if flags & PRELOADED == 0 {
             self.lines.index.touch(slot);
-        }
-        if flags & PRELOADED != 0 {
+        } else {
+            touch_first(self.lines.index, slot);
             self.lines.volume.counters_mut().preload_used_lines += 1;
             out.preloads_used.push(self.lines.index.get(slot).key);
         }
@@ -421,9 +423,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 continue;
             }
             let filled = match kind {
-                PreloadKind::Warm => self.preload_absent(line.key, Hint::Normal, false, out),
-                PreloadKind::Hot => self.preload_absent(line.key, Hint::Hot, false, out),
-                PreloadKind::Forecast => self.preload_absent(line.key, Hint::Hot, true, out),
+                PreloadKind::Warm => self.preload_absent(line.key, Hint::Normal, out),
+                PreloadKind::Hot => self.preload_absent(line.key, Hint::Hot, out),
+                PreloadKind::Forecast => self.preload_forecast(line.key, out),
                 PreloadKind::Pinned => self.preload_pinned(line.key, out),
             };
             match filled {
@@ -451,22 +453,31 @@ impl<'a, M: LineTable> Reader<'a, M> {
         PreloadOutcome::Started
     }
 
-    /// Prepares the fill of a line of a warm list or a forecast, in a free slot. Without one, it
-    /// evicts another line if it may, but not at the dirty limit, where the clean lines are few.
-    fn preload_absent(
-        &mut self,
-        key: LineKey,
-        hint: Hint,
-        may_evict: bool,
-        out: &mut Outbox,
-    ) -> Preload {
+    /// Prepares the fill of a line of a warm list, in a free slot.
+    fn preload_absent(&mut self, key: LineKey, hint: Hint, out: &mut Outbox) -> Preload {
         if self.lines.index.find(key).is_some() {
             return Preload::Skip;
         }
-        let has_free_slot = self.lines.index.warm().has_free_slot();
-        if !has_free_slot && (!may_evict || self.lines.quota.free_lines() == 0) {
+        if !self.lines.index.warm().has_free_slot() {
             return Preload::NoRoom;
         }
+        self.preload_into_slot(key, hint, out)
+    }
+
+    /// Prepares the fill of a line of a forecast. Without a free slot, it evicts another line, but
+    /// not at the dirty limit, where the clean lines are few.
+    fn preload_forecast(&mut self, key: LineKey, out: &mut Outbox) -> Preload {
+        if let Some(slot) = self.lines.index.find(key) {
+            forecast_again(self.lines.index, slot);
+            return Preload::Skip;
+        }
+        if !self.lines.index.warm().has_free_slot() && self.lines.quota.free_lines() == 0 {
+            return Preload::NoRoom;
+        }
+        self.preload_into_slot(key, Hint::Forecast, out)
+    }
+
+    fn preload_into_slot(&mut self, key: LineKey, hint: Hint, out: &mut Outbox) -> Preload {
         let Some(line) = self.fill_line(key, None, hint, out) else { return Preload::NoRoom };
         let there = self.lines.index.get(line.slot);
         assert!(there.valid | there.dirty == 0, "a preload would overwrite {there:?}");

@@ -7,6 +7,8 @@ mod requests;
 mod resize;
 mod writeback;
 
+pub use requests::{begin_forecast, end_former_forecasts};
+
 use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};

@@ -3,6 +3,7 @@
 use super::Shard;
 use crate::index::key::only_line;
 use crate::index::meta::LineTable;
+use crate::index::warm;
 use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
@@ -11,6 +12,18 @@ use crate::{
     PreloadOutcome, ReadOutcome, Segment, Slot, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, GRANULE_BYTES, IoResult, VolumeId};
+
+/// Begins a forecast in a shard: the lines that are preloaded for forecasts from now on.
+pub fn begin_forecast<M: LineTable>(shard: &mut Shard<M>) {
+    warm::begin_forecast(&mut shard.index);
+}
+
+/// Ends the wait for the first use of lines of a shard that were preloaded for earlier forecasts,
+/// at most `lines_max`: unless they are used, they are evicted before others. Returns whether there
+/// may be more of them.
+pub fn end_former_forecasts<M: LineTable>(shard: &mut Shard<M>, lines_max: usize) -> bool {
+    warm::end_former_forecasts(&mut shard.index, lines_max)
+}
 
 impl<M: LineTable> Shard<M> {
     /// Reads a part. Appends the location of its bytes to `segments`, which must be empty.

@@ -7,11 +7,11 @@ use crate::harness::shard::{LabShard, VolumeSetup, empty_shard, release_pins};
 use forebay_backend::IoKind;
 use forebay_engine::{
     Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Protection, Shard,
-    ShardConfig,
+    ShardConfig, begin_forecast, end_former_forecasts,
 };
-use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Pace, ReadTimes, Weir};
+use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Needs, Pace, ReadTimes, Weir};
 use forebay_types::{
-    ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
+    ByteRange, DiskGeometry, Granule, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
@@ -49,6 +49,15 @@ pub(crate) struct Requester {
     pub bytes: u64,
 }
 
+/// The origin of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Token {
+    Client(Requester),
+    /// A read of the loader with this number.
+    Preload(u32, Granule),
+    Internal,
+}
+
 pub(crate) struct CacheHost {
     pub now_ns: u64,
     shards: Vec<LabShard>,
@@ -65,6 +74,10 @@ pub(crate) struct CacheHost {
     reads: ReadTimes,
     /// Requests answered in this turn.
     pub replies: Vec<Requester>,
+    /// Preloads that ended in this turn.
+    pub preloaded: Vec<(u32, Granule)>,
+    /// What was needed since a caller last took it.
+    pub needs: Needs,
     zeroes: Rc<[u8]>,
 }
 
@@ -104,6 +117,8 @@ impl CacheHost {
             governor: Governor::new(Limits::default()),
             reads: ReadTimes::default(),
             replies: Vec::new(),
+            preloaded: Vec::new(),
+            needs: Needs::new(slots * shards as usize),
             zeroes: Rc::default(),
         }
     }
@@ -195,7 +210,16 @@ impl CacheHost {
         self.shards.iter_mut().for_each(set);
     }
 
-    #[cfg(test)]
+    pub(crate) fn begin_forecast(&mut self) {
+        self.shards.iter_mut().for_each(begin_forecast);
+    }
+
+    pub(crate) fn end_former_forecasts(&mut self) {
+        for shard in &mut self.shards {
+            while end_former_forecasts(shard, 1_024) {}
+        }
+    }
+
     pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
         let mut sum = forebay_engine::VolumeCounters::default();
         self.shards.iter().for_each(|shard| sum.add(shard.volume(VOLUME).counters()));
@@ -208,7 +232,7 @@ impl CacheHost {
 }
 
 impl Host for CacheHost {
-    type Token = Option<Requester>;
+    type Token = Token;
     type Memory = Blank;
     type Table = Vec<LineMeta>;
 
@@ -271,18 +295,26 @@ impl Host for CacheHost {
         unreachable!("there is no journal");
     }
 
-    fn internal_token(&mut self) -> Option<Requester> {
-        None
+    fn internal_token(&mut self) -> Token {
+        Token::Internal
     }
 
     fn barrier(&mut self, _volume: VolumeId, _part: PartId) -> Result<bool, IoError> {
         unreachable!("there is no journal");
     }
 
-    fn reply(&mut self, token: Option<Requester>, reply: Reply<'_, Blank>) {
+    fn record_need(&mut self, _volume: VolumeId, range: ByteRange, lines: u32) {
+        self.needs.record(range, lines);
+    }
+
+    fn reply(&mut self, token: Token, reply: Reply<'_, Blank>) {
         assert_eq!(reply.result, Ok(()), "nothing fails here");
         release_pins(reply.segments, |shard, slot| self.shards[shard].release(slot));
-        self.replies.extend(token);
+        match token {
+            Token::Client(requester) => self.replies.push(requester),
+            Token::Preload(loader, granule) => self.preloaded.push((loader, granule)),
+            Token::Internal => {}
+        }
     }
 
     fn forward(&mut self, _worker: u8, _answer: Answer) {

@@ -10,14 +10,15 @@
 //! is in the link's constants. There is no patrol, parity or journal, and one worker.
 
 use super::disk::{Disk, DiskTally, Disturbance};
-use super::host::{CacheHost, Purpose, Requester};
+use super::host::{CacheHost, Purpose, Requester, Token};
+use super::preloader::Preloader;
 use crate::harness::queue::Queue;
 #[cfg(test)]
 use crate::harness::shard::LabShard;
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::IoVerb;
-use forebay_policy::Limits;
-use forebay_types::{ByteRange, DiskGeometry, Mode, VolumeId};
+use forebay_policy::{Limits, Needs};
+use forebay_types::{ByteRange, DiskGeometry, Granule, Mode, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
@@ -27,6 +28,8 @@ const TICK_BUSY_NS: u64 = 50_000_000;
 const TICK_IDLE_NS: u64 = 500_000_000;
 /// Payloads of this length and longer are received into the pool, as in the runtime.
 const DIRECT_BYTES_MIN: u64 = 32 << 10;
+/// The disk counts as used by clients for this long after a request, as in the runtime.
+const CLIENT_PAUSE_NS: u64 = 100_000_000;
 
 /// The link between clients and server. It carries any number of requests at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,8 @@ enum Event {
     Request(u32, bool, ByteRange),
     /// The shards are ticked.
     Tick,
+    /// The preload is polled, unless a later poll was scheduled since.
+    Preload(u64),
 }
 
 pub(crate) struct Machine {
@@ -88,6 +93,9 @@ pub(crate) struct Machine {
     waited_ns: u64,
     disk: Disk<Purpose>,
     cache: Option<(Dispatcher<CacheHost>, CacheHost)>,
+    preloader: Preloader,
+    /// When a client last waited.
+    waited_at_ns: u64,
 }
 
 impl Machine {
@@ -113,6 +121,8 @@ impl Machine {
             waited_ns: 0,
             disk,
             cache,
+            preloader: Preloader::default(),
+            waited_at_ns: 0,
         };
         machine.events.push(TICK_IDLE_NS, Event::Tick);
         Ok(machine)
@@ -151,6 +161,16 @@ impl Machine {
         if let Some((_, host)) = &mut self.cache {
             host.set_limits(limits);
         }
+    }
+
+    /// Begins to preload lines, as the runtime does it for a forecast: while no client waits, and
+    /// once per second beside clients. What an earlier call has not read yet is not read.
+    pub(crate) fn preload(&mut self, granules: Vec<Granule>) {
+        if let Some((_, host)) = &mut self.cache {
+            host.begin_forecast();
+        }
+        self.preloader.begin(granules);
+        self.events.push(self.now_ns, Event::Preload(self.preloader.schedule()));
     }
 
     #[cfg(test)]
@@ -213,12 +233,26 @@ impl Machine {
                 }
                 Event::Request(client, is_write, range) => self.request(client, is_write, range),
                 Event::Tick => self.tick(),
+                Event::Preload(number) => {
+                    let is_read =
+                        self.waiting_count > 0 || now_ns < self.waited_at_ns + CLIENT_PAUSE_NS;
+                    let next_ns = self.cache.as_mut().and_then(|(dispatcher, host)| {
+                        self.preloader.poll(number, dispatcher, host, is_read)
+                    });
+                    if let Some(next_ns) = next_ns {
+                        self.events.push(next_ns, Event::Preload(self.preloader.schedule()));
+                    }
+                }
             }
         }
         if let Some((_, host)) = &mut self.cache {
             host.start_ios(&mut self.disk);
             let replies = std::mem::take(&mut host.replies);
+            let preloaded = std::mem::take(&mut host.preloaded);
             replies.into_iter().for_each(|requester| self.answer(requester));
+            if self.preloader.complete(preloaded) {
+                self.events.push(now_ns, Event::Preload(self.preloader.schedule()));
+            }
         }
     }
 
@@ -265,6 +299,7 @@ impl Machine {
             Step::Write(range) => (true, range),
         };
         assert!(range.fits(self.disk.size_bytes()), "{range} is beyond the disk");
+        self.waited_at_ns = self.now_ns;
         if self.waiting_count == 0 {
             self.waiting_from_ns = self.now_ns;
         }
@@ -291,7 +326,7 @@ impl Machine {
             None if is_write => Payload::Owned(host.blank(range.len)),
             None => Payload::None,
         };
-        dispatcher.submit(host, Some(requester), request, payload);
+        dispatcher.submit(host, Token::Client(requester), request, payload);
     }
 
     /// A request is complete in the server; the bytes of the answer are still on the link.
@@ -299,4 +334,16 @@ impl Machine {
         let at_ns = self.now_ns + self.link.bytes_ns(requester.bytes);
         self.events.push(at_ns, Event::Answer(requester.client));
     }
+}
+
+/// Takes what was needed since the last call.
+pub(crate) fn take_needs(machine: &mut Machine) -> Needs {
+    let (_, host) = machine.cache.as_mut().expect("there is a cache");
+    host.needs.take()
+}
+
+/// Ends the forecast of the slot that is over.
+pub(crate) fn end_former_forecasts(machine: &mut Machine) {
+    let (_, host) = machine.cache.as_mut().expect("there is a cache");
+    host.end_former_forecasts();
 }

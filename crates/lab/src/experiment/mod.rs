@@ -18,8 +18,10 @@ mod machine;
 mod mail_server;
 mod overrun;
 mod plot;
+mod preloader;
 mod read_latency;
 mod report;
+mod time_of_day;
 mod trouble;
 mod users;
 
@@ -55,6 +57,8 @@ named! {
         Overrun = "overrun",
         /// A disk that slows down, stops, or loses a drive.
         DiskTrouble = "disk-trouble",
+        /// Daily and weekly jobs, learned and preloaded.
+        TimeOfDay = "time-of-day",
     }
 }
 
@@ -75,6 +79,7 @@ impl Experiment {
             Self::ReadLatency => "latency of reads while 4 GiB are written back",
             Self::Overrun => "rates of writers that are faster than the disk, for ten minutes",
             Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
+            Self::TimeOfDay => "hits of daily and weekly jobs, once their times are learned",
         }
     }
 
@@ -93,6 +98,7 @@ impl Experiment {
             Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
             Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
             Self::DiskTrouble => trouble::run(&trouble::Plan::FULL, seed),
+            Self::TimeOfDay => time_of_day::run(&time_of_day::Plan::FULL, seed),
         }
     }
 }

@@ -403,3 +403,52 @@ fn a_disturbance_scales_or_stops_the_disks_clock() {
     assert!(disk.end(59_999_000_000).is_none());
     assert!(disk.end(60_005_000_000).is_some());
 }
+
+const FORTNIGHT: time_of_day::Plan = time_of_day::Plan {
+    pool_bytes: 32 * MIB,
+    job_bytes: 8 * MIB,
+    others_ns: 2 * SECOND_NS,
+    hot_bytes: 96 * MIB,
+    backup_bytes: 64 * MIB,
+};
+
+/// The share of reads answered from the pool that other clients lose by preloads, all day and
+/// beside the jobs.
+fn lost(without: &time_of_day::Fortnight, with: &time_of_day::Fortnight) -> [f64; 2] {
+    [(without.others, with.others), (without.others_beside, with.others_beside)]
+        .map(|(without, with)| without.ratio() - with.ratio())
+}
+
+#[test]
+fn learned_jobs_find_their_data_in_the_pool_and_others_lose_nothing() {
+    let run = |preloads, repeats| {
+        let case = time_of_day::Case { preloads, repeats };
+        time_of_day::fortnight(&FORTNIGHT, case, 1).unwrap()
+    };
+    let (without, with) = (run(false, true), run(true, true));
+    assert_eq!(without.preloaded_bytes, [0, 0]);
+    let ratios: Vec<(f64, f64)> = (0..time_of_day::JOB_COUNT)
+        .map(|job| {
+            let (before, after) = (without.learned(job), with.learned(job));
+            assert!(before.count > 100 && before.count == after.count, "{before:?} {after:?}");
+            (before.ratio(), after.ratio())
+        })
+        .collect();
+    let preloaded: u64 = with.preloaded_bytes.iter().sum();
+    let used: u64 = with.used_bytes.iter().sum();
+    let lost_beside = lost(&without, &with);
+    println!("jobs {ratios:.3?}, preloaded {preloaded}, used {used}, lost {lost_beside:.4?}");
+    for (before, after) in ratios {
+        assert!(after > 0.9 && after > before + 0.2, "{before:.3} without, {after:.3} with");
+    }
+    assert!(used * 5 > preloaded * 3, "{used} of {preloaded} used");
+    assert!(lost_beside.iter().all(|lost| *lost < 0.003), "others lose {lost_beside:.4?}");
+    // The jobs read other records each day: what is preloaded for them is not used, and costs
+    // others little.
+    let (without, with) = (run(false, false), run(true, false));
+    let in_vain: u64 = with.preloaded_bytes.iter().sum();
+    let lost_in_vain = lost(&without, &with);
+    println!("new records: preloaded {in_vain}, lost {lost_in_vain:.4?}");
+    assert!(in_vain > 0 && in_vain < preloaded, "{in_vain} after {preloaded}");
+    assert!(lost_in_vain.iter().all(|lost| *lost < 0.005), "others lose {lost_in_vain:.4?}");
+}

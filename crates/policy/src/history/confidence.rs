@@ -16,14 +16,22 @@ const LEVELS: [Demand; 4] = [
     Demand { days: 3, weeks: 3 },
     Demand { days: 5, weeks: 4 },
 ];
-/// The share of preloaded data that is used, in thousandths: below the first, the next level
-/// applies, and above the second for [`GOOD_MAX`] forecasts, the one before.
-const POOR_MILLI: u32 = 250;
-const FAIR_MILLI: u32 = 500;
-/// Forecasts in a row above [`FAIR_MILLI`] after which a level is taken back.
+/// The share of the lines preloaded lately that is used, in thousandths: below it, the next level
+/// applies.
+const POOR_MILLI: u64 = 250;
+/// The share of a forecast's lines that are used from which it is good, in thousandths. After
+/// [`GOOD_MAX`] in a row, the level before applies.
+const FAIR_MILLI: u64 = 500;
 const GOOD_MAX: u8 = 8;
+/// "Lately": the weight of a forecast falls by one in so many with each later one, so to two fifths
+/// in most of a day with one in each slot.
+const DECAY: u64 = 64;
+/// Forecasts after which a level can be judged.
+const JUDGED_MIN: u8 = 2;
 /// Forecasts with fewer lines than this say little: 256 KiB.
 const LINES_MIN: u64 = 64;
+/// Larger forecasts count as one with this many lines, so that nothing overflows: 4 PiB.
+const LINES_MAX: u64 = 1 << 40;
 
 /// A change of the level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +47,11 @@ pub enum ConfidenceChange {
 pub struct Confidence {
     /// An index of [`LEVELS`], or their number: then nothing is preloaded.
     level: u8,
-    /// The share that was used lately, in thousandths.
-    used_milli: u32,
+    /// Lines preloaded at this level lately, and those of them that were used.
+    lines: u64,
+    used: u64,
+    /// Forecasts at this level, up to [`JUDGED_MIN`].
+    judged: u8,
     good: u8,
 }
 
@@ -56,7 +67,7 @@ impl Confidence {
 
     /// The confidence at a level, at most [`Confidence::PAUSED`].
     pub fn at_level(level: u8) -> Self {
-        Self { level: level.min(Self::PAUSED), used_milli: FAIR_MILLI, good: 0 }
+        Self { level: level.min(Self::PAUSED), lines: 0, used: 0, judged: 0, good: 0 }
     }
 
     /// Its level.
@@ -64,9 +75,9 @@ impl Confidence {
         self.level
     }
 
-    /// The share of preloaded data that was used lately, in thousandths.
-    pub const fn used_milli(&self) -> u32 {
-        self.used_milli
+    /// The share of the lines preloaded lately that was used, in thousandths. All without any.
+    pub fn used_milli(&self) -> u64 {
+        (self.used * 1_000).checked_div(self.lines).unwrap_or(1_000)
     }
 
     /// The demand of forecasts. While paused, what they have is not preloaded, but compared with
@@ -86,17 +97,25 @@ impl Confidence {
         if lines < LINES_MIN {
             return None;
         }
-        let share_milli = (used.min(lines) * 1_000 / lines) as u32;
-        self.used_milli = u32::midpoint(self.used_milli, share_milli);
-        self.good = if share_milli >= FAIR_MILLI { self.good + 1 } else { 0 };
-        if self.used_milli < POOR_MILLI && !self.is_paused() {
+        let lines = lines.min(LINES_MAX);
+        let used = used.min(lines);
+        self.lines = self.lines - self.lines / DECAY + lines;
+        self.used = (self.used - self.used / DECAY + used).min(self.lines);
+        self.judged = (self.judged + 1).min(JUDGED_MIN);
+        // Small forecasts beside large ones say little.
+        if lines >= self.lines / DECAY {
+            let is_good = used * 1_000 >= lines * FAIR_MILLI;
+            self.good = if is_good { self.good + 1 } else { 0 };
+        }
+        let is_poor = self.judged == JUDGED_MIN && self.used_milli() < POOR_MILLI;
+        if is_poor && !self.is_paused() {
             *self = Self::at_level(self.level + 1);
             return Some(ConfidenceChange::Raised);
         }
         if self.good >= GOOD_MAX {
             self.good = 0;
             if self.level > 0 {
-                self.level -= 1;
+                *self = Self::at_level(self.level - 1);
                 return Some(ConfidenceChange::Lowered);
             }
         }
@@ -132,6 +151,26 @@ mod tests {
         // Used more often than preloaded: other causes have counted, too.
         assert_eq!(confidence.record(1_000, 5_000), None);
         assert!(confidence.used_milli() <= 1_000);
+    }
+
+    #[test]
+    fn forecasts_count_by_their_size() {
+        let mut confidence = Confidence::default();
+        for _ in 0..10 {
+            // Two jobs a day that hold, and small forecasts in between that do not.
+            for _ in 0..2 {
+                assert_eq!(confidence.record(12_000, 11_000), None);
+                assert!((0..40).all(|_| confidence.record(100, 10).is_none()));
+            }
+        }
+        assert_eq!(confidence.level(), 0);
+        // Without large ones, the small ones count.
+        let raised = (0..1_000).filter_map(|_| confidence.record(100, 10)).count();
+        assert_eq!(raised, usize::from(Confidence::PAUSED));
+        // A single one is no reason.
+        let mut confidence = Confidence::default();
+        assert_eq!(confidence.record(u64::MAX, 0), None);
+        assert_eq!(confidence.record(u64::MAX, 0), Some(ConfidenceChange::Raised));
     }
 
     #[test]

@@ -29,6 +29,32 @@ impl Cache {
         false
     }
 
+    /// Preloads a line for a forecast; returns false if no other line is worth less.
+    fn preload(&mut self, line: u64) -> bool {
+        let slot = self.shard.free_slot().or_else(|| {
+            let slot = self.policy.evict(key(line), Hint::Forecast, &self.shard)?;
+            self.shard.residents[slot as usize] = None;
+            Some(slot)
+        });
+        let Some(slot) = slot else { return false };
+        self.shard.residents[slot as usize] = Some(line);
+        self.policy.on_insert(slot, key(line), Hint::Forecast);
+        true
+    }
+
+    /// The first read of a preloaded line; returns true for a hit.
+    fn use_first(&mut self, line: u64) -> bool {
+        let found = self.shard.slot_of(line);
+        found.map(|slot| self.policy.on_first_use(slot)).is_some()
+    }
+
+    /// The lines in main, with their hits left.
+    fn main_lines(&self) -> Vec<(u64, u8)> {
+        let residents = self.shard.residents.iter().zip(&self.policy.states);
+        let in_main = residents.filter(|(_, state)| state.place() == Place::Main);
+        in_main.filter_map(|(line, state)| Some(((*line)?, state.hits()))).collect()
+    }
+
     fn place_of(&self, line: u64) -> Option<Place> {
         let slot = self.shard.slot_of(line)?;
         Some(self.policy.states[slot as usize].place())
@@ -426,4 +452,82 @@ fn the_rest_of_a_cache_works_while_most_of_its_lines_are_taken_out() {
     cache.policy.self_check();
     let left = (0..60).filter(|&line| cache.shard.slot_of(line).is_some()).count();
     assert!(left < 10, "{left} lines that are not used stay");
+}
+
+/// A full cache of 200 lines: 180 in main, each with a hit, and 20 in the small queue.
+fn full_of_used_lines() -> Cache {
+    let mut cache = Cache::new(200);
+    (0..180).for_each(|line| assert!(!cache.access(line, Hint::Hot)));
+    (0..180).for_each(|line| assert!(cache.access(line, Hint::Normal)));
+    (1_000..1_020).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
+    assert_eq!(cache.main_lines().len(), 180);
+    cache.policy.begin_forecast();
+    cache
+}
+
+#[test]
+fn a_forecast_takes_unused_lines_only_and_leaves_half_of_the_small_queue() {
+    let mut cache = full_of_used_lines();
+    let main = cache.main_lines();
+    let preloaded = (5_000..5_100).filter(|&line| cache.preload(line)).count();
+    assert_eq!(preloaded, 10, "half of the small queue");
+    assert_eq!(cache.main_lines(), main, "main lost neither lines nor hits");
+    // Its lines without hits are worth less.
+    let mut cache = Cache::new(200);
+    (0..180).for_each(|line| assert!(!cache.access(line, Hint::Hot)));
+    (1_000..1_020).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
+    (0..30).for_each(|line| assert!(cache.access(line, Hint::Normal)));
+    cache.policy.begin_forecast();
+    let preloaded = (5_000..5_200).filter(|&line| cache.preload(line)).count();
+    assert_eq!(preloaded, 10 + 180 / WALK_SHARE - 30);
+    let main: Vec<u64> = cache.main_lines().iter().map(|(line, _)| *line).collect();
+    let walked = 180 / WALK_SHARE as u64;
+    assert_eq!(main, (0..30).chain(walked..180).collect::<Vec<_>>());
+    cache.policy.self_check();
+}
+
+#[test]
+fn a_line_of_a_forecast_waits_for_its_use_and_then_leaves_like_one_of_a_stream() {
+    let run = |is_forecast: bool| {
+        let mut cache = full_of_used_lines();
+        if is_forecast {
+            assert!((5_000..5_010).all(|line| cache.preload(line)));
+        }
+        // Others pass through what is left of the small queue.
+        (2_000..4_000).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
+        if is_forecast {
+            assert!((5_000..5_010).all(|line| cache.place_of(line) == Some(Place::Waiting)));
+            assert!((5_000..5_010).all(|line| cache.use_first(line)));
+        } else {
+            (5_000..5_010).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
+        }
+        assert!((5_000..5_010).all(|line| cache.place_of(line) != Some(Place::Waiting)));
+        (6_000..6_100).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
+        // They were used once, and are evicted like others that were.
+        assert!((5_000..5_010).filter(|line| cache.place_of(*line).is_some()).count() <= 1);
+        cache.policy.self_check();
+        let small_len = cache.policy.small_len();
+        (small_len, cache.main_lines().into_iter().filter(|(line, _)| *line < 180).count())
+    };
+    let ((small_len, left), (small_len_without, left_without)) = (run(true), run(false));
+    assert!(small_len <= small_len_without + 1, "{small_len} and {small_len_without}");
+    assert!(left_without > 100 && left + 1 >= left_without, "{left} and {left_without}");
+}
+
+#[test]
+fn lines_of_a_forecast_that_has_ended_are_evicted_next() {
+    let mut cache = full_of_used_lines();
+    assert!((5_000..5_006).all(|line| cache.preload(line)));
+    assert!(!cache.policy.end_former_forecasts(100), "it is the present one");
+    cache.policy.begin_forecast();
+    assert!((5_006..5_010).all(|line| cache.preload(line)));
+    assert!(cache.policy.end_former_forecasts(4), "two are left");
+    assert!(!cache.policy.end_former_forecasts(100));
+    cache.policy.self_check();
+    let others: Vec<u64> = (1_000..1_020).filter(|&line| cache.place_of(line).is_some()).collect();
+    assert_eq!(others.len(), 10);
+    (6_000..6_006).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
+    assert!((5_000..5_006).all(|line| cache.place_of(line).is_none()));
+    assert!((5_006..5_010).all(|line| cache.place_of(line) == Some(Place::Waiting)));
+    assert!(others.iter().all(|&line| cache.place_of(line).is_some()));
 }
