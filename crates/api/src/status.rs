@@ -2,7 +2,7 @@
 //! added, and never decrease.
 
 use crate::{
-    CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus,
+    CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, LearnStatus, PatrolStatus,
     PinStatus, PoolDivision, PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus,
     WriteBackFigures,
 };
@@ -239,6 +239,9 @@ pub struct VolumeStatus {
     /// Its pinned ranges, which stay in memory.
     #[serde(default)]
     pub pins: PinStatus,
+    /// What it has learned of the time of the day.
+    #[serde(default)]
+    pub learn: LearnStatus,
     /// The effective geometry of its disk.
     #[serde(default)]
     pub geometry: GeometryStatus,
@@ -323,13 +326,13 @@ pub struct Counters {
     pub prefetched_bytes: u64,
     /// Bytes read ahead that a client has read.
     pub prefetch_used_bytes: u64,
-    /// Bytes read by the warm-up, in whole lines.
+    /// Bytes read by the warm-up or for forecasts, in whole lines.
     #[serde(default)]
     pub preloaded_bytes: u64,
-    /// Bytes read by the warm-up that a client has read.
+    /// Bytes read by the warm-up or for forecasts that a client has read.
     #[serde(default)]
     pub preload_used_bytes: u64,
-    /// Bytes read by the warm-up that were evicted before a client read them.
+    /// Bytes read by the warm-up or for forecasts that were evicted before a client read them.
     #[serde(default)]
     pub preload_in_vain_bytes: u64,
     /// Bytes of pinned ranges that were read because they are pinned, in whole lines.

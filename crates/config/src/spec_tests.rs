@@ -23,8 +23,8 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                read-only=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,stripe=112KiB,\
-                chunk=16KiB,stripe-offset=96KiB,rotational=no,gather-below=64KiB,\
+                read-only=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,\
+                stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no,gather-below=64KiB,\
                 read-latency=20ms,write-back-rate=50MiB,\
                 write-back-iops=200,write-back-age=1h,tls=required,\
                 description=the books, all of them";
@@ -35,7 +35,7 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
     assert_eq!(spec.durability, Durability::Flush);
     assert!(spec.ordered && spec.accept_loss && spec.read_only);
-    assert!(!spec.prefetch && !spec.warm);
+    assert!(!spec.prefetch && !spec.warm && !spec.learn);
     assert_eq!(spec.pin.lines(), 256 + 1);
     let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
     assert_eq!([stripe, chunk, offset], [112 << 10, 16 << 10, 96 << 10].map(Auto::Set));
@@ -272,6 +272,7 @@ prop_compose! {
             ordered: prefetch && accept_loss,
             warm: prefetch != read_only,
             pin: if mode == Mode::Bypass { PinnedRanges::default() } else { pin },
+            learn: prefetch == accept_loss,
             unsafe_supply: match protection {
                 Protection::Ups if read_only => UnsafeUps::DiskCache,
                 _ => UnsafeUps::Stable,

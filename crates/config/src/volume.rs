@@ -64,6 +64,8 @@ pub struct VolumeSpec {
     pub warm: bool,
     /// What stays in memory.
     pub pin: PinnedRanges,
+    /// Whether what it needs at which time of the day is learned, and read into memory before.
+    pub learn: bool,
     /// The disk's stripes and seeks, as far as set by hand.
     pub geometry: GeometrySpec,
     /// The size below which writes are gathered, in bytes; zero for none. `Auto` uses the measured
@@ -103,6 +105,7 @@ impl VolumeSpec {
             prefetch: true,
             warm: true,
             pin: PinnedRanges::default(),
+            learn: true,
             geometry: GeometrySpec::default(),
             gather_below: Auto::default(),
             write_back: WriteBackSpec::default(),
@@ -287,6 +290,8 @@ pub struct VolumeChange {
     pub warm: Option<bool>,
     /// See [`VolumeSpec::pin`].
     pub pin: Option<PinnedRanges>,
+    /// See [`VolumeSpec::learn`].
+    pub learn: Option<bool>,
     /// See [`VolumeSpec::geometry`].
     pub geometry: GeometryChange,
     /// See [`VolumeSpec::gather_below`].
@@ -362,6 +367,7 @@ settings! {
     "prefetch": prefetch, yes_or_no, switch;
     "warm": warm, yes_or_no, switch;
     "pin": pin, pin::pin, pin::pinned_ranges_shown;
+    "learn": learn, yes_or_no, switch;
     "stripe": geometry.stripe, geometry::stripe, geometry::stripe_shown;
     "chunk": geometry.chunk, geometry::size, geometry::size_shown;
     "stripe-offset": geometry.offset, geometry::size, geometry::size_shown;

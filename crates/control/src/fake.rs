@@ -3,8 +3,9 @@
 
 use crate::{Manager, ProgressFn, configured_status, convert::invalid, geometry_status};
 use forebay_api::{
-    DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus, Memory, PatrolStatus,
-    PinState, PinStatus, Problem, Progress, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
+    DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus, LearnStatus, Memory,
+    PatrolStatus, PinState, PinStatus, Problem, Progress, Status, UnservedWrites, VolumeStatus,
+    WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -359,6 +360,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
     VolumeStatus {
         pins: PinStatus { state, pinned_bytes, loaded_bytes: pinned_bytes, ..PinStatus::default() },
         warm_up: WarmUpStatus { enabled: spec.warm, ..status.warm_up },
+        learn: LearnStatus { enabled: spec.learn, ..status.learn },
         geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
         size_bytes: status.size_bytes,
         gather: status.gather,

@@ -11,6 +11,7 @@ mod error;
 mod gather;
 mod govern;
 mod huge_pages;
+mod learn;
 mod locks;
 mod memory_plan;
 mod pins;
@@ -38,6 +39,10 @@ pub use forebay_policy::{
     Sizer, SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
 };
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
+pub use learn::{
+    ForecastScore, ForecastStatus, Histories, LearnState, LearnStatus, LocalClock, LocalTime,
+    SystemClock,
+};
 pub use pins::{PinError, PinStatus};
 pub use pool::{
     MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,

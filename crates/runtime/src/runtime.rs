@@ -7,6 +7,7 @@ mod stop;
 
 use crate::error::{StartError, VolumeError};
 use crate::huge_pages::Collapser;
+use crate::learn::{Histories, LocalClock};
 use crate::memory_plan::MemoryPlan;
 use crate::pool::MemoryWords;
 use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSettings};
@@ -360,13 +361,19 @@ impl Runtime {
     }
 }
 
-/// Warm lists.
+/// Warm lists and access histories.
 impl Runtime {
     /// Sets where the warm lists are kept, and begins to write them every few minutes. Volumes that
     /// are added from now on are warmed up, unless the adopted pool has lines of them. By default,
     /// there are no warm lists.
     pub fn keep_warm_lists(&self, lists: Arc<dyn WarmLists>) {
         self.volumes.warm_ups().keep(lists);
+    }
+
+    /// Sets where the access histories are kept, and begins to learn the time of the day by this
+    /// clock. By default, nothing is learned. Forecasts are preloaded only if warm lists are kept.
+    pub fn keep_histories(&self, histories: Arc<dyn Histories>, clock: Arc<dyn LocalClock>) {
+        self.volumes.learner().keep(histories, clock, self.volumes.warm_ups());
     }
 
     /// Writes the warm lists now.

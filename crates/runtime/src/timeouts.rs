@@ -1,4 +1,5 @@
-//! Timeouts for clients and disks, the maximum age of dirty lines, and that of warm lists.
+//! Timeouts for clients and disks, the maximum age of dirty lines, that of warm lists, and the
+//! interval of polls of the clock.
 
 use forebay_engine::ShardConfig;
 use forebay_frontend::ClientTimeouts;
@@ -24,6 +25,8 @@ pub struct Timeouts {
     pub dirty_age: Duration,
     /// The interval at which the warm lists are written.
     pub warm_lists: Duration,
+    /// The interval at which the local time is read.
+    pub clock: Duration,
 }
 
 impl Default for Timeouts {
@@ -37,6 +40,7 @@ impl Default for Timeouts {
             farewell: Duration::from_secs(5),
             dirty_age: Duration::from_millis(ShardConfig::DIRTY_AGE_MS),
             warm_lists: Duration::from_secs(300),
+            clock: Duration::from_secs(5),
         }
     }
 }

@@ -69,7 +69,7 @@ const fn fixed(
 }
 
 /// All settings of a volume, in the order of help texts.
-pub const VOLUME_SETTINGS: [Setting; 23] = [
+pub const VOLUME_SETTINGS: [Setting; 24] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
         "protection",
@@ -128,6 +128,12 @@ pub const VOLUME_SETTINGS: [Setting; 23] = [
         "none|all|RANGES",
         "none",
         "what stays in memory: `OFFSET+LENGTH`, several separated by commas, or the whole volume",
+    ),
+    live(
+        "learn",
+        "yes|no",
+        "yes",
+        "learn what is needed at which time of the day, and read it before",
     ),
     fixed("stripe", "SIZE|none|auto", "auto", "data per full stripe of the disk"),
     fixed("chunk", "SIZE|auto", "auto", "the part of a stripe on one drive"),

@@ -8,6 +8,7 @@ mod division;
 mod exit;
 mod gather;
 mod governor;
+mod learn;
 pub(crate) mod pins;
 pub(crate) mod table;
 pub(crate) mod units;

@@ -6,6 +6,7 @@ use super::disks::disks;
 use super::division::division;
 use super::gather::gather;
 use super::governor::governor;
+use super::learn::learn;
 use super::pins::pins;
 use super::units::{bytes, count, duration, percent};
 use super::warm_up::warm_up;
@@ -16,7 +17,8 @@ use forebay_api::{
 };
 
 /// The whole status: six lines on the daemon, then tables of volumes, miss ratios, parts of the
-/// pool, disks, gathering, writeback, governors, warm-ups, pins, journals and UPSes, and the vault.
+/// pool, disks, gathering, writeback, governors, warm-ups, pins, forecasts, journals and UPSes, and
+/// the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
@@ -48,6 +50,7 @@ pub(super) fn status(status: &Status) -> String {
         governor(&status.volumes),
         warm_up(&status.volumes),
         pins(&status.volumes),
+        learn(&status.volumes),
         journals(&status.journals),
         status.power.as_ref().map(power).unwrap_or_default(),
         status.vault.as_ref().map(vault).unwrap_or_default(),

@@ -6,6 +6,7 @@ mod check;
 mod claims;
 mod control;
 mod division;
+mod histories;
 mod journals;
 mod listen;
 mod manager;
@@ -35,6 +36,7 @@ use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_types::Size;
+use histories::StateHistories;
 use journals::Journals;
 pub(crate) use journals::identity;
 use listen::Bound;
@@ -180,7 +182,10 @@ fn start(
         },
     };
     let nbd = NbdServer::new();
-    let runtime = Runtime::start_over(settings, Timeouts::default(), pool, &nbd)?;
+    let (clock, interval) = histories::clock();
+    let mut timeouts = Timeouts::default();
+    timeouts.clock = interval.unwrap_or(timeouts.clock);
+    let runtime = Runtime::start_over(settings, timeouts, pool, &nbd)?;
     let ratio = ratio::begin(&runtime, config.cache_ratio);
     let memory = Size(memory.start_bytes);
     tracing::info!(%memory, io_engine = runtime.engine(), "runtime started");
@@ -189,6 +194,7 @@ fn start(
     runtime.keep_vault_record(Arc::clone(&reliances) as _);
     runtime.keep_journal_record(Arc::clone(&reliances) as _);
     runtime.keep_warm_lists(Arc::new(StateWarmLists::new(&config.state)));
+    runtime.keep_histories(Arc::new(StateHistories::new(&config.state)), clock);
     if let Some(name) = &config.vault {
         vault::open(&runtime, name, &config.state, &reliances, in_use_wait)?;
     }

@@ -2,8 +2,9 @@
 
 use crate::report::sentence_of;
 use forebay_api::{
-    CacheRatio, Counters, CurvePoint, CurveStatus, Damage, GatherSource, GatherStatus,
-    GovernorStatus, Latencies, LatencySummary, Memory, MemoryOutlook as OutlookStatus,
+    CacheRatio, Counters, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus,
+    GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary, LearnState, LearnStatus,
+    Memory, MemoryOutlook as OutlookStatus,
     MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus, VolumeState, VolumeStatus,
     WarmUpState, WarmUpStatus, WriteBackFigures,
 };
@@ -91,6 +92,7 @@ pub(super) fn volume(
         read_only: figures.read_only,
         warm_up: warm_up(spec, figures),
         pins: pins(figures),
+        learn: learn(spec, figures),
         geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
         gather: gather(figures),
@@ -158,6 +160,36 @@ fn warm_up(spec: &VolumeSpec, figures: &Figures) -> WarmUpStatus {
         },
         planned_bytes: warm_up.planned_lines * LINE_BYTES,
         done_bytes: warm_up.done_lines * LINE_BYTES,
+    }
+}
+
+fn learn(spec: &VolumeSpec, figures: &Figures) -> LearnStatus {
+    let learn = &figures.learn;
+    LearnStatus {
+        enabled: spec.learn,
+        state: match learn.state {
+            forebay_runtime::LearnState::Off => LearnState::Off,
+            forebay_runtime::LearnState::Learning => LearnState::Learning,
+            forebay_runtime::LearnState::Paused => LearnState::Paused,
+            forebay_runtime::LearnState::Unwritable => LearnState::Unwritable,
+        },
+        slot: learn.slot.map(|slot| slot.to_string()),
+        observed_slots: learn.observed_slots as u64,
+        regions: learn.regions as u64,
+        days_required: learn.days_demanded,
+        weeks_required: learn.weeks_demanded,
+        forecast: learn.forecast.map(|forecast| ForecastStatus {
+            slot: forecast.slot.to_string(),
+            bytes: forecast.bytes,
+            beyond_budget_bytes: forecast.bytes_left,
+            daily_regions: forecast.daily_regions as u64,
+            weekly_regions: forecast.weekly_regions as u64,
+        }),
+        score: learn.score.map(|score| ForecastScore {
+            slot: score.slot.to_string(),
+            preloaded_bytes: score.preloaded_lines * LINE_BYTES,
+            used_bytes: score.used_lines * LINE_BYTES,
+        }),
     }
 }
 

@@ -17,26 +17,39 @@ impl StateWarmLists {
         Self { state_dir: state_dir.to_owned() }
     }
 
-    /// The file of a volume. A checksum is its name, because the name of a volume need not be a
-    /// valid file name. If two volumes have the same checksum, each ignores the other's list.
     fn path_of(&self, volume: &str) -> PathBuf {
-        let name: String = identity(volume, "")[..8].iter().map(|b| format!("{b:02x}")).collect();
-        self.state_dir.join(format!("warm-{name}.list"))
+        self.state_dir.join(format!("warm-{}.list", file_name(volume)))
     }
+}
+
+/// The part of a file name that stands for a volume. It is a checksum, because the name of a volume
+/// need not be a valid file name. If two volumes have the same checksum, each ignores the other's
+/// file.
+pub(super) fn file_name(volume: &str) -> String {
+    identity(volume, "")[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads a file of at most `bytes_max` bytes. `None` if there is none.
+///
+/// # Errors
+/// When it cannot be read, or with [`ErrorKind::FileTooLarge`].
+pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let message = format!("it is longer than {bytes_max} bytes");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, message));
+    }
+    Ok(Some(bytes))
 }
 
 impl WarmLists for StateWarmLists {
     fn read(&self, volume: &str, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
-        let file = match File::open(self.path_of(volume)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let mut list = Vec::new();
-        file.take(bytes_max + 1).read_to_end(&mut list)?;
-        if list.len() as u64 > bytes_max {
-            return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
-        }
-        Ok(Some(list))
+        read_file(&self.path_of(volume), bytes_max)
     }
 
     fn write(&self, volume: &str, list: &[u8]) -> io::Result<()> {

@@ -35,5 +35,6 @@ mod rescue;
 mod resize;
 mod sizing;
 mod stopping;
+mod time_of_day;
 mod vault;
 mod warm_up;

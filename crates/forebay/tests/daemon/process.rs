@@ -185,6 +185,14 @@ impl Daemon {
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
+    /// Starts a daemon that reads the time from the file `clock`.
+    pub fn start_at(clock: &Path, directory: &Path, volume: &str) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, "auto", "64MiB", &[volume.to_owned()]);
+        command.env("FOREBAY_CLOCK", clock).args(["--keeper", "no"]);
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
     /// Like [`Self::start_on`], with a keeper and a volume.
     pub fn start_kept_on(machine: &Path, directory: &Path, memory: &str, volume: &str) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));

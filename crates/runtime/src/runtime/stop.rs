@@ -59,6 +59,7 @@ impl Runtime {
         self.crew.join();
         self.collapser.stop();
         self.resizer.stop();
+        self.volumes.learner().stop();
         self.volumes.warm_ups().stop(LastSave::Yes);
         self.volumes.close();
         Ok(())
@@ -80,6 +81,7 @@ impl Runtime {
         }
         self.collapser.stop();
         self.resizer.stop();
+        self.volumes.learner().stop();
         // The pool keeps what the lists would name.
         self.volumes.warm_ups().stop(LastSave::No);
         // Two processes must not use one pool at the same time; only a worker whose disk hangs may

@@ -7,6 +7,7 @@ use crate::clients::{ExtentQueries, info_of};
 use crate::error::{VolumeError, VolumeResult};
 use crate::gather::Gather;
 use crate::govern::Govern;
+use crate::learn::Learn;
 use crate::locks::{Lock, SharedLock};
 use crate::pins::VolumePins;
 use crate::protect::adopt::RecoveryPlan;
@@ -73,6 +74,7 @@ impl VolumeService {
         let info = info_of(id, &settings);
         let (size, mode) = (info.size_bytes, settings.mode);
         let warm = Warm::new(settings.warm, &*settings.backend, settings.identity);
+        let learn = Learn::new(settings.learn);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &info.name[..]);
         let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;
@@ -101,6 +103,7 @@ impl VolumeService {
             reads: Reads::default(),
             warm,
             pins: VolumePins::default(),
+            learn,
             presence: Default::default(),
             internal_flushes: AtomicU64::new(0),
             extent_queries: ExtentQueries::default(),

@@ -37,6 +37,7 @@ pub(crate) use drain::{POLL, flush_all, outstanding, wait_until_idle};
 pub(crate) use protectors::Protectors;
 
 use crate::error::{VolumeError, VolumeResult};
+use crate::learn::Learner;
 use crate::locks::{Lock, order};
 use crate::protect::adopt::PoolVolumes;
 use crate::shared::{Shared, Volume};
@@ -54,7 +55,8 @@ pub(crate) struct VolumeService {
     shared: Arc<Shared>,
     protectors: Protectors,
     calibrator: Arc<Calibrator>,
-    warm_ups: WarmUps,
+    warm_ups: Arc<WarmUps>,
+    learner: Learner,
     /// Held while the set of volumes, or a volume's settings, change, but not during a wait for a
     /// disk, a journal or a vault.
     changes: Lock<Additions, { order::CHANGES }>,
@@ -66,7 +68,8 @@ impl VolumeService {
             shared: Arc::clone(shared),
             protectors: Protectors::new(shared),
             calibrator: Calibrator::new(shared),
-            warm_ups: WarmUps::new(shared),
+            warm_ups: Arc::new(WarmUps::new(shared)),
+            learner: Learner::new(shared),
             changes: Lock::default(),
         }
     }
@@ -77,8 +80,13 @@ impl VolumeService {
     }
 
     /// The warm lists and the warm-ups of the volumes.
-    pub(crate) const fn warm_ups(&self) -> &WarmUps {
+    pub(crate) const fn warm_ups(&self) -> &Arc<WarmUps> {
         &self.warm_ups
+    }
+
+    /// The learning of the volumes.
+    pub(crate) const fn learner(&self) -> &Learner {
+        &self.learner
     }
 
     /// The volumes in the pool, served or not.
@@ -104,6 +112,7 @@ impl VolumeService {
         }
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
         volume.warm.set_kept(change.warm);
+        volume.learn.set_on(change.learn);
         volume.govern.set(change.write_back);
         if volume.gather.set(change.gather_below) {
             self.calibrator.schedule(&volume);

@@ -27,7 +27,9 @@ pub struct VolumeSettings {
     /// The ranges that stay in the pool. If they may not be pinned, the volume is served without
     /// them, and its status says why.
     pub pins: PinnedRanges,
-    /// Its identity in its warm list: a checksum of its name and backing.
+    /// Whether what it needs at which time of the day is learned and preloaded.
+    pub learn: bool,
+    /// Its identity in its warm list and its access history: a checksum of its name and backing.
     pub identity: [u8; 32],
     /// The geometry to assume for the disk.
     pub geometry: DiskGeometry,
@@ -67,6 +69,7 @@ impl VolumeSettings {
             prefetch: true,
             warm: true,
             pins: PinnedRanges::default(),
+            learn: true,
             identity: [0; 32],
             geometry: DiskGeometry::default(),
             gather_below: None,
@@ -96,6 +99,8 @@ pub struct VolumeChange {
     pub prefetch: bool,
     /// Whether its warm list is kept. If not, its warm-up ends.
     pub warm: bool,
+    /// Whether the time of the day is learned. If not, its preload ends.
+    pub learn: bool,
     /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,
     /// The limits of writeback.
@@ -113,6 +118,7 @@ impl VolumeChange {
             read_only: false,
             prefetch: true,
             warm: true,
+            learn: true,
             gather_below: None,
             write_back: Limits::default(),
             tls_only: false,

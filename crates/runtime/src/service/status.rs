@@ -3,6 +3,7 @@
 use super::VolumeService;
 use crate::error::VolumeError;
 use crate::gather::GatherStatus;
+use crate::learn::LearnStatus;
 use crate::pins::{PinStatus, pinned_lines_max};
 use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
@@ -96,6 +97,8 @@ pub struct VolumeStatus {
     pub warm_up: WarmUpStatus,
     /// Its pinned ranges.
     pub pins: PinStatus,
+    /// What it has learned of the time of the day.
+    pub learn: LearnStatus,
     /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,
     /// Latencies in the order of [`crate::LatencyClass::ALL`].
@@ -186,6 +189,7 @@ impl VolumeService {
                 preloaded_in_vain_lines: 0,
                 warm_up: volume.warm.status(),
                 pins,
+                learn: volume.learn.status(),
                 latencies,
             };
             for view in of_volume() {

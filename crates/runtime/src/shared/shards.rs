@@ -6,13 +6,13 @@
 use super::Volume;
 use crate::locks::{Lock, Locked, order};
 use crate::pool::MappedLines;
-use forebay_engine::{Elevator, Hints, Protection, Shard};
+use forebay_engine::{Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts};
 use forebay_types::{LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId, WriteShare};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Slots examined per lock when the clean lines of a volume are dropped, or follow its pins: a
-/// fraction of a millisecond.
+/// Slots examined per lock when the clean lines of a volume are dropped, or follow its pins, and
+/// lines per lock whose forecast ends: a fraction of a millisecond.
 const SLOTS_PER_LOCK: u32 = 2048;
 /// Stands for the default of [`Shards::write_share`].
 const NO_SHARE: u8 = u8::MAX;
@@ -112,6 +112,31 @@ impl Shards {
     /// Whether a slot can be used without an eviction.
     pub(crate) fn has_room(&self) -> bool {
         self.each().any(|shard| shard.slots().warm().has_free_slot())
+    }
+
+    /// The bytes of lines that the shards may hold now.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        self.each().map(|shard| u64::from(shard.slots().slabs().usable()) * LINE_BYTES).sum()
+    }
+
+    /// Begins a forecast: the lines that are preloaded for forecasts from now on.
+    pub(crate) fn begin_forecast(&self) {
+        self.each().for_each(|mut shard| begin_forecast(&mut *shard));
+    }
+
+    /// Ends earlier forecasts: unless their lines are used, they are evicted before others.
+    pub(crate) fn end_former_forecasts(&self) {
+        for shard in 0..self.len() {
+            while end_former_forecasts(&mut *self.lock(shard), SLOTS_PER_LOCK as usize) {}
+        }
+    }
+
+    /// Lines of a volume that were preloaded, and those of them that were used.
+    pub(crate) fn preloads(&self, id: VolumeId) -> (u64, u64) {
+        self.each_with(id).fold((0, 0), |(preloaded, used), shard| {
+            let counters = shard.volume(id).counters();
+            (preloaded + counters.preloaded_lines, used + counters.preload_used_lines)
+        })
     }
 
     /// Resident lines of a volume.

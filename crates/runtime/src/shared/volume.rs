@@ -4,6 +4,7 @@ use super::{FlushGate, Reads};
 use crate::clients::ExtentQueries;
 use crate::gather::Gather;
 use crate::govern::Govern;
+use crate::learn::Learn;
 use crate::locks::{Lock, SharedLock};
 use crate::pins::VolumePins;
 use crate::protect::guard::KeptSamples;
@@ -61,6 +62,8 @@ pub(crate) struct Volume {
     pub warm: Warm,
     /// Its pinned ranges.
     pub pins: VolumePins,
+    /// What it needs at which time of the day.
+    pub learn: Learn,
     /// Whether its disk is where it was opened.
     pub presence: Presence,
     /// Internal flushes in flight, including flushes whose caller has given up.

@@ -21,6 +21,7 @@ use crate::protect::guard::hardware;
 use crate::shared::{Shared, Volume};
 use forebay_backend::Backend;
 use forebay_format::WarmDisk;
+use forebay_types::Granule;
 use forebay_volume::{Loader, LoaderEnd};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,6 +141,16 @@ impl Warm {
         *self.status.lock()
     }
 
+    /// Whether the warm-up is in progress.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.status().state == WarmUpState::Loading
+    }
+
+    /// The disk, as the files of the state directory name it.
+    pub(crate) const fn disk(&self) -> &WarmDisk {
+        &self.disk
+    }
+
     fn set_status(&self, status: WarmUpStatus) {
         *self.status.lock() = status;
     }
@@ -213,6 +224,11 @@ impl WarmUps {
     /// Begins to read what is not in the pool of a volume's pinned ranges, which have changed.
     pub(crate) fn load_pins(&self, volume: &Arc<Volume>) {
         self.send(Event::Pin(Arc::downgrade(volume)));
+    }
+
+    /// Preloads what a volume probably needs soon, instead of what is left of an earlier call.
+    pub(crate) fn preload(&self, volume: &Arc<Volume>, granules: Vec<Granule>) {
+        self.send(Event::Preload(Arc::downgrade(volume), granules));
     }
 
     /// Writes the lists, and waits until they are written.

@@ -26,6 +26,8 @@ pub(super) enum Event {
     Load(Weak<Volume>),
     /// The pinned ranges of a volume have changed.
     Pin(Weak<Volume>),
+    /// Begin the preload of a forecast, which replaces an earlier one.
+    Preload(Weak<Volume>, Vec<Granule>),
     /// A read of a job has ended.
     Ended { job: u64, granule: Granule, is_ok: bool },
     /// Write the lists now, and drop the sender.
@@ -41,9 +43,11 @@ enum Purpose {
     WarmUp,
     /// Pinned ranges.
     Pins,
+    /// What a volume probably needs soon.
+    Forecast,
 }
 
-/// The warm-up of a volume, or a pass over its pinned ranges.
+/// The warm-up of a volume, a pass over its pinned ranges, or the preload of a forecast.
 struct Job {
     number: u64,
     purpose: Purpose,
@@ -106,6 +110,7 @@ pub(super) fn run(
             match next {
                 Event::Load(volume) => thread.begin(volume),
                 Event::Pin(volume) => thread.pin(volume),
+                Event::Preload(volume, granules) => thread.preload(volume, granules),
                 Event::Ended { job, granule, is_ok } => thread.end_read(job, granule, is_ok),
                 Event::Save(_done) => {
                     let Some(shared) = thread.shared.upgrade() else { return };
@@ -170,6 +175,16 @@ impl Thread {
         let is_old = |job: &&mut Job| job.purpose == Purpose::Pins && job.volume.ptr_eq(&volume);
         self.jobs.iter_mut().filter(is_old).for_each(|job| job.loader.cancel());
         self.pinned.changed(volume, Instant::now());
+    }
+
+    /// Begins the preload of a forecast, which may be empty. An earlier one ends.
+    fn preload(&mut self, volume: Weak<Volume>, granules: Vec<Granule>) {
+        let is_old =
+            |job: &&mut Job| job.purpose == Purpose::Forecast && job.volume.ptr_eq(&volume);
+        self.jobs.iter_mut().filter(is_old).for_each(|job| job.loader.cancel());
+        if !granules.is_empty() {
+            self.push_job(Purpose::Forecast, volume, Loader::new(granules));
+        }
     }
 
     /// Begins the passes over pinned ranges that are due. Returns when to call this again.
@@ -239,7 +254,11 @@ impl Thread {
         if is_paused || is_waiting {
             return Some(POLL);
         }
-        let is_wanted = job.purpose == Purpose::Pins || volume.warm.is_kept();
+        let is_wanted = match job.purpose {
+            Purpose::WarmUp => volume.warm.is_kept(),
+            Purpose::Pins => true,
+            Purpose::Forecast => volume.learn.is_on(),
+        };
         if !is_wanted || shared.shards.is_bypass(volume.id) {
             job.loader.cancel();
         }
@@ -266,6 +285,7 @@ impl Thread {
             Purpose::Pins => PreloadKind::Pinned,
             Purpose::WarmUp if granule.is_hot() => PreloadKind::Hot,
             Purpose::WarmUp => PreloadKind::Warm,
+            Purpose::Forecast => PreloadKind::Forecast,
         };
         let end = ReadEnd { events: self.sender.clone(), job: job.number, granule, is_ok: false };
         let on_done = Box::new(move |result: IoResult| {
@@ -303,13 +323,16 @@ fn end_job(volume: &Volume, job: &Job, end: LoaderEnd) {
             volume.pins.set_failing(end == LoaderEnd::Failing);
             tracing::debug!(volume = volume.name, %done, ?end, "pinned ranges read");
         }
+        Purpose::Forecast => {
+            tracing::info!(volume = volume.name, %done, ?end, "preload ended");
+        }
     }
 }
 
 fn conditions(shared: &Shared, volume: &Volume, purpose: Purpose) -> Conditions {
     let now_ms = shared.started.elapsed().as_millis() as u64;
     let (alone, beside) = volume.reads.demand();
-    let has_room = purpose == Purpose::Pins || shared.shards.has_room();
+    let has_room = purpose != Purpose::WarmUp || shared.shards.has_room();
     let is_read = volume.reads.is_reading(now_ms);
     Conditions { now_ms, is_read, alone, beside, has_room }
 }

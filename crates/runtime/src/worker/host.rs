@@ -3,6 +3,7 @@
 use super::io::{Ended, Ios};
 use super::tasks::OnDone;
 use crate::clients::{ClientClock, ClientCompletion, ClientTable, Completions};
+use crate::learn::PendingNeeds;
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
 use crate::reactor::Reactor;
@@ -38,6 +39,8 @@ pub(crate) struct WorkerHost<R> {
     pub ended: Vec<Ended>,
     /// The volume of the last lookup. The next lookup is usually of the same volume.
     pub volume: Option<Arc<Volume>>,
+    /// What clients needed, until it is reported to the volumes.
+    pub needs: PendingNeeds,
     /// The time at the start of the turn.
     pub now: Instant,
     /// The time for the timeouts of clients.
@@ -50,6 +53,18 @@ impl<R: Reactor> WorkerHost<R> {
         let Some(volume) = self.find_volume(id) else { return false };
         let volume = Arc::clone(volume);
         volume.freshness.is_stale(|| self.shared.shards.has_lost(id))
+    }
+
+    /// Reports to the volumes what clients needed since the last report.
+    pub(crate) fn report_needs(&mut self) {
+        let mut needs = std::mem::take(&mut self.needs);
+        for of_volume in needs.by_volume() {
+            if let Some(volume) = self.find_volume(of_volume[0].volume) {
+                volume.learn.record(of_volume);
+            }
+        }
+        needs.clear();
+        self.needs = needs;
     }
 
     /// Looks up a volume by its number.
@@ -216,6 +231,12 @@ impl<R: Reactor> Host for WorkerHost<R> {
     fn streams<T>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> T) -> Option<T> {
         let volume = self.find_volume(volume)?;
         volume.prefetch.load(Ordering::Relaxed).then(|| call(&mut volume.streams.lock()))
+    }
+
+    fn record_need(&mut self, volume: VolumeId, range: ByteRange, lines: u32) {
+        if self.needs.add(volume, range, lines) {
+            self.report_needs();
+        }
     }
 }
 

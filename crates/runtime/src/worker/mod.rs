@@ -15,6 +15,7 @@ pub(crate) use host::{Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::{Outstanding, Tasks};
 
 use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries};
+use crate::learn::PendingNeeds;
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
 use crate::shared::{Message, Shared};
@@ -63,6 +64,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 ios: Ios::new(inbox, worker, started),
                 ended: Vec::new(),
                 volume: None,
+                needs: PendingNeeds::default(),
                 now,
                 client_clock: ClientClock::new(now),
             },

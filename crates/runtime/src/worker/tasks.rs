@@ -76,6 +76,9 @@ pub(crate) trait Tasks {
     /// Reads a granule of a volume into the pool, unless the volume is being removed.
     fn preload(&mut self, volume: VolumeId, granule: Granule, kind: PreloadKind, on_done: OnDone);
 
+    /// Reports to the volumes what clients needed since the last report.
+    fn report_needs(&mut self);
+
     /// Drains the clients of a volume, or all: answers their requests, then disconnects them.
     fn drain_clients(&mut self, volume: Option<VolumeId>);
 
@@ -162,6 +165,10 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         let kind = RequestKind::Preload { lines: granule.lines, kind };
         let request = Request { volume, kind, range };
         self.dispatcher.submit(&mut self.host, Token::Internal(on_done), request, Payload::None);
+    }
+
+    fn report_needs(&mut self) {
+        self.host.report_needs();
     }
 
     fn drain_clients(&mut self, volume: Option<VolumeId>) {

@@ -1,0 +1,176 @@
+//! The thread: follows the clock, has volumes learn, and passes their forecasts on.
+
+use super::volume::Learned;
+use super::{Histories, LearnStatus, LocalClock, LocalTime, regions_max};
+use crate::shared::{Message, Shared, Volume};
+use crate::warm_up::WarmUps;
+use forebay_policy::{SlotPoll, SlotTracker};
+use forebay_types::TimeSlot;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Duration;
+
+/// How long before a slot its preload begins, in seconds: a hard disk reads gigabytes in this time.
+const LEAD_SECONDS: u64 = 300;
+/// The part of the pool that the forecasts of a slot may take.
+const BUDGET_SHARE: u64 = 4;
+/// How long the end of a slot waits for what workers have not reported yet: a worker may hang.
+const REPORT_WAIT: Duration = Duration::from_secs(1);
+
+struct Thread<'a> {
+    histories: Arc<dyn Histories>,
+    clock: &'a dyn LocalClock,
+    warm_ups: Weak<WarmUps>,
+    tracker: SlotTracker,
+    time: Option<LocalTime>,
+    volumes: Vec<Learned>,
+}
+
+/// Runs until `stopped` is disconnected, or the runtime is gone.
+pub(super) fn run(
+    shared: &Weak<Shared>,
+    warm_ups: &Weak<WarmUps>,
+    histories: Arc<dyn Histories>,
+    clock: &dyn LocalClock,
+    stopped: &mpsc::Receiver<()>,
+) {
+    let Some(interval) = shared.upgrade().map(|shared| shared.timeouts.clock) else { return };
+    let interval = interval.max(Duration::from_millis(1));
+    let mut thread = Thread {
+        histories,
+        clock,
+        warm_ups: warm_ups.clone(),
+        tracker: SlotTracker::default(),
+        time: None,
+        volumes: Vec::new(),
+    };
+    while stopped.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let Some(shared) = shared.upgrade() else { return };
+        if !shared.stopping.load(Ordering::Relaxed) {
+            thread.poll(&shared);
+        }
+    }
+}
+
+impl Thread<'_> {
+    fn poll(&mut self, shared: &Arc<Shared>) {
+        let time = self.clock.now();
+        let poll = self.tracker.poll(time.local_seconds(), time.elapsed_ms);
+        self.report_jump(time, &poll);
+        self.follow_volumes(shared);
+        if poll.discards || poll.ended.is_some() {
+            collect_reports(shared);
+            shared.shards.end_former_forecasts();
+        }
+        for learned in &mut self.volumes {
+            let Some(volume) = learned.volume() else { continue };
+            let is_bypass = shared.shards.is_bypass(volume.id);
+            if poll.discards || is_bypass {
+                drop(volume.learn.take_needs());
+                // After a jump, the rest of the slot is not learned either; the tracker knows that.
+                learned.discard(!is_bypass);
+            } else if let Some(slot) = poll.ended {
+                let needs = volume.learn.take_needs();
+                learned.observe(slot, &needs, &volume, &*self.histories);
+            }
+        }
+        if poll.seconds_left <= LEAD_SECONDS {
+            self.plan(shared, poll.slot);
+        }
+        for learned in &mut self.volumes {
+            if let Some(volume) = learned.volume() {
+                learned.publish(poll.slot, &volume);
+            }
+        }
+    }
+
+    fn report_jump(&mut self, time: LocalTime, poll: &SlotPoll) {
+        let before = self.time.replace(time);
+        let (Some(before), Some(seconds)) = (before, poll.jumped_seconds) else { return };
+        let slot = poll.slot;
+        if before.offset_seconds == time.offset_seconds {
+            tracing::warn!(seconds, %slot, "the clock has jumped, or the machine was suspended: \
+                this quarter of an hour is not learned");
+        } else {
+            let (from_seconds, to_seconds) = (before.offset_seconds, time.offset_seconds);
+            tracing::info!(from_seconds, to_seconds, %slot, "the time zone has changed: access \
+                histories follow local time, this quarter of an hour is not learned");
+        }
+        self.volumes.iter_mut().for_each(Learned::forget_forecast);
+    }
+
+    /// Adds and removes histories, so that there is one for each volume that learns.
+    fn follow_volumes(&mut self, shared: &Shared) {
+        let volumes = shared.volumes.all();
+        let learns =
+            |volume: &&Arc<Volume>| volume.learn.is_on() && !volume.leaving.load(Ordering::Relaxed);
+        let learning: Vec<&Arc<Volume>> = volumes.iter().filter(learns).collect();
+        let before = self.volumes.len();
+        self.volumes.retain(|learned| learning.iter().any(|volume| learned.is_of(volume)));
+        let regions_max = regions_max(shared.pool.data_bytes(), learning.len());
+        let mut has_changed = self.volumes.len() < before;
+        for volume in learning {
+            if !self.volumes.iter().any(|learned| learned.is_of(volume)) {
+                drop(volume.learn.take_needs());
+                self.volumes.push(Learned::load(volume, &*self.histories, regions_max));
+                has_changed = true;
+            }
+        }
+        if has_changed {
+            self.volumes.iter_mut().for_each(|learned| learned.set_regions_max(regions_max));
+        }
+        for volume in volumes.iter().filter(|volume| !volume.learn.is_on()) {
+            volume.learn.set_status(LearnStatus::default());
+        }
+    }
+
+    /// Forecasts the next slot for volumes for which this was not done yet, and passes what it
+    /// needs to the thread of the warm-ups.
+    fn plan(&mut self, shared: &Arc<Shared>, present: TimeSlot) {
+        let next = present.next();
+        let Some(warm_ups) = self.warm_ups.upgrade() else { return };
+        let (mut forecasts, mut all) = (Vec::new(), 0);
+        for learned in &mut self.volumes {
+            let Some(volume) = learned.volume() else { continue };
+            if let Some(bytes) = learned.forecast_bytes(next) {
+                all += bytes;
+                continue;
+            }
+            learned.score(present, shared, &volume);
+            if !shared.shards.is_bypass(volume.id) {
+                let bytes = learned.forecast(next, u64::MAX).bytes;
+                all += bytes;
+                forecasts.push((learned, volume, bytes));
+            }
+        }
+        if forecasts.is_empty() {
+            return;
+        }
+        shared.shards.begin_forecast();
+        let budget = shared.shards.usable_bytes() / BUDGET_SHARE;
+        for (learned, volume, bytes) in forecasts {
+            // If all together exceed the budget, each gets the same part of what it needs.
+            let part = u128::from(budget) * u128::from(bytes) / u128::from(all.max(budget).max(1));
+            let forecast = learned.forecast(next, part as u64);
+            let granules = learned.plan(next, forecast, shared, &volume);
+            // Also if it is empty: then what is left of the one before is no longer read.
+            warm_ups.preload(&volume, granules);
+        }
+    }
+}
+
+/// Has all workers report what clients needed, and waits until they have.
+fn collect_reports(shared: &Shared) {
+    let (reporting, reported) = mpsc::channel::<()>();
+    for inbox in &shared.inboxes {
+        let reporting = reporting.clone();
+        let task = Box::new(move |tasks: &mut dyn crate::worker::Tasks| {
+            tasks.report_needs();
+            drop(reporting);
+        });
+        inbox.post(Message::Task(task));
+    }
+    drop(reporting);
+    // Disconnected once the last one has ended.
+    let _ = reported.recv_timeout(REPORT_WAIT);
+}

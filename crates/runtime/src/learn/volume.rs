@@ -1,0 +1,288 @@
+//! The history of one volume, as the thread has it.
+
+use super::{ForecastScore, ForecastStatus, Histories, LearnState, LearnStatus, REGIONS_MAX};
+use crate::shared::{Shared, Volume};
+use forebay_format::{HistoryFile, history_bytes};
+use forebay_policy::{Confidence, ConfidenceChange, Demand, Forecast, History, Needs};
+use forebay_types::{Granule, LINE_BYTES, SLOTS_PER_WEEK, Size, TimeSlot};
+use std::sync::{Arc, Weak};
+
+/// A forecast that was preloaded.
+struct Planned {
+    slot: TimeSlot,
+    /// The preloaded lines of the volume before, and those of them that were used.
+    before: (u64, u64),
+    /// Something else was preloading meanwhile.
+    is_mixed: bool,
+}
+
+/// The history of one volume.
+pub(super) struct Learned {
+    volume: Weak<Volume>,
+    history: History,
+    confidence: Confidence,
+    /// The present slot is observed from its beginning.
+    is_whole: bool,
+    /// The slot that was forecast last, and the bytes of that.
+    forecast_slot: Option<TimeSlot>,
+    forecast_bytes: u64,
+    /// What was preloaded for the present slot, or for the next one.
+    planned: Option<Planned>,
+    /// A forecast that was not preloaded, of the present slot and of the next one.
+    compared: Vec<Granule>,
+    compared_next: Vec<Granule>,
+    /// The history could not be written, which was logged.
+    is_unwritable: bool,
+    status: LearnStatus,
+}
+
+impl Learned {
+    /// Reads the history of a volume. One that cannot be used is put aside, and a new one begins.
+    pub(super) fn load(
+        volume: &Arc<Volume>,
+        histories: &dyn Histories,
+        regions_max: usize,
+    ) -> Self {
+        let name = &volume.name;
+        let file = match read(volume, histories) {
+            Ok(file) => file,
+            Err((error, is_readable)) => {
+                // What cannot be read cannot be judged: the next write replaces it, if it can.
+                let aside = is_readable.then(|| histories.put_aside(name));
+                let put_aside = match aside {
+                    Some(Ok(path)) => path,
+                    Some(Err(error)) => format!("failed: {error}"),
+                    None => "no".to_owned(),
+                };
+                tracing::warn!(
+                    volume = name,
+                    error,
+                    put_aside,
+                    "access history ignored, it begins anew"
+                );
+                None
+            }
+        };
+        let (history, confidence) = match file {
+            Some(HistoryFile { slots, level, .. }) => {
+                let history = History::restored(slots, regions_max);
+                let (slots, regions) = (history.observed_count(), history.region_count());
+                tracing::info!(volume = name, slots, regions, "access history loaded");
+                (history, Confidence::at_level(level))
+            }
+            None => (History::new(regions_max), Confidence::default()),
+        };
+        Self {
+            volume: Arc::downgrade(volume),
+            history,
+            confidence,
+            is_whole: false,
+            forecast_slot: None,
+            forecast_bytes: 0,
+            planned: None,
+            compared: Vec::new(),
+            compared_next: Vec::new(),
+            is_unwritable: false,
+            status: LearnStatus::default(),
+        }
+    }
+
+    pub(super) fn is_of(&self, volume: &Arc<Volume>) -> bool {
+        self.volume.as_ptr() == Arc::as_ptr(volume)
+    }
+
+    /// The volume, while its history is kept.
+    pub(super) fn volume(&self) -> Option<Arc<Volume>> {
+        self.volume.upgrade().filter(|volume| volume.learn.is_on())
+    }
+
+    pub(super) fn set_regions_max(&mut self, regions_max: usize) {
+        self.history.set_regions_max(regions_max);
+        if let Some(volume) = self.volume() {
+            volume.learn.set_regions_max(regions_max);
+        }
+    }
+
+    /// The bytes of the forecast of a slot. `None` if it was not made yet.
+    pub(super) fn forecast_bytes(&self, slot: TimeSlot) -> Option<u64> {
+        self.forecast_slot.filter(|forecast| *forecast == slot).map(|_| self.forecast_bytes)
+    }
+
+    /// Forgets that a slot was forecast, because it does not come as expected.
+    pub(super) fn forget_forecast(&mut self) {
+        self.forecast_slot = None;
+    }
+
+    /// The present slot will not be learned: a part of it was not observed, or its time is unclear.
+    pub(super) fn discard(&mut self, is_next_whole: bool) {
+        self.is_whole = is_next_whole;
+        self.compared = std::mem::take(&mut self.compared_next);
+    }
+
+    /// Learns what was needed in a slot that has ended, and writes the history.
+    pub(super) fn observe(
+        &mut self,
+        slot: TimeSlot,
+        needs: &Needs,
+        volume: &Volume,
+        histories: &dyn Histories,
+    ) {
+        let compared = std::mem::take(&mut self.compared);
+        self.compared = std::mem::take(&mut self.compared_next);
+        if !std::mem::replace(&mut self.is_whole, true) {
+            return;
+        }
+        if self.confidence.is_paused() {
+            let lines = compared.iter().map(|granule| u64::from(granule.line_count())).sum();
+            let needed = compared.iter().map(|granule| needs.lines_of(granule)).sum();
+            self.record_score(volume, lines, needed);
+        }
+        let regions_before = self.history.region_count();
+        let is_new = self.history.observe(slot, needs);
+        let is_empty = regions_before == 0 && self.history.region_count() == 0;
+        if is_new && !is_empty {
+            self.write(volume, histories);
+        }
+    }
+
+    fn write(&mut self, volume: &Volume, histories: &dyn Histories) {
+        let file = HistoryFile {
+            disk: *volume.warm.disk(),
+            level: self.confidence.level(),
+            slots: self.history.slots().to_vec(),
+        };
+        match histories.write(&volume.name, &file.encode()) {
+            Ok(()) => self.is_unwritable = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_unwritable, true) {
+                    tracing::warn!(volume = volume.name, %error, "cannot write the access history");
+                }
+            }
+        }
+    }
+
+    /// Scores the forecast of the present slot, once its beginning is over.
+    pub(super) fn score(&mut self, present: TimeSlot, shared: &Shared, volume: &Volume) {
+        let Some(planned) = self.planned.take_if(|planned| planned.slot == present) else {
+            return;
+        };
+        let now = shared.shards.preloads(volume.id);
+        let preloaded_lines = now.0.saturating_sub(planned.before.0);
+        let used_lines = now.1.saturating_sub(planned.before.1).min(preloaded_lines);
+        if preloaded_lines == 0 {
+            return;
+        }
+        self.status.score = Some(ForecastScore { slot: present, preloaded_lines, used_lines });
+        tracing::info!(
+            volume = volume.name,
+            slot = %present,
+            preloaded = %Size(preloaded_lines * LINE_BYTES),
+            used = %Size(used_lines * LINE_BYTES),
+            "forecast scored"
+        );
+        if !planned.is_mixed {
+            self.record_score(volume, preloaded_lines, used_lines);
+        }
+    }
+
+    fn record_score(&mut self, volume: &Volume, lines: u64, used_lines: u64) {
+        let change = self.confidence.record(lines, used_lines);
+        let Demand { days, weeks } = self.confidence.demand();
+        let used_percent = used_lines.saturating_mul(100) / lines.max(1);
+        let what = match change {
+            None => return,
+            Some(_) if self.confidence.is_paused() => "preloads are hardly used, paused",
+            Some(ConfidenceChange::Raised) => "preloads are hardly used, more repeats are required",
+            Some(ConfidenceChange::Lowered) => "forecasts are used, fewer repeats are required",
+        };
+        tracing::info!(volume = volume.name, used_percent, days, weeks, "{what}");
+    }
+
+    /// What a slot probably needs, within a budget.
+    pub(super) fn forecast(&self, slot: TimeSlot, budget_bytes: u64) -> Forecast {
+        self.history.forecast(slot, self.confidence.demand(), budget_bytes)
+    }
+
+    /// Decides what becomes of the forecast of the next slot. Returns what is to be preloaded.
+    pub(super) fn plan(
+        &mut self,
+        slot: TimeSlot,
+        forecast: Forecast,
+        shared: &Shared,
+        volume: &Volume,
+    ) -> Vec<Granule> {
+        (self.forecast_slot, self.forecast_bytes) = (Some(slot), forecast.bytes);
+        if forecast.granules.is_empty() && forecast.bytes_left == 0 {
+            return Vec::new();
+        }
+        let daily_regions = forecast.daily_regions;
+        let weekly_regions = forecast.regions - daily_regions;
+        let status = ForecastStatus {
+            slot,
+            bytes: forecast.bytes,
+            bytes_left: forecast.bytes_left,
+            daily_regions,
+            weekly_regions,
+        };
+        self.status.forecast = Some(status);
+        let Demand { days, weeks } = self.confidence.demand();
+        let is_paused = self.confidence.is_paused();
+        tracing::info!(
+            volume = volume.name,
+            %slot,
+            bytes = %Size(forecast.bytes),
+            beyond_budget = %Size(forecast.bytes_left),
+            daily_regions,
+            weekly_regions,
+            days_required = days,
+            weeks_required = weeks,
+            preloads = !is_paused,
+            "forecast"
+        );
+        if is_paused {
+            self.compared_next = forecast.granules;
+            return Vec::new();
+        }
+        let before = shared.shards.preloads(volume.id);
+        let is_mixed = volume.warm.is_loading();
+        self.planned = Some(Planned { slot, before, is_mixed });
+        forecast.granules
+    }
+
+    /// Publishes the status.
+    pub(super) fn publish(&mut self, slot: TimeSlot, volume: &Volume) {
+        let Demand { days, weeks } = self.confidence.demand();
+        let state = if self.is_unwritable {
+            LearnState::Unwritable
+        } else if self.confidence.is_paused() {
+            LearnState::Paused
+        } else {
+            LearnState::Learning
+        };
+        self.status = LearnStatus {
+            state,
+            slot: Some(slot),
+            observed_slots: self.history.observed_count(),
+            regions: self.history.region_count(),
+            days_demanded: days,
+            weeks_demanded: weeks,
+            ..self.status
+        };
+        volume.learn.set_status(self.status);
+    }
+}
+
+/// Reads the history of a volume, and checks it. `None` if there is none. An error says whether the
+/// file could be read.
+fn read(volume: &Volume, histories: &dyn Histories) -> Result<Option<HistoryFile>, (String, bool)> {
+    // Of a larger pool, the history may be larger.
+    let bytes_max = history_bytes(SLOTS_PER_WEEK, REGIONS_MAX);
+    let bytes = histories.read(&volume.name, bytes_max).map_err(|error| {
+        // One that is too long can be put aside as well.
+        (error.to_string(), error.kind() == std::io::ErrorKind::FileTooLarge)
+    })?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    let file = HistoryFile::decode(&bytes).map_err(|error| (error.to_string(), true))?;
+    file.check(volume.warm.disk()).map_err(|error| (error.to_string(), true))?;
+    Ok(Some(file))
+}
