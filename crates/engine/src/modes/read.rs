@@ -171,9 +171,14 @@ impl<'a, M: LineTable> Reader<'a, M> {
     }
 
     /// Records that a client waits for a line that is being filled: its next attempt is not
-    /// recorded as a use.
+    /// recorded as a use. So a client that has caught up with the prefetch has the next window
+    /// fetched now.
     fn join_prefetch(&mut self, slot: Slot, out: &mut Outbox) {
-        if self.lines.index.take_flags(slot, PREFETCHED) != 0 {
+        let flags = self.lines.index.take_flags(slot, PREFETCHED | MARK);
+        if flags & MARK != 0 {
+            out.marks.push(self.lines.index.get(slot).key);
+        }
+        if flags & PREFETCHED != 0 {
             self.count_prefetch_use(out);
         }
     }

@@ -104,6 +104,8 @@ pub struct Rig {
     pub copies: usize,
     /// Prefetched lines that were reported as read for the first time.
     pub prefetch_uses: u32,
+    /// Marked lines that were used.
+    pub marks: usize,
     /// The current epoch.
     pub epoch: u64,
     /// The current time.
@@ -134,6 +136,7 @@ impl Rig {
             verify: Vec::new(),
             copies: 0,
             prefetch_uses: 0,
+            marks: 0,
             epoch: 0,
             now_ms: 0,
             out: Outbox::default(),
@@ -187,6 +190,7 @@ impl Rig {
         self.ios.append(&mut self.out.ios);
         self.answers.append(&mut self.out.answers);
         self.wakes.extend(self.out.wakes.drain(..).map(|(shard, _)| shard));
+        self.marks += std::mem::take(&mut self.out.marks).len();
         self.prefetch_uses += self.out.prefetch_uses.take().map_or(0, |(_, lines)| lines);
         self.shard.self_check();
     }
@@ -283,8 +287,13 @@ impl Rig {
     }
 
     pub fn prefetch(&mut self, offset: u64, len: u64) -> u64 {
+        self.prefetch_marked(offset, len, None)
+    }
+
+    /// The same, with a mark on a line.
+    pub fn prefetch_marked(&mut self, offset: u64, len: u64, mark: Option<u64>) -> u64 {
         let range = ByteRange::new(offset, len);
-        let lines = self.shard.prefetch(VOLUME, range, None, &mut self.out);
+        let lines = self.shard.prefetch(VOLUME, range, mark, &mut self.out);
         self.finish_call(0);
         lines
     }

@@ -225,6 +225,19 @@ fn a_read_that_waits_for_a_prefetch_counts_once_as_its_use() {
     assert_eq!((used(&rig), rig.prefetch_uses), (4, 4), "three were counted before");
 }
 
+/// The client has caught up with the prefetch. If the mark waited for another use of its line, the
+/// next window would be requested only after the client has read this one to its end.
+#[test]
+fn a_read_that_waits_for_the_marked_line_requests_the_next_window() {
+    let mut rig = Rig::new(16, 8, Mode::WriteThrough);
+    assert_eq!(rig.prefetch_marked(0, 8 * LINE, Some(0)), 8);
+    assert_eq!(rig.read(1, 0, LINE).0, ReadOutcome::Waiting);
+    assert_eq!(rig.marks, 1);
+    rig.complete_all();
+    rig.read_to_end(0, 4 * LINE);
+    assert_eq!(rig.marks, 1, "once per window");
+}
+
 /// Erased sectors are missing, but a reply may still have their old data pinned.
 #[test]
 fn a_fill_after_an_erase_keeps_pinned_data() {
