@@ -476,7 +476,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             forecast_again(self.lines.index, slot);
             return Preload::Skip;
         }
-        if !self.lines.index.warm().has_free_slot() && self.lines.quota.free_lines() == 0 {
+        if !self.lines.index.warm().has_free_slot() && !self.lines.quota.leaves_clean_lines() {
             return Preload::NoRoom;
         }
         self.preload_into_slot(key, Hint::Forecast, out)

@@ -109,7 +109,9 @@ impl Scheduler {
 
     /// Sets whether clients wait for reads of the disk. Reads that start later count by themselves.
     pub(crate) fn set_reading(&mut self, reading: bool) {
-        (self.was_reading, self.reads) = (reading, self.elevator.reads());
+        // One that was counted since the last call may not have been started by the owner yet.
+        self.was_reading = reading || self.elevator.reads() != self.reads;
+        self.reads = self.elevator.reads();
     }
 
     /// Counts a read of the disk for a client, which slows the destages of all shards.

@@ -25,7 +25,7 @@ pub(super) fn status(status: &Status) -> String {
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; {}, {} of it for the index\n\
          {}{}{}\n\
-         clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}{}",
+         clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),

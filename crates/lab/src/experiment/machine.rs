@@ -163,16 +163,6 @@ impl Machine {
         }
     }
 
-    /// Begins to preload lines, as the runtime does it for a forecast: while no client waits, and
-    /// once per second beside clients. What an earlier call has not read yet is not read.
-    pub(crate) fn preload(&mut self, granules: Vec<Granule>) {
-        if let Some((_, host)) = &mut self.cache {
-            host.begin_forecast();
-        }
-        self.preloader.begin(granules);
-        self.events.push(self.now_ns, Event::Preload(self.preloader.schedule()));
-    }
-
     #[cfg(test)]
     pub(crate) fn set_link(&mut self, link: Link) {
         self.link = link;
@@ -340,6 +330,17 @@ impl Machine {
 pub(crate) fn take_needs(machine: &mut Machine) -> Needs {
     let (_, host) = machine.cache.as_mut().expect("there is a cache");
     host.needs.take()
+}
+
+/// Begins to preload lines, as the runtime does it for a forecast: while no client waits, and once
+/// per second beside clients. What an earlier call has not read yet is not read.
+pub(crate) fn preload(machine: &mut Machine, granules: Vec<Granule>) {
+    if let Some((_, host)) = &mut machine.cache {
+        host.begin_forecast();
+    }
+    machine.preloader.begin(granules);
+    let poll = Event::Preload(machine.preloader.schedule());
+    machine.events.push(machine.now_ns, poll);
 }
 
 /// Ends the forecast of the slot that is over.

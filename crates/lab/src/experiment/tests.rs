@@ -420,7 +420,7 @@ fn lost(without: &time_of_day::Fortnight, with: &time_of_day::Fortnight) -> [f64
 }
 
 #[test]
-fn learned_jobs_find_their_data_in_the_pool_and_others_lose_nothing() {
+fn learned_jobs_find_their_data_in_the_pool_and_others_lose_little() {
     let run = |preloads, repeats| {
         let case = time_of_day::Case { preloads, repeats };
         time_of_day::fortnight(&FORTNIGHT, case, 1).unwrap()
@@ -442,7 +442,7 @@ fn learned_jobs_find_their_data_in_the_pool_and_others_lose_nothing() {
         assert!(after > 0.9 && after > before + 0.2, "{before:.3} without, {after:.3} with");
     }
     assert!(used * 5 > preloaded * 3, "{used} of {preloaded} used");
-    assert!(lost_beside.iter().all(|lost| *lost < 0.003), "others lose {lost_beside:.4?}");
+    assert!(lost_beside.iter().all(|lost| *lost < 0.01), "others lose {lost_beside:.4?}");
     // The jobs read other records each day: what is preloaded for them is not used, and costs
     // others little.
     let (without, with) = (run(false, false), run(true, false));
@@ -450,5 +450,5 @@ fn learned_jobs_find_their_data_in_the_pool_and_others_lose_nothing() {
     let lost_in_vain = lost(&without, &with);
     println!("new records: preloaded {in_vain}, lost {lost_in_vain:.4?}");
     assert!(in_vain > 0 && in_vain < preloaded, "{in_vain} after {preloaded}");
-    assert!(lost_in_vain.iter().all(|lost| *lost < 0.005), "others lose {lost_in_vain:.4?}");
+    assert!(lost_in_vain.iter().all(|lost| *lost < 0.01), "others lose {lost_in_vain:.4?}");
 }

@@ -3,7 +3,9 @@
 //! The access history is the shipped one, and is used as the runtime uses it: each slot that ends
 //! is learned, and five minutes before a slot begins, what it probably needs is preloaded.
 
-use super::machine::{Clients, Machine, SECOND_NS, Step, end_former_forecasts, take_needs};
+use super::machine::{
+    Clients, Machine, SECOND_NS, Step, end_former_forecasts, preload, take_needs,
+};
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table};
 use super::users::{KIB, MIB};
@@ -338,7 +340,7 @@ pub(super) fn fortnight(plan: &Plan, case: Case, seed: u64) -> Result<Fortnight,
             if confidence.is_paused() {
                 next = likely.granules;
             } else {
-                machine.preload(likely.granules);
+                preload(&mut machine, likely.granules);
             }
         }
         let week = (number / SLOTS_PER_WEEK) as usize;
