@@ -134,7 +134,7 @@ fn read(
 /// Prefetches memory for the next two requests: the index of the second, and the data of the first.
 fn look_ahead(hints: &Hints, pool: &[u8], behind: &[u64]) {
     if let Some(&line) = behind.get(1) {
-        prefetch(hints.place(LineKey::new(VOLUME, line)));
+        prefetch(hints.bucket_address(LineKey::new(VOLUME, line)));
     }
     if let Some(&line) = behind.first()
         && let Some(slot) = hints.slot(LineKey::new(VOLUME, line))

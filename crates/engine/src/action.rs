@@ -25,7 +25,7 @@ pub struct IoId {
 /// The piece of a request that lies in one region of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The driver's name for the part, used in its answer.
+    /// Identifies the part in its answer.
     pub id: PartId,
     /// The volume.
     pub volume: VolumeId,
@@ -40,8 +40,8 @@ pub struct Part {
 pub struct Attempt {
     /// Tries before this one.
     pub count: u8,
-    /// The last error of an operation that the part waited for. It is kept over further waits:
-    /// otherwise a part that meets other operations again and again would never learn of it.
+    /// The last error of an operation that the part waited for. It is kept over further waits, so
+    /// that a part that has to wait for other operations again and again still fails.
     pub error: Option<IoError>,
     /// All epochs before the part's arrival are on the disk, so the part may proceed. Meaningless
     /// for a volume that is not ordered.

@@ -67,7 +67,7 @@ counters! {
     /// Dirty lines, and those of pinned ranges, moved because the memory of their slab is given
     /// back.
     moved_lines,
-    /// Waits of parts for an operation on one of their lines, and throttled parts of writes.
+    /// Waits of parts: for an operation on one of their lines, or because they were throttled.
     waits,
     /// Dirty lines destaged, counted when the destage starts.
     destaged_lines,
@@ -80,7 +80,7 @@ counters! {
     /// Destages of several runs of one stripe.
     scattered_destages,
     /// Parts of writes that were throttled.
-    room_waits,
+    throttled_writes,
     /// The number of dirty lines integrated over time, in line-milliseconds, sampled at ticks.
     dirty_line_ms,
     /// Destage operations started for a FLUSH, a change of mode, throttled writers, or a write to

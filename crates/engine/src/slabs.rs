@@ -75,12 +75,12 @@ pub struct Slabs {
     target: usize,
     /// While a shrink compares slabs: the values of those compared so far, from the first one on.
     values: Vec<u64>,
-    sweep: Sweep,
+    search: Search,
 }
 
 /// The progress of the search for lines in emptying slabs.
 #[derive(Debug, Default)]
-struct Sweep {
+struct Search {
     /// The slab to examine next.
     slab: usize,
     /// The first slot in it that was not examined in this round.
@@ -110,7 +110,7 @@ impl Slabs {
             empty: 0,
             target: slabs,
             values: Vec::new(),
-            sweep: Sweep::default(),
+            search: Search::default(),
         }
     }
 
@@ -250,12 +250,12 @@ impl Slabs {
         }
         self.in_use -= slabs.len();
         self.emptying += slabs.len();
-        self.sweep = Sweep::default();
+        self.search = Search::default();
         slabs.into_iter().map(|slab| self.slab(slab)).collect()
     }
 
     /// Takes an emptying slab into use again.
-    fn keep_emptying(&mut self) -> Option<Slab> {
+    fn cancel_emptying(&mut self) -> Option<Slab> {
         if self.emptying == 0 {
             return None;
         }

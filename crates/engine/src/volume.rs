@@ -60,7 +60,7 @@ impl ShardVolume {
     }
 
     /// Changes the cache mode, from the next request on. If the new mode keeps no dirty lines,
-    /// ticks destage them all, whatever the pace. Clean lines stay until
+    /// ticks destage them all and ignore the pace. Clean lines stay until
     /// [`crate::Shard::drop_clean`] or an eviction removes them. In bypass, a dirty or busy line is
     /// removed once it is clean and idle.
     pub const fn set_mode(&mut self, mode: Mode) {
@@ -106,7 +106,7 @@ impl ShardVolume {
 
     /// Sets whether reads of the disk are in flight. Background writeback then slows down; see
     /// [`ShardVolume::set_pace`]. A read that a shard starts for a client counts at once; the
-    /// owner knows when reads end, and calls this before each tick.
+    /// driver knows when reads end, and calls this before each tick.
     pub fn set_reading(&mut self, reading: bool) {
         self.writeback.scheduler_mut().set_reading(reading);
     }

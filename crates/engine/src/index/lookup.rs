@@ -31,7 +31,7 @@ pub struct Hints {
 
 impl Hints {
     /// The address at which the lookup of a line starts.
-    pub fn place(&self, key: LineKey) -> *const u8 {
+    pub fn bucket_address(&self, key: LineKey) -> *const u8 {
         (&raw const self.buckets[home(key.hash(), self.buckets.len())]).cast()
     }
 

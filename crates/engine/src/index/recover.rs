@@ -1,7 +1,7 @@
 //! Adopts the line table of a killed process.
 //!
 //! The process may have died between any two stores to the table, and in the middle of any copy
-//! into a slot. Each slot is first judged by its own sixteen bytes:
+//! into a slot. Each slot is first classified by its own sixteen bytes:
 //!
 //! | slot | what counts | becomes |
 //! | --- | --- | --- |
@@ -103,7 +103,7 @@ impl Recovery {
     }
 }
 
-/// What a slot holds, judged by its own sixteen bytes.
+/// What a slot holds, by its own sixteen bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotContent {
     Free,
@@ -120,8 +120,8 @@ enum SlotContent {
     },
 }
 
-/// Judges a slot by the first table of the module's documentation.
-const fn judge(line: &LineMeta) -> SlotContent {
+/// Classifies a slot by the first table of the module's documentation.
+const fn classify(line: &LineMeta) -> SlotContent {
     let valid = line.valid & !line.filling;
     let dirty = line.dirty & !line.filling;
     match (line.key.0 == LineKey::NONE.0, line.has(DETACHED)) {
@@ -168,7 +168,7 @@ impl<M: LineTable> Slots<M> {
             if line.is_away() {
                 continue;
             }
-            let content = judge(&line);
+            let content = classify(&line);
             let fate = match content {
                 SlotContent::Free => Fate::Kept,
                 _ => fate(line.key.volume()),
@@ -300,7 +300,7 @@ mod tests {
 
     /// Every combination of the first table, for one sector and the flags.
     #[test]
-    fn each_slot_is_judged_by_its_own_bytes() {
+    fn each_slot_is_classified_by_its_own_bytes() {
         for bits in 0..64u8 {
             let bit = |at: u8| bits >> at & 1;
             let (valid, dirty, filling) = (bit(0), bit(1), bit(2));
@@ -316,7 +316,7 @@ mod tests {
                 (true, false, _) => SlotContent::Line { valid, dirty },
                 (true, true, true) => SlotContent::Held { valid, dirty },
             };
-            assert_eq!(judge(&line), expected, "{line:?}");
+            assert_eq!(classify(&line), expected, "{line:?}");
         }
     }
 
@@ -325,7 +325,7 @@ mod tests {
     fn a_zeroed_entry_holds_nothing() {
         let zeroed =
             LineMeta { key: LineKey(0), pins: 0, valid: 0, dirty: 0, flags: 0, filling: 0 };
-        assert_eq!(judge(&zeroed), SlotContent::Free);
+        assert_eq!(classify(&zeroed), SlotContent::Free);
     }
 
     #[test]

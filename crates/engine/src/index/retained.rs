@@ -1,14 +1,14 @@
 //! Retained lines: the resident lines of pinned ranges.
 //!
-//! A retained line is not in the queues of the eviction policy, which therefore never chooses it,
-//! and never passes over it. It enters the policy, as a new line, when its range is unpinned. In
-//! all other respects it is like any line: writes, trims, a change of mode and memory damage may
-//! change or drop it, and it is retained again when it is next filled. No data depends on that.
+//! A retained line is not in the queues of the eviction policy, so the policy neither evicts it nor
+//! spends time on it. It enters the policy, as a new line, when its range is unpinned. In all other
+//! respects it is like any line: writes, trims, a change of mode and memory damage may change or
+//! drop it, and it is retained again when it is next filled.
 //!
 //! A shard retains up to five eighths of the lines that it may hold, so that others can always be
-//! cached. The driver does not pin more than that; what it pins beyond stays in the policy. If a
-//! shard shrinks so far that it retains too many lines, it returns some to the policy first
-//! ([`trim`]); the others move to slabs that stay (`slabs::resize`).
+//! cached; pinned lines beyond that stay in the policy. If a shard shrinks so far that it retains
+//! too many lines, it returns some to the policy first ([`trim`]); the others move to slabs that
+//! stay (`slabs::resize`).
 
 use crate::index::Slots;
 use crate::index::meta::{DETACHED, LineTable, RETAINED};
@@ -17,7 +17,7 @@ use forebay_policy::Hint;
 use forebay_types::{PinnedRanges, VolumeId};
 use std::sync::Arc;
 
-/// The most lines that a shard retains that may hold `lines` lines.
+/// The maximum number of retained lines in a shard that may hold `lines` lines.
 pub const fn retained_lines_max(lines: usize) -> usize {
     lines / 8 * 5 + lines % 8 / 2
 }
@@ -71,7 +71,7 @@ impl Retained {
         volume.map_or(0, |volume| volume.retained_lines)
     }
 
-    /// Counts a line as retained no longer.
+    /// Counts a line that is no longer retained.
     pub(crate) fn remove(&mut self, volume: VolumeId) {
         let volume = &mut self.volumes[usize::from(volume.0)];
         assert!(volume.retained_lines > 0, "more lines were removed than retained");
@@ -102,7 +102,7 @@ pub(crate) fn set_pinned<M>(
 }
 
 /// Sets how many lines the shard may hold. Returns how many of them the pinned ranges of all
-/// volumes may take. If more are retained, [`trim`] is to be called.
+/// volumes may take. If more are retained, the caller calls [`trim`].
 pub(crate) fn set_lines<M>(slots: &mut Slots<M>, lines: usize) -> usize {
     let retained = &mut slots.retained;
     retained.lines_max = retained_lines_max(lines);

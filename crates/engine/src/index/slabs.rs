@@ -11,7 +11,7 @@ pub(crate) const fn slabs_mut<M>(slots: &mut Slots<M>) -> &mut Slabs {
     &mut slots.slabs
 }
 
-/// Tells the policy how many lines it may know: all but `retained` lines.
+/// Sets the capacity of the policy: all usable slots except `retained` ones.
 pub(crate) fn apply_policy_capacity<M>(slots: &mut Slots<M>, retained: usize) {
     slots.policy.set_capacity((slots.slabs.usable() as usize).saturating_sub(retained));
 }

@@ -342,7 +342,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             let meta = found.map_or(LineMeta::FREE, |slot| *self.lines.index.get(slot));
             let missing = line.mask & !meta.valid;
             if missing != 0 {
-                assert!(missing & meta.dirty == 0, "the disk has not the newest data of {meta:?}");
+                assert!(missing & meta.dirty == 0, "the disk lacks the newest data of {meta:?}");
                 let busy = self.lines.ops.busy(line.key).map(|(_, kind)| kind);
                 assert!(matches!(busy, None | Some(OpKind::Fill)), "{meta:?} is in a {busy:?}");
             }
@@ -379,8 +379,8 @@ impl<'a, M: LineTable> Reader<'a, M> {
         mark: Option<u64>,
         out: &mut Outbox,
     ) -> u64 {
-        // The stream comes to the present lines soon. If one were evicted for the others now, its
-        // read would wait behind all that is being prefetched.
+        // The stream will soon read the resident lines too. If one of them were evicted now to make
+        // room for the others, its read would queue behind the whole prefetch.
         for line in line_parts(self.lines.id, range) {
             if let Some(slot) = self.lines.index.find(line.key) {
                 self.lines.index.touch(slot);
@@ -491,7 +491,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
     }
 
     /// Prepares the fill of the sectors that a line of a pinned range lacks. Evicts another line if
-    /// necessary, but not at the dirty limit, where the clean lines are few.
+    /// necessary, but not at the dirty limit, where few lines are clean.
     fn preload_pinned(&mut self, key: LineKey, out: &mut Outbox) -> Preload {
         if !is_pinned(self.lines.index, key) {
             // It was unpinned meanwhile.
@@ -499,7 +499,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         let found = self.lines.index.find(key);
         if let Some(slot) = found {
-            // There was no room for it when it was pinned.
+            // When it was pinned, the shard may have been at its limit of retained lines.
             follow_pins(self.lines.index, slot);
             if self.missing_sectors(key, self.lines.index.get(slot)) == 0 {
                 return Preload::Skip;

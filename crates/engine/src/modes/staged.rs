@@ -76,8 +76,8 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        let heed = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
-        if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
+        let may_wait = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
+        if self.wait_if_busy(part, |kind| may_wait && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
         let mut hits = 0;

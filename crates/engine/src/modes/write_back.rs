@@ -19,8 +19,8 @@ impl<M: LineTable> Writer<'_, M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         // A line being destaged may be written: it is relocated first.
-        let heed = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
-        if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
+        let may_wait = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
+        if self.wait_if_busy(part, |kind| may_wait && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
         let line_hits = self.look_up_pinned(part);
@@ -105,8 +105,8 @@ impl<M: LineTable> Writer<'_, M> {
     }
 
     /// Gives every line in the scratch list a pinned slot that only this write uses. If there are
-    /// too few, relocates nothing, unpins all and returns false. A line relocated in vain would
-    /// still be dirty after the destage of its old slot, and would be destaged again and again.
+    /// too few slots, relocates nothing, unpins all lines and returns false. A line relocated in
+    /// vain would still be dirty after the destage of its old slot, and be destaged repeatedly.
     fn claim_slots(&mut self, out: &mut Outbox) -> bool {
         if !self.reserve_slots() {
             for at in 0..self.scratch.lines.len() {
@@ -142,9 +142,9 @@ impl<M: LineTable> Writer<'_, M> {
         true
     }
 
-    /// Reserves a slot for each line in the scratch list that is absent, pinned by others, or dirty
-    /// where it is written. Changing a sector in place could send a reply half old and half new, so
-    /// such a line is relocated.
+    /// Reserves a slot for each line in the scratch list that is absent or that
+    /// [`Writer::may_overwrite`] rejects: otherwise a reply that is being sent could be half old
+    /// and half new, and a kill could leave a dirty sector half written.
     fn reserve_slots(&mut self) -> bool {
         assert!(self.scratch.reserved.is_empty());
         for at in 0..self.scratch.lines.len() {

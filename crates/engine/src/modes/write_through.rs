@@ -107,7 +107,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.wait(op, part, WaitFor::Result);
         } else {
             let op = self.start_destage_part(part, out);
-            self.lines.wait(op, part, WaitFor::Verdict);
+            self.lines.wait(op, part, WaitFor::Success);
         }
         true
     }

@@ -82,9 +82,9 @@ impl<'a, M: LineTable> Completion<'a, M> {
         let lost = !ok && self.lines.planted.is(PlantedBug::LoseWaitersOnError);
         for &(part, wait_for) in op.waiters.iter().filter(|_| !lost) {
             let outcome = match (wait_for, op.error) {
-                (WaitFor::Verdict, Some(error)) => Outcome::Done(Err(error)),
+                (WaitFor::Success, Some(error)) => Outcome::Done(Err(error)),
                 (WaitFor::Result, error) => Outcome::Retry(error),
-                (WaitFor::End | WaitFor::Verdict, _) => Outcome::Retry(None),
+                (WaitFor::End | WaitFor::Success, _) => Outcome::Retry(None),
             };
             out.answers.push(Answer { part, outcome });
         }

@@ -17,7 +17,7 @@
 //!
 //! Holding back has a cost: a write that waits for another one takes twice the time. A disk that
 //! merges queued writes itself, with an elevator or in the stripe cache of Linux md, gains nothing
-//! from it. A disk on which each I/O has a high fixed cost gains. So a trial compares both
+//! from it; a disk on which each I/O has a high fixed cost does. So a trial compares both
 //! ([`super::trial`]). The clock counts milliseconds, so the trial finds no gain on a disk that
 //! answers much faster.
 

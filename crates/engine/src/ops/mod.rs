@@ -62,8 +62,8 @@ impl OpLine {
 pub(crate) enum WaitFor {
     /// The result. If the operation fails, the part is tried again with the error.
     Result,
-    /// The result. If the operation fails, the part fails.
-    Verdict,
+    /// Success. If the operation fails, the part fails.
+    Success,
     /// The completion, whatever the result.
     End,
 }
@@ -213,7 +213,7 @@ impl Ops {
         self.entries[index as usize].op.as_ref().expect("the operation is in flight")
     }
 
-    /// The driver's name for an operation in flight.
+    /// The identifier of an operation in flight.
     pub(crate) fn id(&self, index: u32) -> IoId {
         IoId { op: index, generation: self.entries[index as usize].generation }
     }

@@ -5,11 +5,11 @@
 
 /// Writes timed with holding back, and again without.
 const TRIAL_WRITES: u32 = 256;
-/// Writes between two trials, at first and at most. The pause doubles each time a trial finds no
-/// gain, and starts over after a gain.
+/// The minimum and maximum number of writes between two trials. The pause doubles each time a trial
+/// finds no gain, and returns to the minimum after a gain.
 const PAUSE_MIN: u32 = 4 << 10;
 const PAUSE_MAX: u32 = 64 << 10;
-/// The gain of a trial, in milliseconds, that may be chance: each time is measured to one
+/// A gain of up to this many milliseconds over a trial may be chance: each time is measured to one
 /// millisecond, and most of these errors cancel out.
 const CHANCE_MS: u64 = 32;
 

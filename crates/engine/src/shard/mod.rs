@@ -114,7 +114,7 @@ impl<M: LineTable> Shard<M> {
         self.volumes.get(volume)
     }
 
-    /// The same, to change the settings.
+    /// As [`Shard::volume`], to change the settings.
     ///
     /// # Panics
     /// If the volume is not served.

@@ -88,8 +88,8 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         self.assert_part(part);
-        // Looked up before the components are borrowed for a `Writer`: those stores wait until the
-        // copy of the previous write is stored, and the loads need not. A seventh of a write hit.
+        // Looked up before a `Writer` borrows the components: the stores of the borrow would delay
+        // these loads behind the copy of the previous write. Saves a seventh of a write hit's time.
         let found = only_line(part.volume, part.range).and_then(|line| {
             let slot = self.index.find(line.key)?;
             Some((slot, *self.index.get(slot)))

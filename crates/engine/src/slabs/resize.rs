@@ -112,7 +112,7 @@ impl<M: LineTable> Resizer<'_, M> {
 
     /// Takes one slab into use again.
     fn grow(&mut self) -> ResizeStep {
-        let step = if let Some(slab) = slabs_mut(self.index).keep_emptying() {
+        let step = if let Some(slab) = slabs_mut(self.index).cancel_emptying() {
             self.integrity.open_parity(self.index, slab);
             ResizeStep::More
         } else if let Some(slab) = self.index.slabs().next_given_back() {
@@ -141,10 +141,10 @@ impl<M: LineTable> Resizer<'_, M> {
         let slab = self.next_emptying();
         let (mut moves, mut drops, mut left) = (0, 0, 0);
         let mut has_slot = true;
-        let start = self.index.slabs().sweep.slot.max(slab.first);
+        let start = self.index.slabs().search.slot.max(slab.first);
         for slot in start..slab.slots().end {
             if moves == MOVES_MAX {
-                slabs_mut(self.index).sweep.slot = slot;
+                slabs_mut(self.index).search.slot = slot;
                 return self.end_step(true);
             }
             let before = *self.index.get(slot);
@@ -152,7 +152,7 @@ impl<M: LineTable> Resizer<'_, M> {
                 continue;
             }
             if before.key == LineKey::PARITY {
-                slabs_mut(self.index).sweep.sees_parity = true;
+                slabs_mut(self.index).search.sees_parity = true;
             } else if before.has(DETACHED) {
                 // Waits for its pins.
             } else if before.dirty == 0 && !self.must_stay(slot) {
@@ -165,28 +165,28 @@ impl<M: LineTable> Resizer<'_, M> {
             }
             left += u32::from(self.index.get(slot).key != LineKey::NONE);
         }
-        let sweep = &mut slabs_mut(self.index).sweep;
-        (sweep.slab, sweep.slot) = (slab.number + 1, 0);
+        let search = &mut slabs_mut(self.index).search;
+        (search.slab, search.slot) = (slab.number + 1, 0);
         // An earlier step may have found lines in the slots before `start`.
         if left == 0 && start == slab.first {
             give_back(self.index, slab, self.planted);
-            slabs_mut(self.index).sweep.quiet = 0;
+            slabs_mut(self.index).search.quiet = 0;
             return ResizeStep::Empty(slab);
         }
         let freed = self.free_parities(out);
         self.end_step(moves + drops > 0 || freed)
     }
 
-    /// The slab at which the sweep continues.
+    /// The slab at which the search continues.
     fn next_emptying(&mut self) -> Slab {
         let slabs = slabs_mut(self.index);
         let count = slabs.states.len();
-        let from = slabs.sweep.slab;
+        let from = slabs.search.slab;
         let mut numbers = (from..count).chain(0..from.min(count));
         let found = numbers.find(|&slab| slabs.states[slab] == super::State::Emptying);
         let number = found.expect("a slab is being emptied");
         if number != from {
-            (slabs.sweep.slab, slabs.sweep.slot) = (number, 0);
+            (slabs.search.slab, slabs.search.slot) = (number, 0);
         }
         slabs.slab(number)
     }
@@ -196,15 +196,15 @@ impl<M: LineTable> Resizer<'_, M> {
         let places = self.index.capacity().div_ceil(PLACES_EXAMINED_MAX as usize);
         let slabs = slabs_mut(self.index);
         if progress {
-            slabs.sweep.quiet = 0;
+            slabs.search.quiet = 0;
             return ResizeStep::More;
         }
-        slabs.sweep.quiet += 1;
-        let round = slabs.emptying.max(if slabs.sweep.sees_parity { places } else { 0 });
-        if slabs.sweep.quiet < round {
+        slabs.search.quiet += 1;
+        let round = slabs.emptying.max(if slabs.search.sees_parity { places } else { 0 });
+        if slabs.search.quiet < round {
             return ResizeStep::More;
         }
-        (slabs.sweep.quiet, slabs.sweep.sees_parity) = (0, false);
+        (slabs.search.quiet, slabs.search.sees_parity) = (0, false);
         ResizeStep::Waiting
     }
 
@@ -264,10 +264,10 @@ impl<M: LineTable> Resizer<'_, M> {
     /// first, because their next seal covers whatever they contain. Returns whether any was
     /// dropped.
     fn free_parities(&mut self, out: &mut Outbox) -> bool {
-        if !self.index.slabs().sweep.sees_parity {
+        if !self.index.slabs().search.sees_parity {
             return false;
         }
-        let first = self.index.slabs().sweep.parity;
+        let first = self.index.slabs().search.parity;
         let end = first.saturating_add(PLACES_EXAMINED_MAX).min(self.index.capacity() as Slot);
         let (mut at, mut freed) = (first, 0);
         while at < end && freed < PARITIES_FREED_MAX {
@@ -284,7 +284,7 @@ impl<M: LineTable> Resizer<'_, M> {
             at += 1;
         }
         let is_end = at as usize >= self.index.capacity();
-        slabs_mut(self.index).sweep.parity = if is_end { 0 } else { at };
+        slabs_mut(self.index).search.parity = if is_end { 0 } else { at };
         freed > 0
     }
 }

@@ -71,7 +71,7 @@ fn free_slots_of_a_slab_in_use_are_found_and_those_of_others_are_not() {
     assert_eq!(slabs.first_free(), None, "the slab is being emptied");
     assert!(slabs.keeps(3) && !slabs.keeps(12));
     slabs.set_target(20);
-    assert_eq!(slabs.keep_emptying().map(|slab| slab.number), Some(1));
+    assert_eq!(slabs.cancel_emptying().map(|slab| slab.number), Some(1));
     assert_eq!(slabs.first_free(), Some(12));
     slabs.pop_free(12, 15);
     slabs.pop_free(15, NO_SLOT);

@@ -282,7 +282,7 @@ impl<M: LineTable> Destager<'_, M> {
         self.lines.quota.count_throttled();
         let counters = self.lines.volume.counters_mut();
         counters.waits += 1;
-        counters.room_waits += 1;
+        counters.throttled_writes += 1;
         true
     }
 

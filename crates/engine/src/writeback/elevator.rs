@@ -34,8 +34,9 @@ pub(crate) struct Stop {
 
 /// The stop of one shard. Meaningless if its bit in `stops` is not set.
 #[derive(Debug, Default)]
-struct Place {
-    place: AtomicU64,
+struct PublishedStop {
+    /// The line, shifted left by one; the lowest bit is zero if it begins a whole stripe.
+    position: AtomicU64,
     operations: AtomicU32,
 }
 
@@ -55,13 +56,12 @@ pub struct Elevator {
     full: AtomicBool,
     /// A bit for each shard with a stop, and for each shard that requires the elevator to run.
     stops: AtomicU64,
-    over_limit: AtomicU64,
+    running: AtomicU64,
     /// A bit for each shard that has paused the elevator.
     pauses: AtomicU64,
-    /// Reads of the disk started over all shards. Not part of the order, but what all shards of the
-    /// volume must know before their next destage.
+    /// Reads of the disk started over all shards, which slow down the destages of all of them.
     reads: AtomicU64,
-    by_shard: Box<[Place]>,
+    by_shard: Box<[PublishedStop]>,
 }
 
 impl Elevator {
@@ -81,10 +81,10 @@ impl Elevator {
                 .then_some((stripe_cache_bytes / LINE_BYTES * 5 / 4) as usize),
             full: AtomicBool::new(false),
             stops: AtomicU64::new(0),
-            over_limit: AtomicU64::new(0),
+            running: AtomicU64::new(0),
             pauses: AtomicU64::new(0),
             reads: AtomicU64::new(0),
-            by_shard: (0..shards).map(|_| Place::default()).collect(),
+            by_shard: (0..shards).map(|_| PublishedStop::default()).collect(),
         })
     }
 
@@ -100,7 +100,7 @@ impl Elevator {
 
     /// Whether the elevator runs.
     pub(crate) fn is_running(&self) -> bool {
-        self.over_limit.load(Relaxed) != 0
+        self.running.load(Relaxed) != 0
     }
 
     pub(crate) fn has_stop(&self, shard: usize) -> bool {
@@ -127,12 +127,12 @@ impl Elevator {
             }
         };
         if let Some(Stop { key, whole, operations }) = stop {
-            let place = &self.by_shard[shard];
-            place.place.store(key.line() << 1 | u64::from(!whole), Relaxed);
-            place.operations.store(operations, Relaxed);
+            let published = &self.by_shard[shard];
+            published.position.store(key.line() << 1 | u64::from(!whole), Relaxed);
+            published.operations.store(operations, Relaxed);
         }
         set(&self.stops, stop.is_some());
-        set(&self.over_limit, stop.is_some_and(|stop| stop.operations > 0))
+        set(&self.running, stop.is_some_and(|stop| stop.operations > 0))
     }
 
     /// Whether a line precedes the published stop of its shard.
@@ -140,10 +140,10 @@ impl Elevator {
         if !self.has_stop(shard) {
             return true;
         }
-        let place = self.by_shard[shard].place.load(Relaxed);
-        let is_whole = place & 1 == 0;
+        let position = self.by_shard[shard].position.load(Relaxed);
+        let is_whole = position & 1 == 0;
         let distance = |line| distance(self.line(whole), line);
-        if whole == is_whole { distance(line) < distance(place >> 1) } else { whole }
+        if whole == is_whole { distance(line) < distance(position >> 1) } else { whole }
     }
 
     /// Pauses the elevator until an operation of this shard completes. An out-of-order destage is
@@ -170,18 +170,18 @@ impl Elevator {
         let lines = [self.line(true), self.line(false)];
         // One in `REST_EVERY` times, other lines precede whole stripes.
         let favoured = u64::from(self.started.load(Relaxed) % REST_EVERY == REST_EVERY - 1);
-        let (mut stops, over_limit) = (self.stops.load(Relaxed), self.over_limit.load(Relaxed));
+        let (mut stops, running) = (self.stops.load(Relaxed), self.running.load(Relaxed));
         let (mut operations, mut next) = (0, None);
         while stops != 0 {
             let shard = stops.trailing_zeros() as usize;
             stops &= stops - 1;
-            let place = &self.by_shard[shard];
-            if over_limit >> shard & 1 != 0 {
-                operations = operations.max(place.operations.load(Relaxed));
+            let published = &self.by_shard[shard];
+            if running >> shard & 1 != 0 {
+                operations = operations.max(published.operations.load(Relaxed));
             }
-            let place = place.place.load(Relaxed);
-            let (place, rest) = (place >> 1, place & 1);
-            let distance = distance(lines[rest as usize], place) | (rest ^ favoured) << 63;
+            let position = published.position.load(Relaxed);
+            let (line, rest) = (position >> 1, position & 1);
+            let distance = distance(lines[rest as usize], line) | (rest ^ favoured) << 63;
             if next.is_none_or(|(least, _)| distance < least) {
                 next = Some((distance, shard));
             }

@@ -8,8 +8,8 @@ const WRITERS_IDLE_MS: u64 = 500;
 /// are no ticks.
 const TICK_MS_MAX: u64 = 1_000;
 
-/// Destage operations that an array of a few disks can do at once. More would only delay each
-/// other, and reads.
+/// Destage operations that an array of a few disks can do at once. More would only delay each other
+/// and reads.
 const OPERATIONS_MAX: u32 = 32;
 
 /// The limits of dirty data in a shard.

@@ -55,8 +55,8 @@ impl Inputs {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     bucket: TokenBucket,
-    /// Clients waited for reads of the disk when the owner last said so, and the reads that the
-    /// elevator had counted by then.
+    /// The value of the last [`Scheduler::set_reading`], and the reads that the elevator had
+    /// counted by then.
     was_reading: bool,
     reads: u64,
     /// The elevator that the volume's shards share, and the number of this shard in it.
@@ -156,7 +156,7 @@ impl Scheduler {
         }
         !self.is_backing_off(inputs.now_ms)
             && self.bucket.may_start(self.is_reading())
-            && self.destaging < self.bucket.in_flight(self.is_reading())
+            && self.destaging < self.bucket.operations_max(self.is_reading())
     }
 
     /// Whether the run of an ordered volume may start a destage. Reads do not slow it down.
@@ -187,7 +187,8 @@ impl Scheduler {
         if self.is_throttling {
             quota.config().destage_operations_all
         } else if quota.has_backlog() {
-            quota.operations_for(self.bucket.burst(self.is_elevator_limited_by_reads()))
+            let beside_reads = self.is_elevator_limited_by_reads();
+            quota.operations_for(self.bucket.operations_max_all(beside_reads))
         } else {
             0
         }

@@ -103,15 +103,15 @@ impl TokenBucket {
 
     /// Maximum operations of this shard in flight that are not urgent: those of one burst while the
     /// rate of bursts is limited.
-    pub(crate) const fn in_flight(&self, beside_reads: bool) -> u32 {
+    pub(crate) const fn operations_max(&self, beside_reads: bool) -> u32 {
         match beside_reads && self.pace.beside_reads_milli < u64::MAX {
             true => Pace::BURST_IOS as u32,
             false => self.pace.in_flight,
         }
     }
 
-    /// The same for all shards together.
-    pub(crate) const fn burst(&self, beside_reads: bool) -> u32 {
+    /// As [`TokenBucket::operations_max`], for all shards together.
+    pub(crate) const fn operations_max_all(&self, beside_reads: bool) -> u32 {
         match beside_reads && self.pace.beside_reads_milli < u64::MAX {
             true => Pace::BURST_IOS as u32,
             false => Pace::DEFAULT.in_flight,
@@ -129,8 +129,8 @@ impl TokenBucket {
         assert!(left <= all, "{left} lines left of {all}");
         let beside_reads = match left * 16 <= all {
             true => u64::MAX,
-            // The rate rises with the third power of the nearness: 8 times at half the distance,
-            // 1,000 times at a tenth of it.
+            // The rate rises as the distance falls, with its third power: 8 times at half the
+            // distance, 1,000 times at a tenth of it.
             false => {
                 let boost = (u128::from(all) * 1_000 / u128::from(left)).pow(3);
                 let rate = u128::from(self.pace.beside_reads_milli) * boost / 1_000_000_000;
@@ -156,8 +156,8 @@ impl TokenBucket {
             self.beside_reads.take(Pace::bursts_milli(ios, bytes));
             self.in_burst = self.beside_reads.has_tokens();
         } else {
-            // Otherwise a read that comes right after would be delayed by another burst, saved up
-            // while there were none.
+            // Otherwise a read that comes right after would be delayed by a burst saved up while
+            // there were no reads.
             self.beside_reads.use_up(Pace::bursts_milli(ios, bytes));
             self.in_burst &= self.beside_reads.has_tokens();
         }

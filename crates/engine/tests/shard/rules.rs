@@ -173,7 +173,7 @@ fn a_clean_line_is_evicted_among_many_dirty_ones() {
     for line in 256..300 {
         assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done, "line {line}");
     }
-    assert_eq!(rig.shard.volume(VOLUME).counters().room_waits, 0);
+    assert_eq!(rig.shard.volume(VOLUME).counters().throttled_writes, 0);
     let lines: Vec<u64> = (0..100).chain(256..300).collect();
     for line in lines {
         assert_eq!(rig.read_to_end(line * LINE, LINE), [line; 8]);

@@ -224,7 +224,7 @@ fn a_throttled_write_waits_for_a_destage() {
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(2), Some(Outcome::Retry(None)));
     assert_eq!(rig.retry(2, 20 * LINE, LINE, 2), WriteOutcome::Done);
-    assert_eq!(rig.shard.volume(VOLUME).counters().room_waits, 1);
+    assert_eq!(rig.shard.volume(VOLUME).counters().throttled_writes, 1);
     assert_eq!(rig.shard.volume(VOLUME).counters().writes_through_dirty_limit, 0);
 }
 
@@ -251,7 +251,7 @@ fn throttled_writes_are_admitted_in_order_after_any_destage() {
     assert_eq!(rig.take_outcome(11), Some(Outcome::Retry(None)));
     assert_eq!(rig.retry(11, 30 * LINE, LINE, 2), WriteOutcome::Done);
     let counters = rig.shard.volume(VOLUME).counters();
-    assert_eq!((counters.room_waits, counters.writes_through_dirty_limit), (2, 0));
+    assert_eq!((counters.throttled_writes, counters.writes_through_dirty_limit), (2, 0));
     assert_eq!(rig.flush_to_end(90), Ok(()));
 }
 

@@ -369,7 +369,7 @@ fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
         gathered_into: engine.gathered_ios,
         urgent: engine.destages_urgent,
         normal: engine.destages_background,
-        waits: engine.room_waits,
+        waits: engine.throttled_writes,
         mean_dirty_ms: engine.dirty_line_ms / engine.destaged_lines.max(1),
         errors: engine.destage_errors,
         governor: GovernorStatus {

@@ -201,7 +201,7 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
             (shard, LineKey::new(volume.id, offset / LINE_BYTES))
         };
         if let Some((shard, key)) = guess.second.map(place) {
-            prefetch(shared.shards.hints(shard).place(key));
+            prefetch(shared.shards.hints(shard).bucket_address(key));
         }
         if let Some((shard, key)) = guess.next.map(place)
             && let Some(slot) = shared.shards.hints(shard).slot(key)

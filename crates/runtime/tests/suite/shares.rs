@@ -42,7 +42,7 @@ fn a_share_below_what_is_dirty_loses_nothing(engine: Engine) {
     assert!(limit < half / 2, "{limit} of {half}");
     assert!(memory().dirty_bytes >= half, "nothing is dropped");
     // A write to other lines waits for the destages that have begun.
-    let (at, waits) = (blocks, || server.status("disk").engine.room_waits);
+    let (at, waits) = (blocks, || server.status("disk").engine.throttled_writes);
     let write = client.send(Command::Write, 0, at * BLOCK, BLOCK, &block(at, 1));
     wait_until("the write waits", PATIENCE, || waits() > 0);
     gate.open();
