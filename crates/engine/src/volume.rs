@@ -317,16 +317,16 @@ impl ShardVolume {
             lost += u64::from(line.lost().count_ones());
         }
         assert_eq!(lost, self.lost_sectors, "lost sectors of {}", self.id);
-        self.check_away(ops);
+        self.check_in_destage(ops);
     }
 
     /// Panics unless each line marked as in a destage is in one. The converse need not hold: a
     /// clean line that is being written with its stripe may have become dirty since, and waits.
-    fn check_away(&self, ops: &Ops) {
+    fn check_in_destage(&self, ops: &Ops) {
         let dirty = self.writeback.dirty();
         for line in dirty.iter().filter(|&line| !dirty.is_waiting(line)) {
             let busy = ops.busy(LineKey::new(self.id, line)).map(|(_, kind)| kind);
-            assert_eq!(busy, Some(OpKind::Destage), "line {line} of {} is away", self.id);
+            assert_eq!(busy, Some(OpKind::Destage), "line {line} of {} is in a destage", self.id);
         }
         let destages = ops.iter().filter(|op| op.kind == OpKind::Destage);
         let count = destages.filter(|op| op.volume == self.id).count();

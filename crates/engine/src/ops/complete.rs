@@ -161,7 +161,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
             if self.lines.index.get(line.slot).destageable() == 0 {
                 self.record_attempt(line, op);
             }
-            return self.clear_away(line);
+            return self.clear_in_destage(line);
         }
         let ok = op.error.is_none() || self.lines.planted.is(PlantedBug::CleanAfterFailedDestage);
         // A line that was rewritten meanwhile has moved, and is dirty in its new slot.
@@ -170,7 +170,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
             self.lines.remove_dirty(line.slot);
         }
         self.record_attempt(line, op);
-        self.clear_away(line);
+        self.clear_in_destage(line);
         self.lines.finish_ordered(line.key, line.slot, if ok { line.mask } else { 0 });
     }
 
@@ -187,12 +187,12 @@ impl<'a, M: LineTable> Completion<'a, M> {
 
     /// Makes a line wait for a destage again if it is still dirty after one: the destage failed, or
     /// the line was rewritten meanwhile.
-    fn clear_away(&mut self, line: &OpLine) {
+    fn clear_in_destage(&mut self, line: &OpLine) {
         let there = self.lines.index.get(line.slot);
         if there.dirty == 0 && !there.has(DETACHED) {
             return;
         }
-        self.lines.volume.writeback_mut().clear_away(line.key.line());
+        self.lines.volume.writeback_mut().clear_in_destage(line.key.line());
     }
 
     /// Cleans the destaged sectors. Flushes that wait for the line still wait for its other dirty

@@ -346,7 +346,7 @@ impl<M: LineTable> Destager<'_, M> {
         let writeback = self.lines.volume.writeback_mut();
         if writeback.epochs.is_none() {
             let dirty = span.lines.iter().filter(|line| line.mask != 0);
-            dirty.for_each(|line| writeback.dirty.mark_away(line.key.line()));
+            dirty.for_each(|line| writeback.dirty.mark_in_destage(line.key.line()));
         }
         let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);

@@ -1,10 +1,10 @@
 //! The set of a volume's dirty lines in ascending order, with the marks that writeback uses.
 //!
-//! Each dirty line has three marks. It is *away* while it is in a destage, except one of only the
-//! sectors under a write; otherwise it *waits*. It is *old* if it was dirty at the last pass by
-//! age. It is *owed* while a flush, a change of mode or its age demands its destage. A *sweep*
-//! passes once over the owed lines, whole stripes first, then others in ascending order. The
-//! elevator passes over all waiting lines, owed or not.
+//! Each dirty line has three marks. It is *in a destage* or *waits*; a destage of only the sectors
+//! under a write does not count. It is *old* if it was dirty at the last pass by age. It is *owed*
+//! while a flush, a change of mode or its age demands its destage. A *sweep* passes once over the
+//! owed lines, whole stripes first, then others in ascending order. The elevator passes over all
+//! waiting lines, owed or not.
 //!
 //! The set is a tree of chunks of sixteen lines, so it takes memory only for dirty lines: two bytes
 //! for a line among adjacent ones, thirty-two for an isolated line.
@@ -21,7 +21,7 @@ const CHUNK: u64 = u16::BITS as u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Chunk {
     dirty: u16,
-    away: u16,
+    in_destage: u16,
     old: u16,
     owed: u16,
 }
@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<(u64, Chunk)>() == 16, "the memory plan assumes 
 impl Chunk {
     /// Dirty lines that are in no destage.
     const fn waiting(self) -> u16 {
-        self.dirty & !self.away
+        self.dirty & !self.in_destage
     }
 }
 
@@ -149,7 +149,7 @@ impl DirtyLines {
         let keep = !bit(line);
         *chunk = Chunk {
             dirty: chunk.dirty & keep,
-            away: chunk.away & keep,
+            in_destage: chunk.in_destage & keep,
             old: chunk.old & keep,
             owed: chunk.owed & keep,
         };
@@ -161,17 +161,17 @@ impl DirtyLines {
     }
 
     /// Marks a line as in a destage.
-    pub(crate) fn mark_away(&mut self, line: u64) {
+    pub(crate) fn mark_in_destage(&mut self, line: u64) {
         let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are destaged");
         assert!(chunk.waiting() & bit(line) != 0, "line {line} is in a destage already");
-        chunk.away |= bit(line);
+        chunk.in_destage |= bit(line);
         self.break_whole(line);
     }
 
     /// Makes a line that is still dirty after a destage wait for the next one.
-    pub(crate) fn clear_away(&mut self, line: u64) {
+    pub(crate) fn clear_in_destage(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
-            chunk.away &= !bit(line);
+            chunk.in_destage &= !bit(line);
             self.update_whole(line);
         }
     }
@@ -320,7 +320,7 @@ impl DirtyLines {
         let (mut lines, mut owed) = (0, 0);
         for (at, chunk) in &self.chunks {
             assert!(chunk.dirty != 0, "chunk {at} is empty");
-            let marks = chunk.away | chunk.old | chunk.owed;
+            let marks = chunk.in_destage | chunk.old | chunk.owed;
             assert!(marks & !chunk.dirty == 0, "only dirty lines have marks: {chunk:?}");
             lines += chunk.dirty.count_ones() as usize;
             owed += chunk.owed.count_ones() as usize;
@@ -352,11 +352,14 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The marks of each dirty line: away, old, owed.
+    /// The marks of each dirty line: in a destage, old, owed.
     type Plain = BTreeMap<u64, [bool; 3]>;
 
     fn plain_owed(oracle: &Plain) -> impl Iterator<Item = u64> {
-        oracle.iter().filter(|(_, [away, _, owed])| !away && *owed).map(|(&line, _)| line)
+        oracle
+            .iter()
+            .filter(|(_, [in_destage, _, owed])| !in_destage && *owed)
+            .map(|(&line, _)| line)
     }
 
     proptest! {
@@ -383,11 +386,11 @@ mod tests {
                         oracle.remove(&line);
                     }
                     (2, Some([false, old, owed])) => {
-                        set.mark_away(line);
+                        set.mark_in_destage(line);
                         oracle.insert(line, [true, old, owed]);
                     }
                     (3, Some([_, old, owed])) => {
-                        set.clear_away(line);
+                        set.clear_in_destage(line);
                         oracle.insert(line, [false, old, owed]);
                     }
                     (4, _) => {
@@ -404,9 +407,9 @@ mod tests {
                         set.clear_owed(line);
                         oracle.entry(line).and_modify(|marks| marks[2] = false);
                     }
-                    (7, Some([away, _, owed])) => {
+                    (7, Some([in_destage, _, owed])) => {
                         set.make_young(line);
-                        oracle.insert(line, [away, false, owed]);
+                        oracle.insert(line, [in_destage, false, owed]);
                     }
                     _ => {}
                 }

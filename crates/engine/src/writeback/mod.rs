@@ -176,8 +176,8 @@ impl Writeback {
     }
 
     /// Makes a line that is still dirty after a destage wait for the next one.
-    pub(crate) fn clear_away(&mut self, line: u64) {
-        self.dirty.clear_away(line);
+    pub(crate) fn clear_in_destage(&mut self, line: u64) {
+        self.dirty.clear_in_destage(line);
     }
 
     /// The scheduler's inputs.
