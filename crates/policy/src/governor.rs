@@ -33,9 +33,9 @@ const DESTAGE_EFFECT_MS: u64 = 100;
 /// Longest interval between two evaluations, in milliseconds. With too few reads in the interval,
 /// the rate stays.
 const INTERVAL_MS: u64 = 60_000;
-/// How long after the last read the next one is still likely, in milliseconds: it would wait for
-/// all destages in flight, so there is only one.
-const PAUSE_MS: u64 = 1_000;
+/// How long after a read another one is likely, in milliseconds. It would wait for all destages in
+/// flight, so only one is allowed meanwhile.
+const NEXT_READ_MS: u64 = 1_000;
 /// How long a stream is assumed to continue after its last prefetch, in milliseconds.
 const STREAM_MS: u64 = 500;
 /// The lowest rate: a burst in ten seconds.
@@ -291,13 +291,13 @@ impl Governor {
     }
 
     fn pace(&mut self, sample: &DiskSample, is_streaming: bool) -> Pace {
-        let pauses = self.last_read_ms.is_some_and(|at_ms| sample.now_ms < at_ms + PAUSE_MS);
+        let may_read = self.last_read_ms.is_some_and(|at_ms| sample.now_ms < at_ms + NEXT_READ_MS);
         let is_limited = self.limits.target != ReadTarget::Off;
         Pace {
             beside_reads_milli: self.beside_reads(sample, is_streaming),
             ios_milli: self.limits.ios.saturating_mul(1_000),
             bytes: self.limits.bytes,
-            in_flight: if pauses && is_limited { 1 } else { Pace::DEFAULT.in_flight },
+            in_flight: if may_read && is_limited { 1 } else { Pace::DEFAULT.in_flight },
         }
     }
 
@@ -327,7 +327,7 @@ impl Governor {
         }
     }
 
-    /// Returns true if more than 2 % of a full sample are slow reads, even before it is complete.
+    /// Whether more than 2 % of [`READS_ENOUGH`] reads were slow, even if there were fewer so far.
     fn is_far_too_fast(&self) -> bool {
         let slow = self.target_us().map_or(0, |target_us| self.beside.above(target_us));
         slow > READS_ENOUGH / 50

@@ -1,4 +1,4 @@
-//! How large the cache should be, by what more memory would bring.
+//! The size that the cache should have, by the hits that more memory would bring.
 //!
 //! The cache starts with a part of the memory that it may have at most, and grows step by step
 //! while it is full and the miss-ratio curves of the volumes say that more memory brings hits.
@@ -7,8 +7,9 @@
 
 use crate::MissRatioCurve;
 
-/// The share of all accesses, for each doubling of the cache, whose hits are worth the memory. Less
-/// than for the advice to the operator, because memory that the cache does not take is idle.
+/// The additional hits for which a doubling of the cache is worth the memory, as a share of all
+/// accesses. Less than for the advice to the operator, because memory that the cache does not take
+/// is idle.
 const GAIN_MIN: f64 = 0.01;
 /// Doublings that are compared.
 const DOUBLINGS_MAX: u32 = 3;
@@ -19,7 +20,8 @@ const SAMPLED_MIN: f64 = 1_000.0;
 const STEP_SHARE: u64 = 8;
 /// The least step in bytes.
 const STEP_BYTES_MIN: u64 = 16 << 20;
-/// The time between two steps in milliseconds, in which the cache uses the memory of the first one.
+/// The time between two steps in milliseconds. The cache fills the memory of the first one
+/// meanwhile.
 const STEP_MS: u64 = 60_000;
 
 /// A volume in the cache.
@@ -70,10 +72,10 @@ pub struct GrowthSample {
     pub gain: Option<f64>,
 }
 
-/// Why the cache should have its size, and no more.
+/// Why the cache should have its size and not more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum GrowthReason {
-    /// It has grown a moment ago, or begun.
+    /// Nothing was decided yet.
     #[default]
     Begun,
     /// It has the maximum.
@@ -160,7 +162,7 @@ impl Growth {
         if self.target_bytes >= sample.most_bytes {
             return GrowthReason::Most;
         }
-        // A step that the cache has not made yet, or lines that were never used.
+        // The runtime has yet to make a step, or part of the memory was never used.
         let is_full = sample.unused_bytes < sample.size_bytes / 2 / STEP_SHARE;
         if sample.size_bytes < self.target_bytes || !is_full {
             return GrowthReason::Unused;

@@ -12,7 +12,7 @@ pub const NIL: u32 = u32::MAX;
 const OUT: u32 = u32::MAX - 1;
 
 /// Maximum unevictable lines that one eviction skips in one list. Enough for a batch of dirty lines
-/// in writeback, few enough to stay below a microsecond or two.
+/// in writeback; few enough to take at most a microsecond or two.
 pub const PASS_OVER_MAX: usize = 64;
 
 #[derive(Clone, Copy)]

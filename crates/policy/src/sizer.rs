@@ -18,16 +18,16 @@ use forebay_types::Size;
 const MARGIN_SHARE: u64 = 8;
 /// Below this many bytes, the memory to spare is not worth a growth, except for the last step.
 const STEP_BYTES_MIN: u64 = 16 << 20;
-/// How long memory must have been free before the first growth after a shrink, in milliseconds: at
-/// first, and at most.
+/// How long memory must have been free before the first growth after a shrink, in milliseconds: the
+/// initial value, and the maximum.
 const WAIT_MS_MIN: u64 = 30_000;
 const WAIT_MS_MAX: u64 = 16 * 60_000;
 /// The pause between two steps of a growth, in which the memory of the first one is used.
 const STEP_MS: u64 = 5_000;
-/// How long memory that is still to be given back counts as available. Longer, it is dirty data
-/// that waits for a slow disk.
+/// How long after a shrink the memory that is still to be given back counts as available. Later it
+/// is probably dirty data that waits for a slow disk.
 const PENDING_MS: u64 = 2_000;
-/// Programs wait for memory if one of them does for at least a tenth of the time.
+/// Programs count as stalled if one of them waits for memory for at least a tenth of the time.
 const STALL_SHARE: u64 = 10;
 /// A program that takes memory as fast as it can takes at most this many bytes per millisecond.
 const HOG_BYTES_PER_MS: u64 = 4 << 20;
@@ -80,7 +80,7 @@ pub enum SizeReason {
     NoneToSpare,
     /// The cache is to have more. It grows if memory stays free for this long.
     Waiting {
-        /// The rest of the wait, in milliseconds.
+        /// The remaining wait, in milliseconds.
         left_ms: u64,
     },
     /// Memory is free: the cache grows.
@@ -181,7 +181,7 @@ impl Sizer {
         let (last_ms, last_bytes) =
             self.last.replace((sample.now_ms, sample.available_bytes)).unwrap_or_default();
         let elapsed_ms = sample.now_ms.saturating_sub(last_ms);
-        // What other programs will take until the next sample if they go on as since the last one.
+        // What other programs will take until the next sample, at the rate since the last one.
         let taken_bytes = last_bytes.saturating_sub(sample.available_bytes);
         let taken_bytes = taken_bytes / elapsed_ms.max(1) * elapsed_ms.min(INTERVAL_MS_MIN);
         let (bytes, reason) = match self.shortage(sample, elapsed_ms, taken_bytes) {
@@ -193,7 +193,8 @@ impl Sizer {
         SizeDecision { bytes, reason, next_ms: next_ms(sample, reason) }
     }
 
-    /// The memory that can be had, without what the cache is still giving back.
+    /// The available memory, with the memory that the cache is still giving back; see
+    /// [`PENDING_MS`].
     fn free_bytes(&self, sample: &MemorySample) -> u64 {
         let is_recent = |shrunk_ms: u64| sample.now_ms.saturating_sub(shrunk_ms) < PENDING_MS;
         match self.shrunk_ms.is_some_and(is_recent) {

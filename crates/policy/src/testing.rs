@@ -69,7 +69,7 @@ pub enum Step {
     /// The line is pinned or unpinned.
     Pin(u64, bool),
     /// An eviction without a subsequent insertion.
-    Shrink(u64),
+    Evict(u64),
     /// The line moves to another slot, if one is free.
     Move(u64),
 }
@@ -90,7 +90,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => line.clone().prop_map(Step::Remove),
         2 => (line.clone(), any::<bool>()).prop_map(|(line, is_pinned)| Step::Pin(line, is_pinned)),
         1 => line.clone().prop_map(Step::Move),
-        1 => line.prop_map(Step::Shrink),
+        1 => line.prop_map(Step::Evict),
     ];
     prop::collection::vec(step, 1..600)
 }
@@ -161,7 +161,7 @@ impl Driver {
                     self.shard.pinned.swap(old as usize, new as usize);
                 }
             }
-            Step::Shrink(line) => {
+            Step::Evict(line) => {
                 if self.shard.slot_of(line).is_none() {
                     self.evict(line, Hint::Normal);
                 }

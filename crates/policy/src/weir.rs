@@ -630,7 +630,7 @@ impl State {
         }
     }
 
-    /// Spends a hit of a line in main, which proves its class.
+    /// Spends a hit of a line in main, and clears its class: the hit has been counted for it.
     fn spend_hit(&mut self) {
         assert!(self.hits() > 0, "a line without hits spends one");
         self.0 = (self.0 & 0xf) - (1 << 2);

@@ -13,7 +13,7 @@ pub struct MissRatioCurve {
     sampled: f64,
     /// Hits by class of distance within a shard. The first may be negative.
     hits: Vec<f64>,
-    /// Shards added up. A cache shares its memory out to them equally.
+    /// The number of shards added up. The memory of a cache is divided equally among them.
     shards: u32,
 }
 

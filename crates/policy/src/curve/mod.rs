@@ -42,7 +42,7 @@ use sampled::SampledLines;
 /// shard, are sampled when the memory is full. The mean error on synthetic loads is then 0.002 to
 /// 0.02; it falls only with the square root of the memory.
 const CAPACITY_MAX: usize = 4096;
-/// With less, the estimate would be noise.
+/// With fewer positions, the estimate would be noise.
 const CAPACITY_MIN: usize = 64;
 /// The sampling rate of one, as a threshold for the upper half of a hash.
 const ALL: u64 = 1 << 32;
@@ -140,7 +140,7 @@ impl CurveEstimator {
             return;
         }
         if self.capacity_max == 0 {
-            // Those before were not sampled.
+            // Earlier accesses were not sampled.
             self.accesses = 0;
             self.threshold = ((ALL as f64 * self.config.rate_max) as u64).max(1);
         }
@@ -193,7 +193,7 @@ impl CurveEstimator {
         Some(MissRatioCurve::of(self.accesses as f64, sampled * self.rate(), hits))
     }
 
-    /// The present sampling rate; zero if the limit allows no estimate.
+    /// The current sampling rate; zero if the limit allows no estimate.
     pub fn rate(&self) -> f64 {
         self.threshold as f64 / ALL as f64
     }

@@ -1,4 +1,4 @@
-//! What follows from a miss-ratio curve: what less or more memory would bring.
+//! What less or more memory would bring, by a miss-ratio curve.
 //!
 //! The advice compares several sizes, because curves are not convex: a loop that does not fit gains
 //! nothing from twice the memory if it needs four times as much.
@@ -8,9 +8,9 @@ use std::fmt;
 
 /// With fewer sampled accesses there is no advice.
 const SAMPLED_MIN: f64 = 1_000.0;
-/// The fall of the miss ratio for each doubling that makes more memory worthwhile.
+/// More memory is worthwhile if the miss ratio falls by this for each doubling.
 const GAIN_MIN: f64 = 0.05;
-/// The rise of the miss ratio at half the memory that counts as none.
+/// Half the memory is enough if the miss ratio rises by less than this.
 const LOSS_MAX: f64 = 0.01;
 /// Doublings that are considered.
 const DOUBLINGS_MAX: u32 = 3;
@@ -21,7 +21,7 @@ const CHANGE_WITH_ADVICE_MIN: f64 = 0.02;
 /// The shortest time between two lines about one volume, in milliseconds: 15 minutes.
 const LOG_INTERVAL_MS: u64 = 15 * 60 * 1_000;
 
-/// Whether another amount of memory would serve a volume better.
+/// Whether a volume should have another amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemoryAdvice {
     /// Neither of the following.
@@ -38,14 +38,14 @@ pub enum MemoryAdvice {
     },
 }
 
-/// The miss ratios of a volume with its present share of the pool, and with other ones.
+/// The miss ratios of a volume with its current share of the pool, and with other shares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryOutlook {
     /// The volume's share of the pool, in bytes.
     pub share_bytes: u64,
     /// The miss ratio with half of it, from 0 to 1.
     pub half: f64,
-    /// The miss ratio with the present share.
+    /// The miss ratio with the current share.
     pub now: f64,
     /// The miss ratio with twice the share.
     pub twice: f64,
@@ -54,7 +54,7 @@ pub struct MemoryOutlook {
 }
 
 impl MemoryOutlook {
-    /// Reads the outlook of a volume from its curve. The volume has `cached_bytes` of the
+    /// Derives the outlook of a volume from its curve. The volume has `cached_bytes` of the
     /// `used_bytes` in a pool of `pool_bytes`; in a smaller or larger pool it would have the same
     /// part. `None` while the volume has no data in the pool, or too few accesses to tell.
     pub fn of(

@@ -27,7 +27,7 @@ fn decided(sizer: &mut Sizer, sample: &MemorySample) -> (u64, SizeReason) {
 }
 
 #[test]
-fn what_is_missing_is_given_back_at_once() {
+fn the_cache_shrinks_at_once_by_the_missing_memory() {
     let mut sizer = Sizer::default();
     let mut decide = |sample: MemorySample| decided(&mut sizer, &sample);
     assert_eq!(decide(sample(0, 350, 1024)), (1024, Wanted), "an eighth of the reserve");
@@ -40,7 +40,7 @@ fn what_is_missing_is_given_back_at_once() {
 }
 
 #[test]
-fn memory_on_its_way_counts_for_a_while() {
+fn memory_still_being_given_back_counts_as_available_for_a_while() {
     let mut sizer = Sizer::default();
     assert_eq!(decided(&mut sizer, &sample(0, 300, 1024)), (924, Short));
     let pending = |now_ms| MemorySample { pending_bytes: 100 * MIB, ..sample(now_ms, 300, 924) };
