@@ -57,7 +57,7 @@ fn every_line_of_a_read_or_write_is_counted_once_in_every_mode() {
 }
 
 #[test]
-fn what_no_client_asked_for_is_not_counted() {
+fn prefetches_erases_and_restores_are_not_counted() {
     let mut rig = Rig::new(SLOTS, 64, Mode::WriteBack);
     assert_eq!(rig.prefetch(0, 16 * LINE), 16);
     rig.complete_all();

@@ -95,7 +95,7 @@ fn unpinned_lines_are_in_the_policy_as_if_just_read() {
 }
 
 #[test]
-fn no_more_lines_are_retained_than_leave_room_for_others() {
+fn pinned_ranges_leave_room_for_other_lines() {
     let mut rig = Rig::new(32, 600, Mode::WriteThrough);
     pin_only(&mut rig.shard, &[(0, 600)]);
     scan(&mut rig, 0..100);
