@@ -185,7 +185,7 @@ pub fn decide(inputs: Inputs) -> Decision {
     if is_abandoned { Refuse(Refusal::Abandoned) } else { Serve(source) }
 }
 
-/// The source to load: vault, journal, or none.
+/// The source to load other than the pool: vault, journal, or none.
 fn from_storage(inputs: Inputs) -> Result<Option<Source>, Refusal> {
     use JournalState::{Damaged, Missing, Records};
     let is_accepted = inputs.accept_loss;

@@ -94,7 +94,7 @@ impl Dump {
         self
     }
 
-    /// Sets what the next superblock records about a volume's disk.
+    /// Sets the fingerprint of a volume's disk in the next superblock.
     pub fn set_disk_info(&mut self, number: u16, disk: DiskInfo) {
         let mut volumes = self.superblock.volumes.iter_mut();
         if let Some(volume) = volumes.find(|volume| volume.number == number) {

@@ -90,7 +90,7 @@ impl fmt::Display for Evidence {
 
 /// A sampled block of a disk, [`BLOCK_BYTES`] long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SamplePlace {
     /// The index of its sample.
     pub index: usize,
     /// Its position on the disk in bytes.
@@ -98,14 +98,14 @@ pub struct Place {
 }
 
 /// All sampled blocks of a volume's disk.
-pub fn all_places(journal: JournalId, number: u16, size_bytes: u64) -> Vec<Place> {
+pub fn all_places(journal: JournalId, number: u16, size_bytes: u64) -> Vec<SamplePlace> {
     let offsets = sample_places(journal, number, size_bytes).into_iter().enumerate();
-    offsets.map(|(index, offset)| Place { index, offset }).collect()
+    offsets.map(|(index, offset)| SamplePlace { index, offset }).collect()
 }
 
 /// The sampled blocks of a disk for the vault with this number. They are read before a dump begins,
 /// so they do not depend on the dump's identity.
-pub fn vault_places(vault: u64, size_bytes: u64) -> Vec<Place> {
+pub fn vault_places(vault: u64, size_bytes: u64) -> Vec<SamplePlace> {
     let [low, high] = [vault, !vault].map(u64::to_le_bytes);
     let mut seed = [0; 16];
     seed[..8].copy_from_slice(&low);
@@ -114,7 +114,7 @@ pub fn vault_places(vault: u64, size_bytes: u64) -> Vec<Place> {
 }
 
 /// The sampled blocks of a volume's disk, for either kind of log.
-fn places_of(superblock: &Superblock, volume: &VolumeEntry) -> Vec<Place> {
+fn places_of(superblock: &Superblock, volume: &VolumeEntry) -> Vec<SamplePlace> {
     match superblock.kind {
         LogKind::Journal => all_places(superblock.journal, volume.number, volume.size_bytes),
         LogKind::Vault { .. } => vault_places(superblock.members.own, volume.size_bytes),
@@ -127,12 +127,16 @@ pub fn comparable_places(
     superblock: &Superblock,
     volume: &VolumeEntry,
     records: &[FoundRecord],
-) -> Vec<Place> {
+) -> Vec<SamplePlace> {
     unrecorded(places_of(superblock, volume), volume, records)
 }
 
-/// The places with a valid sample that no record covers.
-fn unrecorded(mut places: Vec<Place>, volume: &VolumeEntry, records: &[FoundRecord]) -> Vec<Place> {
+/// The places that have a valid sample and are covered by no record.
+fn unrecorded(
+    mut places: Vec<SamplePlace>,
+    volume: &VolumeEntry,
+    records: &[FoundRecord],
+) -> Vec<SamplePlace> {
     places.retain(|place| volume.disk.samples.valid >> place.index & 1 == 1);
     for found in records.iter().filter(|found| found.record.volume == volume.number) {
         places.retain(|place| !overlaps(place, found.record.range));
@@ -141,14 +145,14 @@ fn unrecorded(mut places: Vec<Place>, volume: &VolumeEntry, records: &[FoundReco
 }
 
 /// Whether a sampled block overlaps a range.
-pub fn overlaps(place: &Place, range: ByteRange) -> bool {
+pub fn overlaps(place: &SamplePlace, range: ByteRange) -> bool {
     place.offset < range.end() && range.offset < place.offset + BLOCK_BYTES
 }
 
 /// Compares the current blocks with their samples; skips unreadable blocks.
-pub fn compare(samples: &Samples, blocks: &[(Place, Option<&[u8]>)]) -> Evidence {
+pub fn compare(samples: &Samples, blocks: &[(SamplePlace, Option<&[u8]>)]) -> Evidence {
     let mut evidence = Evidence::default();
-    for &(Place { index, offset }, block) in blocks {
+    for &(SamplePlace { index, offset }, block) in blocks {
         let Some(block) = block else { continue };
         evidence.compared += 1;
         let is_same = sample_of(offset, block) == samples.sums[index];
@@ -160,9 +164,9 @@ pub fn compare(samples: &Samples, blocks: &[(Place, Option<&[u8]>)]) -> Evidence
 }
 
 /// Computes the samples of these blocks; unreadable blocks get no valid sample.
-pub fn samples_of(blocks: &[(Place, Option<&[u8]>)]) -> Samples {
+pub fn samples_of(blocks: &[(SamplePlace, Option<&[u8]>)]) -> Samples {
     let mut samples = Samples { valid: 0, sums: [0; SAMPLES_MAX] };
-    for &(Place { index, offset }, block) in blocks {
+    for &(SamplePlace { index, offset }, block) in blocks {
         assert!(index < SAMPLES_MAX, "sample {index}: a disk has at most {SAMPLES_MAX}");
         if let Some(block) = block {
             samples.valid |= 1 << index;
@@ -180,15 +184,18 @@ mod tests {
     const JOURNAL: JournalId = JournalId([7; 16]);
     const SIZE: u64 = 1 << 30;
 
-    fn block(place: &Place) -> Vec<u8> {
+    fn block(place: &SamplePlace) -> Vec<u8> {
         (0..BLOCK_BYTES).map(|at| (at * 3 + place.offset / 4096) as u8).collect()
     }
 
-    fn blocks(places: &[Place], content: impl Fn(&Place) -> Vec<u8>) -> Vec<(Place, Vec<u8>)> {
+    fn blocks(
+        places: &[SamplePlace],
+        content: impl Fn(&SamplePlace) -> Vec<u8>,
+    ) -> Vec<(SamplePlace, Vec<u8>)> {
         places.iter().map(|place| (*place, content(place))).collect()
     }
 
-    fn borrowed(blocks: &[(Place, Vec<u8>)]) -> Vec<(Place, Option<&[u8]>)> {
+    fn borrowed(blocks: &[(SamplePlace, Vec<u8>)]) -> Vec<(SamplePlace, Option<&[u8]>)> {
         blocks.iter().map(|(place, bytes)| (*place, Some(&bytes[..]))).collect()
     }
 

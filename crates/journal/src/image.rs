@@ -105,7 +105,7 @@ pub(crate) fn newest(records: &[FoundRecord], number: u16, mut visit: impl FnMut
         let Some(&top) = open.peek() else { continue };
         let begin = next.peek().map_or(u64::MAX, |&(first, _)| first);
         let end = range(top).end().min(begin);
-        debug_assert!(end > place, "the visit moves on: {place} to {end}");
+        debug_assert!(end > place, "the visit advances: {place} to {end}");
         match &mut growing {
             Some((piece, at)) if *at == top && piece.end() == place => piece.len += end - place,
             _ => {

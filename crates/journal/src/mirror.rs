@@ -110,15 +110,15 @@ pub enum Step {
 /// # Errors
 /// If no device is reliable, or the devices do not belong together.
 pub fn recover_mirrored(
-    mut halves: [Option<MirrorDevice<'_>>; MEMBERS_MAX],
+    mut candidates: [Option<MirrorDevice<'_>>; MEMBERS_MAX],
     drawn: [u64; MEMBERS_MAX],
     is_on_record: &dyn Fn(JournalId, u64) -> bool,
     accept_loss: bool,
 ) -> Result<Option<Recovered>, RecoverError> {
     let mut seen = [Seen::Missing, Seen::Missing];
     let on = |device, error| RecoverError::On { device, error: Box::new(error) };
-    for (at, (seen, half)) in seen.iter_mut().zip(&mut halves).enumerate() {
-        let read = half.as_mut().map_or(Ok(Seen::Missing), read_superblock);
+    for (at, (seen, candidate)) in seen.iter_mut().zip(&mut candidates).enumerate() {
+        let read = candidate.as_mut().map_or(Ok(Seen::Missing), read_superblock);
         *seen = read.map_err(|error| on(at, error))?;
     }
     let sequences = seen.each_ref().map(|seen| match seen {
@@ -132,8 +132,9 @@ pub fn recover_mirrored(
     });
     let Some(choice) = choose(seen, drawn, is_on_record, accept_loss)? else { return Ok(None) };
     let expected = choice.superblock.size_bytes;
-    for (at, half) in halves.iter().enumerate() {
-        if let Some(found) = half.as_ref().map(|half| half.size_bytes).filter(|&f| f < expected) {
+    for (at, candidate) in candidates.iter().enumerate() {
+        let found = candidate.as_ref().map(|candidate| candidate.size_bytes);
+        if let Some(found) = found.filter(|&found| found < expected) {
             return Err(on(at, RecoverError::Truncated { expected, found }));
         }
     }
@@ -155,8 +156,8 @@ pub fn recover_mirrored(
         superblock.sequence += 1;
     }
     let mut devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX] = [None, None];
-    for (at, half) in halves.into_iter().enumerate() {
-        devices[at] = half.filter(|_| in_sync[at]).map(|half| half.device);
+    for (at, candidate) in candidates.into_iter().enumerate() {
+        devices[at] = candidate.filter(|_| in_sync[at]).map(|candidate| candidate.device);
     }
     let (found, extents, lags) = walk(devices, *superblock);
     let is_between = |lag: &CopyRange| in_sync[lag.from] && in_sync[lag.to] && lag.to != lag.from;
@@ -269,11 +270,11 @@ impl Recovered {
     }
 }
 
-fn read_superblock(half: &mut MirrorDevice<'_>) -> Result<Seen, RecoverError> {
+fn read_superblock(candidate: &mut MirrorDevice<'_>) -> Result<Seen, RecoverError> {
     let mut copies = [vec![0; SUPERBLOCK_BYTES], vec![0; SUPERBLOCK_BYTES]];
     let mut is_readable = true;
     for (at, copy) in copies.iter_mut().enumerate() {
-        is_readable &= half.device.read_at((at * SUPERBLOCK_BYTES) as u64, copy).is_ok();
+        is_readable &= candidate.device.read_at((at * SUPERBLOCK_BYTES) as u64, copy).is_ok();
     }
     match Superblock::newest([&copies[0], &copies[1]]) {
         Ok(superblock) if superblock.kind != LogKind::Journal => {

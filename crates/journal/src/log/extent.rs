@@ -177,7 +177,7 @@ impl Extent {
         }
     }
 
-    /// Whether a position on the device lies between the present beginning of the log and `head`,
+    /// Whether a position on the device lies between the current beginning of the log and `head`,
     /// an earlier head.
     pub(super) fn is_needed(&self, position: u64, head: (u64, u64)) -> bool {
         let geometry = self.superblock.geometry;

@@ -12,7 +12,7 @@
 //! write that causes it.
 
 use super::Log;
-use crate::identity::{Place, all_places};
+use crate::identity::{SamplePlace, all_places};
 use forebay_format::journal::{BLOCK_BYTES, SAMPLES_MAX, Samples, Superblock, VolumeEntry};
 use forebay_types::ByteRange;
 
@@ -21,7 +21,7 @@ use forebay_types::ByteRange;
 struct VolumeSamples {
     number: u16,
     /// Ascending.
-    places: Vec<Place>,
+    places: Vec<SamplePlace>,
     /// Touched since the newest checkpoint of the volume began.
     touched: u64,
     /// Touched between the starts of the two newest checkpoints.
@@ -208,14 +208,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// The sampled places of a volume's disk.
-    pub fn places(&self, number: u16) -> Vec<Place> {
+    pub fn places(&self, number: u16) -> Vec<SamplePlace> {
         let samples = self.samples.volume(number);
         samples.map(|samples| samples.places.clone()).unwrap_or_default()
     }
 
     /// The places of a volume's disk to sample again after a checkpoint, and the epoch to pass to
     /// [`Log::store_samples`] with the result.
-    pub fn stale_places(&self, number: u16) -> (u64, Vec<Place>) {
+    pub fn stale_places(&self, number: u16) -> (u64, Vec<SamplePlace>) {
         let samples = self.samples.volume(number);
         let (Some(samples), Some(volume)) = (samples, self.superblock().volume(number)) else {
             return (0, Vec::new());

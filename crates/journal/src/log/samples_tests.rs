@@ -80,7 +80,7 @@ fn all() -> Samples {
     samples_at(&all_places(JournalId([9; 16]), 0, SIZE))
 }
 
-fn samples_at(places: &[Place]) -> Samples {
+fn samples_at(places: &[SamplePlace]) -> Samples {
     let block = [7; BLOCK_BYTES as usize];
     samples_of(&places.iter().map(|place| (*place, Some(&block[..]))).collect::<Vec<_>>())
 }

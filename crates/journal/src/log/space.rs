@@ -1,7 +1,7 @@
 //! The space in the log: checkpoints free it, with three fallbacks if a checkpoint cannot.
 //!
-//! The log begins at the oldest record that a disk may lack. A disk that hangs or fails, or a
-//! single bad sector, therefore pins the log's beginning for all volumes. When the log is full,
+//! The log begins at the oldest record that a disk may lack. So a disk that hangs or fails, or a
+//! single bad sector, keeps the log from freeing space for all volumes. When the log is full,
 //! writes become write-throughs, but each still needs a `Forget` record if the log has older
 //! records of its range. Three mechanisms keep one volume from waiting for another volume's disk:
 //!
@@ -194,8 +194,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             && self.volumes.may_begin_checkpoint()
     }
 
-    /// Whether the next checkpoint is not urgent: no writer waits for one, and a failing or slow
-    /// disk pins the log, so that a checkpoint of the other volumes frees little space.
+    /// Whether the next checkpoint is not urgent: no writer waits for one, and the log begins with
+    /// records of a failing or slow disk, so that a checkpoint of other volumes frees little space.
     pub fn is_blocked(&self) -> bool {
         self.checkpoint_waiters.is_empty() && self.volumes.is_blocked()
     }
@@ -337,7 +337,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.extent.head()
     }
 
-    /// Whether a position on the device lies between the present beginning of the log and `head`,
+    /// Whether a position on the device lies between the current beginning of the log and `head`,
     /// an earlier result of [`Log::head`].
     pub fn is_needed(&self, position: u64, head: (u64, u64)) -> bool {
         self.extent.is_needed(position, head)

@@ -134,8 +134,7 @@ impl Volumes {
         self.volumes.iter().filter(|volume| volume.needed.is_some())
     }
 
-    /// Whether the log begins with records of a volume, and the checkpoint in progress would end
-    /// that.
+    /// Whether the log begins with records of a volume that the checkpoint in progress would free.
     pub(super) fn pins_beginning(&self, number: u16) -> bool {
         self.get(number).is_some_and(|volume| {
             let needed_then = volume.checkpoint.map(|begun| begun.segment);

@@ -17,7 +17,7 @@ pub enum RecoverError {
     Truncated {
         /// The size at creation.
         expected: u64,
-        /// The present size.
+        /// The current size.
         found: u64,
     },
     /// One device of a mirrored journal cannot be used.

@@ -86,8 +86,8 @@ struct Walk<'a> {
     records_max: usize,
 }
 
-/// What a place in the log holds.
-enum At {
+/// The content of a place in the log.
+enum Content {
     /// A batch with this header, intact or with damaged payload.
     Batch(BatchHeader, Result<(), BatchInvalid>),
     /// No valid batch.
@@ -120,7 +120,7 @@ impl<'a> Walk<'a> {
             let mut records = Vec::new();
             let here = self.next_batch(is_first, &mut records);
             match here {
-                At::Batch(header, sound) => {
+                Content::Batch(header, sound) => {
                     // A damaged payload at the end of a journal is a torn write that was never
                     // acknowledged. In a vault it is damage: its batches are written in parallel.
                     let is_journal = self.found.superblock.kind == LogKind::Journal;
@@ -131,11 +131,11 @@ impl<'a> Walk<'a> {
                     }
                     self.take(&header, sound, &records);
                 }
-                At::Nothing | At::Unreadable => {
+                Content::Nothing | Content::Unreadable => {
                     let expected = self.found.next_batch;
                     let position = self.position(self.segment, self.offset);
                     let beyond = self.find_beyond(if is_first { 0 } else { expected + 1 });
-                    let unreadable = matches!(here, At::Unreadable);
+                    let unreadable = matches!(here, Content::Unreadable);
                     let known = self.known_batches();
                     let missing = expected < known || is_first && known > 0;
                     if beyond.is_none() && !unreadable && !missing {
@@ -178,9 +178,9 @@ impl<'a> Walk<'a> {
 
     /// The batch that continues the log: at the current place, at the start of the next segment, or
     /// at the start of the generation that begins with the batch's number.
-    fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> At {
+    fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> Content {
         let here = self.batch_at(self.segment, self.offset, is_first, records);
-        if is_first || self.offset == 0 || matches!(here, At::Batch(..)) {
+        if is_first || self.offset == 0 || matches!(here, Content::Batch(..)) {
             return here;
         }
         let starts = &self.found.superblock.starts;
@@ -189,8 +189,8 @@ impl<'a> Walk<'a> {
         let mut best = here;
         for segment in places.into_iter().flatten() {
             match self.batch_at(segment, 0, false, records) {
-                At::Nothing => {}
-                there @ At::Batch(..) => return there,
+                Content::Nothing => {}
+                there @ Content::Batch(..) => return there,
                 there => best = there,
             }
         }
@@ -204,10 +204,10 @@ impl<'a> Walk<'a> {
         offset: u64,
         is_first: bool,
         records: &mut Vec<Record>,
-    ) -> At {
-        let mut best: Option<(usize, At)> = None;
+    ) -> Content {
+        let mut best: Option<(usize, Content)> = None;
         for device in self.present() {
-            if let Some((from, At::Batch(header, Ok(())))) = &best {
+            if let Some((from, Content::Batch(header, Ok(())))) = &best {
                 let (from, header) = (*from, *header);
                 self.compare(&header, from, device);
                 continue;
@@ -215,25 +215,25 @@ impl<'a> Walk<'a> {
             let mut theirs = Vec::new();
             let at = self.batch_on(device, segment, offset, is_first, &mut theirs);
             let is_better = match (&best, &at) {
-                (None, _) | (_, At::Batch(_, Ok(()))) => true,
-                (Some((_, At::Batch(..))), _) => false,
-                (_, At::Batch(..)) => true,
+                (None, _) | (_, Content::Batch(_, Ok(()))) => true,
+                (Some((_, Content::Batch(..))), _) => false,
+                (_, Content::Batch(..)) => true,
                 // A readable device without a batch there shows the end of the log, because each
                 // device has every acknowledged batch.
-                (Some((_, first)), At::Nothing) => matches!(first, At::Unreadable),
-                (Some(_), At::Unreadable) => false,
+                (Some((_, first)), Content::Nothing) => matches!(first, Content::Unreadable),
+                (Some(_), Content::Unreadable) => false,
             };
             if !is_better {
                 continue;
             }
-            if let (Some((lacks, _)), At::Batch(header, Ok(()))) = (&best, &at) {
+            if let (Some((lacks, _)), Content::Batch(header, Ok(()))) = (&best, &at) {
                 self.record_lag(&header.clone(), device, *lacks);
             }
             std::mem::swap(&mut self.buffer, &mut self.other);
             *records = theirs;
             best = Some((device, at));
         }
-        best.map_or(At::Unreadable, |(_, at)| at)
+        best.map_or(Content::Unreadable, |(_, at)| at)
     }
 
     fn present(&self) -> impl Iterator<Item = usize> + use<> {
@@ -270,15 +270,15 @@ impl<'a> Walk<'a> {
         offset: u64,
         is_first: bool,
         records: &mut Vec<Record>,
-    ) -> At {
+    ) -> Content {
         let header = match self.header_at(device, segment, offset) {
             Ok(Some(header)) => header,
-            Ok(None) => return At::Nothing,
-            Err(_) => return At::Unreadable,
+            Ok(None) => return Content::Nothing,
+            Err(_) => return Content::Unreadable,
         };
         let continues = header.batch == self.found.next_batch && header.chain == self.found.chain;
         if !continues && !is_first {
-            return At::Nothing;
+            return Content::Nothing;
         }
         let mut bytes = std::mem::take(&mut self.other);
         bytes.resize(header.len_bytes() as usize, 0);
@@ -294,22 +294,22 @@ impl<'a> Walk<'a> {
         header: &BatchHeader,
         bytes: &mut [u8],
         records: &mut Vec<Record>,
-    ) -> At {
+    ) -> Content {
         let position = self.position(header.segment, header.offset);
         if self.read(device, position, bytes).is_err() {
-            return At::Unreadable;
+            return Content::Unreadable;
         }
         // The header was read twice; the second read must agree.
         let journal = self.found.superblock.journal;
         if BatchHeader::decode(journal, header.segment, header.offset, bytes) != Ok(*header) {
-            return At::Nothing;
+            return Content::Nothing;
         }
         let sound = match check_batch(header, bytes, records) {
             Err(BatchInvalid::Payload(_)) => Err(BatchInvalid::Payload(0)),
-            Err(_) => return At::Nothing,
+            Err(_) => return Content::Nothing,
             Ok(()) => Ok(()),
         };
-        At::Batch(*header, sound)
+        Content::Batch(*header, sound)
     }
 
     /// The header of the batch at a place, if it is valid.

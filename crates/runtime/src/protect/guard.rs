@@ -7,7 +7,7 @@
 
 use forebay_backend::{AlignedBuffer, Backend, Blocking, hardware_name};
 use forebay_format::journal::{BLOCK_BYTES, Samples, VolumeEntry, hardware_sum};
-use forebay_journal::identity::{Evidence, Place, comparable_places, compare, samples_of};
+use forebay_journal::identity::{Evidence, SamplePlace, comparable_places, compare, samples_of};
 use forebay_journal::{Damage, Found};
 use forebay_types::ByteRange;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub fn examine_disk(
     examine(volume, &places, disk, identity)
 }
 
-pub(crate) fn places_to_compare(found: &Found, volume: &VolumeEntry) -> Vec<Place> {
+pub(crate) fn places_to_compare(found: &Found, volume: &VolumeEntry) -> Vec<SamplePlace> {
     // Lost records may have written anywhere, so a difference would prove nothing.
     let is_lost = |damage: &Damage| matches!(damage, Damage::Batches { .. });
     if found.damage.iter().any(is_lost) {
@@ -35,7 +35,7 @@ pub(crate) fn places_to_compare(found: &Found, volume: &VolumeEntry) -> Vec<Plac
 
 pub(crate) fn examine(
     volume: &VolumeEntry,
-    places: &[Place],
+    places: &[SamplePlace],
     disk: &dyn Backend,
     identity: [u8; 32],
 ) -> Evidence {
@@ -54,39 +54,42 @@ pub(crate) fn hardware(disk: &dyn Backend) -> u64 {
     hardware_name(disk.description()).map_or(0, |name| hardware_sum(&name))
 }
 
-fn borrowed(blocks: &[(Place, Option<AlignedBuffer>)]) -> Vec<(Place, Option<&[u8]>)> {
+fn borrowed(blocks: &[(SamplePlace, Option<AlignedBuffer>)]) -> Vec<(SamplePlace, Option<&[u8]>)> {
     blocks.iter().map(|(place, bytes)| (*place, bytes.as_deref())).collect()
 }
 
 /// Reads blocks of a disk. A block that cannot be read is `None`, and one past the end of the disk
 /// is left out.
-fn read_blocks(disk: &dyn Backend, places: &[Place]) -> Vec<(Place, Option<AlignedBuffer>)> {
+fn read_blocks(
+    disk: &dyn Backend,
+    places: &[SamplePlace],
+) -> Vec<(SamplePlace, Option<AlignedBuffer>)> {
     let size_bytes = disk.description().size_bytes;
-    let block = |place: &Place| ByteRange::new(place.offset, BLOCK_BYTES);
+    let block = |place: &SamplePlace| ByteRange::new(place.offset, BLOCK_BYTES);
     let inside = places.iter().filter(|place| block(place).fits(size_bytes));
-    let inside: Vec<Place> = inside.copied().collect();
-    let buffer = |place: &Place| (place.offset, AlignedBuffer::new(BLOCK_BYTES as usize));
+    let inside: Vec<SamplePlace> = inside.copied().collect();
+    let buffer = |place: &SamplePlace| (place.offset, AlignedBuffer::new(BLOCK_BYTES as usize));
     let mut pieces: Vec<_> = inside.iter().map(buffer).collect();
     let results = Blocking::new(disk).read_many(&mut pieces);
     let read = inside.into_iter().zip(pieces.into_iter().zip(results));
     read.map(|(place, ((_, bytes), result))| (place, result.is_ok().then_some(bytes))).collect()
 }
 
-pub(crate) fn sample(disk: &dyn Backend, places: &[Place]) -> Samples {
+pub(crate) fn sample(disk: &dyn Backend, places: &[SamplePlace]) -> Samples {
     samples_of(&borrowed(&read_blocks(disk, places)))
 }
 
 /// Samples of a disk kept in memory. A sample is valid until its block may have been written. A
 /// dump stores the valid ones, after all writes to the disk have stopped.
 pub(crate) struct KeptSamples {
-    places: Vec<Place>,
+    places: Vec<SamplePlace>,
     samples: Samples,
     valid: AtomicU64,
 }
 
 impl KeptSamples {
     /// Samples a disk at `places`, which are in ascending order.
-    pub(crate) fn of(disk: &dyn Backend, places: Vec<Place>) -> Self {
+    pub(crate) fn of(disk: &dyn Backend, places: Vec<SamplePlace>) -> Self {
         let samples = sample(disk, &places);
         Self { places, valid: AtomicU64::new(samples.valid), samples }
     }

@@ -9,7 +9,7 @@ use forebay_journal::Image;
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
-use forebay_journal::identity::{Evidence, Place, all_places, overlaps};
+use forebay_journal::identity::{Evidence, SamplePlace, all_places, overlaps};
 use forebay_types::{Fault, VolumeId};
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct Attachment<'a> {
 /// The records that a journal holds for one volume.
 struct Held {
     volume: VolumeEntry,
-    places: Vec<Place>,
+    places: Vec<SamplePlace>,
     bytes: u64,
     /// The end of the last recorded range.
     end: u64,
@@ -122,7 +122,7 @@ impl Journal {
     }
 
     /// The places of a volume's disk that a restore from the journal does not write.
-    fn uncovered_places(&self, number: u16, size_bytes: u64) -> Vec<Place> {
+    fn uncovered_places(&self, number: u16, size_bytes: u64) -> Vec<SamplePlace> {
         let found = self.found.lock();
         let mut places = all_places(found.superblock.journal, number, size_bytes);
         for found in found.records.iter().filter(|found| found.record.volume == number) {

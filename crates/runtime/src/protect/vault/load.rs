@@ -16,7 +16,7 @@ use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, VaultState, decide,
 };
-use forebay_journal::identity::Place;
+use forebay_journal::identity::SamplePlace;
 use forebay_journal::{Damage, Found, FoundRecord};
 use forebay_types::{ByteRange, REGION_BYTES};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
 struct Held {
     entry: VolumeEntry,
     /// Where the volume's disk is compared with the dump's record of it.
-    places: Vec<Place>,
+    places: Vec<SamplePlace>,
     bytes: u64,
     /// The end of the last range to be written.
     end: u64,
