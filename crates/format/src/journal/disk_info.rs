@@ -140,8 +140,8 @@ pub fn hardware_sum(name: &str) -> u64 {
     (high << 32 | low).max(1)
 }
 
-/// The finalizer of splitmix64 (Steele, Lea, Flood 2014): each input bit flips half of the output
-/// bits on average.
+/// The finalizer of SplitMix64 (Steele et al., OOPSLA 2014): each input bit flips half of the
+/// output bits on average. Part of the format: it determines the sampled places.
 const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

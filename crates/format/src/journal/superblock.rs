@@ -69,7 +69,7 @@ struct Volume {
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Image {
+struct RawSuperblock {
     head: Head,
     volumes: [Volume; VOLUMES_MAX],
     /// For each volume, the number of the first record that may be valid.
@@ -80,7 +80,7 @@ struct Image {
 const _: () = assert!(size_of::<Start>() == 24);
 const _: () = assert!(size_of::<Head>() == 4096);
 const _: () = assert!(size_of::<Volume>() == 448);
-const _: () = assert!(size_of::<Image>() == SUPERBLOCK_BYTES);
+const _: () = assert!(size_of::<RawSuperblock>() == SUPERBLOCK_BYTES);
 const _: () = assert!(NAME_BYTES <= u16::MAX as usize);
 
 /// The start of a generation.
@@ -350,7 +350,7 @@ impl Superblock {
     /// # Errors
     /// If it is not a valid superblock.
     pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockInvalid> {
-        let Ok((image, _)) = Image::ref_from_prefix(bytes) else {
+        let Ok((image, _)) = RawSuperblock::ref_from_prefix(bytes) else {
             return Err(SuperblockInvalid::Foreign);
         };
         let head = &image.head;
@@ -424,9 +424,9 @@ impl Superblock {
     }
 }
 
-fn zeroed() -> Box<Image> {
-    let bytes = vec![0; size_of::<Image>()];
-    Box::new(Image::read_from_bytes(&bytes).expect("the length is that of the image"))
+fn zeroed() -> Box<RawSuperblock> {
+    let bytes = vec![0; size_of::<RawSuperblock>()];
+    Box::new(RawSuperblock::read_from_bytes(&bytes).expect("the length is that of the image"))
 }
 
 fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
@@ -480,7 +480,7 @@ fn members_of(head: &Head) -> Result<Members, SuperblockInvalid> {
     Ok(members)
 }
 
-fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
+fn volumes_of(image: &RawSuperblock) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
     let invalid = SuperblockInvalid::Contradiction;
     let count = usize::from(image.head.volumes.get());
     let volumes = image.volumes.get(..count).ok_or(invalid("too many volumes"))?;
@@ -645,7 +645,7 @@ mod tests {
         let with = |own, current| {
             let members = Members { own, current };
             // Not `encode`, which refuses to write such members.
-            let mut image = Image::read_from_bytes(&example().encode()).unwrap();
+            let mut image = RawSuperblock::read_from_bytes(&example().encode()).unwrap();
             image.head.member = U64::new(own);
             image.head.members = current.map(U64::new);
             image.head.checksum = 0.into();
