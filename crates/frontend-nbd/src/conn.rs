@@ -1,7 +1,7 @@
 //! The state of one connection: input not yet parsed, a payload being received, and replies to send
 //! in the order of their completion.
 
-use crate::intake::{DIRECT_BYTES_MIN, Intake, Partial};
+use crate::intake::{DIRECT_BYTES_MIN, Intake, PartialWrite};
 use crate::output::Output;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
@@ -31,7 +31,7 @@ pub(crate) struct Conn {
     pub terms: Option<Negotiated>,
     /// Bytes not yet parsed: an incomplete header, or input that arrived while paused.
     pub input: Vec<u8>,
-    pub partial: Option<Partial>,
+    pub partial: Option<PartialWrite>,
     /// The request that is carried out in pieces.
     pub pieces: Option<Pieces>,
     /// The last request was a write with a long payload, without TLS. Payloads are then received

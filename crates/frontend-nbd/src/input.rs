@@ -6,7 +6,7 @@
 use crate::Serving;
 use crate::conn::Phase;
 use crate::exports::ExportList;
-use crate::intake::{DIRECT_BYTES_MIN, Partial, Target};
+use crate::intake::{DIRECT_BYTES_MIN, PartialWrite, Target};
 use crate::pieces::Pieces;
 use crate::replies::error_text;
 use crate::tls::TlsSession;
@@ -308,7 +308,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         };
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let end = timeouts.payload_end(now, payload_len as u64);
-        conn.partial = Some(Partial { request, target, filled: 0, end, _reservation: reservation });
+        conn.partial =
+            Some(PartialWrite { request, target, filled: 0, end, _reservation: reservation });
         conn.deadline = Some(now + timeouts.payload_pause);
     }
 

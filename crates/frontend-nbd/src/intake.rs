@@ -26,7 +26,7 @@ pub(crate) enum Target {
 }
 
 /// A write with an incomplete payload.
-pub(crate) struct Partial {
+pub(crate) struct PartialWrite {
     pub request: Request,
     pub target: Target,
     pub filled: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Partial {
     pub _reservation: Option<Reservation>,
 }
 
-impl Partial {
+impl PartialWrite {
     /// Missing bytes.
     pub(crate) const fn left(&self) -> usize {
         self.request.payload_len as usize - self.filled
@@ -118,7 +118,7 @@ impl Intake {
     /// A message for the missing bytes of a payload and the header after it.
     pub(crate) fn message(
         &mut self,
-        partial: Option<&mut Partial>,
+        partial: Option<&mut PartialWrite>,
         terms: &Negotiated,
     ) -> *mut libc::msghdr {
         self.iovecs.clear();

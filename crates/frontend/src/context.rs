@@ -56,8 +56,7 @@ pub trait RequestSink {
     /// a read or write.
     ///
     /// # Errors
-    /// The volume refuses such requests at present. The refusal is the answer, and is already
-    /// counted.
+    /// The volume refuses such requests now. The refusal is the answer, and is already counted.
     fn submit(
         &mut self,
         request: &ClientRequest,

@@ -13,7 +13,7 @@ pub struct DiskGeometry {
     /// The offset of the first whole stripe in bytes. A multiple of 512 below the stripe width;
     /// zero without stripes.
     pub offset_bytes: u64,
-    /// Whether the offset is assumed, because no source states it.
+    /// Whether the offset is assumed, because no source reports it.
     pub offset_is_guess: bool,
     /// The optimal I/O size in bytes; zero if unknown.
     pub optimal_bytes: u64,

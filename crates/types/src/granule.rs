@@ -1,4 +1,4 @@
-//! Granules: the unit of warm lists, which say what was valuable in the pool.
+//! Granules: the entries of warm lists, which say what was valuable in the pool.
 
 use crate::{ByteRange, LINE_BYTES};
 

@@ -78,7 +78,8 @@ impl PinnedRanges {
         }
     }
 
-    /// These ranges and others. Those of the whole volume stay so, whatever its size.
+    /// These ranges and others. The union with [`PinnedRanges::all`] is the whole volume, whatever
+    /// its size.
     #[must_use]
     pub fn with(&self, others: &Self) -> Self {
         let mut all = self.clone();
@@ -98,14 +99,14 @@ impl PinnedRanges {
         left
     }
 
-    /// Removes the lines behind the end of a volume of this size.
+    /// Removes the lines beyond the end of a volume of this size.
     pub fn clip(&mut self, size_bytes: u64) {
         let end = size_bytes.div_ceil(LINE_BYTES);
         self.ranges.iter_mut().for_each(|range| range.1 = range.1.min(end));
         self.ranges.retain(|range| range.0 < range.1);
     }
 
-    /// Whether no line lies behind the end of a volume of this size.
+    /// Whether no line lies beyond the end of a volume of this size.
     pub fn fits(&self, size_bytes: u64) -> bool {
         self.ranges.last().is_none_or(|last| last.1 <= size_bytes.div_ceil(LINE_BYTES))
     }

@@ -58,7 +58,7 @@ const fn live(
     Setting { key, values, default, is_live: true, help }
 }
 
-/// A setting that cannot.
+/// A setting that cannot change while it is in use.
 const fn fixed(
     key: &'static str,
     values: &'static str,

@@ -16,7 +16,7 @@ pub struct Stripes {
     offset: u64,
     /// The size of a region.
     region: u64,
-    /// The bytes by which the first region is shorter.
+    /// The bytes by which the first region is shorter than the others.
     lead: u64,
 }
 
