@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const IN_USE_POLL: Duration = Duration::from_millis(20);
 
 /// A listening socket and its address in the syntax of `--nbd`.
-pub(super) struct Bound {
+pub(super) struct BoundListener {
     pub listener: Listener,
     pub address: String,
     /// The file of a Unix socket, removed at shutdown.
@@ -31,7 +31,7 @@ pub(super) fn bind(
     settings: &TlsSettings,
     tls: Option<&TlsSetup>,
     wait: Duration,
-) -> anyhow::Result<Bound> {
+) -> anyhow::Result<BoundListener> {
     let policy = match settings.mode {
         TlsMode::Off => Tls::Off,
         TlsMode::Selective => Tls::Selective,
@@ -43,7 +43,7 @@ pub(super) fn bind(
             let listening = retry_while_in_use(wait, is_in_use, || listen_at(path, None));
             let (socket, file) = listening?;
             let listener = Listener::new(socket.into(), false, policy, tls.cloned());
-            Ok(Bound { listener, address: address.to_string(), file: Some(file) })
+            Ok(BoundListener { listener, address: address.to_string(), file: Some(file) })
         }
         Listen::Tcp { host, port } => {
             let (socket, bound) = bind_tcp(host, *port, wait)?;
@@ -51,7 +51,7 @@ pub(super) fn bind(
             socket.set_nonblocking(true)?;
             let listener = Listener::new(socket.into(), true, policy, tls.cloned());
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
-            Ok(Bound { listener, address, file: None })
+            Ok(BoundListener { listener, address, file: None })
         }
     }
 }

@@ -5,7 +5,7 @@ use super::calibrations::{Calibrations, Disk};
 use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::{Journals, identity};
-use super::listen::{self, Bound};
+use super::listen::{self, BoundListener};
 use super::power::PowerMonitor;
 use super::ratio::Ratio;
 use super::sizing::Sizing;
@@ -168,13 +168,13 @@ impl Daemon {
     }
 
     /// Binds an address. Its clients wait until [`Self::accept`].
-    pub(super) fn bind(&self, address: &Listen) -> anyhow::Result<Bound> {
+    pub(super) fn bind(&self, address: &Listen) -> anyhow::Result<BoundListener> {
         let settings = self.state().config.tls.clone();
         listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)
     }
 
     /// Accepts clients at a bound address.
-    pub(super) fn accept(&self, bound: Bound) {
+    pub(super) fn accept(&self, bound: BoundListener) {
         self.nbd.listen(bound.listener);
         tracing::info!(address = bound.address, "listening for NBD clients");
         let mut state = self.state();

@@ -39,7 +39,7 @@ use forebay_types::Size;
 use histories::StateHistories;
 use journals::Journals;
 pub(crate) use journals::identity;
-use listen::Bound;
+use listen::BoundListener;
 use manager::Daemon;
 pub(crate) use members::Members;
 use std::os::fd::OwnedFd;
@@ -153,7 +153,7 @@ fn start(
     pool: Option<OwnedFd>,
     overrides: ServeOverrides,
     in_use_wait: Duration,
-) -> anyhow::Result<(Daemon, Vec<Bound>)> {
+) -> anyhow::Result<(Daemon, Vec<BoundListener>)> {
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "cannot raise the limit of file descriptors");
     }
