@@ -2,8 +2,8 @@
 //! added, and never decrease.
 
 use crate::{
-    CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, LearnStatus, PatrolStatus,
-    PinStatus, PoolDivision, PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus,
+    CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, LearnStatus,
+    PatrolStatus, PinStatus, PoolDivision, PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus,
     WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};

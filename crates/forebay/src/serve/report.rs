@@ -4,9 +4,8 @@ use crate::report::sentence_of;
 use forebay_api::{
     CacheRatio, Counters, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus,
     GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary, LearnState, LearnStatus,
-    Memory, MemoryOutlook as OutlookStatus,
-    MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus, VolumeState, VolumeStatus,
-    WarmUpState, WarmUpStatus, WriteBackFigures,
+    Memory, MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus, PinState, PinStatus,
+    PowerStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
