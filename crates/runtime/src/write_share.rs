@@ -1,6 +1,6 @@
 //! The share of the pool for writes: the part that may hold dirty lines, as the operator set it.
 //!
-//! It scales the dirty limit of each shard. A smaller share than what is dirty drops nothing:
+//! It scales the dirty limit of each shard. A share below the present dirty data drops nothing:
 //! writeback reduces the dirty lines, and writers are throttled meanwhile. A share is refused if a
 //! volume in write-back mode could not use it, or if the vault could not take what may become dirty
 //! with it. The limit of a UPS is independent: it applies to the volumes that only a UPS protects,

@@ -382,7 +382,10 @@ impl<'a, M: LineTable> Reader<'a, M> {
         // The stream will soon read the resident lines too. If one of them were evicted now to make
         // room for the others, its read would queue behind the whole prefetch.
         for line in line_parts(self.lines.id, range) {
-            if let Some(slot) = self.lines.index.find(line.key) {
+            // One that waits for its first use was placed for that, and needs no hit.
+            if let Some(slot) = self.lines.index.find(line.key)
+                && self.lines.index.get(slot).flags & FIRST_USE == 0
+            {
                 self.lines.index.touch(slot);
             }
         }

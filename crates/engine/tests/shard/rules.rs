@@ -498,6 +498,21 @@ fn a_line_in_a_prefetched_range_stays_until_the_stream_comes_to_it() {
 }
 
 #[test]
+fn a_line_that_was_prefetched_is_not_used_by_being_prefetched_again() {
+    let mut rig = Rig::new(32, 256, Mode::WriteThrough);
+    assert_eq!(rig.prefetch(0, 16 * LINE), 16);
+    rig.complete_all();
+    for line in 100..116 {
+        rig.read_to_end(line * LINE, LINE);
+    }
+    assert_eq!(rig.prefetch(0, 16 * LINE), 0);
+    rig.read_to_end(200 * LINE, LINE);
+    let (outcome, segments) = rig.read(1, 100 * LINE, LINE);
+    assert_eq!(outcome, ReadOutcome::Ready, "the oldest line is still one of the unread");
+    rig.release(&segments);
+}
+
+#[test]
 fn the_dirty_limit_counts_as_far_away_without_recent_writers() {
     let config = ShardConfig {
         dirty_lines_background: 32,

@@ -493,7 +493,7 @@ fn a_line_of_a_forecast_waits_for_its_use_and_then_leaves_like_one_of_a_stream()
         if is_forecast {
             assert!((5_000..5_010).all(|line| cache.preload(line)));
         }
-        // Others pass through what is left of the small queue.
+        // Others pass through the rest of the small queue.
         (2_000..4_000).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
         if is_forecast {
             assert!((5_000..5_010).all(|line| cache.place_of(line) == Some(Place::Waiting)));

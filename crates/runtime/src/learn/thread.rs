@@ -153,7 +153,7 @@ impl Thread<'_> {
             let part = u128::from(budget) * u128::from(bytes) / u128::from(all.max(budget).max(1));
             let forecast = learned.forecast(next, part as u64);
             let granules = learned.plan(next, forecast, shared, &volume);
-            // Also if it is empty: then what is left of the one before is no longer read.
+            // Even an empty forecast ends the reads of the one before.
             warm_ups.preload(&volume, granules);
         }
     }

@@ -226,7 +226,7 @@ impl WarmUps {
         self.send(Event::Pin(Arc::downgrade(volume)));
     }
 
-    /// Preloads what a volume probably needs soon, instead of what is left of an earlier call.
+    /// Preloads what a volume probably needs soon, instead of the rest of an earlier call.
     pub(crate) fn preload(&self, volume: &Arc<Volume>, granules: Vec<Granule>) {
         self.send(Event::Preload(Arc::downgrade(volume), granules));
     }
