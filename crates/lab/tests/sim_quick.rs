@@ -28,7 +28,7 @@ fn two_hundred_seeds_keep_all_guarantees() {
         ("slabs given back", report.given_back_slabs),
         ("changes of pinned ranges", report.pin_changes),
         ("changes of the share for writes", report.share_changes),
-        ("shares below what was dirty", report.lowered_shares),
+        ("shares below the dirty data", report.lowered_shares),
         ("lines read because they are pinned", counters.pin_loaded_lines),
     ] {
         assert!(count > 100, "{count} {what} are too few to prove anything\n{summary}");

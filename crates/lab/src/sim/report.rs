@@ -158,7 +158,7 @@ impl fmt::Display for SimReport {
             "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} lines moved, \
              {moved_pins} of them pinned; {kept_smaller} shrunken shards adopted; {pin_changes} \
              changes of pins; {share_changes} changes of the share for writes, {lowered_shares} \
-             times below what was dirty in a shard"
+             times below the dirty data of a shard"
         )?;
         self.fmt_cache(f)?;
         let Self { checkpoints, forward_sectors, fences, failed_starts, .. } = self;
