@@ -68,6 +68,8 @@ pub type Slot = u32;
 pub enum Hint {
     /// A client requested it.
     Normal,
+    /// A client wrote it. Evicting it costs a disk read only if a client reads it later.
+    Write,
     /// A recognised sequential stream prefetched it. It will most likely be read once, so it should
     /// not displace other lines.
     Stream,
@@ -102,9 +104,15 @@ pub trait Eviction: Send {
     /// Panics if the slot is resident or not below the capacity.
     fn on_insert(&mut self, slot: Slot, key: u64, hint: Hint);
 
-    /// Records an access to the resident line in `slot`. This is the hot path: a few nanoseconds,
+    /// Records a read of the resident line in `slot`. This is the hot path: a few nanoseconds,
     /// no allocation.
     fn on_hit(&mut self, slot: Slot);
+
+    /// Records a write to the resident line in `slot`. As fast as [`Eviction::on_hit`], which it is
+    /// by default.
+    fn on_write(&mut self, slot: Slot) {
+        self.on_hit(slot);
+    }
 
     /// Records the first access to the resident line in `slot`, which was preloaded. If it was
     /// inserted with [`Hint::Forecast`], this access was expected, and need not be a reuse.

@@ -78,7 +78,8 @@ pub enum Step {
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let line = (0u64..120, 0u64..120).prop_map(|(a, b)| a.min(b));
     let hint = prop_oneof![
-        8 => Just(Hint::Normal),
+        6 => Just(Hint::Normal),
+        3 => Just(Hint::Write),
         2 => Just(Hint::Stream),
         2 => Just(Hint::Forecast),
     ];
@@ -120,7 +121,10 @@ impl Driver {
     /// Reads or writes a line.
     pub fn access(&mut self, line: u64, hint: Hint) {
         if let Some(slot) = self.shard.slot_of(line) {
-            self.policy.on_hit(slot);
+            match hint {
+                Hint::Write => self.policy.on_write(slot),
+                _ => self.policy.on_hit(slot),
+            }
             return;
         }
         let Some(slot) = self.shard.free_slot().or_else(|| self.evict(line, hint)) else {

@@ -23,6 +23,12 @@
 //! one that the prefetch predicted), and neither use nor leave ghosts: a stream of any length
 //! passes through the older part of the small queue.
 //!
+//! A write to an absent line costs no disk read, so a line that clients only write is not worth its
+//! place, however often they do. On some loads what is written is read soon, on others it is not.
+//! `writes.rs` learns which. If written lines are not read, writes are ignored: they neither
+//! promote lines nor spare them, and a line that was only written neither fills main nor leaves a
+//! ghost. So it passes through the small queue, unless a client reads it there.
+//!
 //! Lines that were in main before a restart, by the volume's warm list, enter main again.
 //!
 //! Lines that are read because a forecast says that they will be needed soon wait in a list of
@@ -38,6 +44,7 @@
 //! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
 
 use self::promotion::{Class, NO_CLASS, Promotion};
+use self::writes::WriteValue;
 use crate::fingerprints::{Fingerprints, Origin};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
 use crate::{Eviction, Hint, Lines, Slot};
@@ -112,6 +119,7 @@ pub struct Weir {
     small_len_min: usize,
     small_len_max: usize,
     promotion: Promotion,
+    writes: WriteValue,
     /// Lines evicted from the small queue since one replaced a line of main.
     renewal_age: u32,
     /// The last incoming key that was looked up, and the class with which it goes to main.
@@ -147,6 +155,7 @@ impl Weir {
             small_len_min: share(SMALL_SHARE_MIN),
             small_len_max: share(SMALL_SHARE_MAX),
             promotion: Promotion::new(share(WATCH_SHARE)),
+            writes: WriteValue::default(),
             renewal_age: 0,
             recalled: None,
         }
@@ -175,6 +184,11 @@ impl Weir {
         (has_space || self.promotion.admit(class, self.main.len())).then_some(class)
     }
 
+    /// Whether a line with this hint may return from its ghost.
+    fn may_recall(&self, hint: Hint) -> bool {
+        hint == Hint::Normal || hint == Hint::Write && self.writes.pay()
+    }
+
     /// Moves excess lines of the window to the older part, and excess lines of the older part to
     /// main. An insertion adds one and moves the boundary by [`BOUNDARY_STEP`] lines at most.
     fn age_lines(&mut self) {
@@ -182,20 +196,33 @@ impl Weir {
         for _ in 0..=BOUNDARY_STEP {
             if self.window.len() > window_len_max {
                 let slot = self.window.back();
+                let state = self.states[slot as usize];
                 self.take(slot);
-                self.put(slot, State::new(Place::Small, false));
+                self.put(slot, state.in_small());
             }
             // The small queue exceeds its target while main is below its share, and after the
-            // capacity was reduced. Otherwise an eviction precedes each insertion. A stream must
-            // not fill main.
+            // capacity was reduced. Otherwise an eviction precedes each insertion.
             let slot = self.small.back();
-            if self.small_len() > self.small_len_target
-                && slot != NIL
-                && !self.states[slot as usize].is_stream()
-            {
+            if self.small_len() > self.small_len_target && slot != NIL && self.may_fill_main(slot) {
+                self.count_exit(slot);
                 self.take(slot);
                 self.put(slot, State::main(NO_CLASS));
             }
+        }
+    }
+
+    /// Whether a line of the small queue may enter main without a hit: a stream must not fill main.
+    fn may_fill_main(&self, slot: Slot) -> bool {
+        let state = self.states[slot as usize];
+        !state.is_stream() && (self.writes.pay() || !state.is_unread())
+    }
+
+    /// Counts a line that leaves the older part of the small queue, by its age.
+    fn count_exit(&mut self, slot: Slot) {
+        let state = self.states[slot as usize];
+        if !state.is_stream() {
+            let was_used = if state.is_written() { state.was_read() } else { state.hits() > 0 };
+            self.writes.count(state.is_written(), was_used);
         }
     }
 
@@ -211,10 +238,12 @@ impl Weir {
         while slot != NIL && skipped < PASS_OVER_MAX && steps < STEPS_MAX {
             let next = self.links.fore(slot);
             if self.states[slot as usize].hits() > 0 {
+                self.count_exit(slot);
                 self.take(slot);
                 self.put(slot, State::main(NO_CLASS));
                 steps += 1;
             } else if lines.is_evictable(slot) {
+                self.count_exit(slot);
                 if self.renews_main(slot) {
                     return self.evict_from_main(lines);
                 }
@@ -234,7 +263,7 @@ impl Weir {
     /// from main.
     fn renews_main(&mut self, slot: Slot) -> bool {
         let has_space = self.main.len() + self.small_len_target < self.capacity;
-        if has_space || self.states[slot as usize].is_stream() {
+        if has_space || !self.may_fill_main(slot) {
             return false;
         }
         self.renewal_age = (self.renewal_age + 1) % RENEWAL_PERIOD;
@@ -342,7 +371,7 @@ impl Weir {
     fn remove_evicted(&mut self, slot: Slot, lines: &dyn Lines) -> Slot {
         let state = self.states[slot as usize];
         self.take(slot);
-        if !state.is_stream() {
+        if !state.is_stream() && (self.writes.pay() || !state.is_unread()) {
             let origin = if state.place() == Place::Main { Origin::Main } else { Origin::Small };
             self.ghosts.push(lines.key(slot), origin);
         }
@@ -396,9 +425,12 @@ impl Eviction for Weir {
         }
         let class = match recalled {
             Some((recalled_key, class)) if recalled_key == key => class,
-            _ => self.recall(key),
+            _ if self.may_recall(hint) => self.recall(key),
+            _ => None,
         };
-        let state = class.map_or(State::new(Place::Window, false), State::main);
+        let new = State::new(Place::Window, false);
+        let new = if hint == Hint::Write { new.written() } else { new };
+        let state = class.map_or(new, State::main);
         self.put(slot, state);
         self.age_lines();
     }
@@ -406,6 +438,13 @@ impl Eviction for Weir {
     fn on_hit(&mut self, slot: Slot) {
         let state = &mut self.states[slot as usize];
         *state = AFTER_HIT[state.0 as usize];
+    }
+
+    fn on_write(&mut self, slot: Slot) {
+        if self.writes.pay() {
+            let state = &mut self.states[slot as usize];
+            *state = AFTER_WRITE[state.0 as usize];
+        }
     }
 
     fn on_first_use(&mut self, slot: Slot) {
@@ -471,7 +510,7 @@ impl Eviction for Weir {
 
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         // Look up first: the ghost of the evicted line could overwrite that of `incoming`.
-        if hint == Hint::Normal && self.recalled.is_none_or(|(key, _)| key != incoming) {
+        if self.may_recall(hint) && self.recalled.is_none_or(|(key, _)| key != incoming) {
             self.recalled = Some((incoming, self.recall(incoming)));
         }
         if hint == Hint::Forecast {
@@ -557,17 +596,43 @@ static AFTER_HIT: [State; 256] = {
     table
 };
 
+/// [`State::after_write`] of each state.
+static AFTER_WRITE: [State; 256] = {
+    let mut table = [State(0); 256];
+    let mut bits = 0;
+    while bits < table.len() {
+        table[bits] = State(bits as u8).after_write();
+        bits += 1;
+    }
+    table
+};
+
 /// From the lowest bit: two bits of the place, two of the hits; in the small queue, a bit for a
-/// line of a stream and one for its predicted hit; in main, four bits of the class; for a waiting
-/// line, the parity of its forecast.
+/// line of a stream and one for its predicted hit, and a bit for a line that a write brought and
+/// one for the first read of it; in main, four bits of the class; for a waiting line, the parity of
+/// its forecast.
 impl State {
     const STREAM_BIT: u8 = 1 << 4;
     /// Set for a line of a stream until its predicted hit.
     const PREDICTED_BIT: u8 = 1 << 5;
+    /// Set for a line that entered the cache by a write.
+    const WRITTEN_BIT: u8 = 1 << 6;
+    /// Set for such a line that was read in the older part of the small queue.
+    const READ_BIT: u8 = 1 << 7;
 
     /// The state of a line that enters the small queue.
     const fn new(place: Place, is_stream: bool) -> Self {
         Self(place as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
+    }
+
+    /// The state of a line that enters the cache by a write.
+    const fn written(self) -> Self {
+        Self(self.0 | Self::WRITTEN_BIT)
+    }
+
+    /// The state of a line that goes from the window to the older part.
+    const fn in_small(self) -> Self {
+        Self(Place::Small as u8 | self.0 & Self::WRITTEN_BIT)
     }
 
     /// The state of a line that was read once, as predicted.
@@ -613,6 +678,19 @@ impl State {
         self.hits() == 0 && !is_predicted
     }
 
+    const fn is_written(self) -> bool {
+        self.0 & Self::WRITTEN_BIT != 0 && matches!(self.place(), Place::Window | Place::Small)
+    }
+
+    const fn was_read(self) -> bool {
+        self.0 & Self::READ_BIT != 0
+    }
+
+    /// Whether a write brought the line, and no read of it counted.
+    const fn is_unread(self) -> bool {
+        self.is_written() && !self.was_read()
+    }
+
     /// The class of a line in main that was not hit yet.
     const fn class(self) -> Class {
         self.0 >> 4
@@ -625,8 +703,21 @@ impl State {
             Place::Main if counts_hit => Self(self.0 + (1 << 2)),
             Place::Main => self,
             _ if self.0 & Self::PREDICTED_BIT != 0 => Self(self.0 & !Self::PREDICTED_BIT),
-            Place::Small if counts_hit => Self(self.0 + (1 << 2)),
-            Place::Small | Place::Window | Place::Waiting => self,
+            Place::Small => {
+                let read = if self.is_written() { Self::READ_BIT } else { 0 };
+                Self((self.0 | read) + if counts_hit { 1 << 2 } else { 0 })
+            }
+            Place::Window | Place::Waiting => self,
+        }
+    }
+
+    /// The state after a write that counts as a hit.
+    const fn after_write(self) -> Self {
+        let after = self.after_hit();
+        if self.is_written() {
+            Self(after.0 & !Self::READ_BIT | self.0 & Self::READ_BIT)
+        } else {
+            after
         }
     }
 
@@ -638,6 +729,7 @@ impl State {
 }
 
 mod promotion;
+mod writes;
 
 #[cfg(test)]
 mod tests;

@@ -295,9 +295,14 @@ impl<M: LineTable> Slots<M> {
         self.index.hints()
     }
 
-    pub(crate) fn touch(&mut self, slot: Slot) {
-        if !self.get(slot).has(RETAINED) {
-            self.policy.on_hit(slot);
+    /// Records a read of a line, or a write with [`Hint::Write`].
+    pub(crate) fn touch(&mut self, slot: Slot, hint: Hint) {
+        if self.get(slot).has(RETAINED) {
+            return;
+        }
+        match hint {
+            Hint::Write => self.policy.on_write(slot),
+            _ => self.policy.on_hit(slot),
         }
     }
 
@@ -329,7 +334,7 @@ impl<M: LineTable> Slots<M> {
     /// Reserves a detached slot for `key`, under one pin. Later it is adopted, becomes the target
     /// of a relocation, or is freed with its last pin.
     pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
-        let slot = self.reserve(key, Hint::Normal)?;
+        let slot = self.reserve(key, Hint::Write)?;
         self.set_key(slot, key, 1, DETACHED);
         Some(slot)
     }
@@ -340,7 +345,7 @@ impl<M: LineTable> Slots<M> {
         assert!(line.has(DETACHED));
         line.flags = 0;
         let key = line.key;
-        self.insert_line(key, slot, Hint::Normal);
+        self.insert_line(key, slot, Hint::Write);
     }
 
     /// Relocates a line from `old` to `new`, which is reserved or detached and gets one pin. The

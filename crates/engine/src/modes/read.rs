@@ -150,7 +150,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
     /// Records the use of a valid line by a client.
     fn record_use(&mut self, slot: Slot, out: &mut Outbox) {
         if self.lines.index.get(slot).flags & FIRST_USE == 0 {
-            self.lines.index.touch(slot);
+            self.lines.index.touch(slot, Hint::Normal);
             return;
         }
         // The first use of a prefetched line counts as its arrival, not as a reuse: lines of a
@@ -162,7 +162,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         if flags & PREFETCHED != 0 {
             self.count_prefetch_use(out);
         } else if flags & PRELOADED == 0 {
-            self.lines.index.touch(slot);
+            self.lines.index.touch(slot, Hint::Normal);
         } else {
             touch_first(self.lines.index, slot);
             self.lines.volume.counters_mut().preload_used_lines += 1;
@@ -386,7 +386,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             if let Some(slot) = self.lines.index.find(line.key)
                 && self.lines.index.get(slot).flags & FIRST_USE == 0
             {
-                self.lines.index.touch(slot);
+                self.lines.index.touch(slot, Hint::Normal);
             }
         }
         let mut fill = Vec::new();

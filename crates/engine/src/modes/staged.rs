@@ -15,6 +15,7 @@ use crate::index::meta::{DETACHED, LineTable};
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, LineHits, Outbox, Part, Slot};
+use forebay_policy::Hint;
 use forebay_types::ByteRange;
 
 impl<M: LineTable> Writer<'_, M> {
@@ -168,7 +169,7 @@ impl<M: LineTable> Writer<'_, M> {
             return false;
         };
         self.lines.index.pin(old);
-        self.lines.index.touch(old);
+        self.lines.index.touch(old, Hint::Write);
         self.lines.move_to(old, slot, line.mask, out);
         true
     }

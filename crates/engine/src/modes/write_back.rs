@@ -72,7 +72,7 @@ impl<M: LineTable> Writer<'_, M> {
         if pins > 0 || busy.is_some_and(|(_, kind)| kind != OpKind::Destage) {
             return false;
         }
-        self.lines.index.touch(slot);
+        self.lines.index.touch(slot, Hint::Write);
         let Some(slot) = self.slot_to_change(slot, line.mask, out) else { return false };
         self.verify_before_write(slot, line.mask, out);
         let fill = MemoryStep::Fill { slot, offset: line.offset, payload_offset: 0, len: line.len };
@@ -97,7 +97,7 @@ impl<M: LineTable> Writer<'_, M> {
         if free && !self.lines.is_closed(line) {
             return Some(slot);
         }
-        let new = self.lines.index.reserve(self.lines.index.get(slot).key, Hint::Normal)?;
+        let new = self.lines.index.reserve(self.lines.index.get(slot).key, Hint::Write)?;
         self.lines.index.pin(slot);
         self.lines.move_to(slot, new, mask, out);
         self.lines.index.unpin(new);
@@ -121,14 +121,14 @@ impl<M: LineTable> Writer<'_, M> {
             let (line, found) = self.scratch.lines[at];
             let slot = match found {
                 Some(slot) if self.may_overwrite(slot, line.mask) => {
-                    self.lines.index.touch(slot);
+                    self.lines.index.touch(slot, Hint::Write);
                     slot
                 }
                 _ => {
                     let new = self.scratch.reserved.pop().expect("a slot is reserved per line");
                     match found {
                         None => {
-                            self.lines.index.place(new, line.key, Hint::Normal);
+                            self.lines.index.place(new, line.key, Hint::Write);
                             self.lines.index.pin(new);
                         }
                         Some(old) => self.lines.move_to(old, new, line.mask, out),
@@ -152,7 +152,7 @@ impl<M: LineTable> Writer<'_, M> {
             if found.is_some_and(|slot| self.may_overwrite(slot, line.mask)) {
                 continue;
             }
-            let Some(slot) = self.lines.index.reserve(line.key, Hint::Normal) else {
+            let Some(slot) = self.lines.index.reserve(line.key, Hint::Write) else {
                 while let Some(slot) = self.scratch.reserved.pop() {
                     self.lines.index.free_slot(slot);
                 }

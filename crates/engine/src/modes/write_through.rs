@@ -40,7 +40,7 @@ impl<M: LineTable> Writer<'_, M> {
             let (line, found) = self.scratch.lines[at];
             self.scratch.lines[at].1 = match found {
                 Some(slot) => self.slot_to_overwrite(at, slot, out),
-                None => self.lines.index.allocate(line.key, Hint::Normal).inspect(|&slot| {
+                None => self.lines.index.allocate(line.key, Hint::Write).inspect(|&slot| {
                     self.lines.index.pin(slot);
                 }),
             };
@@ -56,7 +56,7 @@ impl<M: LineTable> Writer<'_, M> {
     /// [`Writer::forget_sectors`].
     fn slot_to_overwrite(&mut self, at: usize, slot: Slot, out: &mut Outbox) -> Option<Slot> {
         if self.lines.index.get(slot).pins == 1 {
-            self.lines.index.touch(slot);
+            self.lines.index.touch(slot, Hint::Write);
             return Some(slot);
         }
         let mask = self.scratch.lines[at].0.mask;

@@ -452,6 +452,10 @@ impl Eviction for Watched {
         self.inner.on_hit(slot);
     }
 
+    fn on_write(&mut self, slot: Slot) {
+        self.inner.on_write(slot);
+    }
+
     fn on_remove(&mut self, slot: Slot) {
         self.inner.on_remove(slot);
     }

@@ -175,17 +175,17 @@ fn terminal_server_users_see_less_disk_time() {
 }
 
 /// BB-6: users join ten at a time. The published figures are 3.05 % on average, below 5 %, and 70 %
-/// faster at best. The first two are missed: written data displaces programs that are read again
-/// only after half an hour. The limits are close to what is measured.
+/// faster at best. Programs are read again only after half an hour, so much depends on whether
+/// written data displaces them.
 #[test]
 fn users_who_join_a_running_server_see_little_disk_time() {
     let points = disk_time::points(&disk_time::Plan::FULL, 0).unwrap();
     let averages = disk_time::Averages::of(&points);
     assert!((18.0..24.0).contains(&averages.without), "as busy as published: {averages:?}");
-    assert!(averages.with <= 3.9, "{averages:?}");
+    assert!(averages.with <= 3.15, "{averages:?}");
     assert!(averages.with < averages.with_empty, "programs are kept: {averages:?}");
     for point in &points {
-        assert!(100.0 * point.with.waiting < 6.9, "{point:?}");
+        assert!(100.0 * point.with.waiting < 5.0, "{point:?}");
         assert!(point.faster() >= disk_time::PUBLISHED_FASTER, "{point:?}");
     }
 }

@@ -16,7 +16,10 @@ impl Cache {
     /// Accesses a line; returns true for a hit.
     fn access(&mut self, line: u64, hint: Hint) -> bool {
         if let Some(slot) = self.shard.slot_of(line) {
-            self.policy.on_hit(slot);
+            match hint {
+                Hint::Write => self.policy.on_write(slot),
+                _ => self.policy.on_hit(slot),
+            }
             return true;
         }
         let slot = self.shard.free_slot().unwrap_or_else(|| {
@@ -118,6 +121,64 @@ fn a_main_full_of_dead_lines_is_renewed() {
     let mut round = || (1_000..3_000).filter(|&line| cache.access(line, Hint::Normal)).count();
     let hits: Vec<usize> = (0..20).map(|_| round()).collect();
     assert!(hits[1] < 100 && hits[19] > 350, "hits by round: {hits:?}");
+}
+
+/// A cache of 1,000 lines under clients that read 700 lines and write to 100,000 others, of which
+/// they read as many percent soon after. Returns the share of the reads of the 700 that hit.
+fn hits_beside_writes(read_percent: u64) -> f64 {
+    let mut cache = Cache::new(1_000);
+    let (mut dice, mut hits, mut reads) = (1u64, 0, 0);
+    let mut roll = |sides: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (dice >> 33) % sides
+    };
+    for at in 0..200_000u64 {
+        if roll(8) == 0 {
+            let hit = cache.access(roll(700), Hint::Normal);
+            if at > 100_000 {
+                (hits, reads) = (hits + u32::from(hit), reads + 1);
+            }
+            continue;
+        }
+        cache.access(1_000 + at % 100_000, Hint::Write);
+        if at > 80 && at % 100 < read_percent {
+            cache.access(1_000 + (at - 80) % 100_000, Hint::Normal);
+        }
+    }
+    cache.policy.self_check();
+    f64::from(hits) / f64::from(reads)
+}
+
+#[test]
+fn lines_that_are_only_written_do_not_displace_lines_that_are_read() {
+    let hits = hits_beside_writes(0);
+    assert!(hits > 0.9, "{hits}");
+}
+
+#[test]
+fn writes_count_only_where_written_lines_are_read() {
+    for is_read in [false, true] {
+        let mut cache = Cache::new(1_000);
+        let (read, written) = (1_000_000, 2_000_000);
+        for at in 40..10_000 {
+            cache.access(read + at, Hint::Normal);
+            cache.access(written + at, Hint::Write);
+            // A line of forty steps ago has left the window. Every fourth of a kind is read.
+            if at % 4 == 0 {
+                cache.access(read + at - 40, Hint::Normal);
+            }
+            if is_read && at % 4 == 2 {
+                cache.access(written + at - 40, Hint::Normal);
+            }
+        }
+        assert_eq!(cache.policy.writes.pay(), is_read);
+        for line in 0..3_000 {
+            cache.access(77_777, Hint::Write);
+            cache.access(line, Hint::Normal);
+        }
+        let is_in_main = cache.place_of(77_777) == Some(Place::Main);
+        assert_eq!(is_in_main, is_read, "a line that is written again and again");
+    }
 }
 
 #[test]
