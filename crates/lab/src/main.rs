@@ -72,6 +72,11 @@ struct ReplayArguments {
     /// Omit the bound that no policy can beat, which takes longest to compute
     #[arg(long)]
     no_opt: bool,
+
+    /// Replay through the whole cache in write-back, before a modelled SSD, and count reads only:
+    /// what the prefetch and dirty data change, and the traffic of the disk
+    #[arg(long, conflicts_with_all = ["policies", "no_opt"])]
+    engine: bool,
 }
 
 /// Arguments of `forebay-lab sim`.
@@ -223,10 +228,12 @@ fn experiment(arguments: RunArguments) -> anyhow::Result<()> {
 }
 
 fn replay(arguments: ReplayArguments) -> anyhow::Result<()> {
-    let mut workloads = Vec::new();
-    for path in &arguments.traces {
-        workloads.push(Workload::new(&Trace::open(path)?));
+    let traces = arguments.traces.iter().map(|path| Trace::open(path));
+    let traces = traces.collect::<Result<Vec<_>, _>>()?;
+    if arguments.engine {
+        return print(&replay::engine::run(&traces, &arguments.memory)?.to_string());
     }
+    let workloads: Vec<Workload> = traces.iter().map(Workload::new).collect();
     let policies = match arguments.policies {
         none if none.is_empty() => PolicyKind::ALL.to_vec(),
         some => some,

@@ -5,6 +5,7 @@
 //! engine, in one shard, with every line evictable at any time. OPT (Belady's rule), which knows
 //! the future, bounds all policies.
 
+pub mod engine;
 mod opt;
 mod table;
 
@@ -12,8 +13,8 @@ pub use opt::misses_of_opt;
 pub use table::{Row, Table};
 
 use crate::policies::PolicyKind;
-use crate::trace::Trace;
-use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, Slot};
+use crate::trace::{Op, Trace};
+use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, Slot, Weir};
 use forebay_types::{LINE_BYTES, Size};
 use std::collections::HashMap;
 
@@ -23,6 +24,8 @@ pub struct Workload {
     pub name: String,
     /// The number of the block of each access.
     pub accesses: Vec<u32>,
+    /// Whether each access is a write.
+    pub is_write: Vec<bool>,
     /// The key of each block: a well-mixed hash of its volume and place.
     pub keys: Vec<u64>,
     /// Leading accesses that fill the cache and are not counted.
@@ -90,7 +93,7 @@ impl Workload {
     /// Panics if the trace touches 2^32 blocks (16 TiB of data) or more.
     pub fn new(trace: &Trace) -> Self {
         let mut numbers = HashMap::new();
-        let mut accesses = Vec::new();
+        let (mut accesses, mut is_write) = (Vec::new(), Vec::new());
         let mut keys = Vec::new();
         for request in &trace.requests {
             for block in request.blocks() {
@@ -99,10 +102,11 @@ impl Workload {
                     u32::try_from(keys.len() - 1).expect("a trace touches less than 16 TiB")
                 });
                 accesses.push(number);
+                is_write.push(request.op == Op::Write);
             }
         }
         let counted_blocks = keys.len();
-        Self { name: trace.name.clone(), accesses, keys, warm_up_len: 0, counted_blocks }
+        Self { name: trace.name.clone(), accesses, is_write, keys, warm_up_len: 0, counted_blocks }
     }
 
     /// This workload, run after `other`, with which it shares no block. Only the accesses of this
@@ -120,6 +124,7 @@ impl Workload {
         Self {
             name: format!("{} after {}", self.name, other.name),
             accesses: other.accesses.iter().map(number).chain(self.accesses.clone()).collect(),
+            is_write: [&other.is_write[..], &self.is_write].concat(),
             keys,
             warm_up_len: other.accesses.len() + self.warm_up_len,
             counted_blocks: self.counted_blocks,
@@ -211,35 +216,84 @@ impl Lines for AllClean<'_> {
 const ABSENT: u32 = u32::MAX;
 
 /// Replays a workload through one policy, which must be empty and built for `capacity` lines.
+/// Writes are accesses like reads.
 pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -> Outcome {
-    let mut slots = vec![ABSENT; workload.block_count()];
-    let mut residents: Vec<u32> = Vec::with_capacity(capacity);
-    let mut keys: Vec<u64> = Vec::with_capacity(capacity);
+    let mut cache = Cache::new(workload, policy, capacity);
     let mut miss_count = 0;
     for (i, &block) in workload.accesses.iter().enumerate() {
-        let slot = slots[block as usize];
-        if slot != ABSENT {
-            policy.on_hit(slot);
-            continue;
-        }
-        miss_count += u64::from(i >= workload.warm_up_len);
-        let key = workload.keys[block as usize];
-        let slot = if residents.len() < capacity {
-            residents.push(block);
-            keys.push(key);
-            residents.len() as u32 - 1
-        } else {
-            let slot = policy.evict(key, Hint::Normal, &AllClean(&keys));
-            let slot = slot.expect("a full cache of evictable lines has a victim");
-            slots[residents[slot as usize] as usize] = ABSENT;
-            residents[slot as usize] = block;
-            keys[slot as usize] = key;
-            slot
-        };
-        slots[block as usize] = slot;
-        policy.on_insert(slot, key, Hint::Normal);
+        let is_miss = cache.access(block, Hint::Normal);
+        miss_count += u64::from(is_miss && i >= workload.warm_up_len);
     }
     Outcome { access_count: workload.counted_len(), miss_count }
+}
+
+/// Replays a workload through Weir, which learns what is written and what is read, and counts the
+/// reads only, as the engine does.
+pub(crate) fn replay_reads(workload: &Workload, capacity: usize) -> Outcome {
+    let mut policy = Weir::new(capacity);
+    let mut cache = Cache::new(workload, &mut policy, capacity);
+    let (mut access_count, mut miss_count) = (0, 0);
+    for (i, (&block, &is_write)) in workload.accesses.iter().zip(&workload.is_write).enumerate() {
+        let is_miss = cache.access(block, if is_write { Hint::Write } else { Hint::Normal });
+        if !is_write && i >= workload.warm_up_len {
+            (access_count, miss_count) = (access_count + 1, miss_count + u64::from(is_miss));
+        }
+    }
+    Outcome { access_count, miss_count }
+}
+
+/// A cache of lines without data, which are clean.
+struct Cache<'a> {
+    policy: &'a mut dyn Eviction,
+    /// The keys of the blocks.
+    keys_of_blocks: &'a [u64],
+    /// The slot of each block, or [`ABSENT`].
+    slots: Vec<u32>,
+    /// The block and the key in each slot.
+    residents: Vec<u32>,
+    keys: Vec<u64>,
+    capacity: usize,
+}
+
+impl<'a> Cache<'a> {
+    fn new(workload: &'a Workload, policy: &'a mut dyn Eviction, capacity: usize) -> Self {
+        Self {
+            policy,
+            keys_of_blocks: &workload.keys,
+            slots: vec![ABSENT; workload.block_count()],
+            residents: Vec::with_capacity(capacity),
+            keys: Vec::with_capacity(capacity),
+            capacity,
+        }
+    }
+
+    /// Accesses a block. Returns whether it was absent.
+    fn access(&mut self, block: u32, hint: Hint) -> bool {
+        let slot = self.slots[block as usize];
+        if slot != ABSENT {
+            match hint {
+                Hint::Write => self.policy.on_write(slot),
+                _ => self.policy.on_hit(slot),
+            }
+            return false;
+        }
+        let key = self.keys_of_blocks[block as usize];
+        let slot = if self.residents.len() < self.capacity {
+            self.residents.push(block);
+            self.keys.push(key);
+            self.residents.len() as u32 - 1
+        } else {
+            let slot = self.policy.evict(key, hint, &AllClean(&self.keys));
+            let slot = slot.expect("a full cache of evictable lines has a victim");
+            self.slots[self.residents[slot as usize] as usize] = ABSENT;
+            self.residents[slot as usize] = block;
+            self.keys[slot as usize] = key;
+            slot
+        };
+        self.slots[block as usize] = slot;
+        self.policy.on_insert(slot, key, hint);
+        true
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod disk_time;
 mod host;
 mod iometer;
 mod logon;
-mod machine;
+pub(crate) mod machine;
 mod mail_server;
 mod overrun;
 mod plot;

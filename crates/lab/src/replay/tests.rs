@@ -5,6 +5,7 @@ fn workload(blocks: &[u32]) -> Workload {
     Workload {
         name: "small".to_owned(),
         accesses: blocks.to_vec(),
+        is_write: vec![false; blocks.len()],
         keys: (0..count).map(|block| key_of(0, block.into())).collect(),
         warm_up_len: 0,
         counted_blocks: count as usize,
