@@ -194,7 +194,8 @@ impl<T> Default for BlockOwners<T> {
 
 impl<T> BlockOwners<T> {
     /// Starts a change. Returns true if the caller may carry it out now. Otherwise another transfer
-    /// owns or awaits one of its blocks, and [`BlockOwners::end`] returns `name` once it may start.
+    /// owns one of its blocks or waits for it, and [`BlockOwners::end`] returns `name` once the
+    /// change may start.
     ///
     /// # Panics
     /// If a transfer in flight changes one of the same sectors.

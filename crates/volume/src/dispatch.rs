@@ -30,9 +30,9 @@ pub struct Dispatcher<H: Host> {
     reply: Vec<ReplySegment>,
     /// Ordered volumes that need a run.
     runs: Vec<VolumeId>,
-    /// Shards that are to continue the writeback of a volume.
+    /// Shards in which the elevator of a volume continues.
     wakes: Vec<(usize, VolumeId)>,
-    /// Uses of prefetched lines that the streams of the volume have not been told.
+    /// First uses of prefetched lines that are not yet reported to the streams of the volume.
     prefetch_uses: (VolumeId, u32),
 }
 
@@ -57,7 +57,7 @@ impl<H: Host> Dispatcher<H> {
         self.jobs.len()
     }
 
-    /// Unanswered requests of one volume, counted by a scan over all.
+    /// Unanswered requests of one volume. Scans all requests.
     pub fn in_flight_of(&self, volume: VolumeId) -> usize {
         self.jobs.iter().filter(|job| job.request.volume == volume).count()
     }
@@ -225,7 +225,7 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Inserts a job with one pending "part", which keeps it open until the caller ends that part
+    /// Inserts a job with one pending "part", which keeps it open until the caller ends this part
     /// with `part_done`.
     fn begin(
         &mut self,

@@ -67,8 +67,8 @@ pub struct Reply<'a, M> {
 pub enum Admission {
     /// The volume has no journal; its mode decides.
     Free,
-    /// The journal records the write. The write's note in the outbox consumes this permit; without
-    /// a note, the dispatcher calls [`Host::withdraw`].
+    /// The journal records the write. The write's record in [`Outbox::notes`] consumes this permit;
+    /// without a record, the dispatcher calls [`Host::withdraw`].
     Logged {
         /// Whether the write is acknowledged only when its record is durable.
         is_awaited: bool,
@@ -108,8 +108,8 @@ pub trait Host {
     }
 
     /// Calls a shard under its lock. Before releasing the lock, carries out the memory steps in the
-    /// outbox, which fill from `payload`, and then passes the notes to the journals. If a journal
-    /// has failed, it records nothing, and the parts of the notes are answered with
+    /// outbox, which fill from `payload`, and then passes the records to the journals. If a journal
+    /// has failed, it records nothing, and the parts of its records are answered with
     /// [`forebay_engine::Outcome::JournalFailed`].
     fn call<R>(
         &mut self,

@@ -56,7 +56,7 @@ pub const fn shard_of(volume: VolumeId, stripes: Stripes, offset: u64, shards: u
 }
 
 /// The lines of pinned ranges that each of `shards` shards owns. Takes time in proportion to the
-/// regions of the ranges, which must end with the volume.
+/// regions of the ranges, which must not exceed the volume.
 pub fn pinned_lines_by_shard(
     (volume, stripes): (VolumeId, Stripes),
     ranges: &PinnedRanges,

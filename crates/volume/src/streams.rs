@@ -13,10 +13,10 @@
 //! latency of its disk requires.
 //!
 //! Prefetch limits itself: the table compares the bytes that it has requested with the prefetched
-//! ones that clients have read, which its owner reports. While clients read few of them, a new
-//! stream needs a longer run, one that goes on does so only where exactly that was expected, and
-//! all windows are small: otherwise, random reads near hundreds of streams would pass for reads of
-//! those.
+//! bytes that clients have read, which its owner reports. While clients read few of them, a new
+//! stream needs a longer run, an existing stream continues only with a read at the expected
+//! position, and all windows are small. Otherwise random reads near hundreds of streams would be
+//! taken for reads of these streams.
 
 mod course;
 mod detector;
@@ -27,10 +27,10 @@ use forebay_types::{ByteRange, LINE_BYTES};
 
 /// Streams followed per volume.
 const STREAMS_MAX: usize = 512;
-/// A stream is forgotten after this many misses and marks of other streams.
+/// A stream is forgotten if this many misses and marks of other streams follow its last one.
 const STALE_EVENTS: u64 = 1 << 14;
-/// Up to this size, a window doubles although the client has not caught up, in bytes. Also the
-/// limit of all windows while clients read few of the prefetched bytes.
+/// Up to this size in bytes, a window doubles even if the client has not caught up. Also the limit
+/// of all windows while clients read few of the prefetched bytes.
 const WINDOW_RAMP_BYTES: u64 = 128 << 10;
 /// Largest window, in bytes: at 5 ms per read, enough for a client of 1.6 GB/s.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
@@ -198,12 +198,12 @@ impl Streams {
     fn proceed(&mut self, at: usize, position: u64, range: ByteRange) -> Option<Plan> {
         let stream = &mut self.streams[at];
         stream.last_used = self.clock;
-        let may_go_on = self.credit > 0 || stream.expects(position);
+        let may_continue = self.credit > 0 || stream.expects(position);
         stream.advance(position, stream.course.length(range));
         stream.is_starved = stream.ahead > 0;
         // Otherwise the prefetch is still in flight, or its lines were evicted unused.
         let is_beyond = position >= stream.ahead;
-        if is_beyond && may_go_on { self.plan(at) } else { None }
+        if is_beyond && may_continue { self.plan(at) } else { None }
     }
 
     fn insert(&mut self, stream: Stream) -> usize {

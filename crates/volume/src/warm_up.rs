@@ -1,5 +1,5 @@
-//! Warm-up: which granules of a warm list are read into the pool, in which order, and when. The
-//! same reads the pinned ranges of a volume.
+//! Warm-up: which granules of a warm list are read into the pool, in which order, and when. Pinned
+//! ranges are read in the same way.
 //!
 //! A [`Loader`] has the list of one volume. Its host polls it, starts the reads that it returns,
 //! and reports their ends. Hot granules come first, then the others, each in ascending order, so
@@ -8,9 +8,9 @@
 //! Clients come first. While no client reads from the disk, a few reads are in flight all the time.
 //! Beside clients there is one at a time, at a rate that their latency determines: the loader
 //! compares client reads that overlapped one of its own with those that did not. The rate doubles
-//! while the former are hardly slower, and halves as soon as they are, down to one read per second.
+//! while the former are hardly slower, and halves once they are, down to one read per second.
 //!
-//! By a warm-up, the pool is filled, but nothing is evicted: the loader ends when no slot is free.
+//! A warm-up uses free slots only and evicts nothing: the loader ends when no slot is free.
 
 mod list;
 
@@ -64,9 +64,9 @@ impl DemandReads {
 /// What the loader needs to know at each poll.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conditions {
-    /// The present time in milliseconds.
+    /// The current time in milliseconds.
     pub now_ms: u64,
-    /// Clients read from the disk now, or did a moment ago.
+    /// Clients read from the disk, now or a moment ago.
     pub is_read: bool,
     /// Client reads that overlapped no preload.
     pub alone: DemandReads,
@@ -81,7 +81,7 @@ pub struct Conditions {
 pub enum LoaderStep {
     /// Start a read of this granule, and poll again at once.
     Read(Granule),
-    /// Poll again when a read has ended, or after so many milliseconds.
+    /// Poll again when a read has ended, or after this many milliseconds.
     Wait(u64),
     /// The warm-up has ended, and no read is in flight.
     Ended(LoaderEnd),

@@ -10,7 +10,7 @@ use crate::{Plan, Request, shard_of};
 use forebay_engine::{Attempt, Part, PreloadKind, PreloadOutcome};
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 
-/// The number of first uses of prefetched lines that are reported to the streams at once.
+/// First uses of prefetched lines are reported to the streams once there are this many.
 const UNREPORTED_USES_MAX: u32 = 64;
 
 impl<H: Host> Dispatcher<H> {
@@ -39,7 +39,7 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Counts prefetched lines that clients have read for the first time. They are reported to the
-    /// streams in batches, so that few hits have to lock them.
+    /// streams in batches, so that few hits take the lock of the stream table.
     pub(super) fn add_prefetch_uses(&mut self, host: &mut H, volume: VolumeId, lines: u32) {
         if self.prefetch_uses.0 != volume {
             self.report_prefetch_uses(host);

@@ -15,8 +15,8 @@ impl<H: Host> Dispatcher<H> {
         self.process_answers(host);
     }
 
-    /// Wakes the shards that are to continue writeback. Shards may wake each other endlessly, so
-    /// the number of wakes is limited; the next tick makes up for those beyond the limit.
+    /// Wakes the shards in which an elevator continues. Shards may wake each other endlessly, so
+    /// the number of wakes is limited; the shards beyond the limit continue at their next tick.
     pub(super) fn wake_shards(&mut self, host: &mut H) {
         for _ in 0..WAKES_MAX {
             let Some((shard, volume)) = self.wakes.pop() else { return };

@@ -10,12 +10,12 @@ use forebay_types::{ByteRange, LINE_BYTES};
 /// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose their
 /// entry to another stream, and need two more misses to be found.
 const ADJACENT: usize = 512;
-/// Regions in which misses at equal distances are looked for, and their size in bytes.
+/// Regions in which misses at equal distances are detected, and their size in bytes.
 const REGIONS: usize = 64;
 const REGION_BYTES: u64 = 16 << 20;
 /// The largest distance. Reads farther apart are seldom a pattern.
 const STEP_BYTES_MAX: u64 = 1 << 20;
-/// Consecutive adjacent misses that make a stream: normally, and while clients reach few of the
+/// Consecutive adjacent misses that make a stream: normally, and while clients read few of the
 /// prefetched bytes.
 const RUN_MIN: u32 = 2;
 const RUN_MIN_CAUTIOUS: u32 = 16;

@@ -258,7 +258,7 @@ fn read_files(files: &[u64], piece: u64) -> Cache {
 
 proptest! {
     #[test]
-    fn what_is_fetched_in_vain_is_at_most_twice_what_is_read(
+    fn prefetch_in_vain_is_at_most_twice_the_bytes_read(
         files in prop::collection::vec(1u64..600, 1..60), piece in 1u64..40,
     ) {
         let cache = read_files(&files, piece);

@@ -24,7 +24,7 @@ pub fn collect_granules(lines: impl IntoIterator<Item = (u64, u8)>) -> Vec<Granu
     granules
 }
 
-/// The granules of pinned ranges, in ascending order. The ranges must end with the volume.
+/// The granules of pinned ranges, in ascending order. The ranges must not exceed the volume.
 pub fn granules_of(ranges: &PinnedRanges) -> Vec<Granule> {
     let mut granules: Vec<Granule> = Vec::new();
     for range in ranges.iter() {
@@ -83,7 +83,7 @@ pub fn keep_most_valuable(granules: &mut Vec<Granule>, count: usize) {
 }
 
 /// Keeps the most valuable granules, in ascending order, if the pool has shrunk from `old_lines` to
-/// `new_lines`: as many lines as are the same share of the pool.
+/// `new_lines`: at most the same share of the pool as before.
 pub fn shrink_to_pool(granules: &mut Vec<Granule>, old_lines: u64, new_lines: u64) {
     let lines = lines_of(granules);
     // A list from a file may have more lines than the pool that it was made from.
@@ -156,7 +156,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_kept_is_worth_more_than_what_is_dropped(
+        fn kept_granules_are_worth_more_than_dropped_ones(
             lines in lines(), new_lines in 0u64..400, count in 0usize..20,
         ) {
             let all = collect_granules(lines.iter().map(|(&line, &value)| (line, value)));

@@ -88,7 +88,7 @@ fn a_cancelled_warm_up_ends_with_its_reads_in_flight() {
 }
 
 #[test]
-fn a_disk_that_fails_is_left_alone_but_single_bad_sectors_are_not() {
+fn a_failing_disk_ends_the_warm_up_but_single_bad_sectors_do_not() {
     let mut loader = Loader::new(cool(0..100));
     let mut reads = 0;
     let end = loop {
