@@ -1,7 +1,7 @@
 //! The warm list of a volume: what was valuable in the pool, to be read again after a restart.
 //!
-//! It is a hint. A list that is damaged, outdated or of another disk costs some reads at most, so
-//! it has one checksum over everything, and is refused as a whole if anything in it is wrong.
+//! It is a hint: a wrong list costs some reads at most. So it has one checksum over everything, and
+//! is refused as a whole if anything in it is wrong.
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -21,9 +21,9 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 88;
 const GRANULE_RAW_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 4;
-/// The seed of the checksum: a list is never in another place than its file.
+/// The seed of the checksum. It depends on no place, because a list is a whole file.
 const SEED: u64 = u64::from_le_bytes(MAGIC);
-/// The bits of [`RawGranule::place`] that hold the value; the others hold the number.
+/// The bits of [`RawGranule::index_and_value`] that hold the value; the others hold the number.
 const VALUE_BITS: u32 = 8;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -43,7 +43,7 @@ struct RawHeader {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawGranule {
-    place: U64,
+    index_and_value: U64,
     lines: U32,
 }
 
@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawGranule>() == GRANULE_RAW_BYTES);
 const _: () = assert!((u64::MAX / GRANULE_BYTES) >> (u64::BITS - VALUE_BITS) == 0);
 
-/// The disk of a volume, as its warm list and its access history name it.
+/// The identity of a volume's disk in its warm list and its access history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WarmDisk {
     /// The identity of the volume: a checksum of its name and backing.
@@ -162,8 +162,8 @@ impl WarmList {
         for granule in &self.granules {
             let is_valid = is_valid(granule, before, self.disk.size_bytes);
             assert!(is_valid, "{granule:?} after number {before:?}");
-            let place = granule.index << VALUE_BITS | u64::from(granule.value);
-            let raw = RawGranule { place: place.into(), lines: granule.lines.into() };
+            let packed = granule.index << VALUE_BITS | u64::from(granule.value);
+            let raw = RawGranule { index_and_value: packed.into(), lines: granule.lines.into() };
             bytes.extend_from_slice(raw.as_bytes());
             before = Some(granule.index);
         }
@@ -204,9 +204,9 @@ impl WarmList {
         let mut before = None;
         for raw in raws.chunks_exact(GRANULE_RAW_BYTES) {
             let raw = RawGranule::read_from_bytes(raw).map_err(|_| WarmListError::Length)?;
-            let place = raw.place.get();
-            let granule =
-                Granule { index: place >> VALUE_BITS, lines: raw.lines.get(), value: place as u8 };
+            let packed = raw.index_and_value.get();
+            let (index, value) = (packed >> VALUE_BITS, packed as u8);
+            let granule = Granule { index, lines: raw.lines.get(), value };
             if !is_valid(&granule, before, disk.size_bytes) {
                 return Err(WarmListError::Granule);
             }
