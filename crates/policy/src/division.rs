@@ -14,7 +14,7 @@ use crate::{MissRatioCurve, VolumeShare};
 const UNITS: usize = 32;
 /// The largest size up to which hulls are searched, in units. Curves reach eight times the pool.
 const DEPTH_UNITS_MAX: u64 = 8 * UNITS as u64;
-/// With fewer sampled accesses, nothing is decided.
+/// With fewer sampled accesses, no division is computed.
 const SAMPLED_MIN: f64 = 1_000.0;
 
 /// A division of a pool between volumes.
@@ -22,8 +22,8 @@ const SAMPLED_MIN: f64 = 1_000.0;
 pub struct Division {
     /// The share of each volume, in bytes.
     pub shares_bytes: Vec<u64>,
-    /// The share of all accesses that this would serve in addition to the present division, by the
-    /// hulls of the curves; from 0 to 1.
+    /// The share of all accesses that this division would turn into hits, compared with the current
+    /// one, by the hulls of the curves; from 0 to 1.
     pub gain: f64,
 }
 
@@ -69,7 +69,7 @@ fn hull(curve: &MissRatioCurve, unit_bytes: u64) -> Vec<f64> {
     hull
 }
 
-/// The hits of a hull with a number of bytes.
+/// The hits of a volume with `bytes`, by its hull.
 fn at(hull: &[f64], bytes: u64, unit_bytes: u64) -> f64 {
     let units = (bytes as f64 / unit_bytes as f64).min(UNITS as f64);
     let below = (units as usize).min(UNITS - 1);

@@ -8,7 +8,7 @@
 //! The rate rises by a small factor and falls by a larger one, with a dead band in between, so that
 //! it does not oscillate. It rises only if writeback used at least half of it, as an unused rate
 //! says nothing about the disk. With too few reads to estimate a p99, the rate stays, and writeback
-//! runs between them.
+//! runs between the reads.
 //!
 //! A destage costs a sequential stream more than one slow read: the head has to return, and the
 //! disk's own read-ahead ends. So while most reads are prefetches for streams, they are not

@@ -33,9 +33,9 @@ pub struct VolumeShare {
     pub cached_bytes: u64,
 }
 
-/// The share of all accesses that more memory would serve in addition, for each doubling of a pool
-/// of `pool_bytes`, from 0 to 1: the most of 2, 4 and 8 times the pool. Each volume would have the
-/// same part of a larger pool. `None` while too few accesses are known.
+/// The share of all accesses, from 0 to 1, that each doubling of a pool of `pool_bytes` would turn
+/// into hits: the highest one for 2, 4 and 8 times the pool. Each volume would have the same part
+/// of a larger pool. `None` while too few accesses are known.
 pub fn gain_per_doubling(volumes: &[VolumeShare], pool_bytes: u64) -> Option<f64> {
     let sum = |of: &dyn Fn(&VolumeShare) -> f64| volumes.iter().map(of).sum::<f64>();
     let used_bytes: u64 = volumes.iter().map(|volume| volume.cached_bytes).sum();
@@ -64,7 +64,7 @@ pub struct GrowthSample {
     pub size_bytes: u64,
     /// The part of it without data.
     pub unused_bytes: u64,
-    /// The most that it may have.
+    /// The maximum size.
     pub most_bytes: u64,
     /// Sizes differ by multiples of this.
     pub step_bytes: u64,
@@ -105,10 +105,10 @@ impl GrowthReason {
             Self::Unused => "the cache does not use all of it".into(),
             Self::Unknown => "too few accesses to tell what more memory would bring".into(),
             Self::NoGain { gain } => {
-                format!("twice as much would serve {:.1} % more of the accesses", gain * 100.0)
+                format!("each doubling would serve {:.1} % more of the accesses", gain * 100.0)
             }
             Self::Gain { gain } => format!(
-                "it grows, because twice as much would serve {:.1} % more of the accesses",
+                "it grows, because each doubling would serve {:.1} % more of the accesses",
                 gain * 100.0
             ),
         }

@@ -73,11 +73,10 @@ pub enum Hint {
     /// A recognised sequential stream prefetched it. It will most likely be read once, so it should
     /// not displace other lines.
     Stream,
-    /// Clients used it repeatedly before a restart. It is kept like a line that was used
-    /// repeatedly.
+    /// Clients used it repeatedly before a restart, so it is kept like a reused line.
     Hot,
-    /// Clients will need it soon, by a forecast. It replaces only lines that are worth less than
-    /// one that will be used once, and none if a policy knows of no such line.
+    /// A forecast says that clients will need it soon. It replaces only a line that is worth less
+    /// than one that will be used once. If the policy knows of no such line, it replaces none.
     Forecast,
 }
 
@@ -123,8 +122,8 @@ pub trait Eviction: Send {
     /// Begins a forecast: lines that are inserted with [`Hint::Forecast`] from now on belong to it.
     fn begin_forecast(&mut self) {}
 
-    /// Makes lines of earlier forecasts that were not used the next ones to be evicted, at most
-    /// `lines_max`. Returns whether there may be more.
+    /// Makes unused lines of earlier forecasts, at most `lines_max`, the next to be evicted.
+    /// Returns whether there may be more.
     fn end_former_forecasts(&mut self, _lines_max: usize) -> bool {
         false
     }
@@ -163,9 +162,9 @@ pub trait Eviction: Send {
     /// may be repeated for the same `incoming`, and need not be followed by its insertion.
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot>;
 
-    /// Sets how many lines may be resident: at most the capacity with which the policy was created,
-    /// below which all slots stay. More lines may be resident until they are removed. A policy
-    /// adapts the parameters that depend on the capacity; by default it keeps the original ones.
+    /// Sets how many lines may be resident, at most the capacity with which the policy was created.
+    /// Slots are still numbered up to that capacity. More lines may be resident until they are
+    /// removed. By default, a policy keeps the parameters for its original capacity.
     fn set_capacity(&mut self, _lines: usize) {}
 
     /// The size of this policy in bytes, heap included.

@@ -24,7 +24,7 @@ pub struct Pace {
     pub ios_milli: u64,
     /// Bytes per second, at any time.
     pub bytes: u64,
-    /// Operations in flight while there is little dirty data and no reads.
+    /// Operations in flight while there is little dirty data and no read is in flight.
     pub in_flight: u32,
 }
 

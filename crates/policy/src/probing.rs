@@ -53,7 +53,8 @@ impl Probing {
         Some(ByteRange::new(self.random_below(places) * LINE_BYTES, bytes))
     }
 
-    /// Whether more reads would not help. Estimates take time, so one is made once per cycle.
+    /// Whether more reads would not help. An estimate takes time, so there is one per cycle of
+    /// sizes.
     fn has_enough(&self) -> bool {
         let Some(more) = self.times.len().checked_sub(READS_MIN) else { return false };
         let is_sure =

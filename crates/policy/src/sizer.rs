@@ -1,9 +1,9 @@
 //! How much memory the cache may have while other programs take memory and free it.
 //!
-//! A shortage of memory is a matter of moments, so the cache shrinks at once by what is missing, if
-//! need be to its minimum. Memory that is free again may soon be wanted by the same program, so the
-//! cache grows only after it has been free for a while, in steps of at most half of what can be
-//! spared. Each growth that turns out to be premature doubles the wait.
+//! A shortage of memory develops within moments, so the cache shrinks at once by the missing
+//! amount, if necessary to its minimum. Memory that is free again may soon be wanted by the same
+//! program, so the cache grows only after it has been free for a while, in steps of at most half of
+//! the memory that can be spared. Each growth that turns out to be premature doubles the wait.
 //!
 //! Signs of a shortage are, in this order: less memory is available than the reserve; the limit of
 //! a control group was reached; programs wait for memory (PSI). The latter two count only while
@@ -29,8 +29,8 @@ const STEP_MS: u64 = 5_000;
 const PENDING_MS: u64 = 2_000;
 /// Programs count as stalled if one of them waits for memory for at least a tenth of the time.
 const STALL_SHARE: u64 = 10;
-/// A program that takes memory as fast as it can takes at most this many bytes per millisecond.
-const HOG_BYTES_PER_MS: u64 = 4 << 20;
+/// The most memory that a program can take in a millisecond, in bytes.
+const TAKEN_BYTES_PER_MS_MAX: u64 = 4 << 20;
 /// The least and the most time between two samples, in milliseconds.
 const INTERVAL_MS_MIN: u64 = 100;
 const INTERVAL_MS_MAX: u64 = 1_000;
@@ -76,9 +76,9 @@ pub enum SizeReason {
     Stalled,
     /// Memory is short, and the cache has its minimum.
     Minimum,
-    /// The cache is to have more, but there is none to spare.
+    /// The wanted size is larger, but there is no memory to spare.
     NoneToSpare,
-    /// The cache is to have more. It grows if memory stays free for this long.
+    /// The wanted size is larger. The cache grows if memory stays free for this long.
     Waiting {
         /// The remaining wait, in milliseconds.
         left_ms: u64,
@@ -107,7 +107,7 @@ impl SizeReason {
 /// The size of the cache, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeDecision {
-    /// The size. The same as in the sample: leave it.
+    /// The size; that of the sample if it is not to change.
     pub bytes: u64,
     /// Why.
     pub reason: SizeReason,
@@ -203,7 +203,7 @@ impl Sizer {
         }
     }
 
-    /// How much memory is missing, and the sign of it.
+    /// How much memory is missing, and why; `None` if there is no shortage.
     fn shortage(
         &self,
         sample: &MemorySample,
@@ -287,7 +287,7 @@ fn next_ms(sample: &MemorySample, reason: SizeReason) -> u64 {
         return INTERVAL_MS_MAX;
     }
     let spare_bytes = sample.available_bytes.saturating_sub(sample.reserve_bytes);
-    (spare_bytes / HOG_BYTES_PER_MS).clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX)
+    (spare_bytes / TAKEN_BYTES_PER_MS_MAX).clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX)
 }
 
 #[cfg(test)]

@@ -6,16 +6,16 @@
 //! returns while its ghost is remembered enters main directly, if such lines are worth their place
 //! there: see `promotion.rs`.
 //!
-//! While main is below its share of the capacity, lines that leave the small queue without a hit go
-//! to main too, instead of out of the cache. Otherwise, without early hits the whole cache would be
-//! one FIFO, in which a loop over slightly more lines than it holds never hits. In main, most lines
-//! of such a loop stay and are hit in each pass. Once main has its share, one in `RENEWAL_PERIOD`
-//! of these lines replaces one of main. Otherwise, if no lines return, main would stay full of
-//! lines that are no longer used.
+//! While main is below its share of the capacity, lines that leave the small queue without a hit
+//! enter main too, instead of being evicted. Otherwise, without early hits, the whole cache would
+//! be one FIFO, in which a loop over slightly more lines than it holds never hits. In main, most
+//! lines of such a loop stay and are hit in each pass. Once main has its share, one in
+//! `RENEWAL_PERIOD` of these lines replaces one of main. Otherwise, if no lines return, main would
+//! stay full of lines that are no longer used.
 //!
-//! No fixed size of the small queue suits all workloads, so it is adaptive. A line that returns to
-//! the cache within a certain number of evictions after its own, the same for both queues, would
-//! have hit if its queue were that much longer. Each such return moves the boundary by
+//! No fixed size of the small queue suits all workloads, so it is adaptive. A line that returns
+//! within `WATCH_SHARE` of the capacity, counted in evictions from its queue since its own, would
+//! have hit if the queue were longer by that many lines. Each such return moves the boundary by
 //! `BOUNDARY_STEP` lines in favour of its queue. The boundary converges where one more line is
 //! worth the same on either side.
 //!
@@ -31,13 +31,13 @@
 //!
 //! Lines that were in main before a restart, by the volume's warm list, enter main again.
 //!
-//! Lines that are read because a forecast says that they will be needed soon wait in a list of
-//! their own. When a client reads such a line, it is treated like one of a stream, which was read
-//! as predicted: it enters the small queue, and needs one more hit for promotion. If no client
-//! reads it in time, the driver ends the wait, and it is the next to be evicted. Two forecasts can
-//! wait: the present one, and the one before. Room for these lines is made by lines without hits
-//! only: of the small queue, down to half of its target, and of the older half of main. The places
-//! of the small queue are only borrowed: it gets them back when the lines leave.
+//! Lines preloaded for a forecast wait in a list of their own. When a client reads one, it is
+//! treated like a line of a stream that was read as predicted: it enters the small queue, and needs
+//! one more hit for promotion. If no client reads it in time, the driver ends the wait, and the
+//! line is evicted next. Lines of two forecasts can wait at once: of the current one and of the one
+//! before. They replace only lines without hits: in the small queue, down to half of its target,
+//! and in the older half of main. Slots taken from the small queue are only borrowed: the queue
+//! gets them back when the waiting lines leave the list.
 //!
 //! The work of one eviction is bounded even when every line was hit: see [`STEPS_MAX`].
 //!
@@ -73,15 +73,16 @@ const WATCH_SHARE: f64 = 0.05;
 const BOUNDARY_STEP: usize = 2;
 /// One in this many lines that would be evicted from the small queue replaces a line of main.
 const RENEWAL_PERIOD: u32 = 64;
-/// The share of main, from its back on, of which a forecast may evict lines without hits: one part
-/// in so many.
+/// The main queue's length divided by this is its part, from the back on, from which a forecast may
+/// evict lines without hits.
 const WALK_SHARE: usize = 2;
 /// Maximum hits counted for a line. In main, each hit spares the line once when its turn to be
 /// evicted comes.
 const HITS_MAX: u8 = 3;
 
+/// The list that a resident line is in. The small queue has two: the window and its older part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum Queue {
     Window,
     Small,
     Main,
@@ -104,7 +105,7 @@ pub struct Weir {
     waiting: List,
     /// The parity of the present forecast.
     forecast: u8,
-    /// Places of waiting lines that were taken from the small queue.
+    /// Slots taken from the small queue for lines that still wait.
     borrowed: usize,
     /// The next line of main that a forecast may evict, and the lines left until the end of the
     /// older half.
@@ -112,7 +113,7 @@ pub struct Weir {
     walk_left: usize,
     states: Box<[State]>,
     ghosts: Fingerprints,
-    /// Lines that may be resident; the shares below are shares of it.
+    /// The number of lines that may be resident. The lengths below are shares of it.
     capacity: usize,
     /// The target length of window and small together.
     small_len_target: usize,
@@ -148,7 +149,7 @@ impl Weir {
             borrowed: 0,
             walk: NIL,
             walk_left: 0,
-            states: vec![State::new(Place::Window, false); capacity].into_boxed_slice(),
+            states: vec![State::new(Queue::Window, false); capacity].into_boxed_slice(),
             ghosts: Fingerprints::new(capacity, share(GHOST_SHARE), share(WATCH_SHARE)),
             capacity,
             small_len_target: share(SMALL_SHARE),
@@ -372,7 +373,7 @@ impl Weir {
         let state = self.states[slot as usize];
         self.take(slot);
         if !state.is_stream() && (self.writes.pay() || !state.is_unread()) {
-            let origin = if state.place() == Place::Main { Origin::Main } else { Origin::Small };
+            let origin = if state.queue() == Queue::Main { Origin::Main } else { Origin::Small };
             self.ghosts.push(lines.key(slot), origin);
         }
         slot
@@ -380,25 +381,25 @@ impl Weir {
 
     fn put(&mut self, slot: Slot, state: State) {
         self.states[slot as usize] = state;
-        let list = match state.place() {
-            Place::Window => &mut self.window,
-            Place::Small => &mut self.small,
-            Place::Main => &mut self.main,
-            Place::Waiting => &mut self.waiting,
+        let list = match state.queue() {
+            Queue::Window => &mut self.window,
+            Queue::Small => &mut self.small,
+            Queue::Main => &mut self.main,
+            Queue::Waiting => &mut self.waiting,
         };
         self.links.push_front(list, slot);
     }
 
     fn take(&mut self, slot: Slot) {
         self.walk_past(slot);
-        let list = match self.states[slot as usize].place() {
-            Place::Window => &mut self.window,
-            Place::Small => &mut self.small,
-            Place::Main => &mut self.main,
-            Place::Waiting => &mut self.waiting,
+        let list = match self.states[slot as usize].queue() {
+            Queue::Window => &mut self.window,
+            Queue::Small => &mut self.small,
+            Queue::Main => &mut self.main,
+            Queue::Waiting => &mut self.waiting,
         };
         self.links.remove(list, slot);
-        if self.states[slot as usize].place() == Place::Waiting {
+        if self.states[slot as usize].queue() == Queue::Waiting {
             self.borrowed = self.borrowed.min(self.waiting.len());
         }
     }
@@ -412,7 +413,7 @@ impl Eviction for Weir {
     fn on_insert(&mut self, slot: Slot, key: u64, hint: Hint) {
         let recalled = self.recalled.take();
         if hint == Hint::Stream {
-            self.put(slot, State::new(Place::Small, true));
+            self.put(slot, State::new(Queue::Small, true));
             return;
         }
         if hint == Hint::Hot {
@@ -428,7 +429,7 @@ impl Eviction for Weir {
             _ if self.may_recall(hint) => self.recall(key),
             _ => None,
         };
-        let new = State::new(Place::Window, false);
+        let new = State::new(Queue::Window, false);
         let new = if hint == Hint::Write { new.written() } else { new };
         let state = class.map_or(new, State::main);
         self.put(slot, state);
@@ -448,7 +449,7 @@ impl Eviction for Weir {
     }
 
     fn on_first_use(&mut self, slot: Slot) {
-        if self.states[slot as usize].place() != Place::Waiting {
+        if self.states[slot as usize].queue() != Queue::Waiting {
             self.on_hit(slot);
             return;
         }
@@ -473,7 +474,7 @@ impl Eviction for Weir {
             }
             self.borrowed = self.borrowed.saturating_sub(1);
             self.take(slot);
-            self.put(slot, State::new(Place::Small, false));
+            self.put(slot, State::new(Queue::Small, false));
             self.links.rotate_behind(&mut self.small, slot);
         }
         true
@@ -489,21 +490,21 @@ impl Eviction for Weir {
         }
         let state = self.states[old as usize];
         self.states[new as usize] = state;
-        let list = match state.place() {
-            Place::Window => &mut self.window,
-            Place::Small => &mut self.small,
-            Place::Main => &mut self.main,
-            Place::Waiting => &mut self.waiting,
+        let list = match state.queue() {
+            Queue::Window => &mut self.window,
+            Queue::Small => &mut self.small,
+            Queue::Main => &mut self.main,
+            Queue::Waiting => &mut self.waiting,
         };
         self.links.replace(list, old, new);
     }
 
     fn value(&self, slot: Slot) -> u8 {
         let state = self.states[slot as usize];
-        let base = match state.place() {
-            Place::Main => LINE_VALUE_HOT,
+        let base = match state.queue() {
+            Queue::Main => LINE_VALUE_HOT,
             _ if state.is_stream() => 0,
-            Place::Window | Place::Small | Place::Waiting => 1,
+            Queue::Window | Queue::Small | Queue::Waiting => 1,
         };
         (base + state.hits()).min(LINE_VALUE_MAX)
     }
@@ -553,17 +554,17 @@ impl Eviction for Weir {
 
     fn self_check(&self) {
         let lists = [
-            (&self.window, Place::Window),
-            (&self.small, Place::Small),
-            (&self.main, Place::Main),
-            (&self.waiting, Place::Waiting),
+            (&self.window, Queue::Window),
+            (&self.small, Queue::Small),
+            (&self.main, Queue::Main),
+            (&self.waiting, Queue::Waiting),
         ];
-        for (list, place) in lists {
+        for (list, queue) in lists {
             self.links.check(list, |slot| {
                 let state = self.states[slot as usize];
-                assert_eq!(state.place(), place, "slot {slot} is in the wrong list");
+                assert_eq!(state.queue(), queue, "slot {slot} is in the wrong list");
                 assert!(state.hits() <= HITS_MAX, "slot {slot} has too many hits");
-                let is_allowed = place == Place::Small || !state.is_stream();
+                let is_allowed = queue == Queue::Small || !state.is_stream();
                 assert!(is_allowed, "stream line in slot {slot} is outside the small queue");
             });
         }
@@ -573,7 +574,7 @@ impl Eviction for Weir {
         assert!(range.contains(&self.small_len_target), "the boundary is out of its range");
         let is_in_main = self.walk == NIL
             || self.links.is_listed(self.walk)
-                && self.states[self.walk as usize].place() == Place::Main;
+                && self.states[self.walk as usize].queue() == Queue::Main;
         assert!(is_in_main, "the walk of the forecast has left main");
         self.ghosts.self_check();
     }
@@ -607,7 +608,7 @@ static AFTER_WRITE: [State; 256] = {
     table
 };
 
-/// From the lowest bit: two bits of the place, two of the hits; in the small queue, a bit for a
+/// From the lowest bit: two bits of the queue, two of the hits; in the small queue, a bit for a
 /// line of a stream and one for its predicted hit, and a bit for a line that a write brought and
 /// one for the first read of it; in main, four bits of the class; for a waiting line, the parity of
 /// its forecast.
@@ -621,8 +622,8 @@ impl State {
     const READ_BIT: u8 = 1 << 7;
 
     /// The state of a line that enters the small queue.
-    const fn new(place: Place, is_stream: bool) -> Self {
-        Self(place as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
+    const fn new(queue: Queue, is_stream: bool) -> Self {
+        Self(queue as u8 | if is_stream { Self::STREAM_BIT | Self::PREDICTED_BIT } else { 0 })
     }
 
     /// The state of a line that enters the cache by a write.
@@ -632,17 +633,17 @@ impl State {
 
     /// The state of a line that goes from the window to the older part.
     const fn in_small(self) -> Self {
-        Self(Place::Small as u8 | self.0 & Self::WRITTEN_BIT)
+        Self(Queue::Small as u8 | self.0 & Self::WRITTEN_BIT)
     }
 
     /// The state of a line that was read once, as predicted.
     const fn used_stream() -> Self {
-        Self(Place::Small as u8 | Self::STREAM_BIT)
+        Self(Queue::Small as u8 | Self::STREAM_BIT)
     }
 
     /// The state of a line that waits for its use.
     const fn waiting(forecast: u8) -> Self {
-        Self(Place::Waiting as u8 | forecast << 4)
+        Self(Queue::Waiting as u8 | forecast << 4)
     }
 
     /// The parity of the forecast of a waiting line.
@@ -652,15 +653,15 @@ impl State {
 
     /// The state of a line that enters main.
     const fn main(class: Class) -> Self {
-        Self(Place::Main as u8 | class << 4)
+        Self(Queue::Main as u8 | class << 4)
     }
 
-    const fn place(self) -> Place {
+    const fn queue(self) -> Queue {
         match self.0 & 3 {
-            0 => Place::Window,
-            1 => Place::Small,
-            2 => Place::Main,
-            _ => Place::Waiting,
+            0 => Queue::Window,
+            1 => Queue::Small,
+            2 => Queue::Main,
+            _ => Queue::Waiting,
         }
     }
 
@@ -669,7 +670,7 @@ impl State {
     }
 
     const fn is_stream(self) -> bool {
-        self.0 & Self::STREAM_BIT != 0 && matches!(self.place(), Place::Window | Place::Small)
+        self.0 & Self::STREAM_BIT != 0 && matches!(self.queue(), Queue::Window | Queue::Small)
     }
 
     /// Whether it has no hits and none is predicted.
@@ -679,7 +680,7 @@ impl State {
     }
 
     const fn is_written(self) -> bool {
-        self.0 & Self::WRITTEN_BIT != 0 && matches!(self.place(), Place::Window | Place::Small)
+        self.0 & Self::WRITTEN_BIT != 0 && matches!(self.queue(), Queue::Window | Queue::Small)
     }
 
     const fn was_read(self) -> bool {
@@ -699,15 +700,15 @@ impl State {
     /// The state after a hit.
     const fn after_hit(self) -> Self {
         let counts_hit = self.hits() < HITS_MAX;
-        match self.place() {
-            Place::Main if counts_hit => Self(self.0 + (1 << 2)),
-            Place::Main => self,
+        match self.queue() {
+            Queue::Main if counts_hit => Self(self.0 + (1 << 2)),
+            Queue::Main => self,
             _ if self.0 & Self::PREDICTED_BIT != 0 => Self(self.0 & !Self::PREDICTED_BIT),
-            Place::Small => {
+            Queue::Small => {
                 let read = if self.is_written() { Self::READ_BIT } else { 0 };
                 Self((self.0 | read) + if counts_hit { 1 << 2 } else { 0 })
             }
-            Place::Window | Place::Waiting => self,
+            Queue::Window | Queue::Waiting => self,
         }
     }
 

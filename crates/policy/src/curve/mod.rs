@@ -12,16 +12,16 @@
 //! accessed lines, and counts as hits at the shortest distance (SHARDS-adj in the paper).
 //!
 //! Two things differ from the paper. The threshold falls only until the samples cover the *depth*,
-//! the largest distance of interest; from there on the line that was not accessed for longest is
-//! dropped, because its next access is beyond the depth in any case. And counts decay when the
-//! caller says so, so that the curve follows the load of the day.
+//! the largest distance of interest; from then on, the least recently accessed line is dropped,
+//! because its next access is beyond the depth in any case. And counts decay at the caller's
+//! request, so that the curve follows the load.
 //!
 //! The price: an access to a line that is not sampled costs an increment, a shift and a compare, in
 //! addition to the hash of the line, which the caller has. An access to a sampled one costs a
 //! lookup and the population count of at most 1,024 bits. Memory is 8.2 bytes per sampled access
 //! and four per distance class, within the limit that the caller sets, heap and value included.
 //!
-//! What the curve does not know: it assumes LRU, while the shipped policy usually misses less; it
+//! The limits of the estimate: it assumes LRU, while the shipped policy usually misses less; it
 //! counts reads and writes alike; and it ignores prefetch.
 
 mod classes;
@@ -44,7 +44,7 @@ use sampled::SampledLines;
 const CAPACITY_MAX: usize = 4096;
 /// With fewer positions, the estimate would be noise.
 const CAPACITY_MIN: usize = 64;
-/// The sampling rate of one, as a threshold for the upper half of a hash.
+/// The threshold for the upper half of a hash at a sampling rate of one.
 const ALL: u64 = 1 << 32;
 /// The weight of a sampled access. Counts are integers that decay: with a weight of one, those of
 /// rare distances would be rounded to nothing.

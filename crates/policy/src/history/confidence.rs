@@ -1,11 +1,11 @@
-//! How much of a pattern is required for a preload: what earlier forecasts were worth decides.
+//! How many repeats of a pattern a preload requires, by the use of earlier forecasts.
 
-/// How often something must have been needed to be forecast: by either of the two.
+/// How often a region must have been needed to be forecast. One of the two conditions suffices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// On so many days in a row, at least 1.
+    /// On this many days in a row, at least 1.
     pub days: u32,
-    /// In so many weeks in a row, at least 1.
+    /// In this many weeks in a row, at least 1.
     pub weeks: u32,
 }
 
@@ -19,12 +19,12 @@ const LEVELS: [Demand; 4] = [
 /// The share of the lines preloaded lately that is used, in thousandths: below it, the next level
 /// applies.
 const POOR_MILLI: u64 = 250;
-/// The share of a forecast's lines that are used from which it is good, in thousandths. After
-/// [`GOOD_MAX`] in a row, the level before applies.
+/// A forecast is good if at least this share of its lines is used, in thousandths. After
+/// [`GOOD_MAX`] good ones in a row, the level before applies.
 const FAIR_MILLI: u64 = 500;
 const GOOD_MAX: u8 = 8;
-/// "Lately": the weight of a forecast falls by one in so many with each later one, so to two fifths
-/// in most of a day with one in each slot.
+/// The weight of a forecast falls by one part in this many with each later one: to two fifths
+/// within 15 hours, if there is one in each slot.
 const DECAY: u64 = 64;
 /// Forecasts after which a level can be judged.
 const JUDGED_MIN: u8 = 2;
@@ -42,7 +42,7 @@ pub enum ConfidenceChange {
     Lowered,
 }
 
-/// How much of a pattern is required. See the module.
+/// The required number of repeats. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confidence {
     /// An index of [`LEVELS`], or their number: then nothing is preloaded.
@@ -75,13 +75,14 @@ impl Confidence {
         self.level
     }
 
-    /// The share of the lines preloaded lately that was used, in thousandths. All without any.
+    /// The share of the lines preloaded lately that was used, in thousandths; 1000 if there were
+    /// none.
     pub fn used_milli(&self) -> u64 {
         (self.used * 1_000).checked_div(self.lines).unwrap_or(1_000)
     }
 
-    /// The demand of forecasts. While paused, what they have is not preloaded, but compared with
-    /// what is needed.
+    /// The demand of forecasts. While paused, forecasts are not preloaded, only compared with what
+    /// is needed.
     pub fn demand(&self) -> Demand {
         LEVELS[usize::from(self.level).min(LEVELS.len() - 1)]
     }

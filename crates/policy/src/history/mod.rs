@@ -12,15 +12,16 @@
 //! - *weekly*: needed on this day of each of the last weeks. It is doubted if it was wrong
 //!   yesterday: needed a week before, and not yesterday.
 //!
-//! Days and weeks that were not observed say nothing. How many days or weeks are required is a
-//! [`Demand`], which [`Confidence`] chooses by what earlier forecasts were worth. So a daily job is
-//! forecast on its third day, a weekly one in its second week, one of working days on its first
-//! Saturday and then never on a Saturday again, and one that has ended once more at most. Parts are
-//! forecast if they were needed on at least half of those days. Something that was read a little,
-//! and once, is no pattern: a single week counts only for regions of which many lines were needed.
+//! Days and weeks that were not observed say nothing. A [`Demand`] says how many days or weeks are
+//! required; [`Confidence`] chooses it by the use of earlier forecasts. At the lowest demand, a
+//! daily job is forecast from its third day on, and a weekly one from its second week on. A job of
+//! working days is wrongly forecast on its first Saturday only, and a job that has ended once more
+//! at most. Parts are forecast if they were needed on at least half of those days. A few lines that
+//! were read once are no pattern: a single week counts only for regions of which many lines were
+//! needed.
 //!
-//! The history is bounded: if it is full, the regions go that were needed least. Nothing here knows
-//! a clock: the caller says which slot it is, in local time.
+//! The history is bounded: if it is full, the least needed regions are dropped. It has no clock:
+//! the caller names the slot, in local time.
 
 mod confidence;
 mod needs;
@@ -37,8 +38,8 @@ use forebay_types::{
 };
 use pattern::{DAYS, Pattern, is_similar};
 
-/// The last weeks, in [`HistoryRegion::weeks`], of which a region must have been needed in one: so
-/// long it is kept.
+/// The last three weeks in [`HistoryRegion::weeks`]. A region that was needed in none of them is
+/// dropped.
 const WEEKS_KEPT: u8 = 0b111;
 const GRANULES_PER_REGION: u64 = REGION_BYTES / GRANULE_BYTES;
 const PARTS_PER_GRANULE: u64 = GRANULE_BYTES / PART_BYTES;
@@ -90,8 +91,7 @@ impl History {
     /// A history with these slots, one for each slot of the week.
     ///
     /// # Panics
-    /// If `regions_max` is zero, the number of slots is another one, or a slot breaks a rule of its
-    /// type.
+    /// If `regions_max` is zero, the number of slots is wrong, or a slot breaks a rule of its type.
     pub fn restored(slots: Vec<HistorySlot>, regions_max: usize) -> Self {
         let region_count = slots.iter().map(|slot| slot.regions.len()).sum();
         let mut history = Self { slots, region_count, regions_max };
@@ -115,7 +115,7 @@ impl History {
         self.slots.iter().filter(|slot| slot.weeks != 0).count()
     }
 
-    /// Changes the bound. Of a history that is larger, the regions go that were needed least.
+    /// Changes the bound. A larger history drops its least needed regions.
     ///
     /// # Panics
     /// If `regions_max` is zero.
@@ -162,7 +162,7 @@ impl History {
     }
 
     /// What a slot probably needs, by patterns that meet the demand. If that exceeds
-    /// `budget_bytes`, the regions that save most reads for their size.
+    /// `budget_bytes`, only the regions that save most reads for their size.
     pub fn forecast(&self, slot: TimeSlot, demand: Demand, budget_bytes: u64) -> Forecast {
         let (observed, all) = self.evidence(slot);
         let of_regions = all.chunk_by(|a, b| a.1.index == b.1.index);
@@ -183,9 +183,9 @@ impl History {
         forecast
     }
 
-    /// What the same time of the last seven days says: the weeks in which each was observed, and
-    /// the regions, in order, each with the number of the day less one. All weeks are as of that
-    /// day.
+    /// The observations of the same time on each of the last seven days: the weeks in which each
+    /// was observed, and the regions in ascending order, each with its day, 0 for yesterday. All
+    /// weeks are as of that day.
     fn evidence(&self, slot: TimeSlot) -> ([u8; DAYS], Vec<(usize, HistoryRegion)>) {
         let (mut observed, mut all) = ([0; DAYS], Vec::new());
         for (day, observed) in observed.iter_mut().enumerate() {
@@ -205,8 +205,8 @@ impl History {
         (observed, all)
     }
 
-    /// Forgets the regions that were needed least, if the history is larger than its bound: then
-    /// down to fifteen sixteenths of it, so that this is rare.
+    /// If the history exceeds its bound, drops the least needed regions, down to fifteen sixteenths
+    /// of the bound, so that this is rare.
     fn forget_least(&mut self) {
         if self.region_count <= self.regions_max {
             return;
@@ -217,7 +217,7 @@ impl History {
         let mut worths: Vec<u32> = all().map(worth).collect();
         let at = worths.len() - kept;
         let (_, &mut least, _) = worths.select_nth_unstable(at);
-        // Of those that are worth the same, some go: the first ones of the week.
+        // Of equally needed regions, those of the last slots of the week are kept.
         let mut spared = kept - all().filter(|region| worth(region) > least).count();
         for slot in self.slots.iter_mut().rev() {
             slot.regions.retain(|region| {
@@ -253,14 +253,14 @@ impl History {
     }
 }
 
-/// Bits of weeks, so many weeks later.
+/// The bits of `weeks`, `age` weeks later.
 fn aged(weeks: u8, age: u64) -> u8 {
     u32::try_from(age).ok().and_then(|age| weeks.checked_shl(age)).unwrap_or(0)
 }
 
 /// A region that is needed again, `age` weeks later.
 fn needed_again(before: HistoryRegion, now: HistoryRegion, age: u64) -> HistoryRegion {
-    // Other parts of the same region are something else.
+    // Other parts of the same region are other data.
     let earlier = if is_similar(before.parts, now.parts) { aged(before.weeks, age) } else { 0 };
     let lines = (u32::from(before.lines) + u32::from(now.lines)).div_ceil(2) as u16;
     HistoryRegion { weeks: earlier | now.weeks, lines, ..now }

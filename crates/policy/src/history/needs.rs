@@ -1,4 +1,4 @@
-//! What is needed in the present slot.
+//! What is needed in the current slot.
 
 use forebay_types::{
     ByteRange, GRANULE_BYTES, GRANULE_LINES, Granule, HistoryRegion, LINE_BYTES, PART_BYTES,
@@ -6,8 +6,8 @@ use forebay_types::{
 };
 use std::collections::BTreeMap;
 
-/// The regions that are needed in the present slot. At most so many as its limit: the first ones,
-/// because a forecast is worth most at the beginning of a slot.
+/// The regions needed in the current slot, up to a limit. The first ones are kept, because a
+/// forecast is worth most at the beginning of a slot.
 #[derive(Clone, Debug)]
 pub struct Needs {
     regions: BTreeMap<u64, Need>,
@@ -21,7 +21,7 @@ struct Need {
 }
 
 impl Needs {
-    /// Nothing needed yet, of at most `regions_max` regions.
+    /// An empty set for at most `regions_max` regions.
     pub const fn new(regions_max: usize) -> Self {
         Self { regions: BTreeMap::new(), regions_max }
     }
@@ -51,7 +51,7 @@ impl Needs {
         }
     }
 
-    /// Takes what was recorded, and begins anew.
+    /// Takes the recorded regions, and leaves an empty set.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self { regions: std::mem::take(&mut self.regions), regions_max: self.regions_max }

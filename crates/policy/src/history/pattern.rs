@@ -6,11 +6,11 @@ use forebay_types::HistoryRegion;
 pub(super) const DAYS: usize = 7;
 /// The days of all weeks in [`HistoryRegion::weeks`].
 const DAYS_MAX: usize = DAYS * u8::BITS as usize;
-/// Lines needed of a region from which on a single week counts.
+/// The number of needed lines of a region from which a single week counts.
 const SINGLE_WEEK_LINES_MIN: u64 = 8;
 
-/// Whether parts needed at two times are probably the same data: at least half of the fewer ones
-/// are in common.
+/// Whether parts needed at two times are probably the same data: at least half of the smaller set
+/// is in both.
 pub(super) const fn is_similar(a: u64, b: u64) -> bool {
     let (a_count, b_count) = (a.count_ones(), b.count_ones());
     let fewer = if a_count < b_count { a_count } else { b_count };
@@ -23,7 +23,7 @@ pub(super) struct Pattern {
     needed: [u8; DAYS],
     /// The parts needed last on each day of the week.
     parts: [u64; DAYS],
-    /// Lines needed at a time on the day a week ago.
+    /// Lines needed on the day a week ago.
     week_ago_lines: u64,
 }
 
@@ -66,8 +66,8 @@ impl Pattern {
         (days, if weeks == 1 && is_little { 0 } else { weeks })
     }
 
-    /// The first of these days in a row on which similar parts were needed, as far as they were
-    /// observed.
+    /// On how many of these days in a row, from the first on, similar parts were needed. Days that
+    /// were not observed are skipped.
     fn run(&self, days: Vec<usize>) -> u32 {
         let mut observed = days.into_iter().filter(|&day| self.is_observed(day)).peekable();
         let Some(&first) = observed.peek() else { return 0 };

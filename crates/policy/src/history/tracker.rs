@@ -1,16 +1,16 @@
-//! Which slot it is, by a clock that may be wrong, jump, or change its time zone.
+//! Determines the current slot by a clock that may be wrong, jump, or change its time zone.
 
 use forebay_types::TimeSlot;
 
-/// Differences of the clock from the time that has elapsed, up to which it counts as right, in
-/// seconds: it is adjusted, and polls are late.
+/// The clock counts as right up to this difference from the elapsed time, in seconds: clocks are
+/// adjusted, and polls are late.
 const TOLERANCE_SECONDS: u64 = 60;
 
 /// Follows the slots of the clock. The host polls it every few seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlotTracker {
     last: Option<Moment>,
-    /// The present slot is observed from its beginning.
+    /// The current slot is observed from its beginning.
     is_whole: bool,
 }
 
@@ -23,7 +23,7 @@ struct Moment {
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPoll {
-    /// The slot that it is.
+    /// The current slot.
     pub slot: TimeSlot,
     /// Seconds until the next one.
     pub seconds_left: u64,

@@ -27,7 +27,7 @@ pub(super) const NO_CLASS: Class = 0;
 pub(super) struct Promotion {
     /// Hits of each class within a lap.
     classes: [Odds; CLASSES],
-    /// Lines that a class was denied since its last trial.
+    /// Lines of each class that were denied since its last trial.
     denied: [u8; CLASSES],
     /// Returns of displaced lines whose ghosts main still keeps.
     returns: Odds,
@@ -100,7 +100,8 @@ impl Promotion {
         }
     }
 
-    /// Records the return of a line that main evicted; its age is a share of the watched part.
+    /// Records the return of a line that main evicted. `age_share` is the age of its ghost, as a
+    /// share of the evictions within which a return is seen.
     pub(super) fn on_return(&mut self, age_share: f32, main_len: usize) {
         let lap = self.evictions.successes as u64 * main_len as u64;
         let age = (f64::from(age_share) * self.watch_len as f64) as u64;
