@@ -119,8 +119,8 @@ impl Slabs {
         self.usable
     }
 
-    /// The slots that may hold lines when the resize in progress is complete. The shard may get
-    /// fewer if its last slab is short.
+    /// The slots that may hold lines when the resize in progress is complete. They may be fewer if
+    /// the last slab is short.
     pub fn target(&self) -> Slot {
         if self.in_use == self.target {
             return self.usable;
@@ -164,7 +164,7 @@ impl Slabs {
         self.states[self.number_of(slot)] == State::InUse
     }
 
-    /// Whether a slot in the slab of this one, or in a later slab, may take a line.
+    /// Whether any slot in the slab of `slot`, or in a later slab, may take a line.
     pub(crate) fn is_any_usable_from(&self, slot: Slot) -> bool {
         slot < self.slots && self.states[self.number_of(slot)..].contains(&State::InUse)
     }

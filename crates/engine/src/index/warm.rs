@@ -39,7 +39,7 @@ pub(crate) fn touch_first<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
     }
 }
 
-/// Has the policy wait again for the first use of a line that was preloaded, if there was none.
+/// Makes the policy wait again for the first use of a preloaded line that was not used yet.
 pub(crate) fn forecast_again<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
     let line = *slots.get(slot);
     if line.has(PRELOADED) && !line.has(RETAINED) {

@@ -233,10 +233,10 @@ impl<'a, M: LineTable> Writer<'a, M> {
             return true;
         }
         let lines = line_parts(part.volume, part.range);
-        let room = self.lines.quota.free_lines();
+        let free = self.lines.quota.free_lines();
         // Far from the limit, skip counting the lines that are dirty already.
         let (fewest, _) = lines.size_hint();
-        if fewest <= room {
+        if fewest <= free {
             return true;
         }
         let is_dirty = |key| {
@@ -245,7 +245,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
                 line.dirty != 0 && !self.lines.is_closed(line)
             })
         };
-        lines.filter(|line| !is_dirty(line.key)).count() <= room
+        lines.filter(|line| !is_dirty(line.key)).count() <= free
     }
 
     /// Throttles a part at the dirty limit or without a free slot. Returns false if waiting is

@@ -55,7 +55,7 @@ pub enum PreloadOutcome {
 pub enum PreloadKind {
     /// It is on a warm list. Only free slots are used, so nothing is evicted for it.
     Warm,
-    /// The same, and it was used repeatedly before.
+    /// As [`PreloadKind::Warm`], and it was used repeatedly before.
     Hot,
     /// It is forecast to be needed soon. If no slot is free, a clean line is evicted for it, but
     /// only one that is worth less to the policy than a line that will be used once.
@@ -382,7 +382,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         // The stream will soon read the resident lines too. If one of them were evicted now to make
         // room for the others, its read would queue behind the whole prefetch.
         for line in line_parts(self.lines.id, range) {
-            // One that waits for its first use was placed for that, and needs no hit.
+            // A line that waits for its first use has a place in the policy for that.
             if let Some(slot) = self.lines.index.find(line.key)
                 && self.lines.index.get(slot).flags & FIRST_USE == 0
             {

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | a clean line without an operation | is dropped, unless it is retained |
 //! | a dirty line that nothing uses | moves to a slot that stays; a clean line is evicted for it |
-//! | a dirty line that finds no slot there | is made old, so that it is destaged soon |
+//! | a dirty line for which no slot is free | is made old, so that it is destaged soon |
 //! | a retained line ([`crate::index::retained`]) | moves like a dirty one, or waits for a slot |
 //! | a dirty line of a closed epoch, or an older version of a line | waits for its destage |
 //! | parity | is dropped, after its line is verified; the patrol stores new parity elsewhere |
@@ -18,7 +18,7 @@
 //! cannot be destaged stops shrinking. Retained lines beyond the limit of the smaller shard return
 //! to the policy before slabs are compared.
 //!
-//! A growth takes back slabs that are still being emptied first, then those given back.
+//! A growth first takes back slabs that are still being emptied, then those given back.
 
 use super::Slab;
 use crate::index::Slots;
@@ -237,7 +237,7 @@ impl<M: LineTable> Resizer<'_, M> {
     }
 
     /// Moves a line to a slot that stays. Returns whether it did. `has_slot` becomes false when no
-    /// slot is found: the search is long then, and would be in vain for the next line, too.
+    /// slot is found: such a search is long, and would find none for the next line either.
     fn move_line(&mut self, slot: Slot, has_slot: &mut bool, out: &mut Outbox) -> bool {
         if !self.is_movable(slot) {
             return false;

@@ -192,8 +192,8 @@ impl Quota {
         self.config.dirty_lines_max.saturating_sub(self.dirty_lines)
     }
 
-    /// Whether so few lines are dirty that others can be evicted. A smaller share for dirty lines
-    /// does not matter.
+    /// Whether enough lines are clean for others to be evicted: the dirty lines are below the limit
+    /// that applies without a share for them.
     pub(crate) fn leaves_clean_lines(&self) -> bool {
         self.dirty_lines < self.limits_with(None).dirty_lines_max
     }

@@ -3,7 +3,7 @@
 //! A line is destaged in one of two ways. The *sweep* takes owed lines: for a flush, a mode without
 //! dirty data, or age. The *elevator* takes the next line in ascending order, while any of the
 //! volume's shards has a backlog or throttled writers. A decision depends on the state of this
-//! module and on [`Inputs`], quota and backlog:
+//! module, on [`Inputs`], and on the quota with its backlog:
 //!
 //! | input | sweep | elevator |
 //! | --- | --- | --- |
@@ -109,7 +109,7 @@ impl Scheduler {
 
     /// Sets whether clients wait for reads of the disk. Reads that start later count by themselves.
     pub(crate) fn set_reading(&mut self, reading: bool) {
-        // One that was counted since the last call may not have been started by the owner yet.
+        // The driver may not have started a read that was counted since the last call.
         self.was_reading = reading || self.elevator.reads() != self.reads;
         self.reads = self.elevator.reads();
     }
