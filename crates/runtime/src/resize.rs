@@ -169,7 +169,7 @@ impl MemoryBounds {
         }
     }
 
-    /// The size that results when the memory is set to this one, which is within the bounds.
+    /// The size that results when the memory is set to `memory_bytes`, which is within the bounds.
     pub fn rounded(&self, memory_bytes: u64) -> u64 {
         let missing_bytes = self.most_bytes.saturating_sub(memory_bytes);
         self.most_bytes - missing_bytes.next_multiple_of(self.step_bytes).min(self.most_bytes)
@@ -207,7 +207,7 @@ impl MemoryBounds {
     }
 }
 
-/// The memory of a process, and how far it has taken it, in bytes.
+/// The memory that a process may have, and how much of it the pool has taken, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
     /// The memory that the process may have.

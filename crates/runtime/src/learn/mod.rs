@@ -7,12 +7,11 @@
 //! ([`Learn::record`]).
 //!
 //! One thread (`thread`) follows the clock: at the end of each quarter of an hour it adds the needs
-//! to the volume's [`History`], and writes it. Five minutes before the next one, it has what that
-//! probably needs preloaded by the thread of the warm-ups. The forecast and its limits are those of
-//! [`History`].
+//! to the volume's [`History`], and writes it. Five minutes before the next one, it passes the
+//! forecast for that to the thread of the warm-ups, which preloads it. [`History`] says how
+//! forecasts are made, and what limits them.
 //!
-//! A history is a hint, like a warm list: whatever is wrong with it costs a line in the log, and no
-//! request fails.
+//! A history is a hint, like a warm list: an error in it is logged, and no request fails.
 //!
 //! [`History`]: forebay_policy::History
 //! [`NEEDS_MAX`]: pending::NEEDS_MAX
@@ -36,10 +35,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-/// How long the end waits for a history to be written, because a file system may hang.
+/// How long a stop waits for a history to be written, because a file system may hang.
 const END_WAIT: Duration = Duration::from_secs(5);
 /// Lines of the pool for each region of the histories: a region takes 24 bytes, so all histories
-/// together take at most a thousandth of the pool, but for the minimum of each.
+/// together take at most a thousandth of the pool, apart from the minimum of each.
 const LINES_PER_REGION: u64 = 8;
 /// The regions of a history, at least and at most.
 const REGIONS_MIN: u64 = 256;
@@ -59,14 +58,14 @@ pub trait Histories: Send + Sync {
     /// When it cannot be written.
     fn write(&self, volume: &str, history: &[u8]) -> io::Result<()>;
 
-    /// Puts the history of a volume aside, so that it is not read again. Returns where it is.
+    /// Renames the history of a volume, so that it is not read again. Returns its new path.
     ///
     /// # Errors
     /// When it cannot be renamed.
     fn put_aside(&self, volume: &str) -> io::Result<String>;
 }
 
-/// What a volume's learning does.
+/// The state of a volume's learning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LearnState {
     /// Nothing is learned: it is turned off, or no histories are kept.
@@ -96,7 +95,7 @@ pub struct ForecastStatus {
     pub weekly_regions: usize,
 }
 
-/// What a forecast was worth.
+/// How much of a forecast was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForecastScore {
     /// The slot.
@@ -112,17 +111,17 @@ pub struct ForecastScore {
 pub struct LearnStatus {
     /// Its state.
     pub state: LearnState,
-    /// The present slot by the clock. `None` if nothing is learned.
+    /// The current slot by the clock. `None` if nothing is learned.
     pub slot: Option<TimeSlot>,
     /// Slots of the week that were observed at least once.
     pub observed_slots: usize,
     /// Regions in the history, of all slots.
     pub regions: usize,
-    /// Days in a row on which something must have been needed to be preloaded.
+    /// Days in a row on which a region must have been needed to be preloaded.
     pub days_demanded: u32,
-    /// Or weeks in a row.
+    /// Weeks in a row that suffice as well.
     pub weeks_demanded: u32,
-    /// The latest forecast that had anything.
+    /// The latest forecast that was not empty.
     pub forecast: Option<ForecastStatus>,
     /// The latest score.
     pub score: Option<ForecastScore>,
@@ -176,7 +175,7 @@ impl Learn {
     }
 }
 
-/// The regions of a history, in a pool of `pool_bytes` of data with so many histories.
+/// The maximum of regions for each of `histories` histories, with a pool of `pool_bytes` of data.
 fn regions_max(pool_bytes: u64, histories: usize) -> usize {
     let all = pool_bytes / LINE_BYTES / LINES_PER_REGION;
     (all / histories.max(1) as u64).clamp(REGIONS_MIN, REGIONS_MAX) as usize
@@ -216,19 +215,19 @@ impl Learner {
                 *self.running.lock() = Some(running);
                 *self.stop.lock() = Some(stop);
             }
-            Err(error) => tracing::warn!(%error, "cannot start the thread of the histories"),
+            Err(error) => tracing::warn!(%error, "cannot start the thread for access histories"),
         }
     }
 
-    /// Ends the thread, and waits for that for [`END_WAIT`] at most. What was needed since the last
-    /// full quarter of an hour is not learned.
+    /// Ends the thread, and waits at most [`END_WAIT`] for it. Needs since the last full quarter of
+    /// an hour are not learned.
     pub(crate) fn stop(&self) {
         // The thread ends when the sender is gone.
         *self.stop.lock() = None;
         let running = self.running.lock().take();
         let ended = running.map(|running| running.recv_timeout(END_WAIT));
         if ended == Some(Err(mpsc::RecvTimeoutError::Timeout)) {
-            tracing::warn!("writing the access histories takes long, stopping without it");
+            tracing::warn!("access histories not written in time, stopping without them");
         }
     }
 }

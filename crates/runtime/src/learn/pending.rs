@@ -1,4 +1,4 @@
-//! What clients of one worker needed and the volumes do not know yet.
+//! The needs of one worker's clients that are not reported to the volumes yet.
 
 use forebay_types::{ByteRange, LINE_BYTES, VolumeId};
 

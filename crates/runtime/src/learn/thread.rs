@@ -1,4 +1,5 @@
-//! The thread: follows the clock, has volumes learn, and passes their forecasts on.
+//! The thread: follows the clock, records in the histories what was needed, and passes forecasts
+//! on.
 
 use super::volume::Learned;
 use super::{Histories, LearnStatus, LocalClock, LocalTime, regions_max};
@@ -14,7 +15,7 @@ use std::time::Duration;
 const LEAD_SECONDS: u64 = 300;
 /// The part of the pool that the forecasts of a slot may take.
 const BUDGET_SHARE: u64 = 4;
-/// How long the end of a slot waits for what workers have not reported yet: a worker may hang.
+/// How long the end of a slot waits for the reports of the workers, because one may hang.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 
 struct Thread<'a> {
@@ -124,8 +125,8 @@ impl Thread<'_> {
         }
     }
 
-    /// Forecasts the next slot for volumes for which this was not done yet, and passes what it
-    /// needs to the thread of the warm-ups.
+    /// Makes the forecasts of the next slot that were not made yet, and passes them to the thread
+    /// of the warm-ups.
     fn plan(&mut self, shared: &Arc<Shared>, present: TimeSlot) {
         let next = present.next();
         let Some(warm_ups) = self.warm_ups.upgrade() else { return };
@@ -149,7 +150,7 @@ impl Thread<'_> {
         shared.shards.begin_forecast();
         let budget = shared.shards.usable_bytes() / BUDGET_SHARE;
         for (learned, volume, bytes) in forecasts {
-            // If all together exceed the budget, each gets the same part of what it needs.
+            // If all forecasts together exceed the budget, each gets the same part of its size.
             let part = u128::from(budget) * u128::from(bytes) / u128::from(all.max(budget).max(1));
             let forecast = learned.forecast(next, part as u64);
             let granules = learned.plan(next, forecast, shared, &volume);

@@ -1,4 +1,4 @@
-//! The history of one volume, as the thread has it.
+//! The history of one volume, and its forecasts.
 
 use super::{ForecastScore, ForecastStatus, Histories, LearnState, LearnStatus, REGIONS_MAX};
 use crate::shared::{Shared, Volume};
@@ -12,7 +12,7 @@ struct Planned {
     slot: TimeSlot,
     /// The preloaded lines of the volume before, and those of them that were used.
     before: (u64, u64),
-    /// Something else was preloading meanwhile.
+    /// The warm-up preloaded lines as well, so their use says nothing about the forecast.
     is_mixed: bool,
 }
 
@@ -21,14 +21,14 @@ pub(super) struct Learned {
     volume: Weak<Volume>,
     history: History,
     confidence: Confidence,
-    /// The present slot is observed from its beginning.
+    /// The current slot is observed from its beginning.
     is_whole: bool,
-    /// The slot that was forecast last, and the bytes of that.
+    /// The slot that was forecast last, and the bytes of that forecast.
     forecast_slot: Option<TimeSlot>,
     forecast_bytes: u64,
-    /// What was preloaded for the present slot, or for the next one.
+    /// What was preloaded for the current slot, or for the next one.
     planned: Option<Planned>,
-    /// A forecast that was not preloaded, of the present slot and of the next one.
+    /// The forecasts that were not preloaded, of the current slot and of the next one.
     compared: Vec<Granule>,
     compared_next: Vec<Granule>,
     /// The history could not be written, which was logged.
@@ -47,7 +47,7 @@ impl Learned {
         let file = match read(volume, histories) {
             Ok(file) => file,
             Err((error, is_readable)) => {
-                // What cannot be read cannot be judged: the next write replaces it, if it can.
+                // A file that cannot be read stays: the next write replaces it.
                 let aside = is_readable.then(|| histories.put_aside(name));
                 let put_aside = match aside {
                     Some(Ok(path)) => path,
@@ -108,12 +108,12 @@ impl Learned {
         self.forecast_slot.filter(|forecast| *forecast == slot).map(|_| self.forecast_bytes)
     }
 
-    /// Forgets that a slot was forecast, because it does not come as expected.
+    /// Forgets that a slot was forecast: after a jump of the clock, another one may be next.
     pub(super) fn forget_forecast(&mut self) {
         self.forecast_slot = None;
     }
 
-    /// The present slot will not be learned: a part of it was not observed, or its time is unclear.
+    /// The current slot will not be learned: a part of it was not observed, or its time is unclear.
     pub(super) fn discard(&mut self, is_next_whole: bool) {
         self.is_whole = is_next_whole;
         self.compared = std::mem::take(&mut self.compared_next);
@@ -161,7 +161,7 @@ impl Learned {
         }
     }
 
-    /// Scores the forecast of the present slot, once its beginning is over.
+    /// Scores the forecast of the current slot, ten minutes after its beginning.
     pub(super) fn score(&mut self, present: TimeSlot, shared: &Shared, volume: &Volume) {
         let Some(planned) = self.planned.take_if(|planned| planned.slot == present) else {
             return;
@@ -275,10 +275,10 @@ impl Learned {
 /// Reads the history of a volume, and checks it. `None` if there is none. An error says whether the
 /// file could be read.
 fn read(volume: &Volume, histories: &dyn Histories) -> Result<Option<HistoryFile>, (String, bool)> {
-    // Of a larger pool, the history may be larger.
+    // A history from a larger pool may be longer.
     let bytes_max = history_bytes(SLOTS_PER_WEEK, REGIONS_MAX);
     let bytes = histories.read(&volume.name, bytes_max).map_err(|error| {
-        // One that is too long can be put aside as well.
+        // A file that is too long can be put aside as well.
         (error.to_string(), error.kind() == std::io::ErrorKind::FileTooLarge)
     })?;
     let Some(bytes) = bytes else { return Ok(None) };

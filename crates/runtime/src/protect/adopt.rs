@@ -48,7 +48,7 @@ pub(crate) const fn plan_recovery(has_journal: bool, in_pool: Option<Progress>) 
         (false, Some(_)) => RecoveryPlan::Keep,
         // The lines already in the pool are a subset of the data in the journal.
         (true, None | Some(Progress::Restoring)) => RecoveryPlan::Restore,
-        // An interrupted recording begins anew: none of the older records is void yet.
+        // An interrupted recording starts over: none of the older records is void yet.
         (true, Some(Progress::Recording | Progress::Whole)) => RecoveryPlan::Record,
     }
 }

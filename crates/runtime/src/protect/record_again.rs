@@ -6,7 +6,7 @@
 //! records are neither voided, nor used before it is known whether they are the newest
 //! ([`forebay_journal::Freshness`]).
 //!
-//! The process may die meanwhile. The next one begins anew: until the older records are void, each
+//! If the process dies meanwhile, the next one starts over: until the older records are void, each
 //! of them is valid, and the pool has the newest data.
 
 use crate::error::VolumeError;
@@ -120,7 +120,7 @@ fn record_dirty(shared: &Shared, volume: &Volume) -> Result<(u64, Coverage), IoE
 }
 
 /// The content of some sectors of a line that were dirty a moment ago: from the pool or, where they
-/// were destaged and left the pool meanwhile, from the disk. Damage is looked for first.
+/// were destaged and left the pool meanwhile, from the disk. The line is verified first.
 fn content_of(
     shared: &Shared,
     volume: &Volume,

@@ -1,16 +1,17 @@
-//! Warm lists and warm-ups: after an orderly stop or a reboot, volumes are read into the pool again
-//! as it was.
+//! Warm lists and warm-ups: after an orderly stop or a reboot, the lines of each volume that were
+//! valuable are read into the pool again.
 //!
 //! A warm list says which lines of a volume were valuable in the pool. One thread writes the lists
-//! every few minutes (`save`), and at an orderly stop. After a start, the same thread reads them,
-//! and has what they name read into free slots of the pool (`thread`);
+//! every few minutes (`save`), and at an orderly stop. After a start, the same thread reads the
+//! lists, and then the lines in them into free slots of the pool (`thread`);
 //! [`forebay_volume::Loader`] decides in which order and when. The reads are requests to the
 //! workers like those of clients, so the shards order them with writes.
 //!
-//! The thread also reads the pinned ranges of volumes (`pins`), in the same way.
+//! The thread also reads the pinned ranges of volumes (`pins`), and the forecasts of access
+//! histories, in the same way.
 //!
-//! A list is a hint: whatever is wrong with it, or with the directory that keeps it, costs a line
-//! in the log and a cold pool, and no request fails.
+//! A list is a hint: an error in it, or in the directory that keeps it, is logged. The pool then
+//! starts cold, and no request fails.
 
 mod pins;
 mod save;
@@ -29,7 +30,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 use thread::Event;
 
-/// How long the end waits for the lists to be written, because a file system may hang.
+/// How long a stop waits for the lists to be written, because a file system may hang.
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Keeps the warm lists of volumes across restarts.
@@ -106,7 +107,7 @@ impl WarmUpStatus {
 pub(crate) struct Warm {
     /// Whether the list is kept.
     is_kept: AtomicBool,
-    /// The list was read, or is not needed: it may be replaced.
+    /// The list was read, or is not needed, so it may be replaced.
     is_replaceable: AtomicBool,
     disk: WarmDisk,
     status: Lock<WarmUpStatus>,
@@ -194,7 +195,7 @@ impl WarmUps {
                 *self.running.lock() = Some(running);
                 *self.events.lock() = Some(sender);
             }
-            Err(error) => tracing::warn!(%error, "cannot start the thread of the warm lists"),
+            Err(error) => tracing::warn!(%error, "cannot start the thread for warm lists"),
         }
     }
 
@@ -221,12 +222,12 @@ impl WarmUps {
         self.send(Event::Load(Arc::downgrade(volume)));
     }
 
-    /// Begins to read what is not in the pool of a volume's pinned ranges, which have changed.
+    /// Begins to read the missing lines of a volume's pinned ranges, which have changed.
     pub(crate) fn load_pins(&self, volume: &Arc<Volume>) {
         self.send(Event::Pin(Arc::downgrade(volume)));
     }
 
-    /// Preloads what a volume probably needs soon, instead of the rest of an earlier call.
+    /// Preloads the forecast of a volume. It replaces what is left of an earlier call.
     pub(crate) fn preload(&self, volume: &Arc<Volume>, granules: Vec<Granule>) {
         self.send(Event::Preload(Arc::downgrade(volume), granules));
     }
@@ -238,14 +239,14 @@ impl WarmUps {
         let _ = is_done.recv();
     }
 
-    /// Ends the thread, and waits for that for [`END_WAIT`] at most.
+    /// Ends the thread, and waits at most [`END_WAIT`] for it.
     pub(crate) fn stop(&self, last_save: LastSave) {
         self.send(Event::Stop(last_save));
         *self.events.lock() = None;
         let running = self.running.lock().take();
         let ended = running.map(|running| running.recv_timeout(END_WAIT));
         if ended == Some(Err(mpsc::RecvTimeoutError::Timeout)) {
-            tracing::warn!("writing the warm lists takes long, stopping without it");
+            tracing::warn!("warm lists not written in time, stopping without them");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Which pinned ranges are to be read.
 //!
-//! A volume's ranges are read when they were pinned. Later, lines of them may leave the pool: they
-//! were found damaged or erased, or the volume bypassed the cache for a while. So the number of
+//! A volume's ranges are read when they are pinned. Later, lines of them may leave the pool: they
+//! are found damaged or erased, or the volume bypasses the cache for a while. So the number of
 //! lines in the pool is compared with that of the ranges every second, and the ranges are read
 //! again if some are missing. Lines in the pool cost no read of the disk. If a pass does not help,
-//! because the disk fails reads or the shard is full of dirty data, the next ones come at longer
+//! because the disk fails reads or the shard is full of dirty data, the next ones follow at longer
 //! intervals.
 
 use crate::shared::{Shared, Volume};
@@ -12,7 +12,7 @@ use forebay_types::PinnedRanges;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The interval of checks, and of passes that do not help: at first, and at most.
+/// The interval of checks, and of passes that do not help: the initial value, and the maximum.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 const INTERVAL_MAX: Duration = Duration::from_secs(64);
 

@@ -30,7 +30,7 @@ const TAIL_BYTES: usize = 4;
 pub(super) enum Pace {
     /// With pauses, beside clients.
     Slow,
-    /// Without, as something waits for the lists.
+    /// Without pauses, because a caller waits for the lists.
     Fast,
 }
 
@@ -45,7 +45,7 @@ struct Target {
     is_kept: bool,
 }
 
-/// Writes the warm lists, those that have changed.
+/// Writes the warm lists that have changed.
 pub(super) struct Saver {
     lists: Arc<dyn WarmLists>,
     /// Length and checksum of the lists as they are, by volume.
@@ -59,7 +59,7 @@ impl Saver {
         Self { lists, written: HashMap::new(), failed: HashSet::new() }
     }
 
-    /// Records the present list of a volume.
+    /// Records the list that a volume has now.
     pub(super) fn remember(&mut self, volume: &str, list: &[u8]) {
         self.written.insert(volume.to_owned(), fingerprint(list));
     }

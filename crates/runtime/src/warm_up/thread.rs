@@ -43,7 +43,7 @@ enum Purpose {
     WarmUp,
     /// Pinned ranges.
     Pins,
-    /// What a volume probably needs soon.
+    /// The forecast of an access history.
     Forecast,
 }
 

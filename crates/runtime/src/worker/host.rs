@@ -39,7 +39,7 @@ pub(crate) struct WorkerHost<R> {
     pub ended: Vec<Ended>,
     /// The volume of the last lookup. The next lookup is usually of the same volume.
     pub volume: Option<Arc<Volume>>,
-    /// What clients needed, until it is reported to the volumes.
+    /// The needs of clients that are not reported to the volumes yet.
     pub needs: PendingNeeds,
     /// The time at the start of the turn.
     pub now: Instant,

@@ -83,7 +83,7 @@ struct Content {
     bytes: Vec<u8>,
 }
 
-/// Starts to restore what was lost of a volume, at once or after the searches for other volumes.
+/// Starts to restore the lost sectors of a volume, at once or after the searches for other volumes.
 pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
     if !journal.regain.request(number, volume) {
         return;
@@ -116,7 +116,7 @@ fn is_searched(journal: &Journal, number: u16, volume: VolumeId) -> bool {
     journal.regain.has_searched(number, losses.iter().flatten().sum())
 }
 
-/// Searches for what was lost of a volume, again if lines are in use.
+/// Searches for the lost sectors of a volume, again if lines are in use.
 fn restore(journal: &Journal, number: u16, volume: VolumeId) {
     for _ in 0..TRIES_MAX {
         match search(journal, number, volume) {
@@ -131,7 +131,7 @@ fn restore(journal: &Journal, number: u16, volume: VolumeId) {
     }
 }
 
-/// Restores what the log holds. Returns whether nothing is left that could be restored.
+/// Restores the lost sectors that the log holds. Returns whether nothing is left to restore.
 fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoError> {
     let Some(shared) = journal.shared.upgrade() else { return Ok(true) };
     if !journal.lock().volumes.contains(&(number, volume)) {

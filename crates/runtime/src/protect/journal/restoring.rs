@@ -1,4 +1,4 @@
-//! What a journal holds of volumes that are not served yet, for their restore.
+//! The data in a journal of volumes that are not served yet, for their restore.
 
 use super::{Journal, JournalError, Reader};
 use forebay_journal::{Extent, Image, Mark, Source};

@@ -85,7 +85,7 @@ fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
     pieces
 }
 
-/// What a dump holds of a volume.
+/// The data of one volume in a dump.
 struct Held {
     entry: VolumeEntry,
     /// Where the volume's disk is compared with the dump's record of it.
@@ -165,7 +165,7 @@ impl Vault {
         Ok(vault)
     }
 
-    /// What the dump holds of a volume, if anything.
+    /// The data of a volume in the dump, if there is any.
     fn held_of(&self, volume: &str) -> Option<Held> {
         let state = self.state();
         let found = state.found.as_ref()?;

@@ -2,9 +2,9 @@
 //!
 //! A server has one vault. In normal operation it is *ready*: empty, measured, and large enough
 //! for all dirty data. [`Vault::dump`] writes the dirty data, makes it durable, seals it, flushes
-//! the disks and reads everything back. The next start holds the dump until each of its volumes is
-//! served again. The data goes to the volume's disk before a client can connect, so no disk ever
-//! has newer data than the vault.
+//! the disks and reads everything back. After the next start, the vault keeps the data of each
+//! volume until the volume is served again. The data goes to the volume's disk before a client can
+//! connect, so no disk ever has newer data than the vault.
 //!
 //! Contracts:
 //! - from the beginning of a dump until [`Vault::empty`] has succeeded, no write is acknowledged.
