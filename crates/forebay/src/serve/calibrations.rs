@@ -1,9 +1,9 @@
 //! The measured costs of splitting a write, kept in a file of the state directory, so that a disk
 //! has the same gather threshold after each start.
 //!
-//! A disk is known by its backing, its size, and its identity (see
-//! [`forebay_backend::Description`]). If one of them has changed, it is measured again. The file
-//! may be deleted at any time.
+//! A disk is identified by its backing, its size, and its identity (see
+//! [`forebay_backend::Description`]). If one of them has changed, the disk is measured again. The
+//! file may be deleted at any time.
 
 use crate::marks;
 use forebay_backend::Description;
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The largest number of disks in the file. Beyond it, the alphabetically first one is dropped: a
-/// disk that was dropped is only measured again.
+/// The maximum number of disks in the file. Beyond it, the alphabetically first one is dropped. A
+/// dropped disk is measured again.
 const DISKS_MAX: usize = 1024;
 
 /// A disk as it was when it was measured.
@@ -74,7 +74,7 @@ impl Calibrations {
             known.iter().map(|(backing, known)| (backing.clone(), entry_to_json(known))).collect();
         let text = format!("{:#}\n", Value::Object(entries));
         if let Err(error) = marks::replace(&self.path, &text) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot keep calibrations");
+            tracing::warn!(path = %self.path.display(), %error, "cannot record calibrations");
         }
     }
 

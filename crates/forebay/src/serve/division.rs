@@ -1,5 +1,5 @@
 //! How the pool is divided between the volumes, and what shares by their miss-ratio curves would
-//! bring. One eviction over all lines decides on the parts
+//! bring. The parts result from one eviction policy over all lines
 //! (`docs/decisions/0032-one-eviction-for-all-volumes.md`).
 
 use forebay_api::{PoolDivision, VolumePart};
@@ -41,14 +41,15 @@ fn describe(
     let gain = by_curves.map(|division| division.gain);
     let found = match gain {
         Some(gain) => {
-            format!("would serve {:.1} % more of the accesses, by estimate", gain * 100.0)
+            format!("would serve an estimated {:.1} % more of the accesses", gain * 100.0)
         }
         None => "cannot be estimated yet: too few accesses are known".to_owned(),
     };
     PoolDivision {
         gain,
         reason: format!(
-            "one eviction over all lines divides the pool; shares by the miss-ratio curves {found}"
+            "one eviction policy over all lines divides the pool; shares by the miss-ratio curves \
+             {found}"
         ),
         volumes: volumes.iter().enumerate().map(volume).collect(),
     }
@@ -83,8 +84,8 @@ mod tests {
         let found = describe(&volumes, 64 * MIB, Some(&division));
         assert_eq!(
             found.reason,
-            "one eviction over all lines divides the pool; shares by the miss-ratio curves would \
-             serve 1.2 % more of the accesses, by estimate"
+            "one eviction policy over all lines divides the pool; shares by the miss-ratio curves \
+             would serve an estimated 1.2 % more of the accesses"
         );
         let parts: Vec<_> =
             found.volumes.iter().map(|it| (it.lines, it.part, it.part_by_curves)).collect();

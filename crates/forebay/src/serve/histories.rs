@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The environment variable with a file that has the time: seconds since 1970 UTC, seconds from UTC
-/// to local time, and seconds of a clock that does not jump, separated by spaces. Tests set it;
-/// otherwise the clock of the machine is used.
+/// The environment variable that names a file with the time: seconds since 1970 UTC, seconds from
+/// UTC to local time, and seconds of a clock that does not jump, separated by spaces. Only tests
+/// set it; otherwise the clock of the machine is used.
 const CLOCK_VARIABLE: &str = "FOREBAY_CLOCK";
 /// The interval at which the clock of a test is read.
 const TEST_INTERVAL: Duration = Duration::from_millis(20);
@@ -43,7 +43,7 @@ impl Histories for StateHistories {
     fn put_aside(&self, volume: &str) -> io::Result<String> {
         let path = self.path_of(volume);
         let aside = path.with_extension("unusable");
-        // An earlier one is replaced: one is enough to look at.
+        // Replaces a file that was put aside earlier.
         std::fs::rename(&path, &aside)?;
         marks::sync_directory(&aside)?;
         Ok(aside.display().to_string())

@@ -251,8 +251,9 @@ impl Daemon {
         });
     }
 
-    /// Stops as a signal requests. It waits for a stop that a client has requested, and begins if
-    /// that one fails. It gives up no data: a service manager may repeat the signal by itself.
+    /// Stops at the request of a signal. Waits for a stop that a client has requested, and begins
+    /// if that one fails. Gives up no data, because a service manager may repeat the signal by
+    /// itself.
     pub(super) fn stop_for_signal(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
         let claim = self.claims.everything_after_another();
         self.stop_claimed(claim, &[], progress).map_err(problem)

@@ -41,7 +41,7 @@ pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<Memory
     let mut choice = machine.resolve(&settings, kept)?;
     let is_kept = Some(choice.bytes) == kept.limit_bytes;
     if config.vault.is_some() && config.memory.max == MemorySetting::Auto && !is_kept {
-        // A vault must have space for what the largest pool may have dirty, and an existing one was
+        // A vault must have space for the dirty data of the largest pool, and an existing vault was
         // made for the size at the start.
         choice.bytes = choice.start_bytes;
     }

@@ -48,8 +48,8 @@ pub(super) trait DumpTarget: Send + Sync {
     /// Writes the dirty data of these volumes and reads it back.
     fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<DumpReport>;
 
-    /// Called whenever the machine changes to battery power or back. On battery, a target writes
-    /// nothing but dumps.
+    /// Called when the machine changes to battery power or back. On battery, a target writes only
+    /// dumps.
     fn set_on_battery(&self, on_battery: bool);
 
     /// Discards the dump. The pool or the disks have its data.

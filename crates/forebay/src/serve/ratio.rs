@@ -23,12 +23,12 @@ pub(super) struct Ratio {
 
 struct State {
     setting: CacheRatio,
-    /// What was last logged, without the reason.
+    /// The ratio that was last logged, without the reason.
     logged: Option<(String, u8, u8)>,
 }
 
-/// Gives a runtime that has just started its ratio: the one that was recorded in its pool, or else
-/// the configured one. Returns it.
+/// Sets the ratio of a runtime that has just started: the one recorded in its pool, or else the
+/// configured one. Returns it.
 pub(super) fn begin(runtime: &Runtime, configured: CacheRatio) -> CacheRatio {
     let shares = runtime.write_share();
     let setting = decode(shares.recorded()).unwrap_or(configured);
@@ -134,10 +134,10 @@ fn decode(word: u64) -> Option<CacheRatio> {
     }
 }
 
-/// What the effective shares depend on.
+/// The inputs of the effective shares.
 struct Inputs {
     setting: CacheRatio,
-    /// The memory for data, and what of it is pinned.
+    /// The memory for data, and the part of it that pinned ranges take.
     pool_bytes: u64,
     pinned_bytes: u64,
     /// The dirty limit of the setting.
@@ -145,7 +145,7 @@ struct Inputs {
     /// Volumes in write-back mode, and those among them that only a UPS protects.
     writers: usize,
     ups_writers: usize,
-    /// What the UPS allows to be dirty.
+    /// The dirty data that the UPS allows.
     ups_bytes: Option<u64>,
     /// Why the share is too small for a volume.
     shortage: Option<String>,
@@ -190,9 +190,9 @@ fn decide(inputs: &Inputs) -> RatioStatus {
         }
         CacheRatio::Writes(share) => format!("{} % were set for writes", share.percent()),
     };
-    // The part that is in whole use by pinned ranges is divided no further.
+    // The dirty limit is a share of the memory beside pinned ranges.
     if inputs.pinned_bytes > 0 && inputs.limit_bytes > 0 {
-        reason += ", of what is not pinned";
+        reason += ", not counting pinned memory";
     }
     let mut write_bytes = inputs.limit_bytes;
     match inputs.ups_bytes.filter(|&bytes| inputs.ups_writers > 0 && bytes < write_bytes) {
@@ -266,7 +266,10 @@ mod tests {
         assert!(none.reason.ends_with("which go through to the disks"), "{}", none.reason);
         let pinned = Inputs { pinned_bytes: 45 * MIB, limit_bytes: 30 * MIB, ..inputs("auto") };
         let reason = decide(&pinned).reason;
-        assert!(reason.contains("two thirds are for writes, of what is not pinned"), "{reason}");
+        assert!(
+            reason.contains("two thirds are for writes, not counting pinned memory"),
+            "{reason}"
+        );
         assert_eq!(shares(&pinned), (67, 33, 30 * MIB));
     }
 

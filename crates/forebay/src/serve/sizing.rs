@@ -1,6 +1,6 @@
-//! The size of the cache while the server runs: as it is set by the operator, or as large as pays,
-//! and less while memory is short. [`Growth`] and [`Sizer`] decide; a thread reads the figures of
-//! the machine and of the control groups, and the runtime carries the decisions out.
+//! The size of the cache while the server runs: as the operator has set it, or as large as it pays,
+//! and smaller while memory is short. [`Growth`] and [`Sizer`] decide; a thread reads the figures
+//! of the machine and of the control groups, and the runtime carries the decisions out.
 //!
 //! Settings that were changed by a command are recorded in the pool, so that the next server
 //! continues with them.
@@ -59,14 +59,16 @@ struct Figures {
 }
 
 impl Sizing {
-    /// The sizing of a runtime with the configured settings, and with those that were recorded in
-    /// its pool.
+    /// The sizing of a runtime with the configured settings, and with those recorded in its pool.
     pub(super) fn new(runtime: Arc<Runtime>, configured: MemorySettings) -> Self {
         let recorded = words::decode(runtime.memory_settings());
         let (settings, changed) = match configured.with(&recorded) {
             Ok(settings) => (settings, recorded),
             Err(error) => {
-                tracing::warn!(%error, "configuration contradicts the memory that was set before");
+                tracing::warn!(
+                    %error,
+                    "memory settings recorded in the pool contradict the configuration, ignored"
+                );
                 (configured, ServerChange::default())
             }
         };
@@ -105,7 +107,7 @@ impl Sizing {
     pub(super) fn configure(&self, change: &ServerChange) -> Result<(), Problem> {
         let mut state = self.state();
         self.apply(&mut state, change)?;
-        // What was set before by a command is overridden.
+        // The configuration overrides what commands have set.
         let changed = &mut state.changed;
         changed.memory = changed.memory.filter(|_| change.memory.is_none());
         changed.memory_min = changed.memory_min.filter(|_| change.memory_min.is_none());
@@ -128,7 +130,7 @@ impl Sizing {
             check_bound(key, setting, &bounds)?;
         }
         let growth = match change.memory {
-            // From the present size on.
+            // Growth starts from the current size.
             Some(_) => Growth::new(bounds.now_bytes),
             None => state.growth.clone(),
         };
@@ -268,7 +270,7 @@ impl Sizing {
     }
 }
 
-/// The most that the cache may have with `memory=auto`.
+/// The maximum size of the cache with `memory=auto`.
 fn most_bytes(settings: &MemorySettings, bounds: &MemoryBounds) -> u64 {
     match settings.max {
         MemorySetting::Auto => bounds.most_bytes,

@@ -58,7 +58,7 @@ impl Learned {
                     volume = name,
                     error,
                     put_aside,
-                    "access history ignored, it begins anew"
+                    "access history ignored, starting a new one"
                 );
                 None
             }

@@ -39,7 +39,7 @@ impl Crew {
             (Err(Some(error)), Engine::IoUring) => Err(StartError::Ring(error)),
             (Err(reason), _) => {
                 if let Some(error) = reason {
-                    tracing::warn!("io_uring is not available ({error}), using epoll");
+                    tracing::warn!(%error, "io_uring is not available, using epoll");
                 }
                 Ok(Self::start_with::<EpollReactor, S>(shared, service)?)
             }

@@ -195,12 +195,9 @@ impl Ios {
                 submit(reactor, &self.inbox, tag, io);
             }
             Err(error) => {
-                tracing::warn!(
-                    volume = io.volume.name,
-                    "the backing store {} failed at {}: {error}",
-                    io.volume.backend.description().name,
-                    io.range,
-                );
+                let disk = &io.volume.backend.description().name;
+                let (volume, range) = (&io.volume.name, io.range);
+                tracing::warn!(volume, disk, %range, %error, "disk I/O failed");
                 let error = IoError::from_errno(error.raw_os_error().unwrap_or(libc::EIO));
                 self.done(shared, reactor, u64::from(tag), Err(error), ended);
             }
@@ -208,11 +205,9 @@ impl Ios {
                 Progress::Done => self.done(shared, reactor, u64::from(tag), Ok(()), ended),
                 Progress::More => submit(reactor, &self.inbox, tag, io),
                 Progress::EndOfFile => {
-                    tracing::error!(
-                        volume = io.volume.name,
-                        "the backing store {} is shorter than it was when it was opened",
-                        io.volume.backend.description().name,
-                    );
+                    let disk = &io.volume.backend.description().name;
+                    let volume = &io.volume.name;
+                    tracing::error!(volume, disk, "disk is shorter than when it was opened");
                     self.done(shared, reactor, u64::from(tag), Err(IoError::Io), ended);
                 }
             },
@@ -245,10 +240,9 @@ impl Ios {
                 if first_failure {
                     tracing::error!(
                         volume = io.volume.name,
-                        "a flush of the backing store {} failed: what was written before it may \
-                         be lost. Flushes fail until `forebay volume trust {}`",
-                        io.volume.backend.description().name,
-                        io.volume.name,
+                        disk = io.volume.backend.description().name,
+                        "disk flush failed, data written before it may be lost; flushes fail \
+                         until `forebay volume trust`"
                     );
                 }
                 ended.push(Ended::Flush { job, result });

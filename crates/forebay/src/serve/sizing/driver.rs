@@ -1,5 +1,5 @@
 //! The thread that reads the figures of the machine and of the control groups: at intervals, and at
-//! once when the kernel says that programs wait for memory.
+//! once when the kernel reports that programs wait for memory.
 
 use super::Figures;
 use crate::serve::manager::Daemon;
@@ -44,7 +44,7 @@ pub(crate) fn start(daemon: Arc<Daemon>) -> io::Result<SizerThread> {
 
 impl Drop for SizerThread {
     fn drop(&mut self) {
-        // Fails only if the counter is full, and the thread is notified already.
+        // Fails only if the counter is full; then the thread has been notified already.
         let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
