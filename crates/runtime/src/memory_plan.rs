@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_may_get_later_is_for_lines() {
+    fn memory_that_a_process_may_get_later_is_for_lines() {
         let plan =
             |most_mib: u64, start_mib: u64| MemoryPlan::new(most_mib << 20, start_mib << 20, 2, 0);
         let (fixed, grows) = (plan(1024, 1024), plan(4096, 1024));

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_unused_raises_the_level_until_nothing_is_preloaded() {
+    fn unused_forecasts_raise_the_level_until_nothing_is_preloaded() {
         let mut confidence = Confidence::default();
         let first = Demand { days: 2, weeks: 1 };
         assert_eq!((confidence.demand(), confidence.is_paused()), (first, false));

@@ -144,7 +144,7 @@ fn a_part_is_forecast_only_if_it_is_needed_itself() {
 }
 
 #[test]
-fn a_budget_is_spent_on_what_saves_most_reads() {
+fn a_budget_is_spent_on_regions_that_save_most_reads() {
     let mut history = History::new(1_000);
     for day in 0..5 {
         let mut needs = needs([5]);
@@ -189,7 +189,7 @@ fn a_slot_counts_once_and_a_clock_set_back_is_survived() {
 }
 
 #[test]
-fn a_full_history_forgets_what_was_needed_least() {
+fn a_full_history_drops_the_least_needed_regions() {
     let mut history = History::new(64);
     for day in 0..3 {
         history.observe(at_nine(day), &needs(0..16));

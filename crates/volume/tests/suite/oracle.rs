@@ -202,7 +202,7 @@ fn a_preload_is_answered_when_its_lines_are_in_the_pool() {
 }
 
 #[test]
-fn what_is_missed_and_what_is_used_of_a_preload_is_needed() {
+fn misses_and_uses_of_preloads_are_needs() {
     let mut machine = Machine::new(Mode::WriteThrough);
     let read = |machine: &mut Machine, line: u64, lines: u64| {
         let range = ByteRange::new(line * LINE_BYTES, lines * LINE_BYTES);

@@ -293,7 +293,7 @@ mod tests {
 
     /// Fails if a request is dropped during a search: only a failed checkpoint repeats it.
     #[test]
-    fn what_is_lost_during_the_search_for_another_volume_is_restored() {
+    fn sectors_lost_during_the_search_for_another_volume_are_restored() {
         before_lines_are_old(|| {
             let gate = Gate::new(memory(40 * MIB));
             let runtime = start_runtime(Arc::clone(&gate) as _);

@@ -123,7 +123,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn what_is_saved_is_loaded(
+    fn saved_data_is_loaded(
         pieces in prop::collection::btree_map(
             (1_u16..3, 0_u64..4000), (1_usize..9, any::<u8>()), 0..1500,
         ),

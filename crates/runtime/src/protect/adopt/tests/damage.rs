@@ -200,7 +200,7 @@ fn damaged_data_is_not_recorded_as_if_it_were_right() {
 }
 
 #[test]
-fn what_is_lost_stays_lost_after_a_kill_in_the_middle_of_a_recording() {
+fn lost_sectors_stay_lost_after_a_kill_in_the_middle_of_a_recording() {
     let machine = Machine::new();
     let line = machine.fill_and_die(Durability::Flush, |runtime, line| {
         write(runtime, line, 1, true);
