@@ -107,8 +107,8 @@ pub trait Eviction: Send {
     /// no allocation.
     fn on_hit(&mut self, slot: Slot);
 
-    /// Records a write to the resident line in `slot`. As fast as [`Eviction::on_hit`], which it is
-    /// by default.
+    /// Records a write to the resident line in `slot`. As fast as [`Eviction::on_hit`], which it
+    /// calls by default.
     fn on_write(&mut self, slot: Slot) {
         self.on_hit(slot);
     }

@@ -24,10 +24,10 @@
 //! passes through the older part of the small queue.
 //!
 //! A write to an absent line costs no disk read, so a line that clients only write is not worth its
-//! place, however often they do. On some loads what is written is read soon, on others it is not.
-//! `writes.rs` learns which. If written lines are not read, writes are ignored: they neither
-//! promote lines nor spare them, and a line that was only written neither fills main nor leaves a
-//! ghost. So it passes through the small queue, unless a client reads it there.
+//! place, however often they write it. On some loads, written lines are read soon; on others, they
+//! are not. `writes.rs` learns which. If written lines are not read, writes are ignored: they
+//! neither promote lines nor spare them, and a line that was only written neither fills main nor
+//! leaves a ghost. So it passes through the small queue, unless a client reads it there.
 //!
 //! Lines that were in main before a restart, by the volume's warm list, enter main again.
 //!
@@ -218,7 +218,7 @@ impl Weir {
         !state.is_stream() && (self.writes.pay() || !state.is_unread())
     }
 
-    /// Counts a line that leaves the older part of the small queue, by its age.
+    /// Counts a line that has passed through the older part of the small queue.
     fn count_exit(&mut self, slot: Slot) {
         let state = self.states[slot as usize];
         if !state.is_stream() {
@@ -631,7 +631,7 @@ impl State {
         Self(self.0 | Self::WRITTEN_BIT)
     }
 
-    /// The state of a line that goes from the window to the older part.
+    /// The state of a line that moves from the window to the older part.
     const fn in_small(self) -> Self {
         Self(Queue::Small as u8 | self.0 & Self::WRITTEN_BIT)
     }

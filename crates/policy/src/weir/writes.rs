@@ -1,7 +1,7 @@
 //! Learns whether lines that clients write are read soon.
 //!
-//! Each line passes through the older part of the small queue, those that a write brought and those
-//! that a read brought for the same time. So the shares of both that clients read meanwhile can be
+//! Each line passes through the older part of the small queue. Lines that a write brought stay
+//! there as long as lines that a read brought, so the shares of both that clients read there can be
 //! compared. The counters decay: recent lines count more.
 
 /// Writes pay while written lines are read at least an eighth as often as lines that were read. A
