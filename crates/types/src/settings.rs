@@ -121,7 +121,7 @@ pub const VOLUME_SETTINGS: [Setting; 24] = [
         "warm",
         "yes|no",
         "yes",
-        "after a stop or a reboot, read what was valuable in memory again",
+        "after a stop or a reboot, read the valuable data into memory again",
     ),
     live(
         "pin",
@@ -133,7 +133,7 @@ pub const VOLUME_SETTINGS: [Setting; 24] = [
         "learn",
         "yes|no",
         "yes",
-        "learn what is needed at which time of the day, and read it before",
+        "learn which data is needed at which time of the day, and read it shortly before",
     ),
     fixed("stripe", "SIZE|none|auto", "auto", "data per full stripe of the disk"),
     fixed("chunk", "SIZE|auto", "auto", "the part of a stripe on one drive"),
