@@ -3,7 +3,7 @@
 //! The cache starts with a part of the memory that it may have at most, and grows step by step
 //! while it is full and the miss-ratio curves of the volumes say that more memory brings hits.
 //! Curves are not convex: a loop that does not fit gains nothing from a little more memory. So
-//! several sizes are compared, up to eight times the present one.
+//! several sizes are compared, up to eight times the current one.
 
 use crate::MissRatioCurve;
 
@@ -146,7 +146,7 @@ impl Growth {
         now_ms.saturating_sub(decided_ms) >= STEP_MS
     }
 
-    /// Decides on the figures of this moment.
+    /// Decides on a sample.
     pub fn decide(&mut self, sample: &GrowthSample) {
         self.decided_ms = Some(sample.now_ms);
         self.target_bytes = self.target_bytes.min(sample.most_bytes);

@@ -171,8 +171,8 @@ impl Default for Sizer {
 }
 
 impl Sizer {
-    /// Decides on the figures of this moment. The caller carries the decision out before the next
-    /// call. The clock of the samples must not go back; if it does, waits are longer.
+    /// Decides on a sample. The caller carries the decision out before the next call. The clock of
+    /// the samples must not go back; if it does, waits are longer.
     ///
     /// # Panics
     /// If the step of the sample is zero.

@@ -103,7 +103,7 @@ pub struct Weir {
     main: List,
     /// Lines of forecasts that no client has used yet.
     waiting: List,
-    /// The parity of the present forecast.
+    /// The parity of the current forecast.
     forecast: u8,
     /// Slots taken from the small queue for lines that still wait.
     borrowed: usize,

@@ -515,7 +515,7 @@ impl<M: LineTable> Slots<M> {
         let view = View { lines: &self.lines, slabs: &self.slabs };
         let victim = self.policy.evict(incoming.hash(), hint, &view);
         let victim = match hint {
-            // What the policy does not choose is worth more than a line of a forecast.
+            // Lines that the policy does not choose are worth more than those of a forecast.
             Hint::Forecast => victim?,
             _ => victim.or_else(|| self.find_victim())?,
         };

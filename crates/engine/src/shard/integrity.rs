@@ -104,7 +104,7 @@ impl<M: LineTable> Shard<M> {
         self.integrity.counters()
     }
 
-    /// Abandons the lost sectors of a volume: reads return what the disk has.
+    /// Abandons the lost sectors of a volume: reads return the content of the disk.
     pub fn abandon_lost(&mut self, volume: VolumeId) {
         if self.volume(volume).lost_sectors() > 0 {
             self.on(volume).abandon_lost();

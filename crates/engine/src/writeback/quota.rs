@@ -153,7 +153,7 @@ impl Quota {
         }
     }
 
-    /// The present limits.
+    /// The current limits.
     pub const fn config(&self) -> &ShardConfig {
         &self.config
     }
@@ -172,7 +172,7 @@ impl Quota {
         self.config = self.limits_with(share);
     }
 
-    /// The limits that apply with a share for dirty lines, at the present size of the shard.
+    /// The limits that apply with a share for dirty lines, at the current size of the shard.
     pub fn limits_with(&self, share: Option<WriteShare>) -> ShardConfig {
         self.full.with_share(share, self.slots).scaled(self.lines, self.slots)
     }

@@ -198,7 +198,7 @@ impl Sizing {
         state.log.report(&sample, &decision, limited_by.as_deref());
         if decision.bytes != sample.size_bytes
             && let Err(error) = self.runtime.set_memory(decision.bytes)
-            // Ranges may have been pinned meanwhile: the next decision knows them.
+            // Ranges may have been pinned meanwhile: the next decision considers them.
             && !matches!(error, ResizeError::Stopping | ResizeError::Pinned { .. })
         {
             tracing::warn!(%error, "cannot change the size of the cache");

@@ -5,8 +5,8 @@ use forebay_types::LINE_BYTES;
 
 /// A miss-ratio curve: the share of the accesses that an LRU cache of each size would miss.
 ///
-/// Counts are decayed, so they weigh the present more than the past. The counts of volumes that
-/// decay together can be compared.
+/// Counts are decayed, so recent accesses weigh more. The counts of volumes that decay together can
+/// be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissRatioCurve {
     accesses: f64,

@@ -116,7 +116,7 @@ impl SampledLines {
     /// Changes the capacity, which must suffice for the lines.
     ///
     /// # Panics
-    /// If it does not, or exceeds what an entry can name.
+    /// If it does not, or a position would not fit an entry of the table.
     pub(super) fn resize(&mut self, capacity: usize) {
         assert!(self.len <= capacity && capacity < usize::from(NONE), "capacity {capacity}");
         self.retain(|_| true);

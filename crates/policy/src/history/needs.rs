@@ -57,7 +57,7 @@ impl Needs {
         Self { regions: std::mem::take(&mut self.regions), regions_max: self.regions_max }
     }
 
-    /// Changes the limit. What is recorded already stays.
+    /// Changes the limit. Regions that are recorded already stay.
     pub const fn set_regions_max(&mut self, regions_max: usize) {
         self.regions_max = regions_max;
     }

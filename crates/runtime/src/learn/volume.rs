@@ -203,7 +203,8 @@ impl Learned {
         self.history.forecast(slot, self.confidence.demand(), budget_bytes)
     }
 
-    /// Decides what becomes of the forecast of the next slot. Returns what is to be preloaded.
+    /// Accepts the forecast of the next slot. While paused, it is only compared later. Returns the
+    /// granules to preload.
     pub(super) fn plan(
         &mut self,
         slot: TimeSlot,

@@ -76,7 +76,7 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     Ok(())
 }
 
-/// Starts to restore what is lost, if the records are the newest. Nothing was restored before.
+/// Starts to restore lost sectors, if the records are the newest. No sector was restored before.
 fn restore_lost(shared: &Shared, volume: &Volume, used: &JournalUse) {
     if shared.shards.has_lost(volume.id) {
         used.journal.regain(used.number, volume.id);
