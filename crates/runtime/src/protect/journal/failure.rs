@@ -112,7 +112,8 @@ impl Journal {
         if members.is_empty() || state.log.unrecorded_loss().is_some() {
             return Ok(());
         }
-        // The lock may be held during this I/O: at a start, no volume is served yet.
+        // The lock is held during this I/O. At a start, no volume is served yet; when the state
+        // directory was recreated, writers wait meanwhile.
         let recorded = self.members.record(superblock.journal, &members);
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
