@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Boots a Debian kernel under QEMU and attaches its NBD client to a Forebay server in the same
-# guest: ext4 and xfs are created on it, loaded by several writers, checked, and read back. The
-# guest has no disk and no network; everything is in its initramfs.
+# guest: files on ext4 and xfs are pinned and followed; then both are created again, loaded by
+# several writers, checked, and read back. The guest has no disk and no network; everything is in
+# its initramfs.
 #
 #   scripts/kernel.sh
 #

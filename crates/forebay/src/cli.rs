@@ -34,15 +34,18 @@ pub(crate) enum Command {
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Keep ranges of a volume in memory
-    #[command(long_about = "Keep ranges of a volume in memory.\n\
+    /// Keep ranges of a volume, or files on it, in memory
+    #[command(long_about = "Keep ranges of a volume, or files on it, in memory.\n\
         What is not there yet is read in the background, and stays, whatever else is read. All \
         volumes together can pin half of the memory for data. A range that is pinned already stays \
         so. Until the volume is removed or the server ends; a setting of the volume, as in \
-        pin=0+1GiB, pins at each start.")]
+        pin=0+1GiB, pins at each start.\n\
+        A file is pinned where it is now, on this machine, on a file system that is directly on \
+        the volume's device or on a partition of it. With --follow, the pins move and grow with \
+        the file until this command ends.")]
     Pin(PinArguments),
-    /// Let ranges of a volume leave memory again
-    Unpin(PinArguments),
+    /// Let ranges of a volume, or files on it, leave memory again
+    Unpin(UnpinArguments),
     /// Change settings of a running forebay
     Set {
         /// The settings
@@ -95,15 +98,45 @@ pub(crate) struct ShowArguments {
     pub(crate) state: StateArguments,
 }
 
-/// Arguments of `forebay pin` and `forebay unpin`.
+/// Arguments of `forebay pin`.
 #[derive(Args, Debug)]
 pub(crate) struct PinArguments {
     /// The volume's name
     pub(crate) name: String,
     /// Ranges, each as OFFSET+LENGTH in bytes or with a unit, as in 1GiB+256MiB, or all for the
-    /// whole volume
-    #[arg(value_name = "RANGE", required = true)]
-    pub(crate) ranges: Vec<String>,
+    /// whole volume; or files, each as a path with a slash
+    #[arg(value_name = "RANGE|FILE", required = true)]
+    pub(crate) ranges: Vec<OsString>,
+    /// Run on, look every SECONDS where the files are, and unpin them at the end [default: 10]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10",
+        value_parser = follow_seconds
+    )]
+    pub(crate) follow: Option<u64>,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+}
+
+/// Parses the interval of `--follow`, in seconds.
+fn follow_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
+    seconds.ok_or_else(|| {
+        format!("--follow={text} is not a number of seconds: write 1 to 86400, as in --follow=10")
+    })
+}
+
+/// Arguments of `forebay unpin`.
+#[derive(Args, Debug)]
+pub(crate) struct UnpinArguments {
+    /// The volume's name
+    pub(crate) name: String,
+    /// Ranges or files, as for forebay pin
+    #[arg(value_name = "RANGE|FILE", required = true)]
+    pub(crate) ranges: Vec<OsString>,
     #[command(flatten)]
     pub(crate) state: StateArguments,
 }

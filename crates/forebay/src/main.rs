@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => client::status(&arguments),
         Command::Volume(command) => client::volume(command),
         Command::Pin(arguments) => client::pins::pin(&arguments),
-        Command::Unpin(arguments) => client::pins::unpin(&arguments),
+        Command::Unpin(arguments) => client::pins::unpin_places(&arguments),
         Command::Set { settings, state } => client::set(&settings, &state),
         Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop(arguments) => client::stop(&arguments),

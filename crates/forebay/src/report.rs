@@ -219,6 +219,11 @@ fn is_usage(error: &(dyn Error + 'static)) -> bool {
         || error.downcast_ref::<Failure>().is_some_and(|it| it.blame == Blame::Operator)
 }
 
+/// Prints a warning.
+pub(crate) fn warn(sentence: &str) {
+    print_error(&format!("warning: {sentence}"));
+}
+
 /// Prints one line on standard error. A failure to print cannot be reported.
 fn print_error(sentence: &str) {
     let _ = writeln!(io::stderr(), "forebay: {}", Shown::line(sentence));

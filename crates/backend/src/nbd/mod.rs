@@ -63,8 +63,15 @@ impl NbdBackend {
     /// If the URL is malformed, the server cannot be reached or refuses the export, or the export
     /// cannot be a backend.
     pub fn open(spec: &str, options: &OpenOptions) -> Result<Self, NbdError> {
-        let url = NbdUrl::parse(spec)?;
-        let target = Target { url, name: spec.to_owned(), read_only: options.read_only };
+        Self::open_export(NbdUrl::parse(spec)?, spec, options)
+    }
+
+    /// Opens an export. Messages call it `name`.
+    ///
+    /// # Errors
+    /// As [`NbdBackend::open`].
+    pub fn open_export(url: NbdUrl, name: &str, options: &OpenOptions) -> Result<Self, NbdError> {
+        let target = Target { url, name: name.to_owned(), read_only: options.read_only };
         let connected = target.connect(OPEN_TIME)?;
         let first = connected.opened;
         let description = describe(&target, &first);
@@ -78,7 +85,7 @@ impl NbdBackend {
             count: IoCounter::default(),
             description,
         };
-        let fail = |source| NbdError::Thread { url: spec.to_owned(), source };
+        let fail = |source| NbdError::Thread { url: name.to_owned(), source };
         // If the second thread cannot be started, dropping the backend ends the first.
         let sending = shared.clone();
         let sender = thread::Builder::new().name("nbd-send".into()).spawn(move || sending.send());

@@ -22,6 +22,7 @@ mod mirror;
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;
 mod ordered;
+mod pin_files;
 mod pins;
 mod power;
 mod power_cut;
