@@ -90,6 +90,8 @@ fn run(program: &str, arguments: &[&str]) -> String {
 
 /// The volume `disk`, mounted through nbdfuse and a loop device. Undone when dropped.
 struct Mounted {
+    /// The program of the mount, which ends when it is unmounted.
+    nbdfuse: Child,
     fuse: PathBuf,
     device: String,
     at: PathBuf,
@@ -104,11 +106,11 @@ impl Mounted {
         fs::create_dir(&at).unwrap();
         let image = fuse.join("disk").display().to_string();
         let url = format!("nbd+unix:///disk?socket={}", daemon.socket.display());
-        // It goes on in the background.
-        Command::new("nbdfuse").args([&image, &url]).stdin(Stdio::null()).spawn().unwrap();
+        let mut nbdfuse = Command::new("nbdfuse");
+        let nbdfuse = nbdfuse.args([&image, &url]).stdin(Stdio::null()).spawn().unwrap();
         wait_until("nbdfuse has mounted", PATIENCE, || Path::new(&image).exists());
         let device = run("losetup", &["-f", "--show", &image]);
-        let mounted = Self { fuse, device, at };
+        let mounted = Self { nbdfuse, fuse, device, at };
         let mut part = mounted.device.clone();
         if let Some(sector) = sector {
             // Without a table on the disk, which not every kernel reads.
@@ -163,6 +165,8 @@ impl Drop for Mounted {
         ] {
             let _ = Command::new(program).args(arguments).stderr(Stdio::null()).status();
         }
+        let _ = self.nbdfuse.kill();
+        let _ = self.nbdfuse.wait();
     }
 }
 
