@@ -280,6 +280,10 @@ fn candidate(
         return None;
     }
     let parts = pattern.parts(if is_daily { days } else { 0 }, is_weekly);
+    if parts == 0 {
+        // The days agree on the region, but on no part of it.
+        return None;
+    }
     let read = u64::from(parts.count_ones()) * PART_LINES;
     // Two days are as much of a pattern as one week.
     let repeats = u64::from(days.max(2 * weeks));

@@ -73,6 +73,21 @@ fn a_job_of_working_days_is_forecast_on_one_saturday_only() {
 }
 
 #[test]
+fn days_that_agree_on_no_part_of_a_region_are_no_pattern() {
+    // Yesterday's parts are similar to those of each day before, of which no two are.
+    let mut history = History::new(10);
+    let part_bytes = PART_LINES * LINE_BYTES;
+    for (day, parts) in [0..1, 1..2, 2..3, 3..4, 0..4].into_iter().enumerate() {
+        let mut needs = Needs::new(usize::MAX);
+        for part in parts {
+            needs.record(ByteRange::new(part * part_bytes, part_bytes), PART_LINES as u32);
+        }
+        assert!(history.observe(at_nine(day as u64), &needs));
+    }
+    assert_eq!(regions(&history.forecast(at_nine(5), DEMAND, ANY_BUDGET)), []);
+}
+
+#[test]
 fn a_daily_job_that_ends_is_forecast_once_more() {
     let days = days_forecast(60, |day| day < 21);
     assert_eq!(days, (2..=21).collect::<Vec<_>>());
