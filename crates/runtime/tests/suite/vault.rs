@@ -8,7 +8,7 @@ use crate::common::{before_lines_are_old, wait_until};
 use crate::journal::{
     MIB, block, check, check_disk, copy, journal_settings, memory, start, write_some,
 };
-use crate::server::{Server, read_backend, settings, while_held};
+use crate::server::{Server, change, read_backend, settings, while_held};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
@@ -277,6 +277,28 @@ fn drill_and_compare(engine: Engine) {
     assert!(vault.status().held.is_empty(), "a drill leaves the vault empty");
     add(&again, "v", disk_then, &vault);
     again.stop();
+}
+
+#[test]
+fn a_drill_does_not_keep_the_battery_waiting_for_a_disk() {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    let (server, vault) = serve(Engine::Epoll, &gate, &device);
+    wait_until_measured(&vault);
+    // Nothing is dirty, but the disk has a write to flush.
+    server.runtime.change_volume("v", change(Mode::WriteThrough)).unwrap();
+    write_some(&server, "v", 0..1);
+    gate.close(Kinds::FLUSH);
+    let drilled = Arc::clone(&vault);
+    let drill = std::thread::spawn(move || drilled.drill(&ALL[..1]));
+    assert!(gate.wait_held(1, PATIENCE));
+    // It returns when the drill has ended, which has nothing left to read back.
+    vault.set_on_battery(true);
+    assert!(gate.wait_held(1, PATIENCE), "the disk still hangs");
+    let error = drill.join().unwrap().unwrap_err();
+    assert!(matches!(error, VaultError::CalledOff(_)), "{error}");
+    gate.open();
+    server.stop();
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::dump::DISKS_WAIT;
 use super::report::rate;
-use super::save::Saver;
+use super::save::{Saver, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
 use crate::stats::{Latencies, LatencySummary, add_up_latencies};
 use forebay_journal::Dump;
@@ -101,7 +101,9 @@ impl Vault {
         let write_ms = elapsed_ms();
         let mut compared = BTreeMap::new();
         let checked = written.and_then(|()| {
-            let unflushed = self.flush_disks(volumes).wait(Instant::now() + DISKS_WAIT);
+            let flushes = self.flush_disks(volumes);
+            let until = Instant::now() + DISKS_WAIT;
+            let unflushed = flushes.wait_unless(&self.cancelled, until).ok_or(Stop::Cancelled)?;
             let disks_ms = elapsed_ms();
             let mut compare = |batch: u64, records: &[_], bytes: &[u8]| {
                 compared.insert(batch, lines.compare(records, bytes));

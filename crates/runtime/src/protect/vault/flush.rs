@@ -4,13 +4,19 @@
 use crate::shared::{FlushNeed, Volume};
 use forebay_backend::Blocking;
 use forebay_types::IoResult;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often a wait looks whether it has been cancelled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Flushes in progress.
 pub(super) struct DiskFlushes {
     /// The volumes whose flush has not completed.
     pending: Vec<String>,
+    /// Those whose flush has failed.
+    failed: Vec<String>,
     results: mpsc::Receiver<(String, IoResult)>,
 }
 
@@ -29,23 +35,52 @@ impl DiskFlushes {
                 tracing::error!(volume = %volume.name, %error, "cannot start to flush the disk");
             }
         }
-        Self { pending, results }
+        Self { pending, failed: Vec::new(), results }
     }
 
     /// Waits until `deadline`. Returns the volumes whose flush has failed or not completed.
     pub(super) fn wait(mut self, deadline: Instant) -> Vec<String> {
-        let mut failed = Vec::new();
+        self.collect(deadline);
+        self.unflushed()
+    }
+
+    /// The same, unless it is cancelled: then it returns `None` soon.
+    pub(super) fn wait_unless(
+        mut self,
+        cancelled: &AtomicBool,
+        deadline: Instant,
+    ) -> Option<Vec<String>> {
+        loop {
+            if cancelled.load(Ordering::Relaxed) {
+                return None;
+            }
+            let now = Instant::now();
+            if self.collect(deadline.min(now + CANCEL_INTERVAL)) || now >= deadline {
+                return Some(self.unflushed());
+            }
+        }
+    }
+
+    /// Receives results until `deadline`. Returns whether no further one will come.
+    fn collect(&mut self, deadline: Instant) -> bool {
         while !self.pending.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let Ok((volume, result)) = self.results.recv_timeout(left) else { break };
+            let (volume, result) = match self.results.recv_timeout(left) {
+                Ok(received) => received,
+                Err(error) => return error == mpsc::RecvTimeoutError::Disconnected,
+            };
             self.pending.retain(|other| *other != volume);
             if let Err(error) = result {
                 tracing::error!(%volume, %error, "disk flush failed");
-                failed.push(volume);
+                self.failed.push(volume);
             }
         }
-        failed.append(&mut self.pending);
-        failed
+        true
+    }
+
+    fn unflushed(mut self) -> Vec<String> {
+        self.failed.append(&mut self.pending);
+        self.failed
     }
 }
 
