@@ -36,6 +36,7 @@ pub use file_extents::{FileExtent, Placement, file_extents, is_on_realtime_devic
 pub use forebay_types::Extent;
 pub use hardware::hardware_name;
 pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
+pub use log::LogLimiter;
 pub use memory::{MemoryBackend, MemoryError};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
 pub use open::{OpenError, OpenOptions, check, open, plain_path};

@@ -25,6 +25,8 @@ struct Thread<'a> {
     tracker: SlotTracker,
     time: Option<LocalTime>,
     volumes: Vec<Learned>,
+    /// The slot of the last forecast that has begun in the shards.
+    forecast_slot: Option<TimeSlot>,
 }
 
 /// Runs until `stopped` is disconnected, or the runtime is gone.
@@ -44,6 +46,7 @@ pub(super) fn run(
         tracker: SlotTracker::default(),
         time: None,
         volumes: Vec::new(),
+        forecast_slot: None,
     };
     while stopped.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
         let Some(shared) = shared.upgrade() else { return };
@@ -147,7 +150,10 @@ impl Thread<'_> {
         if forecasts.is_empty() {
             return;
         }
-        shared.shards.begin_forecast();
+        // A volume that was added meanwhile joins the forecast: another one would end the first.
+        if self.forecast_slot.replace(next) != Some(next) {
+            shared.shards.begin_forecast();
+        }
         let budget = shared.shards.usable_bytes() / BUDGET_SHARE;
         for (learned, volume, bytes) in forecasts {
             // If all forecasts together exceed the budget, each gets the same part of its size.

@@ -100,6 +100,7 @@ impl VolumeService {
             power: PowerState::new(settings.ups),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
+            error_limiter: Default::default(),
             reads: Reads::default(),
             warm,
             pins: VolumePins::default(),

@@ -14,7 +14,7 @@ use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
 use crate::stats::WorkerStats;
 use crate::warm_up::Warm;
-use forebay_backend::Backend;
+use forebay_backend::{Backend, LogLimiter};
 use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
 use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeId};
@@ -57,6 +57,8 @@ pub(crate) struct Volume {
     pub vault: Option<Arc<Vault>>,
     /// Samples of its disk, for the vault.
     pub samples: OnceLock<KeptSamples>,
+    /// Limits the log lines on I/Os that its disk fails.
+    pub error_limiter: LogLimiter,
     pub reads: Reads,
     /// Its warm list and its warm-up.
     pub warm: Warm,

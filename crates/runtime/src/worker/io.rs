@@ -195,9 +195,11 @@ impl Ios {
                 submit(reactor, &self.inbox, tag, io);
             }
             Err(error) => {
-                let disk = &io.volume.backend.description().name;
-                let (volume, range) = (&io.volume.name, io.range);
-                tracing::warn!(volume, disk, %range, %error, "disk I/O failed");
+                if let Some(count) = io.volume.error_limiter.admit() {
+                    let disk = &io.volume.backend.description().name;
+                    let (volume, range) = (&io.volume.name, io.range);
+                    tracing::warn!(volume, disk, %range, %error, count, "disk I/O failed");
+                }
                 let error = IoError::from_errno(error.raw_os_error().unwrap_or(libc::EIO));
                 self.done(shared, reactor, u64::from(tag), Err(error), ended);
             }
@@ -205,9 +207,12 @@ impl Ios {
                 Progress::Done => self.done(shared, reactor, u64::from(tag), Ok(()), ended),
                 Progress::More => submit(reactor, &self.inbox, tag, io),
                 Progress::EndOfFile => {
-                    let disk = &io.volume.backend.description().name;
-                    let volume = &io.volume.name;
-                    tracing::error!(volume, disk, "disk is shorter than when it was opened");
+                    if let Some(count) = io.volume.error_limiter.admit() {
+                        let disk = &io.volume.backend.description().name;
+                        let (volume, range) = (&io.volume.name, io.range);
+                        let message = "disk is shorter than when it was opened";
+                        tracing::error!(volume, disk, %range, count, message);
+                    }
                     self.done(shared, reactor, u64::from(tag), Err(IoError::Io), ended);
                 }
             },
