@@ -161,6 +161,35 @@ fn what_was_needed_at_nine_is_in_memory_before_nine_on_the_third_day() {
 }
 
 #[test]
+fn a_volume_that_is_added_during_a_preload_does_not_end_its_wait() {
+    let (place, parts) = (Place::new(), parts());
+    let bytes = parts.len() as u64 * PART;
+    place.learn(0, &parts);
+    place.learn(1, &parts);
+    place.set(2, [8, 55, 10]);
+    let daemon = place.start("");
+    wait_until("the preload", PATIENCE, || volume_status(&daemon)["cached_bytes"] == bytes);
+    let other = place.path().join("other.img");
+    make_file(&other, 2 * DISK_BYTES);
+    let other = format!("other={},warm=no,prefetch=no", other.display());
+    let (code, said) = daemon.run(&["volume", "add", &other]);
+    assert_eq!(code, Some(0), "{said}");
+    wait_until("the other volume learns", PATIENCE, || {
+        daemon.status()["volumes"][1]["learn"]["slot"] == "Wed 08:45"
+    });
+    place.set(2, [9, 0, 0]);
+    wait_for_slot(&daemon, 2, "09:00");
+    // More than fits. What waits for its use is evicted last.
+    let mut client = daemon.client("other");
+    for offset in (0..2 * DISK_BYTES).step_by(MIB as usize) {
+        client.read(offset, MIB).unwrap();
+    }
+    read(&daemon, &parts);
+    assert_eq!(counter(&daemon, "read_misses"), 0);
+    daemon.stop();
+}
+
+#[test]
 fn learning_can_be_turned_off_and_on() {
     let (place, parts) = (Place::new(), parts());
     place.learn(0, &parts);
