@@ -1,7 +1,7 @@
 //! The access histories of volumes, as files of the state directory, and the clock that they
 //! follow.
 
-use super::warm_lists::{file_name, read_file};
+use super::warm_lists::{file_name, read_file, remove_file};
 use crate::marks;
 use forebay_runtime::{Histories, LocalClock, LocalTime, SystemClock};
 use std::io;
@@ -42,12 +42,23 @@ impl Histories for StateHistories {
 
     fn put_aside(&self, volume: &str) -> io::Result<String> {
         let path = self.path_of(volume);
-        let aside = path.with_extension("unusable");
+        let aside = aside_of(&path);
         // Replaces a file that was put aside earlier.
         std::fs::rename(&path, &aside)?;
         marks::sync_directory(&aside)?;
         Ok(aside.display().to_string())
     }
+
+    fn remove(&self, volume: &str) -> io::Result<()> {
+        let path = self.path_of(volume);
+        remove_file(&aside_of(&path))?;
+        remove_file(&path)
+    }
+}
+
+/// Where the history at `path` is put aside.
+fn aside_of(path: &Path) -> PathBuf {
+    path.with_extension("unusable")
 }
 
 /// The clock of the machine, or of a test; and the interval at which it is read, if not the
@@ -98,6 +109,12 @@ mod tests {
         assert_eq!(histories.read("a", 9).unwrap(), None);
         assert_eq!(histories.read("b", 9).unwrap().unwrap(), b"of b");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
+        histories.write("a", b"of a").unwrap();
+        for _ in 0..2 {
+            histories.remove("a").unwrap();
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        }
+        assert_eq!(histories.read("b", 9).unwrap().unwrap(), b"of b");
     }
 
     #[test]

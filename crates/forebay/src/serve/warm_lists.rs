@@ -47,6 +47,14 @@ pub(super) fn read_file(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8
     Ok(Some(bytes))
 }
 
+/// Removes a file, if there is one.
+///
+/// # Errors
+/// When it cannot be removed.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    if path.symlink_metadata().is_ok() { marks::remove(path) } else { Ok(()) }
+}
+
 impl WarmLists for StateWarmLists {
     fn read(&self, volume: &str, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
         read_file(&self.path_of(volume), bytes_max)
@@ -57,8 +65,7 @@ impl WarmLists for StateWarmLists {
     }
 
     fn remove(&self, volume: &str) -> io::Result<()> {
-        let path = self.path_of(volume);
-        if path.symlink_metadata().is_ok() { marks::remove(&path) } else { Ok(()) }
+        remove_file(&self.path_of(volume))
     }
 }
 

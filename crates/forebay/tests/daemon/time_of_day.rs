@@ -298,3 +298,88 @@ fn a_clock_that_jumps_and_a_time_zone_that_changes_teach_nothing_wrong() {
     assert_eq!(log.matches("the time zone has changed").count(), 2, "{log}");
     daemon.stop();
 }
+
+#[test]
+fn a_removed_volume_leaves_no_history_and_no_warm_list() {
+    let (place, parts) = (Place::new(), parts());
+    place.learn(0, &parts);
+    place.set(1, [8, 59, 50]);
+    let daemon = place.start("");
+    wait_for_slot(&daemon, 1, "08:45");
+    assert_eq!(learned(&daemon)["observed_slots"], 1, "a stop keeps it");
+    let (code, text) = daemon.run(&["volume", "set", "disk", "warm=yes"]);
+    assert_eq!(code, Some(0), "{text}");
+    read(&daemon, &parts);
+    fs::write(place.history().with_extension("unusable"), "an earlier one").unwrap();
+    daemon.stop();
+    let count = |extension| place.files(extension).len();
+    assert_eq!([count("history"), count("unusable"), count("list")], [1; 3]);
+    let daemon = place.start("");
+    wait_for_slot(&daemon, 1, "08:45");
+    let (code, text) = daemon.run(&["volume", "remove", "disk"]);
+    assert_eq!(code, Some(0), "{text}");
+    wait_until("nothing is left", PATIENCE, || {
+        [count("history"), count("unusable"), count("list")] == [0; 3]
+    });
+    // A volume that gets its name begins anew.
+    let disk = place.path().join("disk.img").display().to_string();
+    let (code, text) = daemon.run(&["volume", "add", &format!("disk={disk},gather-below=off")]);
+    assert_eq!(code, Some(0), "{text}");
+    wait_for_slot(&daemon, 1, "08:45");
+    assert_eq!(learned(&daemon)["observed_slots"], 0);
+    assert_eq!(volume_status(&daemon)["warm_up"]["state"], "none");
+    read(&daemon, &parts);
+    daemon.stop();
+    assert_eq!([count("history"), count("list")], [0, 1], "the list of the new volume");
+}
+
+#[test]
+fn a_preload_that_finds_no_room_evicts_nothing_and_ends() {
+    let (place, parts) = (Place::new(), parts());
+    place.learn(0, &parts);
+    place.learn(1, &parts);
+    place.set(2, [8, 54, 50]);
+    let daemon = place.start("");
+    wait_for_slot(&daemon, 2, "08:45");
+    let memory = |field: &str| daemon.status()["memory"][field].as_u64().unwrap();
+    // Two rows of four regions belong to one shard each: in front all of them, and as much of the
+    // next two as is left in each shard.
+    let (pool_bytes, row) = (memory("pool_bytes"), 4 * MIB);
+    let (front, rest) = (pool_bytes / (2 * row) * 2 * row, pool_bytes % (2 * row) / 2);
+    assert!(front + 2 * row <= DISK_BYTES, "{pool_bytes}");
+    let mut client = daemon.client("disk");
+    let mut read_all = || {
+        for (offset, bytes) in [(0, front), (front, rest), (front + row, rest)] {
+            for at in (offset..offset + bytes).step_by(PART as usize) {
+                client.read(at, PART.min(offset + bytes - at)).unwrap();
+            }
+        }
+    };
+    read_all();
+    assert_eq!(memory("used_bytes"), pool_bytes);
+    let misses = counter(&daemon, "read_misses");
+    // All of it is used again and again.
+    (0..4).for_each(|_| read_all());
+    place.set(2, [8, 55, 10]);
+    wait_until("the preload", PATIENCE, || daemon.log().contains("preload ended"));
+    let is_outside = |part: &&u64| **part * PART >= front + row + rest;
+    assert!(parts.iter().filter(is_outside).count() > 10);
+    assert_eq!(learned(&daemon)["forecast"]["slot"], "Wed 09:00");
+    assert_eq!(counter(&daemon, "preloaded_bytes"), 0, "{}", daemon.log());
+    read_all();
+    assert_eq!(counter(&daemon, "read_misses"), misses, "what was used is still there");
+    // There is nothing to score.
+    place.set(2, [9, 0, 0]);
+    wait_for_slot(&daemon, 2, "09:00");
+    place.set(2, [9, 10, 30]);
+    place.set(2, [9, 15, 0]);
+    wait_for_slot(&daemon, 2, "09:15");
+    let status = learned(&daemon);
+    assert_eq!(
+        (&status["score"], &status["state"]),
+        (&serde_json::Value::Null, &"learning".into())
+    );
+    assert_eq!(counter(&daemon, "errors"), 0);
+    drop(client);
+    daemon.stop();
+}

@@ -63,6 +63,12 @@ pub trait Histories: Send + Sync {
     /// # Errors
     /// When it cannot be renamed.
     fn put_aside(&self, volume: &str) -> io::Result<String>;
+
+    /// Removes the history of a volume, and one that was put aside, if there are any.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    fn remove(&self, volume: &str) -> io::Result<()>;
 }
 
 /// The state of a volume's learning.
@@ -184,15 +190,16 @@ fn regions_max(pool_bytes: u64, histories: usize) -> usize {
 /// The learning of a runtime. See the module.
 pub(crate) struct Learner {
     shared: Weak<Shared>,
-    stop: Lock<Option<mpsc::Sender<()>>>,
+    /// Takes the names of removed volumes. The thread ends when it is gone.
+    removed: Lock<Option<mpsc::Sender<String>>>,
     /// Disconnected once the thread has ended.
     running: Lock<Option<mpsc::Receiver<()>>, { order::THREADS }>,
 }
 
 impl Learner {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        let (stop, running) = (Lock::default(), Lock::default());
-        Self { shared: Arc::downgrade(shared), stop, running }
+        let (removed, running) = (Lock::default(), Lock::default());
+        Self { shared: Arc::downgrade(shared), removed, running }
     }
 
     /// See [`crate::Runtime::keep_histories`].
@@ -203,27 +210,34 @@ impl Learner {
         warm_ups: &Arc<WarmUps>,
     ) {
         self.stop();
-        let (stop, stopped) = mpsc::channel();
+        let (sender, removed) = mpsc::channel();
         let (shared, warm_ups) = (self.shared.clone(), Arc::downgrade(warm_ups));
         let (runs, running) = mpsc::channel::<()>();
         let spawned = std::thread::Builder::new().name("histories".into()).spawn(move || {
             let _runs = runs;
-            thread::run(&shared, &warm_ups, histories, &*clock, &stopped);
+            thread::run(&shared, &warm_ups, histories, &*clock, &removed);
         });
         match spawned {
             Ok(_) => {
                 *self.running.lock() = Some(running);
-                *self.stop.lock() = Some(stop);
+                *self.removed.lock() = Some(sender);
             }
             Err(error) => tracing::warn!(%error, "cannot start the thread for access histories"),
+        }
+    }
+
+    /// Removes the history of a volume that was removed.
+    pub(crate) fn forget(&self, volume: &str) {
+        if let Some(removed) = &*self.removed.lock() {
+            // The thread ends early only if the runtime is gone.
+            let _ = removed.send(volume.to_owned());
         }
     }
 
     /// Ends the thread, and waits at most [`END_WAIT`] for it. Needs since the last full quarter of
     /// an hour are not learned.
     pub(crate) fn stop(&self) {
-        // The thread ends when the sender is gone.
-        *self.stop.lock() = None;
+        *self.removed.lock() = None;
         let running = self.running.lock().take();
         let ended = running.map(|running| running.recv_timeout(END_WAIT));
         if ended == Some(Err(mpsc::RecvTimeoutError::Timeout)) {

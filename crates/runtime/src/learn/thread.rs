@@ -29,13 +29,13 @@ struct Thread<'a> {
     forecast_slot: Option<TimeSlot>,
 }
 
-/// Runs until `stopped` is disconnected, or the runtime is gone.
+/// Runs until `removed`, which names removed volumes, is disconnected, or the runtime is gone.
 pub(super) fn run(
     shared: &Weak<Shared>,
     warm_ups: &Weak<WarmUps>,
     histories: Arc<dyn Histories>,
     clock: &dyn LocalClock,
-    stopped: &mpsc::Receiver<()>,
+    removed: &mpsc::Receiver<String>,
 ) {
     let Some(interval) = shared.upgrade().map(|shared| shared.timeouts.clock) else { return };
     let interval = interval.max(Duration::from_millis(1));
@@ -48,10 +48,16 @@ pub(super) fn run(
         volumes: Vec::new(),
         forecast_slot: None,
     };
-    while stopped.recv_timeout(interval) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let Some(shared) = shared.upgrade() else { return };
-        if !shared.stopping.load(Ordering::Relaxed) {
-            thread.poll(&shared);
+    loop {
+        match removed.recv_timeout(interval) {
+            Ok(volume) => thread.forget(&volume),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let Some(shared) = shared.upgrade() else { return };
+                if !shared.stopping.load(Ordering::Relaxed) {
+                    thread.poll(&shared);
+                }
+            }
         }
     }
 }
@@ -85,6 +91,15 @@ impl Thread<'_> {
             if let Some(volume) = learned.volume() {
                 learned.publish(poll.slot, &volume);
             }
+        }
+    }
+
+    /// Removes the history of a volume that was removed. If a volume of this name was added since,
+    /// its history begins anew.
+    fn forget(&mut self, volume: &str) {
+        self.volumes.retain(|learned| learned.name() != volume);
+        if let Err(error) = self.histories.remove(volume) {
+            tracing::warn!(volume, %error, "cannot remove the access history");
         }
     }
 

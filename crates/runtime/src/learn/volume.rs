@@ -19,6 +19,7 @@ struct Planned {
 /// The history of one volume.
 pub(super) struct Learned {
     volume: Weak<Volume>,
+    name: String,
     history: History,
     confidence: Confidence,
     /// The current slot is observed from its beginning.
@@ -74,6 +75,7 @@ impl Learned {
         };
         Self {
             volume: Arc::downgrade(volume),
+            name: name.clone(),
             history,
             confidence,
             is_whole: false,
@@ -89,6 +91,11 @@ impl Learned {
 
     pub(super) fn is_of(&self, volume: &Arc<Volume>) -> bool {
         self.volume.as_ptr() == Arc::as_ptr(volume)
+    }
+
+    /// The name of the volume, which may have been removed.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The volume, while its history is kept.

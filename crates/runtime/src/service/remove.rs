@@ -13,21 +13,28 @@ use std::sync::atomic::Ordering;
 impl VolumeService {
     /// See [`crate::Runtime::remove_volume`].
     pub(crate) fn remove(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
-        let shared = &self.shared;
-        let volume = shared.volumes.named(name)?;
-        if volume.half_added.swap(false, Ordering::Relaxed) {
-            return self.retract(&volume, progress);
+        let volume = self.shared.volumes.named(name)?;
+        match volume.half_added.swap(false, Ordering::Relaxed) {
+            true => self.retract(&volume, progress)?,
+            false => self.remove_served(&volume, progress)?,
         }
+        self.warm_ups.forget(name);
+        self.learner.forget(name);
+        Ok(())
+    }
+
+    fn remove_served(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
+        let shared = &self.shared;
         // A first flush while clients are still served: it may be slow, and it may fail.
-        flush(shared, &volume, progress)?;
-        self.begin_leaving(&volume)?;
-        let emptied = self.empty(&volume, progress);
+        flush(shared, volume, progress)?;
+        self.begin_leaving(volume)?;
+        let emptied = self.empty(volume, progress);
         if emptied.is_err() {
             volume.leaving.store(false, Ordering::Relaxed);
-            self.calibrator.schedule(&volume);
+            self.calibrator.schedule(volume);
             return emptied;
         }
-        self.calibrator.wait_until_free(&volume);
+        self.calibrator.wait_until_free(volume);
         if let Some(used) = &volume.journal {
             // The disk has everything. Records that stayed would undo later changes to the disk
             // that are not recorded in the journal.

@@ -232,6 +232,11 @@ impl WarmUps {
         self.send(Event::Preload(Arc::downgrade(volume), granules));
     }
 
+    /// Removes the list of a volume that was removed.
+    pub(crate) fn forget(&self, volume: &str) {
+        self.send(Event::Forget(volume.to_owned()));
+    }
+
     /// Writes the lists, and waits until they are written.
     pub(crate) fn save(&self) {
         let (done, is_done) = mpsc::channel();

@@ -64,6 +64,15 @@ impl Saver {
         self.written.insert(volume.to_owned(), fingerprint(list));
     }
 
+    /// Removes the list of a volume that was removed.
+    pub(super) fn forget(&mut self, volume: &str) {
+        self.written.remove(volume);
+        self.failed.remove(volume);
+        if let Err(error) = self.lists.remove(volume) {
+            tracing::warn!(volume, %error, "cannot remove the warm list");
+        }
+    }
+
     /// Writes the lists of all volumes. `remaining` says what the warm-up of a volume has not read
     /// yet. A list that cannot be written is logged once.
     pub(super) fn save(

@@ -30,6 +30,8 @@ pub(super) enum Event {
     Preload(Weak<Volume>, Vec<Granule>),
     /// A read of a job has ended.
     Ended { job: u64, granule: Granule, is_ok: bool },
+    /// Remove the list of a volume that was removed.
+    Forget(String),
     /// Write the lists now, and drop the sender.
     Save(mpsc::Sender<()>),
     /// End the thread.
@@ -112,6 +114,7 @@ pub(super) fn run(
                 Event::Pin(volume) => thread.pin(volume),
                 Event::Preload(volume, granules) => thread.preload(volume, granules),
                 Event::Ended { job, granule, is_ok } => thread.end_read(job, granule, is_ok),
+                Event::Forget(volume) => thread.saver.forget(&volume),
                 Event::Save(_done) => {
                     let Some(shared) = thread.shared.upgrade() else { return };
                     thread.save(&shared, Pace::Fast);

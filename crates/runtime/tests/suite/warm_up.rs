@@ -122,6 +122,7 @@ fn a_warm_up_ends_with_its_volume(engine: Engine) {
     let (disk, lists) = stopped(engine);
     let (server, gate) = started(engine, &disk, &lists);
     assert!(wait_for_held(&gate) <= 64, "few reads at a time");
+    let list = lists.lists.lock().unwrap()["disk"].clone();
     std::thread::scope(|scope| {
         let removal = scope.spawn(|| server.runtime.remove_volume("disk", |_| {}));
         wait_until("the volume is being removed", PATIENCE, || {
@@ -131,8 +132,10 @@ fn a_warm_up_ends_with_its_volume(engine: Engine) {
         removal.join().unwrap().unwrap();
     });
     assert!(gate.held().is_empty());
-    // A stop during the next warm-up keeps on the list what was not read yet.
-    let list = lists.lists.lock().unwrap()["disk"].clone();
+    let is_kept = || lists.lists.lock().unwrap().contains_key("disk");
+    wait_until("the list is gone with its volume", PATIENCE, || !is_kept());
+    // A stop during a warm-up keeps on the list what was not read yet.
+    lists.lists.lock().unwrap().insert("disk".to_owned(), list.clone());
     gate.close(Kinds::READ);
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
     wait_for_held(&gate);
