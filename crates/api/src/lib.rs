@@ -12,6 +12,7 @@
 //! either line was cut off, and the client reports that. A request that fails at once, for example
 //! for an unknown volume, is answered with an HTTP status instead of a stream.
 
+mod background;
 mod blocking;
 mod cache_ratio;
 mod client;
@@ -34,6 +35,7 @@ mod vault;
 mod warm_up;
 mod write_back;
 
+pub use background::{BackgroundShare, BackgroundStatus};
 pub use blocking::BlockingClient;
 pub use cache_ratio::CacheRatio;
 pub use client::{Client, ClientError};

@@ -42,6 +42,10 @@ pub struct ServerSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "25:75")]
     pub cache_ratio: Option<String>,
+    /// Whether background work slows down while other programs wait: `auto` or `full`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "full")]
+    pub background: Option<String>,
 }
 
 /// Ranges of a volume to pin or to unpin.

@@ -2,9 +2,9 @@
 //! added, and never decrease.
 
 use crate::{
-    CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus, LearnStatus,
-    PatrolStatus, PinStatus, PoolDivision, PowerStatus, VaultStatus, VolumeSettings, WarmUpStatus,
-    WriteBackFigures,
+    BackgroundStatus, CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus,
+    LearnStatus, PatrolStatus, PinStatus, PoolDivision, PowerStatus, VaultStatus, VolumeSettings,
+    WarmUpStatus, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -73,6 +73,9 @@ pub struct Status {
     /// The patrol, which scrubs that memory.
     #[serde(default)]
     pub patrol: PatrolStatus,
+    /// What background work may use.
+    #[serde(default)]
+    pub background: BackgroundStatus,
     /// Open NBD connections.
     pub connections: u64,
     /// The NBD listeners, with the ports that the system chose: `tcp:[::]:10809`.

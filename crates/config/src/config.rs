@@ -1,8 +1,9 @@
 //! The complete configuration: options over file over defaults, checked, and reloaded on demand.
 
 use crate::{
-    CacheRatio, Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel,
-    MemorySettings, Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec, Workers,
+    BackgroundMode, CacheRatio, Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
+    Listen, LogLevel, MemorySettings, Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec,
+    Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups::check_ups_named,
@@ -62,6 +63,8 @@ pub struct Config {
     pub keeper: KeeperMode,
     /// Detection and correction of memory errors.
     pub ecc: Ecc,
+    /// How background work uses processors and disks.
+    pub background: BackgroundMode,
     /// Encryption of connections.
     pub tls: TlsSettings,
     /// The UPSes that bridge a power failure.
@@ -117,6 +120,7 @@ impl Config {
             io: settings.io.expect(HAS_DEFAULT),
             keeper: settings.keeper.expect(HAS_DEFAULT),
             ecc: settings.ecc.expect(HAS_DEFAULT),
+            background: settings.background.expect(HAS_DEFAULT),
             tls,
             ups,
             vault: settings.vault.clone(),
@@ -165,6 +169,8 @@ impl Config {
             self.settings.memory_reserve = new.settings.memory_reserve;
             self.cache_ratio = new.cache_ratio;
             self.settings.cache_ratio = new.settings.cache_ratio;
+            self.background = new.background;
+            self.settings.background = new.settings.background;
         }
     }
 }

@@ -99,7 +99,8 @@ impl fmt::Display for Change {
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let mut changes = volume_changes(&old.volumes, &new.volumes);
     let cache_ratio = (old.cache_ratio != new.cache_ratio).then_some(new.cache_ratio);
-    let change = ServerChange { cache_ratio, ..old.memory.change_to(&new.memory) };
+    let background = (old.background != new.background).then_some(new.background);
+    let change = ServerChange { cache_ratio, background, ..old.memory.change_to(&new.memory) };
     if !change.is_empty() {
         changes.push(Change::Server { change });
     }

@@ -165,6 +165,7 @@ fn change_settings(settings: &mut Settings) {
     settings.workers = Some("2".parse().unwrap());
     settings.io = Some("epoll".parse().unwrap());
     settings.keeper = Some("no".parse().unwrap());
+    settings.background = Some("full".parse().unwrap());
     settings.log = Some("warn".parse().unwrap());
     settings.tls = Some(TlsMode::Forced);
     settings.tls_cert = Some("c".into());
@@ -179,7 +180,7 @@ fn every_other_setting_needs_a_restart() {
         sentences(&old, &new),
         [
             "settings are changed: memory=1GiB,memory-min=64MiB,memory-max=2GiB,\
-             memory-reserve=1GiB,cache-ratio=25:75",
+             memory-reserve=1GiB,cache-ratio=25:75,background=full",
             "the log level is now warn",
             "nbd stays unix:/s/nbd.sock: restart forebay to change it to tcp:x:1, tcp:x:2",
             "state stays /s: restart forebay to change it to /t",

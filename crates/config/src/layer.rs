@@ -1,9 +1,9 @@
 //! The settings of one source: the configuration file, or the options of the command line.
 
 use crate::{
-    CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel,
-    MemoryReserve, MemorySetting, Mistake, Percent, Seconds, Secret, TlsMode, Ups, VolumeSpec,
-    Workers, volume::parsed, words::listed,
+    BackgroundMode, CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen,
+    LogLevel, MemoryReserve, MemorySetting, Mistake, Percent, Seconds, Secret, TlsMode, Ups,
+    VolumeSpec, Workers, volume::parsed, words::listed,
 };
 use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -105,6 +105,7 @@ settings! {
     io: Option<IoEngine> = "io", parsed, IoEngine::to_string;
     keeper: Option<KeeperMode> = "keeper", parsed, KeeperMode::to_string;
     ecc: Option<Ecc> = "ecc", parsed, Ecc::to_string;
+    background: Option<BackgroundMode> = "background", parsed, BackgroundMode::to_string;
     log: Option<LogLevel> = "log", parsed, LogLevel::to_string;
     tls: Option<TlsMode> = "tls", parsed, TlsMode::to_string;
     tls_cert: Option<PathBuf> = "tls-cert", path, |path| path.display().to_string();

@@ -40,7 +40,9 @@ pub use file::parse_toml;
 pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
-pub use machine::{Bound, GroupLimit, MemInfo, MemoryPressure, MemorySources};
+pub use machine::{
+    Bound, GroupLimit, Load, LoadSources, MemInfo, MemoryPressure, MemorySources, Stalls,
+};
 pub use memory::{
     AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemoryChoice, MemoryError, MemoryReserve,
     MemorySettings, RESERVE_BYTES,
@@ -49,7 +51,8 @@ pub use pin::{parse_pinned_ranges, pinned_ranges_shown};
 pub use protection::Protection;
 pub use server_change::ServerChange;
 pub use settings::{
-    Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers,
+    BackgroundMode, Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings,
+    WORKERS_MAX, Workers,
 };
 pub use spec::parse_volume_spec;
 pub use ups::{Percent, Seconds, Secret, Ups, UpsSettings, UpsSource};

@@ -1,4 +1,5 @@
 //! The memory that this process may use: the machine's, within the limits of its control groups.
+//! The module `load` has the load of both.
 //!
 //! A control group limits the memory of the process together with all other processes in it and
 //! below it, so the limits of all enclosing groups apply, and the lowest of them is tightest. Both
@@ -10,9 +11,11 @@
 //! the groups around the container are not visible. A container without a namespace sees the path
 //! of the host, but mounts only a part of the tree; `/proc/self/mountinfo` says which.
 
+mod load;
 mod parse;
 mod pressure;
 
+pub use load::{Load, LoadSources, Stalls};
 use parse::{Group, Version};
 pub use pressure::MemoryPressure;
 use std::{
@@ -112,17 +115,11 @@ impl MemorySources {
     /// Finds the files below `root`, which is `/` except in tests. A group that a later change
     /// puts around this process is not found.
     pub fn find(root: &Path) -> Self {
-        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-        let groups = parse::groups(&text("proc/self/cgroup"), &text("proc/self/mountinfo"));
-        let groups = groups.into_iter().map(|group| Group {
-            directory: root.join(group.directory.strip_prefix("/").unwrap_or(&group.directory)),
-            ..group
-        });
         Self {
             meminfo: root.join("proc/meminfo"),
             uptime: root.join("proc/uptime"),
             pressure: root.join("proc/pressure/memory"),
-            groups: groups.filter(|group| group.directory.is_dir()).collect(),
+            groups: groups_of(root),
         }
     }
 
@@ -150,6 +147,17 @@ impl MemorySources {
     pub fn uptime_ms(&self) -> Option<u64> {
         parse::uptime_ms(&fs::read_to_string(&self.uptime).ok()?)
     }
+}
+
+/// The control groups that enclose this process and have a directory below `root`.
+fn groups_of(root: &Path) -> Vec<Group> {
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let groups = parse::groups(&text("proc/self/cgroup"), &text("proc/self/mountinfo"));
+    let groups = groups.into_iter().map(|group| Group {
+        directory: root.join(group.directory.strip_prefix("/").unwrap_or(&group.directory)),
+        ..group
+    });
+    groups.filter(|group| group.directory.is_dir()).collect()
 }
 
 /// The limit of a control group, if it has one, and the bytes in use. A group whose usage cannot be

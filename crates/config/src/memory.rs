@@ -146,7 +146,7 @@ impl MemorySettings {
             memory_min: (self.min != new.min).then_some(new.min),
             memory_max: (self.max != new.max).then_some(new.max),
             memory_reserve: (self.reserve != new.reserve).then_some(new.reserve),
-            cache_ratio: None,
+            ..ServerChange::default()
         }
     }
 

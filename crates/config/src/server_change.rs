@@ -1,6 +1,8 @@
 //! Changes of the program's settings while it runs.
 
-use crate::{CacheRatio, ConfigError, ConfigResult, MemoryReserve, MemorySetting, Mistake};
+use crate::{
+    BackgroundMode, CacheRatio, ConfigError, ConfigResult, MemoryReserve, MemorySetting, Mistake,
+};
 use forebay_types::{PROGRAM_SETTINGS, Setting};
 use std::fmt;
 
@@ -17,12 +19,14 @@ pub struct ServerChange {
     pub memory_reserve: Option<MemoryReserve>,
     /// How the pool is divided between reads and writes.
     pub cache_ratio: Option<CacheRatio>,
+    /// How background work uses processors and disks.
+    pub background: Option<BackgroundMode>,
 }
 
 impl ServerChange {
     /// The settings that a command can change, in the order of [`PROGRAM_SETTINGS`].
-    pub const KEYS: [&'static str; 5] =
-        ["memory", "memory-min", "memory-max", "memory-reserve", "cache-ratio"];
+    pub const KEYS: [&'static str; 6] =
+        ["memory", "memory-min", "memory-max", "memory-reserve", "cache-ratio", "background"];
 
     /// Parses `KEY=VALUE` arguments, as in `forebay set`.
     ///
@@ -51,6 +55,7 @@ impl ServerChange {
             "memory-max" => self.memory_max.replace(value.parse()?).is_some(),
             "memory-reserve" => self.memory_reserve.replace(value.parse()?).is_some(),
             "cache-ratio" => self.cache_ratio.replace(value.parse()?).is_some(),
+            "background" => self.background.replace(value.parse()?).is_some(),
             _ => return Err(refused(key)),
         };
         if is_repeated {
@@ -68,13 +73,15 @@ impl ServerChange {
             self.memory_max.map(|it| it.to_string()),
             self.memory_reserve.map(|it| it.to_string()),
             self.cache_ratio.map(|it| it.to_string()),
+            self.background.map(|it| it.to_string()),
         ];
         Self::KEYS.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)))
     }
 
     /// Whether a setting of the memory changes.
     pub fn has_memory(&self) -> bool {
-        *self != Self { cache_ratio: self.cache_ratio, ..Self::default() }
+        let Self { cache_ratio, background, .. } = *self;
+        *self != Self { cache_ratio, background, ..Self::default() }
     }
 
     /// Whether no setting changes.
@@ -124,11 +131,12 @@ mod tests {
         for key in ServerChange::KEYS {
             let text = match key {
                 "cache-ratio" => "cache-ratio=40:60".to_owned(),
+                "background" => "background=full".to_owned(),
                 key => format!("{key}=128MiB"),
             };
             let change = ServerChange::parse([&*text]).unwrap();
             assert_eq!(change.to_string(), text);
-            assert_eq!(change.has_memory(), key != "cache-ratio");
+            assert_eq!(change.has_memory(), key.starts_with("memory"));
         }
     }
 

@@ -122,6 +122,16 @@ words! {
 }
 
 words! {
+    /// How background work uses processors and disks.
+    pub enum BackgroundMode("background mode") {
+        /// It slows down while other programs wait for them.
+        Auto = "auto",
+        /// It heeds clients only.
+        Full = "full",
+    }
+}
+
+words! {
     /// The least severe kind of message that is logged.
     pub enum LogLevel("log level") {
         /// Failures that require action.

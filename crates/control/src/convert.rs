@@ -42,8 +42,9 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
 /// As [`volume_change`].
 pub fn server_change(settings: &ServerSettings) -> Result<ServerChange, Problem> {
     let mut change = ServerChange::default();
-    let ServerSettings { memory, memory_min, memory_max, memory_reserve, cache_ratio } = settings;
-    let values = [memory, memory_min, memory_max, memory_reserve, cache_ratio];
+    let ServerSettings { memory, memory_min, memory_max, memory_reserve, cache_ratio, background } =
+        settings;
+    let values = [memory, memory_min, memory_max, memory_reserve, cache_ratio, background];
     for (key, value) in ServerChange::KEYS.into_iter().zip(values) {
         if let Some(value) = value {
             change.set(key, value).map_err(invalid)?;
@@ -60,6 +61,7 @@ pub fn server_request(change: &ServerChange) -> ServerSettings {
         memory_max: change.memory_max.map(|it| it.to_string()),
         memory_reserve: change.memory_reserve.map(|it| it.to_string()),
         cache_ratio: change.cache_ratio.map(|it| it.to_string()),
+        background: change.background.map(|it| it.to_string()),
     }
 }
 
@@ -214,7 +216,11 @@ mod tests {
             assert_eq!(server_change(&server_request(&change)), Ok(change));
         }
         for key in ServerChange::KEYS {
-            let value = if key == "cache-ratio" { "40:60" } else { "1GiB" };
+            let value = match key {
+                "cache-ratio" => "40:60",
+                "background" => "full",
+                _ => "1GiB",
+            };
             let change = ServerChange::parse([&*format!("{key}={value}")]).unwrap();
             let request = serde_json::to_value(server_request(&change)).unwrap();
             let only = serde_json::json!({ key.replace('-', "_"): value });

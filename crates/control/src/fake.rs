@@ -3,9 +3,9 @@
 
 use crate::{Manager, ProgressFn, configured_status, convert::invalid, geometry_status};
 use forebay_api::{
-    DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus, LearnStatus, Memory,
-    PatrolStatus, PinState, PinStatus, Problem, Progress, Status, UnservedWrites, VolumeStatus,
-    WarmUpStatus,
+    BackgroundStatus, DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus,
+    LearnStatus, Memory, PatrolStatus, PinState, PinStatus, Problem, Progress, Status,
+    UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -197,6 +197,7 @@ impl Manager for FakeManager {
             },
             division: None,
             patrol: PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() },
+            background: BackgroundStatus { setting: "auto".into(), ..BackgroundStatus::default() },
             connections: 3,
             listeners: vec!["tcp:[::1]:10809".into()],
             volumes,

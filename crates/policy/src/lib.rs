@@ -19,6 +19,8 @@
 //! The writeback policies are [`SplitCost`], the cost of splitting a write on a disk, measured by
 //! [`Probing`], and [`Governor`], which sets the writeback [`Pace`] by the latency of reads.
 //!
+//! [`BackgroundControl`] decides how much background work may use while others need it.
+//!
 //! [`History`] knows what a volume needs at which time of the day and week.
 //!
 //! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
@@ -26,6 +28,7 @@
 //! and [`Growth`] how much it should have. [`Division`] is a division of the pool between volumes
 //! by their curves.
 
+mod background;
 mod curve;
 mod division;
 mod fingerprints;
@@ -42,6 +45,7 @@ mod weir;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use background::BackgroundControl;
 pub use curve::{
     CurveConfig, CurveEstimator, CurveStep, MemoryAdvice, MemoryOutlook, MissRatioCurve, OutlookLog,
 };

@@ -5,6 +5,7 @@
 //! calls a shard inline, under the shard's lock, for the duration of a lookup, and sends hits from
 //! the pool without copying them. Volumes can be added and removed while the runtime runs.
 
+mod background;
 mod clients;
 mod descriptors;
 mod error;
@@ -30,13 +31,14 @@ mod warm_up;
 mod worker;
 mod write_share;
 
+pub use background::BackgroundShares;
 pub use descriptors::Descriptors;
 pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{
-    Division, GovernorStatus, Growth, GrowthReason, GrowthSample, Limits, MemoryAdvice,
-    MemoryOutlook, MemorySample, MissRatioCurve, OutlookLog, ReadTarget, SizeDecision, SizeReason,
-    Sizer, SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
+    BackgroundControl, Division, GovernorStatus, Growth, GrowthReason, GrowthSample, Limits,
+    MemoryAdvice, MemoryOutlook, MemorySample, MissRatioCurve, OutlookLog, ReadTarget,
+    SizeDecision, SizeReason, Sizer, SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
 };
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
 pub use learn::{

@@ -5,6 +5,7 @@
 
 mod stop;
 
+use crate::background::BackgroundShares;
 use crate::error::{StartError, VolumeError};
 use crate::huge_pages::Collapser;
 use crate::learn::{Histories, LocalClock};
@@ -379,6 +380,32 @@ impl Runtime {
     /// Writes the warm lists now.
     pub fn save_warm_lists(&self) {
         self.volumes.warm_ups().save();
+    }
+}
+
+/// Background work.
+impl Runtime {
+    /// Sets the shares of the processors and of the disks that background work may use, at first
+    /// the full ones. Writeback that a client waits for, that a limit of dirty data demands, or
+    /// that drains a volume does not heed them.
+    pub fn set_background(&self, shares: BackgroundShares) {
+        self.shared.background.set(shares);
+    }
+
+    /// The requests of all clients that were answered so far, and the sum of their latencies in
+    /// microseconds. Both fall when a volume is removed.
+    pub fn client_waits(&self) -> (u64, u64) {
+        let volumes = self.shared.volumes.all();
+        volumes.iter().fold((0, 0), |(requests, us), volume| {
+            let counters = volume.request_counters();
+            (requests + counters.answered(), us + counters.waited_us)
+        })
+    }
+
+    /// Whether the kernel counts waits of the workers and their I/O threads as pressure on the
+    /// disks, even if they wait for clients.
+    pub const fn counts_as_io_pressure(&self) -> bool {
+        self.crew.counts_as_io_pressure()
     }
 }
 

@@ -52,6 +52,8 @@ counts! {
     prefetches,
     /// Requests answered with an error.
     errors,
+    /// The sum of the latencies of all answered requests, in microseconds.
+    waited_us,
     /// Reads sent to the backend.
     backend_reads,
     /// Bytes of these reads.
@@ -68,6 +70,13 @@ counts! {
     backend_answers,
     /// I/Os that the backend has failed.
     backend_errors,
+}
+
+impl RequestCounters {
+    /// Requests answered.
+    pub const fn answered(&self) -> u64 {
+        self.reads + self.writes + self.flushes + self.trims + self.zeroes + self.prefetches
+    }
 }
 
 /// A counter with one writing thread and any number of readers.
@@ -183,6 +192,13 @@ pub(crate) fn add_up_answers(workers: &[WorkerStats]) -> u64 {
     workers.iter().map(|worker| worker.counts.backend_answers.get()).sum()
 }
 
+/// Adds up the counters of all workers.
+pub(crate) fn add_up_counters(workers: &[WorkerStats]) -> RequestCounters {
+    let mut counters = RequestCounters::default();
+    workers.iter().for_each(|worker| counters.add(&worker.counts));
+    counters
+}
+
 /// Adds the latencies of all workers to `sum`.
 pub(crate) fn add_up_latencies(workers: &[WorkerStats], sum: &mut Latencies) {
     for worker in workers {
@@ -192,11 +208,7 @@ pub(crate) fn add_up_latencies(workers: &[WorkerStats], sum: &mut Latencies) {
 
 /// Adds up the statistics of all workers.
 pub(crate) fn add_up(workers: &[WorkerStats]) -> (RequestCounters, [LatencySummary; 4]) {
-    let mut counters = RequestCounters::default();
     let mut latencies = Latencies::default();
-    for worker in workers {
-        counters.add(&worker.counts);
-    }
     add_up_latencies(workers, &mut latencies);
-    (counters, latencies.0.each_ref().map(LatencySummary::of))
+    (add_up_counters(workers), latencies.0.each_ref().map(LatencySummary::of))
 }

@@ -2,6 +2,7 @@
 //!
 //! The crate is pure and has no dependencies.
 
+mod background;
 pub mod backing;
 mod disk;
 mod error;
@@ -19,6 +20,7 @@ mod size;
 mod stripes;
 mod write_share;
 
+pub use background::BackgroundShare;
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use extent::Extent;

@@ -165,7 +165,7 @@ pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
 };
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 25] = [
+pub const PROGRAM_SETTINGS: [Setting; 26] = [
     live(
         "memory",
         "SIZE|auto",
@@ -223,6 +223,13 @@ pub const PROGRAM_SETTINGS: [Setting; 25] = [
          `auto` is systemd if it stores descriptors, otherwise `yes`",
     ),
     fixed("ecc", "parity|checksum|off", "parity", "protection against memory damage"),
+    live(
+        "background",
+        "auto|full",
+        "auto",
+        "whether work that no client waits for slows down while other programs wait for processors \
+         or disks",
+    ),
     live("log", "error|warn|info|debug|trace", "info", "log level"),
     fixed("tls", "off|selective|forced", "off", "encryption of connections"),
     fixed("tls-cert", "FILE", "", "certificate chain of the server, PEM"),

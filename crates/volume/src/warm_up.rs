@@ -10,13 +10,17 @@
 //! compares client reads that overlapped one of its own with those that did not. The rate doubles
 //! while the former are hardly slower, and halves once they are, down to one read per second.
 //!
+//! While other programs wait for processors or disks, there is one read at a time, too, and between
+//! two of them a pause that leaves to reads the share of the time that background work may use; one
+//! read per second at least.
+//!
 //! A warm-up uses free slots only and evicts nothing: the loader ends when no slot is free.
 
 mod list;
 
 pub use list::{collect_granules, granules_of, keep_most_valuable, merge_granules, shrink_to_pool};
 
-use forebay_types::Granule;
+use forebay_types::{BackgroundShare, Granule};
 use std::collections::VecDeque;
 
 /// Reads in flight while no client reads. A hard disk needs two, so that it loses no time between
@@ -74,6 +78,8 @@ pub struct Conditions {
     pub beside: DemandReads,
     /// The pool has a free slot, or others are evicted for what is read.
     pub has_room: bool,
+    /// The share of the time that reads may take.
+    pub share: BackgroundShare,
 }
 
 /// What the host does next.
@@ -113,6 +119,11 @@ pub struct Loader {
     interval_ms: u64,
     /// When the next read beside clients is due.
     due_ms: u64,
+    /// When the last read began, and when the next one is due with less than the full share.
+    begun_ms: u64,
+    share_due_ms: u64,
+    /// A read has ended since the last poll.
+    has_ended: bool,
     /// The client reads at the last change of the interval.
     alone: DemandReads,
     beside: DemandReads,
@@ -132,6 +143,9 @@ impl Loader {
             end: None,
             interval_ms: INTERVAL_MS_MAX,
             due_ms: 0,
+            begun_ms: 0,
+            share_due_ms: 0,
+            has_ended: false,
             alone: DemandReads::default(),
             beside: DemandReads::default(),
         }
@@ -182,16 +196,26 @@ impl Loader {
         }
         self.adapt(conditions);
         let now_ms = conditions.now_ms;
-        let reads_max = if conditions.is_read { 1 } else { IDLE_READS_MAX };
+        if std::mem::take(&mut self.has_ended) {
+            let pauses = u64::from(conditions.share.divisor() - 1);
+            let pause_ms = now_ms.saturating_sub(self.begun_ms).max(1) * pauses;
+            self.share_due_ms = now_ms + pause_ms.min(INTERVAL_MS_MAX);
+        }
+        let is_alone = !conditions.is_read && conditions.share.is_full();
+        let reads_max = if is_alone { IDLE_READS_MAX } else { 1 };
         if self.rest.is_empty() || self.in_flight.len() >= reads_max as usize {
             return LoaderStep::Wait(POLL_MS);
         }
-        if conditions.is_read && now_ms < self.due_ms {
-            return LoaderStep::Wait((self.due_ms - now_ms).min(POLL_MS));
+        let beside_ms = if conditions.is_read { self.due_ms } else { 0 };
+        let share_ms = if conditions.share.is_full() { 0 } else { self.share_due_ms };
+        let due_ms = beside_ms.max(share_ms);
+        if now_ms < due_ms {
+            return LoaderStep::Wait((due_ms - now_ms).min(POLL_MS));
         }
         let granule = self.rest.pop_front().expect("checked above");
         assert!(self.in_flight.iter().all(|other| other.index != granule.index), "{granule:?}");
         self.due_ms = now_ms + self.interval_ms;
+        self.begun_ms = now_ms;
         self.in_flight.push(granule);
         LoaderStep::Read(granule)
     }
@@ -203,6 +227,7 @@ impl Loader {
     pub fn complete(&mut self, granule: Granule, is_ok: bool) {
         let at = self.in_flight.iter().position(|other| *other == granule);
         self.in_flight.swap_remove(at.expect("a read ends once"));
+        self.has_ended = true;
         self.done_lines += u64::from(granule.line_count());
         self.errors = if is_ok { 0 } else { self.errors + 1 };
         if self.errors >= ERRORS_MAX {

@@ -59,11 +59,16 @@ pub(super) fn uptime_ms(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000)?.checked_add(hundredths * 10).filter(|_| hundredths < 100)
 }
 
-/// The time in which at least one program waited for memory, in microseconds: the total of the line
-/// `some` of a pressure file.
+/// The time in which at least one program waited for memory, or for what else the pressure file is
+/// about, in microseconds: the total of its line `some`.
 pub(super) fn stalled_us(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
     line.split(' ').find_map(|field| field.strip_prefix("total="))?.trim().parse().ok()
+}
+
+/// The threads that can run, of `/proc/loadavg`.
+pub(super) fn runnable(text: &str) -> Option<u64> {
+    text.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
 }
 
 /// The control groups that enclose this process, from the innermost outward. `membership` is

@@ -7,13 +7,17 @@ const MIB: u64 = 1 << 20;
 
 /// The sources of a machine with 8 GiB, 6 GiB available, and these additional files.
 pub(super) fn sources(files: &[(&str, &str)]) -> (tempfile::TempDir, MemorySources) {
-    let root = tempfile::tempdir().unwrap();
     let meminfo = "MemTotal:        8388608 kB\nMemFree: 1 kB\nMemAvailable:    6291456 kB\n";
-    for (path, text) in [("proc/meminfo", meminfo)].iter().chain(files) {
-        write(root.path(), path, text);
-    }
+    let root = folder(&[&[("proc/meminfo", meminfo)], files].concat());
     let sources = MemorySources::find(root.path());
     (root, sources)
+}
+
+/// A folder with these files.
+pub(super) fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    files.iter().for_each(|(path, text)| write(root.path(), path, text));
+    root
 }
 
 pub(super) fn write(root: &Path, path: &str, text: &str) {

@@ -40,9 +40,13 @@ pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Re
     let change = ServerChange::parse(settings.iter().map(String::as_str))?;
     let memory = connect(arguments)?.set_server(&forebay_control::server_request(&change))?;
     let limit = table::memory_limit(&memory);
-    match memory.cache_ratio.as_ref().filter(|_| !change.has_memory()) {
-        Some(ratio) => print(&format!("cache ratio is set: {}\n", table::shares(ratio))),
-        None => print(&format!("memory is set: {limit}\n")),
+    let ratio = memory.cache_ratio.as_ref().filter(|_| change.cache_ratio.is_some());
+    match (change.has_memory(), ratio, change.background) {
+        (false, Some(ratio), _) => {
+            print(&format!("cache ratio is set: {}\n", table::shares(ratio)))
+        }
+        (false, None, Some(mode)) => print(&format!("background work is set to {mode}\n")),
+        _ => print(&format!("memory is set: {limit}\n")),
     }
 }
 

@@ -12,20 +12,21 @@ use super::units::{bytes, count, duration, percent};
 use super::warm_up::warm_up;
 use super::write_back::write_back;
 use forebay_api::{
-    CacheRatio, Damage, DrillReport, JournalState, JournalStatus, Latencies, Memory, MemorySizing,
-    MemoryState, PatrolStatus, PowerStatus, Status, VaultStatus, VolumeState, VolumeStatus,
+    BackgroundShare, BackgroundStatus, CacheRatio, Damage, DrillReport, JournalState,
+    JournalStatus, Latencies, Memory, MemorySizing, MemoryState, PatrolStatus, PowerStatus, Status,
+    VaultStatus, VolumeState, VolumeStatus,
 };
 
-/// The whole status: six lines on the daemon, then tables of volumes, miss ratios, parts of the
-/// pool, disks, gathering, writeback, governors, warm-ups, pins, forecasts, journals and UPSes, and
-/// the vault.
+/// The whole status: six lines on the daemon, seven while background work is slow, then tables of
+/// volumes, miss ratios, parts of the pool, disks, gathering, writeback, governors, warm-ups, pins,
+/// forecasts, journals and UPSes, and the vault.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; {}, {} of it for the index\n\
          {}{}{}\n\
-         clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}{}{}",
+         {}clients: {} connected, listening at {}\n\n{}{}{}{}{}{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -39,6 +40,7 @@ pub(super) fn status(status: &Status) -> String {
         memory.sizing.as_ref().map(sizing).unwrap_or_default(),
         memory.cache_ratio.as_ref().map(cache_ratio).unwrap_or_default(),
         patrol(&status.patrol),
+        background(&status.background),
         status.connections,
         status.listeners.join(", "),
         volumes(&status.volumes),
@@ -89,6 +91,14 @@ pub(super) fn shares(ratio: &CacheRatio) -> String {
     let CacheRatio { read_percent, write_percent, .. } = ratio;
     let limit = bytes(ratio.write_bytes);
     format!("{read_percent} % for reads, {write_percent} % ({limit}) for writes")
+}
+
+/// A line that says why background work is slow; empty if it is not.
+fn background(background: &BackgroundStatus) -> String {
+    match background.share() {
+        BackgroundShare::Full => String::new(),
+        share => format!("background work: {share}; {}\n", background.reason),
+    }
 }
 
 /// The patrol in one line.

@@ -1,5 +1,6 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
+use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
 use super::claims::{Claim, Claims};
@@ -42,6 +43,7 @@ pub(super) struct Daemon {
     runtime: Arc<Runtime>,
     sizing: Sizing,
     ratio: Ratio,
+    background: Background,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -85,6 +87,7 @@ impl Daemon {
         let runtime = Arc::new(runtime);
         let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
         let ratio = Ratio::new(Arc::clone(&runtime), ratio);
+        let background = Background::new(Arc::clone(&runtime), config.background);
         let state = State {
             config,
             volumes: Vec::new(),
@@ -96,6 +99,7 @@ impl Daemon {
             runtime,
             sizing,
             ratio,
+            background,
             nbd,
             power: OnceLock::new(),
             tls,
@@ -190,6 +194,10 @@ impl Daemon {
 
     pub(super) const fn sizing(&self) -> &Sizing {
         &self.sizing
+    }
+
+    pub(super) const fn background(&self) -> &Background {
+        &self.background
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -298,6 +306,7 @@ impl Daemon {
                     true => self.sizing.configure(change),
                     false => Ok(()),
                 })?;
+                self.background.set(change.background);
                 self.log_ratio();
                 Ok(())
             }
@@ -459,6 +468,7 @@ impl Manager for Daemon {
             memory: self.memory(&figures),
             division: division(&figures),
             patrol: report::patrol(&figures),
+            background: self.background.status(),
             connections: figures.connections,
             journals: self.journals.status(),
             volumes: self.volumes(&figures),
@@ -473,6 +483,7 @@ impl Manager for Daemon {
             true => self.sizing.set(change),
             false => Ok(()),
         })?;
+        self.background.set(change.background);
         self.log_ratio();
         let figures = self.runtime.status().map_err(problem)?;
         Ok(self.memory(&figures))

@@ -9,14 +9,18 @@ use forebay_types::{Action, Size};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The environment variable that names the folder whose `proc` and `sys` are read for memory
-/// figures. Only tests set it; the default is `/`.
+/// The environment variable that names the folder whose `proc` and `sys` are read for the figures
+/// of memory and load. Only tests set it; the default is `/`.
 const ROOT_VARIABLE: &str = "FOREBAY_MEMORY_ROOT";
 
 /// The files with the memory figures of the machine and of this process's control groups.
 pub(super) fn sources() -> MemorySources {
-    let root = std::env::var_os(ROOT_VARIABLE).map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    MemorySources::find(&root)
+    MemorySources::find(&root())
+}
+
+/// The folder whose `proc` and `sys` are read.
+pub(super) fn root() -> PathBuf {
+    std::env::var_os(ROOT_VARIABLE).map_or_else(|| PathBuf::from("/"), PathBuf::from)
 }
 
 /// The memory for the cache on this machine. A kept pool is never refused for a lack of memory; the

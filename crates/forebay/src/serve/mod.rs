@@ -1,5 +1,6 @@
 //! The daemon: starts the runtime from a configuration, serves its volumes, and stops cleanly.
 
+mod background;
 mod battery;
 mod calibrations;
 mod check;
@@ -103,6 +104,8 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the thread that reports the memory outlook")?;
     let sizer = sizing::start(Arc::clone(&daemon))
         .context("cannot start the thread that sizes the cache")?;
+    let background = background::start(Arc::clone(&daemon))
+        .context("cannot start the thread that watches for other programs that wait")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     //
@@ -116,6 +119,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     drop(presence);
     drop(outlook);
     drop(sizer);
+    drop(background);
     tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.

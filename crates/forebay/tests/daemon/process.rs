@@ -11,6 +11,9 @@ pub const MIB: u64 = 1 << 20;
 /// Volume options for write-back without protection.
 pub const UNPROTECTED: &str = "mode=write-back,protection=none,accept-loss=yes";
 
+/// What other programs on the machine do must not delay what a test waits for.
+const QUIET: [&str; 2] = ["--background", "full"];
+
 /// How much of a daemon's log a failed test prints, in bytes.
 const LOG_BYTES_PRINTED: usize = 16 << 10;
 
@@ -170,7 +173,8 @@ impl Daemon {
     pub fn start_configured(directory: &Path, file: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         let socket = directory.join("nbd.sock");
-        command.args(["serve", "--keeper", "no", "--workers", "2", "--log", "info", "--config"]);
+        command.args(["serve", "--keeper", "no", "--workers", "2", "--log", "info"]).args(QUIET);
+        command.arg("--config");
         command.arg(file).arg("--state").arg(directory.join("state"));
         command.arg("--nbd").arg(format!("unix:{}", socket.display())).stdin(Stdio::null());
         Self::spawn(command, socket)
@@ -225,7 +229,7 @@ impl Daemon {
             None => "exec \"$@\" </dev/null",
         };
         command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_forebay")]);
-        command.args(["serve", "--memory", "64MiB", "--workers", "2", "--log", "info"]);
+        command.args(["serve", "--memory", "64MiB", "--workers", "2", "--log", "info"]).args(QUIET);
         command.args(["--volume", volume, "--state"]).arg(directory.join("state"));
         command.arg("--nbd").arg(format!("unix:{}", directory.join("nbd.sock").display()));
         command.envs(variables.iter().copied());
@@ -272,6 +276,7 @@ impl Daemon {
         let mut command = Command::new(program);
         command
             .args(["serve", "--io", io, "--memory", memory, "--workers", "2", "--log", "info"])
+            .args(QUIET)
             .arg("--state")
             .arg(directory.join("state"))
             .arg("--nbd")

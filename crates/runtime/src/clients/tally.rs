@@ -44,9 +44,9 @@ impl Tallies {
         let now = Instant::now();
         for tally in self.0.drain(..) {
             let ns = now.saturating_duration_since(tally.arrived).as_nanos() as u64;
-            let latencies = &tally.volume.stats[worker].latencies;
-            let mut latencies = latencies.lock();
-            latencies.record(tally.class, ns, tally.count);
+            let stats = &tally.volume.stats[worker];
+            stats.counts.waited_us.add(ns * tally.count / 1_000);
+            stats.latencies.lock().record(tally.class, ns, tally.count);
         }
     }
 }

@@ -9,7 +9,9 @@
 //! 60 us. Sealing takes up to a quarter of its time; when everything is sealed, it verifies one
 //! slice in 20 ms, which is 13 MB/s per worker. A busy worker spends at most a twentieth of its
 //! time on sealing, 16 lines at once, and a hundredth on verifying. Gaps between a busy client's
-//! batches do not count as idle time. A shard is locked for four lines at a time.
+//! batches do not count as idle time. While other programs wait for processors, an idle worker
+//! works like a busy one, and verifies a quarter of that at the least share. A shard is locked for
+//! four lines at a time.
 //!
 //! **Storage.** The checksums follow the line tables in the pool's file, four bytes per line;
 //! parity lies in slots of the pool. The thread that computes them holds the shard's lock, or the
@@ -44,6 +46,7 @@ const REST_IDLE: u32 = 3;
 const REST_SEAL: u32 = 19;
 const REST_VERIFY: u32 = 99;
 
+const _: () = assert!(LINES_BUSY * 4 == LINES_IDLE, "the reduced share is a quarter");
 const _: () = assert!(PARITIES_PER_SLOT as usize * LINE_PARITY_BYTES <= LINE_BYTES as usize);
 
 /// How damage in the pool's memory is detected and corrected.
@@ -324,6 +327,8 @@ impl Patrol {
         if self.next.is_none_or(|next| next > now) {
             return;
         }
+        let share = shared.background.processors();
+        let idle = idle && share.is_full();
         let lines = if idle { LINES_IDLE } else { LINES_BUSY };
         let begun = Instant::now();
         let sealed = self.seal_some(shared, lines);
@@ -334,7 +339,8 @@ impl Patrol {
             (true, false) if sealed + verified == 0 => PAUSE_EMPTY,
             (true, false) => PAUSE,
             (false, true) => took * REST_SEAL,
-            (false, false) => (took * REST_VERIFY).max(PAUSE),
+            // A quarter of the lines of an idle worker, and less at the least share.
+            (false, false) => (took * REST_VERIFY).max(PAUSE) * (share.divisor() / 4).max(1),
         };
         self.next = Some(begun + took + pause);
     }

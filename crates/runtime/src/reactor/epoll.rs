@@ -145,6 +145,10 @@ impl Reactor for EpollReactor {
         false
     }
 
+    fn counts_as_io_pressure(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         for at in 0..self.eager.len() {
             self.try_receive(self.eager[at]);

@@ -77,6 +77,10 @@ pub(crate) trait Reactor: Sockets + Sized {
     /// earlier call is still armed, that timer applies instead.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
+    /// Whether the kernel counts a wait of this reactor, or of the threads that do its file I/O, as
+    /// pressure on the disks.
+    fn counts_as_io_pressure(&self) -> bool;
+
     /// Takes the next event.
     fn event(&mut self) -> Option<Event>;
 

@@ -4,7 +4,7 @@
 use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
 use forebay_frontend::Sockets;
 use io_uring::types::{BufRingEntry, Fd, Timespec};
-use io_uring::{IoUring, cqueue, opcode, squeue};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -184,6 +184,10 @@ impl Reactor for UringReactor {
         true
     }
 
+    fn counts_as_io_pressure(&self) -> bool {
+        !self.ring.params().is_feature_no_iowait()
+    }
+
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         self.repeat_starved();
         if !self.timer_armed {
@@ -194,7 +198,7 @@ impl Reactor for UringReactor {
             self.timer_armed = true;
         }
         let pending = usize::from(self.events.is_empty());
-        match self.ring.submit_and_wait(pending) {
+        match self.submit_and_wait(pending) {
             Ok(_) => {}
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
@@ -228,6 +232,28 @@ impl UringReactor {
             }
             // The queue is full. If the kernel is busy, the next iteration tries again.
             let _ = self.ring.submit();
+        }
+    }
+
+    /// Submits the pending entries, and waits for so many events. The kernel would count the wait
+    /// as one for I/O, because receives are armed: an idle server would look like an overloaded
+    /// disk, in the pressure figures and in the statistics of the processors. Linux 6.15 and later
+    /// can be told not to.
+    fn submit_and_wait(&mut self, events: usize) -> io::Result<usize> {
+        if events == 0 || self.counts_as_io_pressure() {
+            return self.ring.submit_and_wait(events);
+        }
+        let entries = self.ring.submission().len();
+        let flags = EnterFlags::GETEVENTS | EnterFlags::NO_IOWAIT;
+        // SAFETY: the memory of the entries is valid until their events, see `push`; there is no
+        // argument.
+        unsafe {
+            self.ring.submitter().enter::<libc::sigset_t>(
+                entries as u32,
+                events as u32,
+                flags.bits(),
+                None,
+            )
         }
     }
 

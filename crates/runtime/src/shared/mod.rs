@@ -14,6 +14,7 @@ pub(crate) use shards::Shards;
 pub(crate) use volume::{JournalUse, TransferId, Volume};
 pub(crate) use volume_table::VolumeTable;
 
+use crate::background::Background;
 use crate::clients::{Acquired, Budget, Queue, Waiter};
 use crate::descriptors::Descriptors;
 use crate::error::{StartError, VolumeError};
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub stopping: AtomicBool,
     /// The dirty limit under the UPS.
     pub power: PowerGate,
+    pub background: Background,
 }
 
 impl Shared {
@@ -90,6 +92,7 @@ impl Shared {
             worker_connections: workers.map(|_| AtomicU64::new(0)).collect(),
             stopping: AtomicBool::new(false),
             power: PowerGate::default(),
+            background: Background::default(),
             huge_pages: HugePages::new(pool.shards()),
             pool,
             ecc,
@@ -134,6 +137,12 @@ impl Shared {
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, VolumeError> {
         (0..self.inboxes.len()).map(|worker| self.run_on(worker, task.clone())).collect()
+    }
+
+    /// Whether writeback of a volume that is not urgent slows down: clients read from its disk, or
+    /// other programs wait for disks.
+    pub(crate) fn slows_writeback(&self, volume: &Volume, now_ms: u64) -> bool {
+        volume.reads.is_reading(now_ms) || !self.background.disks().is_full()
     }
 
     /// The division of a volume into regions.

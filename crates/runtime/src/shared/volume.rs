@@ -12,7 +12,7 @@ use crate::protect::journal::Journal;
 use crate::protect::power::PowerState;
 use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
-use crate::stats::WorkerStats;
+use crate::stats::{RequestCounters, WorkerStats, add_up_counters};
 use crate::warm_up::Warm;
 use forebay_backend::{Backend, LogLimiter};
 use forebay_frontend::VolumeInfo;
@@ -100,6 +100,11 @@ impl Volume {
     /// The block size of its disk, in bytes.
     pub(crate) fn block_bytes(&self) -> u64 {
         u64::from(self.backend.description().alignment_bytes)
+    }
+
+    /// The counters of its requests.
+    pub(crate) fn request_counters(&self) -> RequestCounters {
+        add_up_counters(&self.stats)
     }
 
     /// Invalidates the vault's samples of a range that is about to be changed on the disk.

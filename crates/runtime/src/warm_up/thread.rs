@@ -100,11 +100,16 @@ pub(super) fn run(
     loop {
         let now = Instant::now();
         let Some(shared) = thread.shared.upgrade() else { return };
-        if now >= next_save {
+        // While others wait, the lists are written up to an interval later.
+        let due = match shared.background.both().is_full() {
+            true => next_save,
+            false => next_save + interval,
+        };
+        if now >= due {
             thread.save(&shared, Pace::Slow);
             next_save = Instant::now() + interval;
         }
-        let wait = thread.poll(&shared).min(next_save.saturating_duration_since(now));
+        let wait = thread.poll(&shared).min(due.saturating_duration_since(now)).min(interval);
         drop(shared);
         // All pending events are handled before the next poll.
         let mut event = events.recv_timeout(wait).ok();
@@ -337,5 +342,6 @@ fn conditions(shared: &Shared, volume: &Volume, purpose: Purpose) -> Conditions 
     let (alone, beside) = volume.reads.demand();
     let has_room = purpose != Purpose::WarmUp || shared.shards.has_room();
     let is_read = volume.reads.is_reading(now_ms);
-    Conditions { now_ms, is_read, alone, beside, has_room }
+    let share = shared.background.both();
+    Conditions { now_ms, is_read, alone, beside, has_room, share }
 }

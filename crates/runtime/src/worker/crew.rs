@@ -18,6 +18,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// The threads of all workers.
 pub(crate) struct Crew {
     engine: &'static str,
+    counts_as_io_pressure: bool,
     threads: Lock<Vec<JoinHandle<()>>, { order::THREADS }>,
 }
 
@@ -51,7 +52,7 @@ impl Crew {
         shared: &Arc<Shared>,
         service: &Arc<S>,
     ) -> io::Result<Self> {
-        let mut threads = Vec::new();
+        let (mut threads, mut counts_as_io_pressure) = (Vec::new(), false);
         for worker in 0..shared.inboxes.len() {
             let (sender, started) = mpsc::channel();
             let (shared, service) = (Arc::clone(shared), Arc::clone(service));
@@ -62,15 +63,22 @@ impl Crew {
                             let _ = sender.send(Err(error));
                         }
                         Ok(worker) => {
-                            let _ = sender.send(Ok(()));
+                            let _ = sender.send(Ok(worker.counts_as_io_pressure()));
                             run_or_abort(worker);
                         }
                     }
                 })?;
-            started.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
+            let started = started.recv();
+            counts_as_io_pressure |=
+                started.unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
             threads.push(thread);
         }
-        Ok(Self { engine: R::NAME, threads: Lock::new(threads) })
+        Ok(Self { engine: R::NAME, counts_as_io_pressure, threads: Lock::new(threads) })
+    }
+
+    /// See [`crate::Runtime::counts_as_io_pressure`].
+    pub(crate) const fn counts_as_io_pressure(&self) -> bool {
+        self.counts_as_io_pressure
     }
 
     /// The I/O engine in use.

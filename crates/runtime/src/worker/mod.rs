@@ -77,6 +77,11 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         })
     }
 
+    /// See [`Reactor::counts_as_io_pressure`].
+    pub(crate) fn counts_as_io_pressure(&self) -> bool {
+        self.host.reactor.counts_as_io_pressure()
+    }
+
     /// Borrows the front end and its view of the worker.
     pub(crate) const fn parts(&mut self) -> (&mut F, Context<'_, R>) {
         let Self { dispatcher, host, front, .. } = self;
@@ -241,8 +246,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         self.host.clients.record_latencies(self.host.worker);
     }
 
-    /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read
-    /// for a client, the gather threshold, and the pace.
+    /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read for
+    /// a client or needed by other programs, the gather threshold, and the pace.
     fn update_volumes(&self, number: usize) {
         let shared = &self.host.shared;
         let now_ms = forebay_volume::Host::now_ms(&self.host);
@@ -251,7 +256,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         for volume in &volumes {
             if shard.has_volume(volume.id) {
                 let in_shard = shard.volume_mut(volume.id);
-                in_shard.set_reading(volume.reads.is_reading(now_ms));
+                in_shard.set_reading(shared.slows_writeback(volume, now_ms));
                 in_shard.set_gather_below(volume.gather.status().below_bytes);
                 let pace = volume.govern.sample(volume.id, (number, &shard), &volume.reads, now_ms);
                 shard.volume_mut(volume.id).set_pace(pace);

@@ -26,6 +26,7 @@ macro_rules! on_both_engines {
     };
 }
 
+mod background;
 mod caching;
 mod calibrate;
 mod data;

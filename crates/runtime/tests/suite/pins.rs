@@ -23,7 +23,7 @@ on_both_engines! {
 }
 
 /// No warm lists.
-struct NoLists;
+pub struct NoLists;
 
 impl WarmLists for NoLists {
     fn read(&self, _: &str, _: u64) -> io::Result<Option<Vec<u8>>> {

@@ -17,6 +17,7 @@ const IDLE: Conditions = Conditions {
     alone: DemandReads { count: 0, us: 0 },
     beside: DemandReads { count: 0, us: 0 },
     has_room: true,
+    share: BackgroundShare::Full,
 };
 
 const READ: Conditions = Conditions { is_read: true, ..IDLE };
@@ -182,6 +183,58 @@ fn a_pause_of_the_clients_is_used_at_once() {
     assert_eq!(next.len(), IDLE_READS_MAX as usize);
 }
 
+/// The reads of a loader in `ms` milliseconds without clients, each of which takes `read_ms`, and
+/// the most that were in flight.
+fn preloads_with(share: BackgroundShare, ms: u64, read_ms: u64) -> (u64, usize) {
+    let mut loader = Loader::new(cool(0..1_000_000));
+    let mut in_flight: Vec<(Granule, u64)> = Vec::new();
+    let (mut preloads, mut most) = (0, 0);
+    for now_ms in 0..ms {
+        while let Some(at) = in_flight.iter().position(|(_, end_ms)| *end_ms <= now_ms) {
+            loader.complete(in_flight.swap_remove(at).0, true);
+        }
+        let (begun, _) = reads(&mut loader, &Conditions { now_ms, share, ..IDLE });
+        preloads += begun.len() as u64;
+        in_flight.extend(begun.into_iter().map(|granule| (granule, now_ms + read_ms)));
+        most = most.max(in_flight.len());
+    }
+    (preloads, most)
+}
+
+#[test]
+fn while_others_wait_one_read_at_a_time_takes_its_share_of_the_time() {
+    let idle_reads = IDLE_READS_MAX as usize;
+    assert_eq!(preloads_with(BackgroundShare::Full, 10_000, 10), (4_000, idle_reads));
+    for (share, expected) in [(BackgroundShare::Reduced, 250), (BackgroundShare::Least, 63)] {
+        let (preloads, most) = preloads_with(share, 10_000, 10);
+        assert_eq!(most, 1);
+        assert!((expected - 3..=expected).contains(&preloads), "{preloads} with {share}");
+    }
+    // However slow the disk is, the pause ends.
+    let (preloads, _) = preloads_with(BackgroundShare::Least, 60_000, 5_000);
+    assert_eq!(preloads, 10);
+}
+
+#[test]
+fn reads_resume_at_once_with_the_full_share_and_the_longer_pause_counts_beside_clients() {
+    let mut loader = Loader::new(cool(0..100));
+    let held = Conditions { share: BackgroundShare::Least, ..IDLE };
+    let (first, _) = reads(&mut loader, &held);
+    assert_eq!(first.len(), 1);
+    loader.complete(first[0], true);
+    let (none, _) = reads(&mut loader, &Conditions { now_ms: 10, ..held });
+    assert!(none.is_empty());
+    let (next, _) = reads(&mut loader, &Conditions { now_ms: 20, ..IDLE });
+    assert_eq!(next.len(), IDLE_READS_MAX as usize);
+    next.iter().for_each(|&read| loader.complete(read, true));
+    // Beside clients, the next one is due a second after the last: the share allows more.
+    let beside = |now_ms| Conditions { now_ms, share: BackgroundShare::Least, ..READ };
+    for now_ms in [24, 200, 1_010] {
+        assert!(reads(&mut loader, &beside(now_ms)).0.is_empty(), "{now_ms}");
+    }
+    assert_eq!(reads(&mut loader, &beside(1_020)).0.len(), 1);
+}
+
 #[test]
 fn pinned_ranges_are_read_in_granules_with_the_lines_that_are_pinned() {
     let mut pins = PinnedRanges::default();
@@ -204,7 +257,7 @@ proptest! {
     fn every_granule_is_read_once_whatever_happens(
         indexes in prop::collection::btree_map(0u64..500, (1u32.., 1u8..7), 0..60),
         events in prop::collection::vec(
-            (any::<bool>(), 0u64..200, 0usize..100, 0u64..9_000), 0..400,
+            (any::<bool>(), 0u64..200, 0usize..100, 0u64..9_000, 0usize..3), 0..400,
         ),
     ) {
         let list: Vec<Granule> = indexes
@@ -213,9 +266,10 @@ proptest! {
             .collect();
         let mut loader = Loader::new(list.clone());
         let (mut conditions, mut in_flight, mut seen) = (IDLE, Vec::new(), Vec::new());
-        let settle = (0..2_000).map(|_| (false, 100, 0, 0));
-        for (is_read, ms, pick, us) in events.into_iter().chain(settle) {
+        let settle = (0..2_000).map(|_| (false, 100, 0, 0, 2));
+        for (is_read, ms, pick, us, share) in events.into_iter().chain(settle) {
             conditions.now_ms += ms;
+            conditions.share = BackgroundShare::ALL[share];
             conditions.is_read = is_read;
             if is_read {
                 let beside = !in_flight.is_empty();

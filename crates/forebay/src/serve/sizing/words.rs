@@ -36,7 +36,7 @@ pub(super) fn decode(words: MemoryWords) -> ServerChange {
             AUTO => Some(MemoryReserve::Auto),
             word => Some(MemoryReserve::Bytes(word - 1)),
         },
-        cache_ratio: None,
+        ..ServerChange::default()
     }
 }
 

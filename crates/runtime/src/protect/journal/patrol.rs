@@ -1,11 +1,11 @@
 //! The patrol over a journal: reads back the live part of the log, so that damage is detected while
 //! the pool and the disks still have all of its data.
 //!
-//! A thread reads at 16 MiB/s at most, and pauses while the log is being written, from the start of
-//! the log to where its end was when the walk began. Damage on one device of two is repaired from
-//! the other by the journal's thread, between two writes. Data that no device can return is still
-//! in the pool or on the disk: a checkpoint begins at once and destages all of it. After that, the
-//! log begins past the damage.
+//! A thread reads at 16 MiB/s at most, less while other programs wait for disks, and pauses while
+//! the log is being written, from the start of the log to where its end was when the walk began.
+//! Damage on one device of two is repaired from the other by the journal's thread, between two
+//! writes. Data that no device can return is still in the pool or on the disk: a checkpoint begins
+//! at once and destages all of it. After that, the log begins past the damage.
 //!
 //! Blocks that are reclaimed or rewritten during the walk look damaged. So damage counts only in
 //! blocks that were written before the walk began and are still live after it.
@@ -15,7 +15,7 @@ use super::devices::{Device, Devices};
 use crate::locks::{Lock, order};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_journal::{CopyRange, ReadAt, inspect};
-use forebay_types::IoError;
+use forebay_types::{BackgroundShare, IoError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -136,6 +136,11 @@ struct Throttled<'a> {
     bytes: u64,
 }
 
+/// Whether so many pauses are enough for a piece.
+const fn is_over(pauses: u32, share: BackgroundShare, is_busy: bool) -> bool {
+    pauses >= BUSY_PAUSES_MAX || !is_busy && pauses >= share.divisor()
+}
+
 impl ReadAt for Throttled<'_> {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
         self.bytes += buffer.len() as u64;
@@ -146,8 +151,9 @@ impl ReadAt for Throttled<'_> {
             }
             std::thread::sleep(PIECE_PAUSE);
             pauses += 1;
+            let share = self.journal.shared.upgrade().map(|shared| shared.background.disks());
             let is_busy = !self.journal.lock().log.is_idle();
-            if !is_busy || pauses >= BUSY_PAUSES_MAX {
+            if is_over(pauses, share.unwrap_or_default(), is_busy) {
                 self.bytes = 0;
             }
         }
@@ -225,4 +231,18 @@ fn report(journal: &Journal, repairs: Vec<(CopyRange, (u64, u64))>, damaged: Opt
         state.checkpoint_now = true;
     }
     journal.wake(&mut state);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_is_slower_while_others_need_the_disks_and_never_stops() {
+        for share in BackgroundShare::ALL {
+            let pauses = |is_busy| (1..).find(|&pauses| is_over(pauses, share, is_busy));
+            assert_eq!(pauses(false), Some(share.divisor()), "{share}");
+            assert_eq!(pauses(true), Some(BUSY_PAUSES_MAX), "{share}");
+        }
+    }
 }

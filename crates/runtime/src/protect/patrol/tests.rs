@@ -1,6 +1,7 @@
 //! A running server whose memory is damaged.
 
-use super::{Ecc, IDLE_AFTER, Patrol, parity_at};
+use super::{Ecc, IDLE_AFTER, LINES_IDLE, PAUSE, Patrol, parity_at};
+use crate::BackgroundShares;
 use crate::rig::common::client::{Client, PATIENCE};
 use crate::rig::common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
 use crate::rig::{MIB, config, listen, open_journal, volume};
@@ -9,7 +10,7 @@ use forebay_backend::{Backend, MemoryBackend};
 use forebay_ecc::{Line, LineParity};
 use forebay_engine::{LineKey, Seal};
 use forebay_frontend_nbd::NbdServer;
-use forebay_types::{IoError, VolumeId};
+use forebay_types::{BackgroundShare, IoError, VolumeId};
 use forebay_volume::shard_of;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -325,4 +326,46 @@ fn a_short_gap_between_requests_is_not_idle_time() {
     assert!(!patrol.is_idle(false, begun));
     assert!(!patrol.is_idle(true, begun + IDLE_AFTER / 2));
     assert!(patrol.is_idle(true, begun + IDLE_AFTER));
+}
+
+#[test]
+fn while_others_wait_for_processors_an_idle_worker_verifies_a_quarter_or_a_sixteenth() {
+    let rig = rig(Ecc::Checksum);
+    let mut client = rig.client();
+    let lines = 1_024;
+    for line in 0..lines {
+        client.read(line * LINE as u64, LINE as u64).unwrap();
+    }
+    let shared = rig.runtime.shared();
+    wait_until("all lines are sealed", PATIENCE, || {
+        rig.runtime.status().unwrap().memory.patrol.unsealed_bytes == 0
+    });
+    // Another patrol over the shards of both workers.
+    let begun = Instant::now();
+    let shards = (0..shared.shards.len()).map(|shard| (shard, begun)).collect();
+    let mut patrol = Patrol { shards, turn: 0, next: Some(begun), busy_until: begun };
+    let mut slice = |processors| {
+        shared.background.set(BackgroundShares { processors, ..BackgroundShares::default() });
+        let verified =
+            || -> u64 { shared.shards.each().map(|shard| shard.patrol_counters().verified).sum() };
+        let (before, now) = (verified(), Instant::now() + IDLE_AFTER);
+        patrol.next = Some(now);
+        patrol.poll(shared, true, now);
+        let pause = patrol.next.unwrap().saturating_duration_since(now);
+        (verified() - before, pause)
+    };
+    let quarter = LINES_IDLE as u64 / 4;
+    for (share, lines, least) in [
+        (BackgroundShare::Full, 4 * quarter, PAUSE),
+        (BackgroundShare::Reduced, quarter, PAUSE),
+        (BackgroundShare::Least, quarter, PAUSE * 4),
+    ] {
+        // The patrols of the workers may verify some lines meanwhile.
+        wait_until("a slice of this patrol alone", PATIENCE, || {
+            let (verified, pause) = slice(share);
+            assert!(verified >= lines && pause + IDLE_AFTER >= least, "{share}: {pause:?}");
+            verified == lines
+        });
+    }
+    drop(client);
 }

@@ -77,6 +77,10 @@ impl Reactor for Deaf {
         self.0.file(tag, op)
     }
 
+    fn counts_as_io_pressure(&self) -> bool {
+        self.0.counts_as_io_pressure()
+    }
+
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         self.0.wait(timeout)
     }
