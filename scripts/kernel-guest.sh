@@ -28,7 +28,7 @@ for module in crc32c_generic nbd ext4 xfs; do modprobe "$module"; done
 
 disk=/tmp/disk.img
 truncate -s 512M "$disk"
-forebay serve --volume "v=$disk,mode=write-back,protection=none,accept-loss=yes" \
+forebay serve --background full --volume "v=$disk,mode=write-back,protection=none,accept-loss=yes" \
   --nbd unix:/tmp/nbd.sock --memory 64MiB --state /tmp/state >/tmp/server.log 2>&1 &
 server=$!
 tries=0
