@@ -246,8 +246,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         self.host.clients.record_latencies(self.host.worker);
     }
 
-    /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read for
-    /// a client or needed by other programs, the gather threshold, and the pace.
+    /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read
+    /// for a client or needed by other programs, the gather threshold, and the pace.
     fn update_volumes(&self, number: usize) {
         let shared = &self.host.shared;
         let now_ms = forebay_volume::Host::now_ms(&self.host);
