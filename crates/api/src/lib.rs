@@ -29,6 +29,7 @@ mod patrol;
 mod pins;
 mod power;
 mod request;
+mod saved;
 mod settings;
 mod status;
 mod vault;
@@ -51,6 +52,7 @@ pub use patrol::{Damage, PatrolStatus};
 pub use pins::{PinState, PinStatus};
 pub use power::{PowerStatus, UpsStatus};
 pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerSettings};
+pub use saved::SavedStatus;
 pub use settings::VolumeSettings;
 pub use status::{
     Counters, Latencies, LatencySummary, Memory, MemorySizing, MemoryState, Mode, Status,

@@ -3,8 +3,8 @@
 
 use crate::{
     BackgroundStatus, CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus,
-    LearnStatus, PatrolStatus, PinStatus, PoolDivision, PowerStatus, VaultStatus, VolumeSettings,
-    WarmUpStatus, WriteBackFigures,
+    LearnStatus, PatrolStatus, PinStatus, PoolDivision, PowerStatus, SavedStatus, VaultStatus,
+    VolumeSettings, WarmUpStatus, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -245,6 +245,9 @@ pub struct VolumeStatus {
     /// What it has learned of the time of the day.
     #[serde(default)]
     pub learn: LearnStatus,
+    /// Its image, if it is a volume in memory that is saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<SavedStatus>,
     /// The effective geometry of its disk.
     #[serde(default)]
     pub geometry: GeometryStatus,

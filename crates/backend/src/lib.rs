@@ -37,14 +37,16 @@ pub use forebay_types::Extent;
 pub use hardware::hardware_name;
 pub use io::{Buffer, Completion, CompletionSink, Io, IoKind};
 pub use log::LogLimiter;
-pub use memory::{MemoryBackend, MemoryError};
+pub use memory::{MemoryBackend, MemoryError, saved_memory_bytes};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, check, open, plain_path};
+pub use open::{OpenError, OpenOptions, allocated_bytes, check, open, plain_path};
 pub use presence::Displaced;
 pub use spec::SpecError;
 
 use forebay_types::{ByteRange, DiskGeometry};
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::SystemTime;
 
 /// Properties of a backend. They do not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +72,17 @@ pub struct Description {
     /// it or of 4096, whichever is smaller. The driver ensures this (`blocks.rs` of the volume
     /// crate).
     pub alignment_bytes: u32,
+}
+
+/// The state of a store in memory that is saved to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The file.
+    pub path: PathBuf,
+    /// When it was written; `None` before the first time.
+    pub last: Option<SystemTime>,
+    /// Something was written to the store since.
+    pub is_changed: bool,
 }
 
 /// A store of sectors.
@@ -120,5 +133,19 @@ pub trait Backend: Send + Sync {
     /// are not counted, so a backend with a native file has no counts.
     fn io_count(&self) -> Option<IoCount> {
         self.below().and_then(|below| below.io_count())
+    }
+
+    /// Saves the content, if the store is in memory and has a file for it. Blocks. The caller
+    /// ensures that nothing is written meanwhile.
+    ///
+    /// # Errors
+    /// The file cannot be written. Then the former file is unchanged.
+    fn save(&self) -> std::io::Result<()> {
+        self.below().map_or(Ok(()), |below| below.save())
+    }
+
+    /// The state of a store in memory that is saved to a file; `None` for others.
+    fn saved(&self) -> Option<Saved> {
+        self.below().and_then(|below| below.saved())
     }
 }

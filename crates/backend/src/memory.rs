@@ -8,14 +8,21 @@
 //! 64th chunk shares one), so no read returns a torn sector; an I/O over several chunks is not
 //! atomic, as on any disk.
 
+mod image;
+mod saved;
+
+pub use saved::saved_memory_bytes;
+
 use crate::count::{IoCount, IoCounter};
+use crate::spec::{Fields, SpecError};
 use crate::sync::{read, write};
-use crate::{Backend, Buffer, Description, Extent, Io, IoKind};
+use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
 use forebay_types::{Blame, ByteRange, DiskGeometry, Fault, Remedy, SECTOR_BYTES, Size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 
 /// The granularity of the written bits, in bytes.
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -48,6 +55,71 @@ pub enum MemoryError {
         /// The system's error.
         source: rustix::io::Errno,
     },
+    /// The options are malformed.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The image does not exist.
+    #[error("the image {} of a volume in memory does not exist", path.display())]
+    NoImage {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The image cannot be opened.
+    #[error("cannot open the image {} of a volume in memory", path.display())]
+    OpenImage {
+        /// The image.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Another volume or process has the image.
+    #[error("the image {} of a volume in memory is in use", path.display())]
+    ImageInUse {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The image cannot be read.
+    #[error("cannot read the image {} of a volume in memory", path.display())]
+    ReadImage {
+        /// The image.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file is something else.
+    #[error("{} is not an image of a volume in memory, or not all of it", path.display())]
+    ForeignImage {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The image was written by another version.
+    #[error("the image {} has the unknown format {version}", path.display())]
+    ImageVersion {
+        /// The image.
+        path: PathBuf,
+        /// The version of its format.
+        version: u32,
+    },
+    /// The image is of another size.
+    #[error(
+        "the image {} holds a volume of {image_bytes} bytes, not {size_bytes}", path.display()
+    )]
+    ImageSize {
+        /// The image.
+        path: PathBuf,
+        /// The size of the volume in it.
+        image_bytes: u64,
+        /// The configured size.
+        size_bytes: u64,
+    },
+    /// The image has changed since it was written.
+    #[error("the image {} is damaged at byte {offset}", path.display())]
+    DamagedImage {
+        /// The image.
+        path: PathBuf,
+        /// Where the damaged part begins.
+        offset: u64,
+    },
 }
 
 impl Fault for MemoryError {
@@ -58,13 +130,38 @@ impl Fault for MemoryError {
             }
             Self::NoSize { .. } => "write it like memory:1GiB".into(),
             Self::Map { .. } => "give a smaller size".into(),
+            Self::Spec(error) => error.remedy(),
+            Self::NoImage { path } => format!(
+                "check that its file system is mounted; for a new volume of zeroes, create an \
+                 empty file (`touch {}`)",
+                path.display()
+            )
+            .into(),
+            Self::OpenImage { .. } | Self::ReadImage { .. } => {
+                "check the path, its permissions and the kernel log; the file was not changed"
+                    .into()
+            }
+            Self::ImageInUse { .. } => "give each volume an image of its own".into(),
+            Self::ForeignImage { .. } => {
+                "name the file that forebay has written; this one was not changed".into()
+            }
+            Self::ImageVersion { .. } => "use the version that wrote it".into(),
+            Self::ImageSize { image_bytes, .. } => {
+                format!("write memory:{}; the file was not changed", Size(*image_bytes)).into()
+            }
+            Self::DamagedImage { .. } => {
+                "restore it from a copy; it was not changed, and its data is readable as a disk \
+                 image"
+                    .into()
+            }
         }
     }
 
     fn blame(&self) -> Blame {
         match self {
             Self::Size { .. } | Self::NoSize { .. } => Blame::Operator,
-            Self::Map { .. } => Blame::Environment,
+            Self::Spec(error) => error.blame(),
+            _ => Blame::Environment,
         }
     }
 }
@@ -77,6 +174,8 @@ pub struct MemoryBackend {
     written: Vec<AtomicU64>,
     locks: [RwLock<()>; LOCK_COUNT],
     count: IoCounter,
+    /// All pages are allocated, and stay so.
+    is_allocated: bool,
 }
 
 /// The mapping. Threads share its bytes by address; a copy holds the lock of its chunk.
@@ -142,7 +241,33 @@ impl MemoryBackend {
             alignment_bytes: SECTOR_BYTES as u32,
         };
         let locks = std::array::from_fn(|_| RwLock::new(()));
-        Ok(Self { description, map, written, locks, count: IoCounter::default() })
+        let count = IoCounter::default();
+        Ok(Self { description, map, written, locks, count, is_allocated: false })
+    }
+
+    /// Allocates all pages at once. They stay allocated.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn allocate(&mut self) -> Result<(), MemoryError> {
+        self.is_allocated = true;
+        let (start, len) = (self.map.start.as_ptr(), self.map.size_bytes);
+        // SAFETY: the whole mapping, of which no other thread knows yet; its content stays.
+        match unsafe { madvise(start.cast(), len, Advice::LinuxPopulateWrite) } {
+            Ok(()) => Ok(()),
+            // Before Linux 5.14: by writing to each page.
+            Err(rustix::io::Errno::INVAL) => {
+                for offset in (0..len).step_by(PAGE_BYTES as usize) {
+                    // SAFETY: inside the mapping, of which no other thread knows yet. The pages are
+                    // zeroes. Volatile, as the compiler knows that they are.
+                    unsafe { start.add(offset).write_volatile(0) }
+                }
+                Ok(())
+            }
+            Err(source) => {
+                Err(MemoryError::Map { size_bytes: self.description.size_bytes, source })
+            }
+        }
     }
 
     /// Makes the disk read-only or writable.
@@ -225,8 +350,8 @@ impl MemoryBackend {
             let start = self.map.at(first_page, last_page - first_page);
             let len = (last_page - first_page) as usize;
             // SAFETY: whole pages of this private mapping, which read as zeroes afterwards.
-            let returned = unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) };
-            if returned.is_err() {
+            let return_pages = || unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) };
+            if self.is_allocated || return_pages().is_err() {
                 // SAFETY: as for the edges. Locked memory cannot be returned, only cleared.
                 unsafe { start.write_bytes(0, len) }
             }
@@ -300,10 +425,28 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// Opens `memory:SIZE` for a given size.
-pub(crate) fn open(text: &str, read_only: bool) -> Result<MemoryBackend, MemoryError> {
-    let size: Size = text.parse().map_err(|_| MemoryError::NoSize { text: text.to_owned() })?;
-    Ok(MemoryBackend::new(size.bytes())?.read_only(read_only))
+/// Opens `memory:SIZE` or `memory:SIZE?save=PATH`, for the text after the colon.
+pub(crate) fn open(text: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, MemoryError> {
+    let (size, fields) = text.split_once('?').unwrap_or((text, ""));
+    let bytes = size_of(size).ok_or_else(|| MemoryError::NoSize { text: size.to_owned() })?;
+    let fields = Fields::parse("memory", fields, '&', &["save"])?;
+    // A relative path would depend on the directory in which the server starts.
+    let absolute = |path: &str| path.starts_with('/').then(|| PathBuf::from(path));
+    let path = fields.get("save", "save=/var/lib/forebay/scratch.img", absolute)?;
+    Ok(match path {
+        None => Arc::new(MemoryBackend::new(bytes)?.read_only(options.read_only)),
+        Some(path) => Arc::new(saved::SavedMemory::open(bytes, &path, options)?),
+    })
+}
+
+fn size_of(text: &str) -> Option<u64> {
+    text.parse().ok().map(Size::bytes)
+}
+
+/// The memory that the store allocates when it is opened, for the text after the colon.
+pub(crate) fn allocated_bytes(text: &str) -> Option<u64> {
+    let (size, options) = text.split_once('?')?;
+    if options.is_empty() { None } else { size_of(size) }
 }
 
 #[cfg(test)]
@@ -377,7 +520,7 @@ mod tests {
                  error 12): give a smaller size",
             ),
         ] {
-            assert_eq!(open(text, false).err().unwrap().explained(), message);
+            assert_eq!(open(text, &OpenOptions::default()).err().unwrap().explained(), message);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! BACKING = PATH                                   a regular file or block device
 //!         | file:PATH                              the same, whatever the path looks like
 //!         | memory:SIZE                            zeroes in memory
+//!         | memory:SIZE?save=PATH                  memory, loaded from a file and saved to it
 //!         | model:hdd?OPTION=VALUE&…               a modelled hard disk  (size= or backing=)
 //!         | model:ssd?OPTION=VALUE&…               a modelled flash disk (size= or backing=)
 //!         | model:fixed?OPTION=VALUE&…             a disk that takes the same time for each I/O
@@ -45,10 +46,7 @@ type Open = fn((&str, &str), &OpenOptions, usize) -> Result<Arc<dyn Backend>, Op
 
 /// The registry of schemes. Any other name is the path of a file or block device.
 const SCHEMES: [Scheme; 3] = [
-    Scheme {
-        names: &["memory"],
-        open: |(_, size), options, _| Ok(Arc::new(memory::open(size, options.read_only)?)),
-    },
+    Scheme { names: &["memory"], open: |(_, text), options, _| Ok(memory::open(text, options)?) },
     Scheme {
         names: &["model"],
         open: |(_, text), options, depth| model::open(text, options, depth),
@@ -160,6 +158,16 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
         return Ok(());
     }
     FileBackend::check(path_of(rest)?).map_err(|error| name_scheme(rest, error))
+}
+
+/// The memory that the backend which `spec` names allocates when it is opened, in bytes: the size
+/// of a store in memory with an image, under any layers.
+pub fn allocated_bytes(spec: &str) -> Option<u64> {
+    let mut rest = spec;
+    while let Ok(Some((_, _, inner))) = split_layer(rest) {
+        rest = inner;
+    }
+    memory::allocated_bytes(rest.strip_prefix("memory:")?)
 }
 
 /// Opens the backend that `spec` names.

@@ -7,7 +7,7 @@ use crate::{
     ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec,
     volume::{check_device_name, fixed_setting_error},
 };
-use forebay_types::{Action, Durability, Mode, Remedy};
+use forebay_types::{Action, Durability, Mode, Remedy, backing};
 use std::{fmt, str::FromStr};
 
 /// What preserves acknowledged writes that are not on the disk.
@@ -143,6 +143,20 @@ impl VolumeSpec {
                 self.unsafe_supply, self.protection
             ),
             "add protection=ups, or leave unsafe-supply out",
+        ))
+    }
+
+    /// Refuses write-back in front of memory that is saved when the server stops: what the pool
+    /// alone has would not be saved if the program is replaced, and the pool is no faster.
+    pub(crate) fn check_saved_memory(&self) -> ConfigResult<()> {
+        if self.mode != Mode::WriteBack || !backing::is_saved_memory(&self.backing) {
+            return Ok(());
+        }
+        Err(ConfigError::new(
+            Mistake::Protection,
+            "write-back in front of a volume in memory delays what is to be saved, and gains \
+             nothing",
+            "use mode=bypass, which does not keep the data twice, or mode=write-through",
         ))
     }
 

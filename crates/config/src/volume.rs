@@ -166,6 +166,7 @@ impl VolumeSpec {
         self.check_backing()
             .and_then(|()| self.check_description())
             .and_then(|()| self.check_journal())
+            .and_then(|()| self.check_saved_memory())
             .and_then(|()| self.check_protection())
             .and_then(|()| self.geometry.check())
             .map_err(|error| self.about(error))?;

@@ -104,6 +104,20 @@ pub enum VolumeError {
         #[source]
         error: IoError,
     },
+    /// The volume is in memory, and its image cannot be written.
+    #[error(
+        "cannot save volume '{name}' to {path}; it is still served, and the former image is \
+         unchanged"
+    )]
+    Save {
+        /// The volume.
+        name: String,
+        /// Its image.
+        path: String,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
     /// The pool holds dirty data of a volume of this name on another disk.
     #[error(
         "the pool holds {dirty_bytes} dirty bytes of volume '{name}' for {backing}, its previous \
@@ -286,6 +300,9 @@ impl Fault for VolumeError {
                 "check the kernel log for the disk, and repeat the command when the disk \
                  works"
                     .into()
+            }
+            Self::Save { .. } => {
+                "make room for a second image in its directory, and repeat this".into()
             }
             Self::Stalled(error) => error.remedy(),
             Self::FlushFailed { name, .. } => Action::TrustVolume(name.clone()).into(),

@@ -12,6 +12,13 @@ pub fn scheme_of(name: &str) -> Option<&str> {
 /// The schemes that the backends implement.
 pub const SCHEMES: [&str; 7] = ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix"];
 
+/// Whether a backing is memory that is loaded from a file and saved to it, under any layers.
+pub fn is_saved_memory(name: &str) -> bool {
+    // Layers end with a parenthesis and a colon, which are percent-encoded in their options.
+    let inner = name.rsplit("):").next().unwrap_or(name);
+    inner.starts_with("memory:") && inner.contains('?')
+}
+
 /// The remedy for a name with a scheme that no backend implements.
 pub fn remedy_for_scheme(scheme: &str) -> &'static str {
     match scheme {
@@ -34,6 +41,16 @@ pub fn remedy_for_scheme(scheme: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_with_an_image_is_recognised_under_layers() {
+        for name in ["memory:1GiB?save=/x", "delay(read=1ms):memory:1?save=/x"] {
+            assert!(is_saved_memory(name), "{name}");
+        }
+        for name in ["memory:1GiB", "./memory:1?save=/x", "model:hdd?size=1", "delay():memory:1"] {
+            assert!(!is_saved_memory(name), "{name}");
+        }
+    }
 
     #[test]
     fn schemes_are_distinguished_from_paths() {

@@ -13,8 +13,8 @@ use super::warm_up::warm_up;
 use super::write_back::write_back;
 use forebay_api::{
     BackgroundShare, BackgroundStatus, CacheRatio, Damage, DrillReport, JournalState,
-    JournalStatus, Latencies, Memory, MemorySizing, MemoryState, PatrolStatus, PowerStatus, Status,
-    VaultStatus, VolumeState, VolumeStatus,
+    JournalStatus, Latencies, Memory, MemorySizing, MemoryState, PatrolStatus, PowerStatus,
+    SavedStatus, Status, VaultStatus, VolumeState, VolumeStatus,
 };
 
 /// The whole status: six lines on the daemon, seven while background work is slow, then tables of
@@ -274,8 +274,21 @@ pub(super) fn summary(volume: &VolumeStatus) -> String {
     text
 }
 
-/// A line for each volume that is failing or not in its configured mode, and for each inconsistency
-/// of a disk's geometry.
+/// What a crash would leave of a volume in memory.
+fn saved_note(name: &str, saved: &SavedStatus) -> String {
+    let when = match saved.age_seconds {
+        None => "was never saved".to_owned(),
+        Some(seconds) => format!("was saved {seconds} s ago"),
+    };
+    let since = match saved.changed {
+        true => ", and a crash loses what was written since",
+        false => ", and has not changed since",
+    };
+    format!("\n{name}: in memory, saved to {} at a stop: it {when}{since}", saved.file)
+}
+
+/// A line for each volume that is failing or not in its configured mode, for each inconsistency of
+/// a disk's geometry, and for each volume in memory that is saved.
 fn volumes_notes(volumes: &[VolumeStatus]) -> String {
     let mut notes = String::new();
     for volume in volumes {
@@ -285,6 +298,7 @@ fn volumes_notes(volumes: &[VolumeStatus]) -> String {
             let reason = reason.unwrap_or_default();
             notes += &format!("\n{}: {}{reason}", volume.name, volume.state);
         }
+        notes.extend(volume.saved.iter().map(|saved| saved_note(&volume.name, saved)));
         let geometry = &volume.geometry.notes;
         notes.extend(geometry.iter().map(|note| format!("\n{}: {note}", volume.name)));
     }

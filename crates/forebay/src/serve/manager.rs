@@ -505,6 +505,9 @@ impl Manager for Daemon {
                  journal fails"
             );
         }
+        if let Some(bytes) = forebay_backend::allocated_bytes(&spec.backing) {
+            self.sizing.check_beside(&spec.name, bytes)?;
+        }
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
         let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {

@@ -82,8 +82,10 @@ pub(super) fn check_growth(
     reserve: MemoryReserve,
     pool_bytes: u64,
 ) -> Result<(), MemoryError> {
+    // The memory of volumes in memory is no part of the cache's.
+    let private_bytes = private_bytes().saturating_sub(forebay_backend::saved_memory_bytes());
     match sources().read() {
-        Ok(machine) => machine.check_growth(bytes, reserve, pool_bytes + private_bytes()),
+        Ok(machine) => machine.check_growth(bytes, reserve, pool_bytes + private_bytes),
         Err(error) => {
             tracing::warn!(%error, memory = %Size(bytes), "cannot check the memory setting");
             Ok(())

@@ -5,7 +5,8 @@ use forebay_api::{
     CacheRatio, Counters, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus,
     GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary, LearnState, LearnStatus,
     Memory, MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus, PinState, PinStatus,
-    PowerStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
+    PowerStatus, SavedStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus,
+    WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
@@ -91,6 +92,7 @@ pub(super) fn volume(
         read_only: figures.read_only,
         warm_up: warm_up(spec, figures),
         pins: pins(figures),
+        saved: saved(figures),
         learn: learn(spec, figures),
         geometry: forebay_control::geometry_status(&geometry),
         write_back: write_back(spec, figures),
@@ -190,6 +192,15 @@ fn learn(spec: &VolumeSpec, figures: &Figures) -> LearnStatus {
             used_bytes: score.used_lines * LINE_BYTES,
         }),
     }
+}
+
+fn saved(figures: &Figures) -> Option<SavedStatus> {
+    figures.saved.as_ref().map(|saved| SavedStatus {
+        file: saved.path.display().to_string(),
+        // A clock that was set back since counts as no time.
+        age_seconds: saved.last.map(|last| last.elapsed().unwrap_or_default().as_secs()),
+        changed: saved.is_changed,
+    })
 }
 
 fn pins(figures: &Figures) -> PinStatus {

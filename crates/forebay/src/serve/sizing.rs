@@ -169,6 +169,26 @@ impl Sizing {
         Ok(())
     }
 
+    /// Checks that there is memory for a volume in memory beside the cache and the reserve.
+    ///
+    /// # Errors
+    /// There is too little.
+    pub(super) fn check_beside(&self, volume: &str, bytes: u64) -> Result<(), Problem> {
+        let reserve = self.state().settings.reserve;
+        let cache_bytes = self.runtime.memory_bounds().now_bytes;
+        let all_bytes = cache_bytes.saturating_add(bytes);
+        let checked = memory::check_growth(all_bytes, reserve, self.runtime.pool_used_bytes());
+        checked.map_err(|error| {
+            let message = format!(
+                "volume '{volume}' takes {} of memory beside the cache's {}: {error}",
+                Size(bytes),
+                Size(cache_bytes)
+            );
+            let remedy = "make the volume or the cache smaller, or free memory";
+            Problem::new(ErrorKind::Invalid, message, remedy)
+        })
+    }
+
     /// Decides on figures, and carries the decision out. Returns when to read the next ones at the
     /// latest, in milliseconds.
     fn follow(&self, figures: &Figures) -> u64 {

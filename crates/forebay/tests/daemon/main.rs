@@ -35,6 +35,7 @@ mod reload;
 mod remedies;
 mod rescue;
 mod resize;
+mod saved;
 mod sizing;
 mod stopping;
 mod time_of_day;

@@ -3,7 +3,7 @@
 
 use super::Runtime;
 use crate::error::VolumeError;
-use crate::service::{POLL, Stall, flush_all, outstanding, wait_until_idle};
+use crate::service::{POLL, Stall, flush_all, outstanding, save_all, wait_until_idle};
 use crate::warm_up::LastSave;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// Stops: flushes all volumes, drains the clients, and ends the workers. `progress` is called
+    /// Stops: flushes all volumes, drains the clients, saves volumes in memory to their images, and
+    /// ends the workers. `progress` is called
     /// periodically with the dirty bytes left.
     ///
     /// # Errors
-    /// When a disk fails or hangs, or if a volume that is not served has dirty lines. Nothing is
-    /// lost then, and clients are served as before.
+    /// When a disk fails or hangs, if an image cannot be written, or if a volume that is not served
+    /// has dirty lines. Nothing is lost then, and clients are served as before.
     pub fn stop(&self, progress: impl FnMut(u64)) -> Result<(), VolumeError> {
         self.stop_without(&[], progress)
     }
@@ -50,7 +51,8 @@ impl Runtime {
             }
             idle => idle,
         };
-        if let Err(error) = idle.and_then(|()| flush_all(shared, &mut progress)) {
+        let flushed = idle.and_then(|()| flush_all(shared, &mut progress));
+        if let Err(error) = flushed.and_then(|()| save_all(shared)) {
             shared.stopping.store(false, Ordering::Relaxed);
             shared.run_on(0, |tasks| tasks.accept(true))?;
             return Err(error);
@@ -66,10 +68,11 @@ impl Runtime {
     }
 
     /// Ends the workers without a flush, so that another process can adopt the pool. Requests in
-    /// flight have a moment to complete.
+    /// flight have a moment to complete. Volumes in memory are saved to their images.
     ///
     /// # Errors
-    /// When the runtime is stopping already.
+    /// When the runtime is stopping already, or an image cannot be written; clients are served as
+    /// before then.
     pub fn pause(&self) -> Result<(), VolumeError> {
         let shared = &*self.shared;
         shared.stopping.store(true, Ordering::Relaxed);
@@ -78,6 +81,11 @@ impl Runtime {
         let until = Instant::now() + PAUSE;
         while outstanding(shared, None)?.is_busy() && Instant::now() < until {
             std::thread::sleep(POLL);
+        }
+        if let Err(error) = save_all(shared) {
+            shared.stopping.store(false, Ordering::Relaxed);
+            shared.run_on(0, |tasks| tasks.accept(true))?;
+            return Err(error);
         }
         self.collapser.stop();
         self.resizer.stop();

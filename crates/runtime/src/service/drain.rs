@@ -186,6 +186,22 @@ pub(crate) fn flush_all(shared: &Shared, progress: OnProgress<'_>) -> VolumeResu
     shared.volumes.all().iter().try_for_each(|volume| flush(shared, volume, progress))
 }
 
+/// Saves a volume whose store is in memory to its image. Its clients have left.
+///
+/// # Errors
+/// The image cannot be written; the former one is unchanged.
+pub(crate) fn save(volume: &Volume) -> VolumeResult {
+    volume.backend.save().map_err(|source| {
+        let path = volume.backend.saved().map(|saved| saved.path.display().to_string());
+        let (name, path) = (volume.name.clone(), path.unwrap_or_default());
+        VolumeError::Save { name, path, source }
+    })
+}
+
+pub(crate) fn save_all(shared: &Shared) -> VolumeResult {
+    shared.volumes.all().iter().try_for_each(|volume| save(volume))
+}
+
 fn flush_error(shared: &Shared, volume: &Volume, error: IoError) -> VolumeError {
     let (name, dirty_bytes) = (volume.name.clone(), shared.shards.dirty_bytes(volume.id));
     match volume.flush.failure() {

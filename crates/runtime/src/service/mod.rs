@@ -33,7 +33,7 @@ pub use drain::Stall;
 pub use settings::{VolumeChange, VolumeSettings};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 
-pub(crate) use drain::{POLL, flush_all, outstanding, wait_until_idle};
+pub(crate) use drain::{POLL, flush_all, outstanding, save_all, wait_until_idle};
 pub(crate) use protectors::Protectors;
 
 use crate::error::{VolumeError, VolumeResult};

@@ -2,7 +2,7 @@
 //! flush.
 
 use super::VolumeService;
-use super::drain::{OnProgress, POLL, Watchdog, flush, wait_until_idle};
+use super::drain::{OnProgress, POLL, Watchdog, flush, save, wait_until_idle};
 use crate::error::{VolumeError, VolumeResult};
 use crate::protect::restore;
 use crate::shared::{JournalUse, Volume};
@@ -108,8 +108,8 @@ impl VolumeService {
         Ok(())
     }
 
-    /// Drains the clients of a volume that is being removed, and waits until the volume is clean
-    /// and has no operation in progress.
+    /// Drains the clients of a volume that is being removed, waits until the volume is clean and
+    /// has no operation in progress, and saves it if it is in memory.
     fn empty(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
         let (shared, id) = (&self.shared, volume.id);
         shared.run_on_all(move |tasks| tasks.drain_clients(Some(id)))?;
@@ -122,7 +122,7 @@ impl VolumeService {
             watchdog.check(shared)?;
             std::thread::sleep(POLL);
         }
-        Ok(())
+        save(volume)
     }
 
     /// See [`crate::Runtime::trust_volume`].

@@ -11,7 +11,7 @@ use crate::resize::MemoryBounds;
 use crate::shared::Volume;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use crate::warm_up::WarmUpStatus;
-use forebay_backend::{Description, Displaced};
+use forebay_backend::{Description, Displaced, Saved};
 use forebay_engine::{ShardUsage, VolumeCounters};
 use forebay_policy::{GovernorStatus, MissRatioCurve};
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
@@ -101,6 +101,8 @@ pub struct VolumeStatus {
     pub learn: LearnStatus,
     /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,
+    /// The file that it is loaded from and saved to, if its store is in memory.
+    pub saved: Option<Saved>,
     /// Latencies in the order of [`crate::LatencyClass::ALL`].
     pub latencies: [LatencySummary; 4],
 }
@@ -190,6 +192,7 @@ impl VolumeService {
                 warm_up: volume.warm.status(),
                 pins,
                 learn: volume.learn.status(),
+                saved: volume.backend.saved(),
                 latencies,
             };
             for view in of_volume() {

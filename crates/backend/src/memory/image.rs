@@ -1,0 +1,260 @@
+//! The image of a store in memory: a file from which it is loaded, and to which it is saved.
+//!
+//! ```text
+//! data      the content, byte by byte; what was never written is a hole of the file
+//! table     one CRC32C for each chunk of 64 KiB, little-endian
+//! trailer   4096 bytes: magic, version, chunk size, size of the data, CRC32C of the table, and
+//!           CRC32C of the bytes before
+//! ```
+//!
+//! Data and table are padded to 4096 bytes. So the image can be mounted or copied like that of any
+//! disk. A save writes a new file, syncs it, and renames it, so the image is the former or the new
+//! one, whatever happens meanwhile. The file is locked as long as the store exists.
+//!
+//! An empty file is the image of a store that was never saved: it reads as zeroes. A missing file
+//! is an error, because a mount may be missing as well.
+
+use super::{CHUNK_BYTES, MemoryError};
+use crate::{AlignedBuffer, Blocking, MemoryBackend};
+use forebay_types::ByteRange;
+use rustix::fs::{FlockOperation, flock};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const MAGIC: [u8; 8] = *b"FBRAMIMG";
+const VERSION: u32 = 1;
+/// The size of the trailer, and what data and table are padded to.
+const BLOCK_BYTES: u64 = 4096;
+/// Time between two attempts to lock an image that is in use.
+const IN_USE_POLL: Duration = Duration::from_millis(50);
+/// Bytes of the trailer before its checksum.
+const TRAILER_BYTES: usize = 28;
+
+/// The image of one store.
+pub(super) struct Image {
+    path: PathBuf,
+    size_bytes: u64,
+    /// The present file, locked.
+    file: File,
+}
+
+/// Where the parts of an image are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    chunks: u64,
+    table: u64,
+    trailer: u64,
+}
+
+impl Layout {
+    const fn of(size_bytes: u64) -> Self {
+        let chunks = size_bytes.div_ceil(CHUNK_BYTES);
+        let table = size_bytes.next_multiple_of(BLOCK_BYTES);
+        Self { chunks, table, trailer: table + (chunks * 4).next_multiple_of(BLOCK_BYTES) }
+    }
+
+    const fn end(self) -> u64 {
+        self.trailer + BLOCK_BYTES
+    }
+}
+
+/// The trailer of an image with this data and table.
+fn trailer(size_bytes: u64, table: &[u8]) -> [u8; BLOCK_BYTES as usize] {
+    let mut bytes = [0; BLOCK_BYTES as usize];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[12..16].copy_from_slice(&(CHUNK_BYTES as u32).to_le_bytes());
+    bytes[16..24].copy_from_slice(&size_bytes.to_le_bytes());
+    bytes[24..TRAILER_BYTES].copy_from_slice(&checksum(table).to_le_bytes());
+    let sum = checksum(&bytes[..TRAILER_BYTES]);
+    bytes[TRAILER_BYTES..TRAILER_BYTES + 4].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// The chunk with this number, which may be shorter at the end.
+const fn chunk(number: u64, size_bytes: u64) -> ByteRange {
+    let offset = number * CHUNK_BYTES;
+    let left = size_bytes - offset;
+    ByteRange::new(offset, if left < CHUNK_BYTES { left } else { CHUNK_BYTES })
+}
+
+impl Image {
+    /// Opens and locks the image of a store of this size. If it is in use, as it is for a moment
+    /// after its process was killed, retries for up to `in_use_wait`.
+    ///
+    /// # Errors
+    /// It is missing, no regular file, in use, or cannot be opened.
+    pub(super) fn open(
+        path: &Path,
+        size_bytes: u64,
+        in_use_wait: Duration,
+    ) -> Result<Self, MemoryError> {
+        let begin = Instant::now();
+        loop {
+            let opened = Self::open_now(path, size_bytes);
+            let in_use = matches!(&opened, Err(MemoryError::ImageInUse { .. }));
+            if !in_use || begin.elapsed() >= in_use_wait {
+                return opened;
+            }
+            std::thread::sleep(IN_USE_POLL);
+        }
+    }
+
+    fn open_now(path: &Path, size_bytes: u64) -> Result<Self, MemoryError> {
+        let fail = |source| MemoryError::OpenImage { path: path.to_owned(), source };
+        let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => MemoryError::NoImage { path: path.to_owned() },
+            _ => fail(error),
+        })?;
+        let mut options = File::options();
+        // A named pipe must not block.
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(&real).map_err(fail)?;
+        if !file.metadata().map_err(fail)?.is_file() {
+            return Err(fail(io::Error::new(ErrorKind::InvalidInput, "not a regular file")));
+        }
+        lock(&file).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => MemoryError::ImageInUse { path: path.to_owned() },
+            _ => fail(error),
+        })?;
+        Ok(Self { path: real, size_bytes, file })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Loads the image into a store of zeroes. Returns when the file was written, or `None` if it
+    /// was never.
+    ///
+    /// # Errors
+    /// The file is no image, of another size, damaged, or cannot be read.
+    pub(super) fn load(
+        &self,
+        memory: &MemoryBackend,
+    ) -> Result<Option<std::time::SystemTime>, MemoryError> {
+        let fail = |source| MemoryError::ReadImage { path: self.path.clone(), source };
+        let damaged = |offset| MemoryError::DamagedImage { path: self.path.clone(), offset };
+        let metadata = self.file.metadata().map_err(fail)?;
+        if metadata.len() == 0 {
+            return Ok(None);
+        }
+        let table = self.check(metadata.len())?;
+        let blocking = Blocking::new(memory);
+        let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
+        for (number, sum) in (0..).zip(table.chunks_exact(4)) {
+            let part = chunk(number, self.size_bytes);
+            let bytes = &mut buffer[..part.len as usize];
+            self.file.read_exact_at(bytes, part.offset).map_err(fail)?;
+            if checksum(bytes).to_le_bytes() != sum {
+                return Err(damaged(part.offset));
+            }
+            if bytes.iter().any(|byte| *byte != 0) {
+                let written = blocking.write(part.offset, bytes, false);
+                written.map_err(|error| fail(io::Error::other(error.to_string())))?;
+            }
+        }
+        metadata.modified().map(Some).map_err(fail)
+    }
+
+    /// Checks the trailer of a file of this length. Returns the table.
+    fn check(&self, len: u64) -> Result<Vec<u8>, MemoryError> {
+        let fail = |source| MemoryError::ReadImage { path: self.path.clone(), source };
+        let foreign = || MemoryError::ForeignImage { path: self.path.clone() };
+        let mut found = [0; BLOCK_BYTES as usize];
+        let at = len.checked_sub(BLOCK_BYTES).ok_or_else(foreign)?;
+        self.file.read_exact_at(&mut found, at).map_err(fail)?;
+        if found[..8] != MAGIC {
+            return Err(foreign());
+        }
+        let damaged = |offset| MemoryError::DamagedImage { path: self.path.clone(), offset };
+        let sum = checksum(&found[..TRAILER_BYTES]).to_le_bytes();
+        if sum != found[TRAILER_BYTES..TRAILER_BYTES + 4] {
+            return Err(damaged(at));
+        }
+        let number =
+            |from: usize| u32::from_le_bytes(found[from..from + 4].try_into().expect("four bytes"));
+        if number(8) != VERSION || u64::from(number(12)) != CHUNK_BYTES {
+            return Err(MemoryError::ImageVersion { path: self.path.clone(), version: number(8) });
+        }
+        let image_bytes = u64::from(number(16)) | u64::from(number(20)) << 32;
+        if image_bytes != self.size_bytes {
+            let (path, size_bytes) = (self.path.clone(), self.size_bytes);
+            return Err(MemoryError::ImageSize { path, image_bytes, size_bytes });
+        }
+        let layout = Layout::of(self.size_bytes);
+        if len != layout.end() {
+            return Err(damaged(layout.end().min(len)));
+        }
+        let mut table = vec![0; layout.chunks as usize * 4];
+        self.file.read_exact_at(&mut table, layout.table).map_err(fail)?;
+        if checksum(&table).to_le_bytes() != found[24..TRAILER_BYTES] {
+            return Err(damaged(layout.table));
+        }
+        Ok(table)
+    }
+
+    /// Saves a store, to which nothing is written meanwhile.
+    ///
+    /// # Errors
+    /// The new file cannot be written or synced; then the former image is unchanged. Or its name
+    /// cannot be synced.
+    pub(super) fn save(&mut self, memory: &MemoryBackend) -> io::Result<()> {
+        let mut name = OsString::from(&self.path);
+        name.push(".new");
+        let new = PathBuf::from(name);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let written = options.open(&new).and_then(|file| {
+            lock(&file)?;
+            self.write(&file, memory)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &self.path)?;
+            Ok(file)
+        });
+        match written {
+            Ok(file) => self.file = file,
+            Err(error) => {
+                // It takes the space that the next attempt needs.
+                let _ = std::fs::remove_file(&new);
+                return Err(error);
+            }
+        }
+        File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    }
+
+    fn write(&self, file: &File, memory: &MemoryBackend) -> io::Result<()> {
+        let layout = Layout::of(self.size_bytes);
+        file.set_len(layout.end())?;
+        let blocking = Blocking::new(memory);
+        let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
+        let mut table = Vec::with_capacity(layout.chunks as usize * 4);
+        for number in 0..layout.chunks {
+            let part = chunk(number, self.size_bytes);
+            let bytes = &mut buffer[..part.len as usize];
+            let read = blocking.read(part.offset, bytes);
+            read.map_err(|error| io::Error::other(error.to_string()))?;
+            table.extend_from_slice(&checksum(bytes).to_le_bytes());
+            if bytes.iter().any(|byte| *byte != 0) {
+                file.write_all_at(bytes, part.offset)?;
+            }
+        }
+        file.write_all_at(&table, layout.table)?;
+        file.write_all_at(&trailer(self.size_bytes, &table), layout.trailer)
+    }
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        // A file system without locks.
+        Err(rustix::io::Errno::NOLCK | rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        locked => Ok(locked?),
+    }
+}
