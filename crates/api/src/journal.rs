@@ -1,5 +1,6 @@
 //! The status of journals.
 
+use crate::LatencySummary;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
@@ -29,7 +30,7 @@ impl fmt::Display for JournalState {
 
 /// One journal. Counters start with the server, or when the first volume that uses the journal was
 /// added; records of earlier processes are not counted.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct JournalStatus {
     /// Its device or file, as in the settings of its volumes.
     pub name: String,
@@ -66,6 +67,9 @@ pub struct JournalStatus {
     pub damaged_places: u64,
     /// Damaged places rewritten from the other device.
     pub healed_places: u64,
+    /// Latencies of writes to the log, from the start of a batch's write until it is durable.
+    #[serde(default)]
+    pub commit: LatencySummary,
     /// Volumes that are not served, but have writes in the journal. The writes are kept until the
     /// volume is served again.
     pub unserved: Vec<UnservedWrites>,

@@ -31,6 +31,7 @@ mod power;
 mod request;
 mod saved;
 mod settings;
+mod statistics;
 mod status;
 mod vault;
 mod warm_up;
@@ -54,9 +55,11 @@ pub use power::{PowerStatus, UpsStatus};
 pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerSettings};
 pub use saved::SavedStatus;
 pub use settings::VolumeSettings;
+pub use statistics::{
+    BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencySummary, SizeClass,
+};
 pub use status::{
-    Counters, Latencies, LatencySummary, Memory, MemorySizing, MemoryState, Mode, Status,
-    VolumeList, VolumeState, VolumeStatus,
+    Memory, MemorySizing, MemoryState, Mode, Status, VolumeList, VolumeState, VolumeStatus,
 };
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
 pub use warm_up::{WarmUpState, WarmUpStatus};

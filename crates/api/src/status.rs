@@ -2,12 +2,12 @@
 //! added, and never decrease.
 
 use crate::{
-    BackgroundStatus, CacheRatio, CurveStatus, Damage, GatherStatus, GeometryStatus, JournalStatus,
-    LearnStatus, PatrolStatus, PinStatus, PoolDivision, PowerStatus, SavedStatus, VaultStatus,
-    VolumeSettings, WarmUpStatus, WriteBackFigures,
+    BackgroundStatus, CacheRatio, Counters, CurveStatus, Damage, DiskUse, GatherStatus,
+    GeometryStatus, JournalStatus, Latencies, LearnStatus, PatrolStatus, PinStatus, PoolDivision,
+    PowerStatus, SavedStatus, VaultStatus, VolumeSettings, WarmUpStatus, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 use utoipa::ToSchema;
 
 /// The cache mode of a volume.
@@ -282,103 +282,9 @@ pub struct VolumeStatus {
     pub curve: CurveStatus,
     /// Its counters.
     pub counters: Counters,
-    /// Latencies of its requests.
+    /// Latencies of its requests and of its disk.
     pub latency: Latencies,
-}
-
-/// The counters of a volume since it was added. A part is the piece of a request in one region of
-/// about 1 MiB; a line is 4 KiB. Requests, parts and lines are counted once, however often they are
-/// retried. Hits, partial hits and misses of reads add up to the reads.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct Counters {
-    /// Reads by clients.
-    pub reads: u64,
-    /// Writes by clients.
-    pub writes: u64,
-    /// Bytes of the reads.
-    pub read_bytes: u64,
-    /// Bytes of the writes.
-    pub write_bytes: u64,
-    /// Flushes by clients.
-    pub flushes: u64,
-    /// Trims by clients.
-    pub trims: u64,
-    /// Writes of zeroes by clients.
-    pub zeroes: u64,
-    /// Reads served completely from memory.
-    pub read_hits: u64,
-    /// Reads served partly from memory.
-    pub read_partial_hits: u64,
-    /// Reads with no line in memory.
-    pub read_misses: u64,
-    /// Lines written that were already in memory.
-    pub write_hits: u64,
-    /// Lines written that were not in memory.
-    pub write_misses: u64,
-    /// Parts of reads that bypassed the cache, by reason. They are among the misses and partial
-    /// hits, except for retries after an error.
-    pub uncached_reads: BTreeMap<String, u64>,
-    /// Parts of writes acknowledged from the disk instead of memory, by reason.
-    pub uncached_writes: BTreeMap<String, u64>,
-    /// Reads from the disk; coalesced I/Os count as one.
-    pub backend_reads: u64,
-    /// Writes to the disk; coalesced I/Os count as one.
-    pub backend_writes: u64,
-    /// Bytes read from the disk.
-    pub backend_read_bytes: u64,
-    /// Bytes written to the disk.
-    pub backend_write_bytes: u64,
-    /// Bytes read ahead, in whole lines.
-    pub prefetched_bytes: u64,
-    /// Bytes read ahead that a client has read.
-    pub prefetch_used_bytes: u64,
-    /// Bytes read by the warm-up or for forecasts, in whole lines.
+    /// How busy its disk is with its I/Os.
     #[serde(default)]
-    pub preloaded_bytes: u64,
-    /// Bytes read by the warm-up or for forecasts that a client has read.
-    #[serde(default)]
-    pub preload_used_bytes: u64,
-    /// Bytes read by the warm-up or for forecasts that were evicted before a client read them.
-    #[serde(default)]
-    pub preload_in_vain_bytes: u64,
-    /// Bytes of pinned ranges that were read because they are pinned, in whole lines.
-    #[serde(default)]
-    pub pin_loaded_bytes: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-}
-
-impl Counters {
-    /// The fraction of reads served completely from memory; `None` before the first read.
-    pub fn read_hit_ratio(&self) -> Option<f64> {
-        (self.reads > 0).then(|| self.read_hits as f64 / self.reads as f64)
-    }
-}
-
-/// Latencies of requests, from complete arrival to the handover of the reply for sending.
-#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
-pub struct Latencies {
-    /// Reads served completely from memory.
-    pub read_hit: LatencySummary,
-    /// All other reads.
-    pub read_miss: LatencySummary,
-    /// Writes.
-    pub write: LatencySummary,
-    /// Flushes.
-    pub flush: LatencySummary,
-}
-
-/// The summary of a latency histogram, in microseconds; all zero while the count is zero.
-#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
-pub struct LatencySummary {
-    /// Measured requests.
-    pub count: u64,
-    /// The mean.
-    pub mean_us: f64,
-    /// The median.
-    pub p50_us: f64,
-    /// The 99th percentile.
-    pub p99_us: f64,
-    /// The maximum.
-    pub max_us: f64,
+    pub disk: DiskUse,
 }

@@ -8,7 +8,7 @@
 //! - answers to parts of requests.
 
 use crate::index::key::mask_runs;
-use crate::{LineKey, Seal, Slot};
+use crate::{LineHits, LineKey, Seal, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
 /// Identifies a part of a client's request. The driver makes it; the engine does not interpret it.
@@ -141,6 +141,53 @@ pub enum IoVerb {
     },
 }
 
+/// Why an I/O is started. Of joined I/Os, the first of their causes in this order counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IoCause {
+    /// A client waits for it: a read that missed, a write to the disk, an erase.
+    Demand,
+    /// Dirty data is written because something waits for it: see
+    /// [`crate::VolumeCounters::destages_urgent`].
+    DestageUrgent,
+    /// Dirty data is written because of its age or amount.
+    Destage,
+    /// A stream is read ahead.
+    Prefetch,
+    /// A warm-up or a forecast.
+    Preload,
+    /// A pinned range is read into memory.
+    Pin,
+}
+
+impl IoCause {
+    /// All causes, in order.
+    pub const ALL: [Self; 6] = [
+        Self::Demand,
+        Self::DestageUrgent,
+        Self::Destage,
+        Self::Prefetch,
+        Self::Preload,
+        Self::Pin,
+    ];
+
+    /// Its name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Demand => "demand",
+            Self::DestageUrgent => "destage-urgent",
+            Self::Destage => "destage",
+            Self::Prefetch => "prefetch",
+            Self::Preload => "preload",
+            Self::Pin => "pin",
+        }
+    }
+
+    /// Whether it is a read that no client waits for, unless one happens to need its lines.
+    pub const fn is_background(self) -> bool {
+        matches!(self, Self::Preload | Self::Pin)
+    }
+}
+
 /// An I/O to start. The driver reports its completion with [`crate::Shard::complete`]. Until then
 /// its slots are pinned, and the driver keeps the private memory of `part` in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,9 +209,16 @@ pub struct IoAction {
     /// [`crate::Shard::damaged`]. If a sector is lost, the driver does not start the write, but
     /// completes it with an error.
     pub seals: Vec<Seal>,
-    /// A read that no client waits for, unless one happens to need its lines. It says nothing about
-    /// the load of the disk.
-    pub background: bool,
+    /// Why it is started.
+    pub cause: IoCause,
+}
+
+impl IoAction {
+    /// Whether it is a read that no client waits for, unless one happens to need its lines. It says
+    /// nothing about the load of the disk.
+    pub const fn is_background(&self) -> bool {
+        self.cause.is_background()
+    }
 }
 
 /// The kind of a journal record.
@@ -252,6 +306,9 @@ pub struct Outbox {
     /// Shards in which the elevator of a volume continues. The driver calls [`crate::Shard::wake`]
     /// for each, starting with the last entry.
     pub wakes: Vec<(usize, VolumeId)>,
+    /// How a write was served, once it is carried out. Not a request: the driver takes it after the
+    /// call of a write.
+    pub write_hits: LineHits,
     /// The number of the current turn, set by the driver and unique across drivers. The I/Os of one
     /// turn start together when it ends, with adjacent ones coalesced. Zero if each I/O starts at
     /// once.

@@ -47,12 +47,13 @@ mod ops;
 mod sabotage;
 mod shard;
 mod slabs;
+mod uncached;
 mod volume;
 mod writeback;
 
 pub use action::{
-    Answer, Attempt, IoAction, IoId, IoVerb, MemoryStep, Note, NoteKind, Outbox, Outcome, Part,
-    PartId, Place, Segment,
+    Answer, Attempt, IoAction, IoCause, IoId, IoVerb, MemoryStep, Note, NoteKind, Outbox, Outcome,
+    Part, PartId, Place, Segment,
 };
 pub use counters::VolumeCounters;
 pub use index::Slots;
@@ -65,7 +66,7 @@ pub use index::warm::WarmView;
 pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
 pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
 pub use modes::erase::{EraseKind, EraseOutcome};
-pub use modes::read::{LineHits, PreloadKind, PreloadOutcome, ReadOutcome};
+pub use modes::read::{PreloadKind, PreloadOutcome, ReadOutcome};
 pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
@@ -73,6 +74,7 @@ pub use shard::pins::Pinned;
 pub use shard::{Shard, ShardUsage, begin_forecast, end_former_forecasts};
 pub use slabs::resize::ResizeStep;
 pub use slabs::{Slab, Slabs};
+pub use uncached::{LineHits, Uncached};
 pub use volume::ShardVolume;
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;

@@ -31,6 +31,13 @@ pub(crate) enum Command {
     Serve(ServeArguments),
     /// Show the status of a running forebay
     Status(ShowArguments),
+    /// Show the statistics of one volume of a running forebay
+    Stats {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        show: ShowArguments,
+    },
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),

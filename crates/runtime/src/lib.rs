@@ -34,6 +34,7 @@ mod write_share;
 pub use background::BackgroundShares;
 pub use descriptors::Descriptors;
 pub use error::{StartError, VolumeError};
+pub use forebay_engine::{IoCause, Uncached};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{
     BackgroundControl, Division, GovernorStatus, Growth, GrowthReason, GrowthSample, Limits,
@@ -65,7 +66,9 @@ pub use runtime::{Engine, Runtime, RuntimeConfig};
 pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,
 };
-pub use stats::{LatencyClass, LatencySummary, RequestCounters};
+pub use stats::{
+    DiskUse, Latencies, LatencyClass, LatencyHistogram, RequestCounters, size_class_bytes,
+};
 pub use timeouts::Timeouts;
 pub use warm_up::{WarmLists, WarmUpState, WarmUpStatus};
 pub use write_share::{ShareError, WriteShares};

@@ -78,7 +78,7 @@ pub struct Answered<T, M> {
     pub result: IoResult,
     /// The private memory that segments refer to.
     pub memory: Option<M>,
-    /// Lines hit and missed.
+    /// Lines hit and missed, and why the pool did not serve it alone.
     pub line_hits: LineHits,
     /// The completion was dropped unanswered.
     pub is_lost: bool,

@@ -58,7 +58,7 @@ pub struct Reply<'a, M> {
     pub segments: &'a [ReplySegment],
     /// The private memory that segments refer to.
     pub memory: Option<M>,
-    /// Lines hit and missed.
+    /// Lines hit and missed by a read or write, and why the pool did not serve it alone.
     pub line_hits: LineHits,
 }
 

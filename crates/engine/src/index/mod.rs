@@ -27,7 +27,7 @@ use crate::index::meta::{
     DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
 };
 use crate::index::retained::Retained;
-use crate::index::warm::{PreloadsInVain, WarmView};
+use crate::index::warm::{LineCounts, WarmView};
 use crate::slabs::Slabs;
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
@@ -60,8 +60,12 @@ pub struct Slots<M> {
     /// All resident lines with dirty sectors.
     dirty: SlotSet,
     evictions: u64,
+    /// Lines that came into the pool.
+    admitted: LineCounts,
+    /// Lines that were evicted for others.
+    evicted: LineCounts,
     /// Preloaded lines that were evicted unread.
-    preloads_in_vain: PreloadsInVain,
+    preloads_in_vain: LineCounts,
     /// The pinned ranges, and the lines of them that are resident.
     retained: Retained,
 }
@@ -100,7 +104,9 @@ impl<M: LineTable> Slots<M> {
             freezing: Vec::new(),
             orphan_pins: Vec::new(),
             evictions: 0,
-            preloads_in_vain: PreloadsInVain::default(),
+            admitted: LineCounts::default(),
+            evicted: LineCounts::default(),
+            preloads_in_vain: LineCounts::default(),
         }
     }
 
@@ -391,6 +397,7 @@ impl<M: LineTable> Slots<M> {
     fn insert_line(&mut self, key: LineKey, slot: Slot, hint: Hint) {
         debug_assert!(self.find(key).is_none(), "line {key:?} is indexed twice");
         self.index.insert(key, slot);
+        self.admitted.count(key.volume());
         if self.retained.admit(key) {
             self.get_mut(slot).flags |= RETAINED;
         } else {
@@ -525,6 +532,7 @@ impl<M: LineTable> Slots<M> {
         self.index.remove(line.key, victim, &self.lines);
         self.clear(victim);
         self.evictions += 1;
+        self.evicted.count(line.key.volume());
         if line.has(PRELOADED) {
             self.preloads_in_vain.count(line.key.volume());
         }
@@ -574,6 +582,8 @@ impl<M: LineTable> Slots<M> {
             + self.slabs.metadata_bytes()
             + self.unsealed.metadata_bytes()
             + self.dirty.metadata_bytes()
+            + self.admitted.metadata_bytes()
+            + self.evicted.metadata_bytes()
             + self.preloads_in_vain.metadata_bytes()
             + self.retained.metadata_bytes()
             + self.policy.metadata_bytes()

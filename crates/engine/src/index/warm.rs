@@ -6,12 +6,11 @@ use crate::{LineKey, Slot};
 use forebay_policy::Hint;
 use forebay_types::{LINE_VALUE_MAX, VolumeId};
 
-/// Preloaded lines of each volume that were evicted unread, indexed by the volume's number; zero
-/// beyond the end.
+/// A count of lines for each volume, indexed by the volume's number; zero beyond the end.
 #[derive(Debug, Default)]
-pub(crate) struct PreloadsInVain(Vec<u64>);
+pub(crate) struct LineCounts(Vec<u64>);
 
-impl PreloadsInVain {
+impl LineCounts {
     pub(crate) fn count(&mut self, volume: VolumeId) {
         let volume = usize::from(volume.0);
         if self.0.len() <= volume {
@@ -20,16 +19,26 @@ impl PreloadsInVain {
         self.0[volume] += 1;
     }
 
+    fn get(&self, volume: VolumeId) -> u64 {
+        self.0.get(usize::from(volume.0)).copied().unwrap_or(0)
+    }
+
+    fn forget(&mut self, volume: VolumeId) {
+        if let Some(count) = self.0.get_mut(usize::from(volume.0)) {
+            *count = 0;
+        }
+    }
+
     pub(crate) const fn metadata_bytes(&self) -> usize {
         self.0.capacity() * size_of::<u64>()
     }
 }
 
-/// Resets the count of a volume's preloads in vain, because the volume is removed.
-pub(crate) fn forget_preloads<M>(slots: &mut Slots<M>, volume: VolumeId) {
-    if let Some(count) = slots.preloads_in_vain.0.get_mut(usize::from(volume.0)) {
-        *count = 0;
-    }
+/// Resets the counts of a volume, because the volume is removed.
+pub(crate) fn forget_counts<M>(slots: &mut Slots<M>, volume: VolumeId) {
+    slots.admitted.forget(volume);
+    slots.evicted.forget(volume);
+    slots.preloads_in_vain.forget(volume);
 }
 
 /// Records the first use of a line that was preloaded.
@@ -75,7 +84,17 @@ impl<M: LineTable> WarmView<'_, M> {
     /// Preloaded lines of a volume that were evicted before they were read, since the volume was
     /// added.
     pub fn preloaded_in_vain(&self, volume: VolumeId) -> u64 {
-        self.0.preloads_in_vain.0.get(usize::from(volume.0)).copied().unwrap_or(0)
+        self.0.preloads_in_vain.get(volume)
+    }
+
+    /// Lines of a volume that came into the pool since the volume was added.
+    pub fn admitted_lines(&self, volume: VolumeId) -> u64 {
+        self.0.admitted.get(volume)
+    }
+
+    /// Lines of a volume that were evicted for others since the volume was added.
+    pub fn evicted_lines(&self, volume: VolumeId) -> u64 {
+        self.0.evicted.get(volume)
     }
 
     /// Calls `each` with the lines in `count` slots from `first` on that have valid sectors, and

@@ -3,7 +3,7 @@
 use super::{Source, WriteOutcome, Writer};
 use crate::index::meta::LineTable;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, Outbox, Part};
+use crate::{Attempt, Outbox, Part, Uncached};
 
 impl<M: LineTable> Writer<'_, M> {
     pub(super) fn write_bypass(
@@ -34,7 +34,7 @@ impl<M: LineTable> Writer<'_, M> {
     /// [`Writer::forget_sectors`] for each line.
     pub(super) fn forget_lines(&mut self, part: &Part, out: &mut Outbox) {
         let line_hits = self.look_up_pinned(part);
-        self.count_write(part, line_hits);
+        self.count_write(part, line_hits.past_cache(Uncached::Bypass), out);
         for at in 0..self.scratch.lines.len() {
             if let Some(slot) = self.scratch.lines[at].1.take() {
                 if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {

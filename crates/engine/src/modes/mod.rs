@@ -16,7 +16,7 @@ use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot};
+use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot, Uncached};
 use forebay_types::{IoError, Mode};
 
 /// How often a part is throttled before it is written through to the disk.
@@ -91,6 +91,18 @@ enum Through {
     Fua,
     DirtyLimit,
     NoRoom,
+}
+
+impl Through {
+    const fn reason(self) -> Uncached {
+        match self {
+            Self::Mode => Uncached::WriteThrough,
+            Self::Protection => Uncached::Protection,
+            Self::Fua => Uncached::Fua,
+            Self::DirtyLimit => Uncached::DirtyLimit,
+            Self::NoRoom => Uncached::NoRoom,
+        }
+    }
 }
 
 /// Where the bytes of a write are.
@@ -297,12 +309,13 @@ impl<'a, M: LineTable> Writer<'a, M> {
             self.scratch.lines.push((line, found));
         }
         let hits = self.scratch.lines.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
-        LineHits { hits, misses: self.scratch.lines.len() as u32 - hits }
+        LineHits { hits, misses: self.scratch.lines.len() as u32 - hits, uncached: None }
     }
 
     /// Counts the lines of a write once, in the attempt that carries it out.
-    fn count_write(&mut self, part: &Part, line_hits: LineHits) {
+    fn count_write(&mut self, part: &Part, line_hits: LineHits, out: &mut Outbox) {
         self.lines.volume.record_access(part);
+        out.write_hits = line_hits;
         let counters = self.lines.volume.counters_mut();
         counters.write_hit_lines += u64::from(line_hits.hits);
         counters.write_miss_lines += u64::from(line_hits.misses);

@@ -14,7 +14,10 @@ use crate::index::warm::{forecast_again, touch_first};
 use crate::lines::VolumeLines;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, IoVerb, LineKey, LineMeta, Outbox, Part, Place, Segment, Slot};
+use crate::{
+    Attempt, IoCause, IoVerb, LineHits, LineKey, LineMeta, Outbox, Part, Place, Segment, Slot,
+    Uncached,
+};
 use forebay_policy::Hint;
 use forebay_types::{
     ByteRange, GRANULE_LINES, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE,
@@ -62,15 +65,6 @@ pub enum PreloadKind {
     Forecast,
     /// It was pinned. Lines of pinned ranges are read even if others must be evicted for them.
     Pinned,
-}
-
-/// The lines of a part that were hit and missed, counted in its first attempt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LineHits {
-    /// Lines found valid.
-    pub hits: u32,
-    /// Lines absent, or not valid in all requested sectors.
-    pub misses: u32,
 }
 
 /// Consecutive bytes of one I/O under construction.
@@ -209,7 +203,11 @@ impl<'a, M: LineTable> Reader<'a, M> {
             && line_parts(part.volume, part.range)
                 .any(|line| self.lines.lost_under(line.key, line.mask) != 0)
         {
-            return (ReadOutcome::Failed(IoError::Io), LineHits::default());
+            let uncached = Some(Uncached::Failed);
+            return (
+                ReadOutcome::Failed(IoError::Io),
+                LineHits { uncached, ..LineHits::default() },
+            );
         }
         let first_try = attempt == Attempt::default();
         let mode = self.lines.volume.mode();
@@ -249,22 +247,31 @@ impl<'a, M: LineTable> Reader<'a, M> {
         } else {
             line_hits = LineHits::default();
         }
+        line_hits.uncached = Some(Uncached::IoInFlight);
         if !fill.is_empty() {
+            line_hits.uncached = Some(Uncached::Miss);
             self.lines.volume.count_read();
-            let op = self.start_fill(fill, out);
+            let op = self.start_fill(fill, IoCause::Demand, out);
             wait_for = Some((op, WaitFor::Result));
         }
         if let Some((op, wait_for)) = wait_for {
             self.lines.wait(op, part, wait_for);
             return (ReadOutcome::Waiting, line_hits);
         }
-        let counters = self.lines.volume.counters_mut();
-        match (attempt.error, mode) {
-            (Some(_), _) => counters.direct_reads_after_error += 1,
-            (None, Mode::Bypass) => counters.direct_reads_bypass += 1,
-            (None, _) => counters.direct_reads_no_room += 1,
-        }
+        line_hits.uncached = Some(self.count_direct(attempt, mode));
         (self.read_direct(part, segments, out), line_hits)
+    }
+
+    /// Counts a read past the cache. Returns its reason.
+    const fn count_direct(&mut self, attempt: Attempt, mode: Mode) -> Uncached {
+        let counters = self.lines.volume.counters_mut();
+        let (count, uncached) = match (attempt.error, mode) {
+            (Some(_), _) => (&mut counters.direct_reads_after_error, Uncached::AfterError),
+            (None, Mode::Bypass) => (&mut counters.direct_reads_bypass, Uncached::Bypass),
+            (None, _) => (&mut counters.direct_reads_no_room, Uncached::NoRoom),
+        };
+        *count += 1;
+        uncached
     }
 
     /// Prepares a fill of the missing sectors of a line. `None` if it gets no slot.
@@ -312,7 +319,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
     }
 
     /// Starts one operation that fills `lines`, which are in ascending order.
-    fn start_fill(&mut self, lines: Vec<OpLine>, out: &mut Outbox) -> u32 {
+    fn start_fill(&mut self, lines: Vec<OpLine>, cause: IoCause, out: &mut Outbox) -> u32 {
         let volume = self.lines.id;
         let mut runs = Vec::new();
         for line in &lines {
@@ -325,7 +332,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             }
         }
         let id = self.lines.start(Op::new(OpKind::Fill, volume, lines, None, runs.len()));
-        emit(out, id, IoVerb::Read, volume, None, runs);
+        emit(out, id, (IoVerb::Read, cause), volume, None, runs);
         id.op
     }
 
@@ -368,7 +375,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         self.lines.volume.count_read();
         let op = Op::new(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
         let id = self.lines.start(op);
-        emit(out, id, IoVerb::Read, part.volume, Some(part.id), runs);
+        emit(out, id, (IoVerb::Read, IoCause::Demand), part.volume, Some(part.id), runs);
         ReadOutcome::Started
     }
 
@@ -410,7 +417,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         if lines > 0 {
             self.lines.volume.counters_mut().prefetched_lines += lines;
             self.lines.volume.count_read();
-            self.start_fill(fill, out);
+            self.start_fill(fill, IoCause::Prefetch, out);
         }
         lines
     }
@@ -447,15 +454,14 @@ impl<'a, M: LineTable> Reader<'a, M> {
             return PreloadOutcome::Done;
         }
         let counters = self.lines.volume.counters_mut();
-        match kind {
+        let (count, cause) = match kind {
             PreloadKind::Warm | PreloadKind::Hot | PreloadKind::Forecast => {
-                counters.preloaded_lines += lines;
+                (&mut counters.preloaded_lines, IoCause::Preload)
             }
-            PreloadKind::Pinned => counters.pin_loaded_lines += lines,
-        }
-        let op = self.start_fill(fill, out);
-        let id = self.lines.ops.id(op);
-        out.ios.iter_mut().filter(|io| io.id == id).for_each(|io| io.background = true);
+            PreloadKind::Pinned => (&mut counters.pin_loaded_lines, IoCause::Pin),
+        };
+        *count += lines;
+        let op = self.start_fill(fill, cause, out);
         // Not counted as a wait: no client waits.
         self.lines.ops.wait(op, part.id, WaitFor::Result);
         PreloadOutcome::Started

@@ -14,7 +14,7 @@ use crate::index::key::{LinePart, line_parts};
 use crate::index::meta::{DETACHED, LineTable};
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, LineHits, Outbox, Part, Slot};
+use crate::{Attempt, LineHits, Outbox, Part, Slot, Uncached};
 use forebay_policy::Hint;
 use forebay_types::ByteRange;
 
@@ -88,7 +88,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.mark_dirty(slot, line.mask, now_ms);
             self.lines.index.unpin(slot);
         }
-        self.count_staged(part, hits, staged.len());
+        self.count_staged(part, hits, staged.len(), None, out);
         self.boost(part);
         self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is only in the pool.
@@ -126,7 +126,7 @@ impl<M: LineTable> Writer<'_, M> {
                 self.scratch.lines.push((line, Some(slot)));
             }
             self.scratch.lines.reverse();
-            self.count_staged(part, hits, staged.len());
+            self.count_staged(part, hits, staged.len(), Some(why.reason()), out);
         } else {
             self.forget_lines(part, out);
             // A slot that is kept for dirty sectors elsewhere in its line is not the source of the
@@ -143,9 +143,16 @@ impl<M: LineTable> Writer<'_, M> {
         WriteOutcome::Started
     }
 
-    fn count_staged(&mut self, part: &Part, hits: usize, lines: usize) {
+    fn count_staged(
+        &mut self,
+        part: &Part,
+        hits: usize,
+        lines: usize,
+        uncached: Option<Uncached>,
+        out: &mut Outbox,
+    ) {
         let (hits, misses) = (hits as u32, (lines - hits) as u32);
-        self.count_write(part, LineHits { hits, misses });
+        self.count_write(part, LineHits { hits, misses, uncached }, out);
     }
 
     /// The lines of a part with their slots, in descending order.

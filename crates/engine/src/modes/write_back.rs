@@ -47,7 +47,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.mark_dirty(slot, line.mask, now_ms);
             self.lines.index.unpin(slot);
         }
-        self.count_write(part, line_hits);
+        self.count_write(part, line_hits, out);
         self.boost(part);
         self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: the data is only in the pool. It survives only what the volume's protection
@@ -78,7 +78,7 @@ impl<M: LineTable> Writer<'_, M> {
         let fill = MemoryStep::Fill { slot, offset: line.offset, payload_offset: 0, len: line.len };
         out.memory.push(fill);
         self.lines.mark_dirty(slot, line.mask, now_ms);
-        self.count_write(part, LineHits { hits: 1, misses: 0 });
+        self.count_write(part, LineHits::ONE_HIT, out);
         // If every write is boosted, a line that was dirty has been boosted already.
         if was_dirty == 0 || self.lines.volume.gather_below() > 0 {
             self.boost(part);

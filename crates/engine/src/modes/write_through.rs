@@ -8,7 +8,7 @@ use crate::ops::gather::Gated;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::writeback::span::Span;
-use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot};
+use crate::{Attempt, IoCause, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
 use forebay_types::SECTOR_BYTES;
 
@@ -35,7 +35,7 @@ impl<M: LineTable> Writer<'_, M> {
         }
         self.count_through(why);
         let line_hits = self.look_up_pinned(part);
-        self.count_write(part, line_hits);
+        self.count_write(part, line_hits.past_cache(why.reason()), out);
         for at in 0..self.scratch.lines.len() {
             let (line, found) = self.scratch.lines[at];
             self.scratch.lines[at].1 = match found {
@@ -133,7 +133,8 @@ impl<M: LineTable> Writer<'_, M> {
         let Span { lines, runs, .. } = span;
         let id =
             self.lines.start(Op::new(OpKind::DestagePart, part.volume, lines, None, runs.len()));
-        emit(out, id, IoVerb::Write { fua: false }, part.volume, None, runs);
+        let verb = IoVerb::Write { fua: false };
+        emit(out, id, (verb, IoCause::DestageUrgent), part.volume, None, runs);
         id.op
     }
 
@@ -200,7 +201,8 @@ impl<M: LineTable> Writer<'_, M> {
             }
             false => {
                 self.lines.ops.pass_gate(id);
-                emit(out, id, IoVerb::Write { fua }, part.volume, Some(part.id), runs);
+                let verb = IoVerb::Write { fua };
+                emit(out, id, (verb, IoCause::Demand), part.volume, Some(part.id), runs);
             }
         }
     }

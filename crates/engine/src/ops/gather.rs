@@ -29,7 +29,7 @@ use crate::ops::trial::Trial;
 use crate::ops::{KeyHasher, Op, OpLine, Ops, emit};
 use crate::sabotage::PlantedBug;
 use crate::volume::ShardVolume;
-use crate::{IoId, IoVerb, Outbox, Part, Place, Segment};
+use crate::{IoCause, IoId, IoVerb, Outbox, Part, Place, Segment};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -289,7 +289,7 @@ impl<M: LineTable> Completion<'_, M> {
         gated.turn = out.turn;
         gated.joined.extend_from_slice(&ops[1..]);
         self.lines.ops.pass_gate(id);
-        emit(out, id, IoVerb::Write { fua }, volume, part, runs);
+        emit(out, id, (IoVerb::Write { fua }, IoCause::Demand), volume, part, runs);
     }
 }
 

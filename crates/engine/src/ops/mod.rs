@@ -11,7 +11,7 @@ pub(crate) mod gather;
 pub(crate) mod trial;
 
 use crate::modes::read::Run;
-use crate::{IoAction, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot};
+use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use gather::{Gated, Gates};
 use std::collections::HashMap;
@@ -267,7 +267,7 @@ impl Ops {
 pub(crate) fn emit(
     out: &mut Outbox,
     id: IoId,
-    verb: IoVerb,
+    (verb, cause): (IoVerb, IoCause),
     volume: VolumeId,
     part: Option<PartId>,
     runs: impl IntoIterator<Item = Run>,
@@ -278,7 +278,7 @@ pub(crate) fn emit(
         let expected = if is_erase { 0 } else { run.range.len };
         assert_eq!(len, expected, "bytes in the segments of a {verb:?} of {}", run.range);
         let (range, segments, seals) = (run.range, run.segments, run.seals);
-        IoAction { id, verb, volume, range, segments, part, seals, background: false }
+        IoAction { id, verb, volume, range, segments, part, seals, cause }
     }));
 }
 

@@ -12,7 +12,7 @@ pub use requests::{begin_forecast, end_former_forecasts};
 use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};
-use crate::index::warm::forget_preloads;
+use crate::index::warm::forget_counts;
 use crate::integrity::Integrity;
 use crate::lines::{VolumeLines, drop_clean};
 use crate::modes::Scratch;
@@ -96,7 +96,7 @@ impl<M: LineTable> Shard<M> {
         let throttled = self.volumes.remove(volume);
         self.quota.count_admitted(throttled);
         self.drop_clean(volume, 0, Slot::MAX);
-        forget_preloads(&mut self.index, volume);
+        forget_counts(&mut self.index, volume);
         self.pinned().set(volume, &Arc::default(), 0);
         assert_eq!(self.index.resident_lines(volume), 0, "lines of {volume}, which is removed");
     }

@@ -45,7 +45,7 @@ impl<M: LineTable> Shard<M> {
             self.volumes.get_mut(part.volume).count_read_hit(line.key);
             let place = Place::Slot { slot, offset: line.offset };
             segments.push(Segment { place, len: line.len });
-            return (ReadOutcome::Ready, LineHits { hits: 1, misses: 0 });
+            return (ReadOutcome::Ready, LineHits::ONE_HIT);
         }
         Reader::new(self.on(part.volume)).read(part, attempt, segments, out)
     }

@@ -12,7 +12,7 @@ use crate::lines::VolumeLines;
 use crate::modes::read::Run;
 use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
-use crate::{Answer, IoVerb, Outbox, Outcome, PartId, Slot};
+use crate::{Answer, IoCause, IoVerb, Outbox, Outcome, PartId, Slot};
 use forebay_types::{IoError, IoResult, LINES_PER_REGION, Mode};
 use std::iter;
 
@@ -382,7 +382,8 @@ impl<M: LineTable> Destager<'_, M> {
         }
         let op = Op { is_wide, ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len()) };
         let id = self.lines.start(op);
-        emit(out, id, IoVerb::Write { fua: false }, self.lines.id, None, runs);
+        let cause = if urgent { IoCause::DestageUrgent } else { IoCause::Destage };
+        emit(out, id, (IoVerb::Write { fua: false }, cause), self.lines.id, None, runs);
         id.op
     }
 

@@ -122,7 +122,7 @@ fn a_preload_of_a_pinned_range_evicts_others_and_reads_what_lines_lack() {
     assert_eq!(preload(2, &mut rig), PreloadOutcome::Done, "nothing is pinned");
     pin_only(&mut rig.shard, &[(2, 8)]);
     assert_eq!(preload(3, &mut rig), PreloadOutcome::Started);
-    assert!(rig.ios.iter().all(|io| io.background));
+    assert!(rig.ios.iter().all(|io| io.is_background()));
     rig.complete_all();
     assert_eq!(rig.take_outcome(3), Some(Outcome::Retry(None)));
     assert_eq!((retained(&rig), rig.shard.usage().resident_lines), (6, 32));

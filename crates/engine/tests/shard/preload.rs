@@ -13,7 +13,7 @@ fn a_preload_reads_the_chosen_lines_and_reports_its_end() {
     let ranges: Vec<_> = rig.ios.iter().map(|io| (io.range.offset, io.range.len)).collect();
     let first = GRANULE_BYTES;
     assert_eq!(ranges, [(first + LINE, 2 * LINE), (first + 20 * LINE, LINE)]);
-    assert!(rig.ios.iter().all(|io| io.background));
+    assert!(rig.ios.iter().all(|io| io.is_background()));
     rig.complete(0, Ok(()));
     assert_eq!(rig.take_outcome(1), None, "one of two I/Os has completed");
     rig.complete(0, Ok(()));
@@ -28,7 +28,7 @@ fn a_preload_reads_the_chosen_lines_and_reports_its_end() {
     assert_eq!((counters.preload_used_lines, counters.read_miss_lines), (1, 0));
     // A demand read is no background I/O.
     assert_eq!(rig.read(2, 0, LINE).0, ReadOutcome::Waiting);
-    assert!(!rig.ios[0].background);
+    assert!(!rig.ios[0].is_background());
     rig.complete_all();
     rig.shard.self_check();
 }

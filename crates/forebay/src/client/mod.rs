@@ -10,6 +10,7 @@ mod gather;
 mod governor;
 mod learn;
 pub(crate) mod pins;
+mod statistics;
 pub(crate) mod table;
 pub(crate) mod units;
 mod warm_up;
@@ -33,6 +34,19 @@ pub(crate) fn status(arguments: &ShowArguments) -> anyhow::Result<()> {
         return print(&(to_string_pretty(&status)? + "\n"));
     }
     print(&table::status(&status))
+}
+
+/// `forebay stats`.
+pub(crate) fn stats(name: &str, arguments: &ShowArguments) -> anyhow::Result<()> {
+    let status = connect(&arguments.state)?.status()?;
+    let volume = status.volumes.iter().find(|volume| volume.name == name);
+    let volume = volume.ok_or_else(|| {
+        with_remedy(anyhow!("no volume '{name}'"), "see `forebay volume list` for their names")
+    })?;
+    if arguments.json {
+        return print(&(to_string_pretty(volume)? + "\n"));
+    }
+    print(&statistics::statistics(volume, &status.memory))
 }
 
 /// `forebay set`.

@@ -53,6 +53,15 @@ pub(super) fn micros(us: u64) -> String {
     }
 }
 
+/// A measured latency: `4.2 us`, `42 us`, `4.2 ms`, `1.5 s`.
+pub(super) fn latency_us(us: f64) -> String {
+    match us {
+        ..999.5 => format!("{} us", short(us, true)),
+        ..999_500.0 => format!("{} ms", short(us / 1e3, true)),
+        _ => format!("{} s", short(us / 1e6, true)),
+    }
+}
+
 /// Rounds to one decimal below ten if the value has a fraction, otherwise to an integer.
 fn short(value: f64, has_fraction: bool) -> String {
     if has_fraction && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
@@ -79,6 +88,21 @@ mod tests {
             [(0, "0"), (999, "999"), (1000, "1.0 k"), (999_949, "1.0 M"), (u64::MAX, "18 E")]
         {
             assert_eq!(count(value), text);
+        }
+    }
+
+    #[test]
+    fn latencies_change_their_unit_where_they_round_to_it() {
+        for (us, text) in [
+            (0.0, "0.0 us"),
+            (4.24, "4.2 us"),
+            (999.4, "999 us"),
+            (999.5, "1.0 ms"),
+            (42_000.0, "42 ms"),
+            (999_500.0, "1.0 s"),
+            (61e6, "61 s"),
+        ] {
+            assert_eq!(latency_us(us), text);
         }
     }
 

@@ -5,6 +5,7 @@
 //! records of the volumes in it, because they are older than the disks.
 
 use super::members::Members;
+use super::statistics::latency;
 use crate::marks::{self, Mark};
 use crate::reliance::{Kind, Reliances};
 use crate::report::problem as problem_of;
@@ -279,6 +280,7 @@ impl Journals {
                 walked_bytes: status.patrol.read_bytes,
                 damaged_places: status.patrol.damaged,
                 healed_places: status.patrol.healed,
+                commit: latency(&status.commits),
                 unserved: unserved
                     .map(|(volume, bytes)| UnservedWrites { volume, bytes })
                     .collect(),

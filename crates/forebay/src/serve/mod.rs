@@ -20,6 +20,7 @@ mod presence;
 mod ratio;
 mod report;
 mod sizing;
+mod statistics;
 mod successor;
 mod tls;
 mod vault;

@@ -1,17 +1,17 @@
 //! Converts the runtime's figures to the types of the control API.
 
+use super::statistics::{counters, disk_use, latencies};
 use crate::report::sentence_of;
 use forebay_api::{
-    CacheRatio, Counters, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus,
-    GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary, LearnState, LearnStatus,
-    Memory, MemoryOutlook as OutlookStatus, MemorySizing, PatrolStatus, PinState, PinStatus,
-    PowerStatus, SavedStatus, VolumeState, VolumeStatus, WarmUpState, WarmUpStatus,
-    WriteBackFigures,
+    CacheRatio, CurvePoint, CurveStatus, Damage, ForecastScore, ForecastStatus, GatherSource,
+    GatherStatus, GovernorStatus, LearnState, LearnStatus, Memory, MemoryOutlook as OutlookStatus,
+    MemorySizing, PatrolStatus, PinState, PinStatus, PowerStatus, SavedStatus, VolumeState,
+    VolumeStatus, WarmUpState, WarmUpStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
-    Calibration, Ecc, LatencySummary as Summary, MemoryAdvice, MemoryOutlook, MemoryStatus,
-    RuntimeStatus, ThresholdSource, VolumeStatus as Figures, WarmUpState as State,
+    Calibration, Ecc, MemoryAdvice, MemoryOutlook, MemoryStatus, RuntimeStatus, ThresholdSource,
+    VolumeStatus as Figures, WarmUpState as State,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
@@ -105,6 +105,7 @@ pub(super) fn volume(
         curve: curve(figures, memory),
         counters: counters(figures),
         latency: latencies(&figures.latencies),
+        disk: disk_use(figures),
         ..forebay_control::configured_status(spec)
     }
 }
@@ -322,51 +323,6 @@ fn state_reason(figures: &Figures) -> Option<String> {
     failing.then(|| "the backing store refuses dirty data, which is kept and retried".to_owned())
 }
 
-fn counters(figures: &Figures) -> Counters {
-    let (requests, engine) = (&figures.requests, &figures.engine);
-    let reasons = |list: &[(&str, u64)]| {
-        let some = list.iter().filter(|(_, count)| *count > 0);
-        some.map(|&(reason, count)| (reason.to_owned(), count)).collect()
-    };
-    Counters {
-        reads: requests.reads,
-        writes: requests.writes,
-        read_bytes: requests.read_bytes,
-        write_bytes: requests.write_bytes,
-        flushes: requests.flushes,
-        trims: requests.trims,
-        zeroes: requests.zeroes,
-        read_hits: requests.read_hits,
-        read_partial_hits: requests.read_partial_hits,
-        read_misses: requests.read_misses,
-        write_hits: engine.write_hit_lines,
-        write_misses: engine.write_miss_lines,
-        uncached_reads: reasons(&[
-            ("bypass", engine.direct_reads_bypass),
-            ("no-room", engine.direct_reads_no_room),
-            ("after-error", engine.direct_reads_after_error),
-        ]),
-        uncached_writes: reasons(&[
-            ("mode", engine.writes_through_mode),
-            ("protection", engine.writes_through_protection),
-            ("fua", engine.writes_through_fua),
-            ("dirty-limit", engine.writes_through_dirty_limit),
-            ("no-room", engine.writes_through_no_room),
-        ]),
-        backend_reads: requests.backend_reads,
-        backend_writes: requests.backend_writes,
-        backend_read_bytes: requests.backend_read_bytes,
-        backend_write_bytes: requests.backend_write_bytes,
-        prefetched_bytes: engine.prefetched_lines * LINE_BYTES,
-        prefetch_used_bytes: engine.prefetch_used_lines * LINE_BYTES,
-        preloaded_bytes: engine.preloaded_lines * LINE_BYTES,
-        preload_used_bytes: engine.preload_used_lines * LINE_BYTES,
-        preload_in_vain_bytes: figures.preloaded_in_vain_lines * LINE_BYTES,
-        pin_loaded_bytes: engine.pin_loaded_lines * LINE_BYTES,
-        errors: requests.errors,
-    }
-}
-
 fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
     let (engine, governor) = (&figures.engine, &figures.governor);
     WriteBackFigures {
@@ -392,15 +348,4 @@ fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
             lowered: governor.lowered,
         },
     }
-}
-
-pub(super) fn latencies(latencies: &[Summary; 4]) -> Latencies {
-    let [read_hit, read_miss, write, flush] = latencies.map(|latency| LatencySummary {
-        count: latency.count,
-        mean_us: latency.mean_us,
-        p50_us: latency.p50_us,
-        p99_us: latency.p99_us,
-        max_us: latency.max_us,
-    });
-    Latencies { read_hit, read_miss, write, flush }
 }

@@ -7,7 +7,7 @@
 use super::journals::{check_state_dir, identity};
 use super::listen::has_directory;
 use super::power::DumpTarget;
-use super::report::latencies;
+use super::statistics::latencies;
 use crate::marks;
 use crate::reliance::{Kind, Reliances};
 use crate::report::{problem, with_remedy};

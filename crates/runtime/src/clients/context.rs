@@ -83,10 +83,12 @@ impl<R: Reactor> Context<'_, R> {
         if let Some(refusal) = refusal(shared, volume, request.kind) {
             return Err(refusal);
         }
+        let id = volume.id;
         client.requests += 1;
         client.bytes += bytes_of(request);
-        let submitted = Submitted { request: *request, arrived: *now };
-        Ok((completions.begin(submitted), volume.id))
+        let is_sequential = client.continues(request);
+        let submitted = Submitted { request: *request, arrived: *now, is_sequential };
+        Ok((completions.begin(submitted), id))
     }
 
     /// Releases the slots that hold the payload of a refused request.
@@ -164,7 +166,9 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
     fn count_refusal(&mut self, client: ClientId) {
         let client = self.host.clients.get(client);
         if let Some(volume) = client.and_then(|client| client.volume.as_ref()) {
-            volume.stats[self.host.worker].counts.errors.add(1);
+            let counts = &volume.stats[self.host.worker].counts;
+            counts.errors.add(1);
+            counts.refused.add(1);
         }
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Submitted {
     pub request: ClientRequest,
     /// The start of the turn in which it was submitted.
     pub arrived: Instant,
+    /// Whether it begins where the previous request of its client and kind ends.
+    pub is_sequential: bool,
 }
 
 /// The duty to answer a client's request.
@@ -54,6 +56,8 @@ struct Client {
     bytes: u64,
     /// Bytes of the lane that it has acquired.
     lane_bytes: u64,
+    /// Where its last read ends, and its last write.
+    ends: [u64; 2],
     /// The quota for which it is queued.
     queued_for: Option<Queue>,
 }
@@ -61,6 +65,18 @@ struct Client {
 impl Client {
     fn is_full(&self, held: u64, share: u64) -> bool {
         self.requests >= CONNECTION_REQUESTS_MAX || self.bytes + held >= share
+    }
+
+    /// Whether a request begins where the previous one of this kind ends.
+    const fn continues(&mut self, request: &ClientRequest) -> bool {
+        let end = match request.kind {
+            RequestKind::Read => &mut self.ends[0],
+            RequestKind::Write { .. } => &mut self.ends[1],
+            _ => return false,
+        };
+        let continues = *end == request.range.offset;
+        *end = request.range.end();
+        continues
     }
 
     /// Leaves the queue, if it is in one.
@@ -154,8 +170,9 @@ impl ClientTable {
         client.bytes -= bytes_of(request);
         let volume = client.volume.as_ref().expect("a client with requests has entered a volume");
         let result = unless_halted(volume, request.kind, result);
-        let class = tally::count(volume, worker, request, result, line_hits);
-        self.tallies.add(volume, class, submitted.arrived);
+        if let Some(class) = tally::count(volume, worker, submitted, result, line_hits) {
+            self.tallies.add(volume, class, submitted.arrived);
+        }
         Some(result)
     }
 

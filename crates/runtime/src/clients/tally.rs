@@ -1,10 +1,10 @@
 //! Counts answered requests, and records their latencies once per turn.
 
+use super::Submitted;
 use crate::shared::Volume;
-use crate::stats::LatencyClass;
-use forebay_engine::LineHits;
-use forebay_frontend::ClientRequest;
-use forebay_types::IoResult;
+use crate::stats::{Count, Counts, LatencyClass, SIZE_CLASSES, size_class};
+use forebay_engine::{LineHits, Uncached};
+use forebay_types::{ByteRange, IoResult, LINE_BYTES};
 use forebay_volume::RequestKind;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,58 +46,61 @@ impl Tallies {
             let ns = now.saturating_duration_since(tally.arrived).as_nanos() as u64;
             let stats = &tally.volume.stats[worker];
             stats.counts.waited_us.add(ns * tally.count / 1_000);
-            stats.latencies.lock().record(tally.class, ns, tally.count);
+            stats.record(tally.class, ns, tally.count);
         }
     }
 }
 
-/// Counts an answer. Returns the class of its latency.
+/// Counts an answer. Returns the class of its latency; `None` if it is not recorded.
 pub(super) fn count(
     volume: &Volume,
     worker: usize,
-    request: &ClientRequest,
+    submitted: &Submitted,
     result: IoResult,
     line_hits: LineHits,
-) -> LatencyClass {
+) -> Option<LatencyClass> {
     let counts = &volume.stats[worker].counts;
+    let Submitted { request, is_sequential, .. } = submitted;
     let bytes = request.range.len;
+    // A write that has failed although its lines are in the pool was not served from it either.
+    let uncached = line_hits.uncached.or_else(|| result.is_err().then_some(Uncached::Failed));
     if result.is_err() {
         counts.errors.add(1);
     }
     match request.kind {
         RequestKind::Read => {
-            counts.reads.add(1);
             counts.read_bytes.add(bytes);
-            match (line_hits.hits, line_hits.misses) {
-                (_, 0) => {
-                    counts.read_hits.add(1);
-                    return LatencyClass::Hit;
-                }
-                (0, _) => counts.read_misses.add(1),
-                _ => counts.read_partial_hits.add(1),
+            count_pattern(counts, &counts.read_sizes, request.range);
+            if *is_sequential {
+                counts.sequential_reads.add(1);
             }
-            LatencyClass::Miss
+            Some(count_read(counts, line_hits, uncached))
         }
         RequestKind::Write { .. } => {
-            counts.writes.add(1);
             counts.write_bytes.add(bytes);
-            LatencyClass::Write
+            count_pattern(counts, &counts.write_sizes, request.range);
+            if *is_sequential {
+                counts.sequential_writes.add(1);
+            }
+            Some(count_write(counts, line_hits, uncached))
         }
         RequestKind::Flush => {
             counts.flushes.add(1);
-            LatencyClass::Flush
+            Some(LatencyClass::Flush)
         }
         RequestKind::Trim { .. } => {
             counts.trims.add(1);
-            LatencyClass::Write
+            counts.trim_bytes.add(bytes);
+            Some(LatencyClass::Trim)
         }
         RequestKind::Zero { .. } => {
             counts.zeroes.add(1);
-            LatencyClass::Write
+            counts.zero_bytes.add(bytes);
+            Some(LatencyClass::Trim)
         }
         RequestKind::Prefetch => {
             counts.prefetches.add(1);
-            LatencyClass::Hit
+            None
         }
         RequestKind::Destage
         | RequestKind::Checkpoint
@@ -107,5 +110,38 @@ pub(super) fn count(
         | RequestKind::Record
         | RequestKind::Preload { .. }
         | RequestKind::RestoreZero { .. } => unreachable!("clients cannot send these"),
+    }
+}
+
+/// Counts a read by what was in the pool.
+fn count_read(counts: &Counts, line_hits: LineHits, uncached: Option<Uncached>) -> LatencyClass {
+    let Some(reason) = uncached else {
+        counts.read_hits.add(1);
+        return LatencyClass::ReadHit;
+    };
+    counts.uncached_reads[reason as usize].add(1);
+    let is_partial = line_hits.hits > 0;
+    (if is_partial { &counts.read_partial_hits } else { &counts.read_misses }).add(1);
+    LatencyClass::ReadMiss
+}
+
+/// Counts a write by what was in the pool.
+fn count_write(counts: &Counts, line_hits: LineHits, uncached: Option<Uncached>) -> LatencyClass {
+    let of_class = match (line_hits.hits, line_hits.misses) {
+        (0, _) => &counts.write_misses,
+        (_, 0) => &counts.write_hits,
+        _ => &counts.write_partial_hits,
+    };
+    of_class.add(1);
+    let Some(reason) = uncached else { return LatencyClass::WriteMemory };
+    counts.uncached_writes[reason as usize].add(1);
+    LatencyClass::WriteDisk
+}
+
+/// Counts the size and the alignment of a read or write.
+fn count_pattern(counts: &Counts, sizes: &[Count; SIZE_CLASSES], range: ByteRange) {
+    sizes[size_class(range.len)].add(1);
+    if !(range.offset | range.len).is_multiple_of(LINE_BYTES) {
+        counts.unaligned.add(1);
     }
 }

@@ -241,9 +241,9 @@ fn a_front_end_without_sockets_is_served() {
     let refused = service.write(0, RequestKind::Write { fua: false }, range, vec![8; 4096]);
     assert_eq!(refused.recv_timeout(PATIENCE).unwrap().0, Err(IoError::NotPermitted));
     let status = runtime.status().unwrap();
-    let requests = status.volumes[0].requests;
+    let requests = &status.volumes[0].requests;
     assert_eq!(
-        (status.connections, requests.reads, requests.writes, requests.errors),
+        (status.connections, requests.reads(), requests.writes(), requests.errors),
         (1, 1, 1, 1)
     );
     runtime.stop(|_| {}).unwrap();

@@ -17,7 +17,7 @@ use crate::protect::record_again::record_again;
 use crate::protect::restore;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{FlushGate, JournalUse, Reads, Volume};
-use crate::stats::WorkerStats;
+use crate::stats::{DiskLoad, WorkerStats};
 use crate::warm_up::Warm;
 use forebay_backend::Backend;
 use forebay_engine::Protection;
@@ -102,6 +102,7 @@ impl VolumeService {
             samples: OnceLock::new(),
             error_limiter: Default::default(),
             reads: Reads::default(),
+            disk: DiskLoad::default(),
             warm,
             pins: VolumePins::default(),
             learn,

@@ -9,7 +9,7 @@ use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
 use crate::resize::MemoryBounds;
 use crate::shared::Volume;
-use crate::stats::{LatencySummary, RequestCounters, add_up};
+use crate::stats::{DiskUse, Latencies, RequestCounters, add_up};
 use crate::warm_up::WarmUpStatus;
 use forebay_backend::{Description, Displaced, Saved};
 use forebay_engine::{ShardUsage, VolumeCounters};
@@ -103,8 +103,32 @@ pub struct VolumeStatus {
     pub lost_sectors: u64,
     /// The file that it is loaded from and saved to, if its store is in memory.
     pub saved: Option<Saved>,
-    /// Latencies in the order of [`crate::LatencyClass::ALL`].
-    pub latencies: [LatencySummary; 4],
+    /// Lines that came into the pool.
+    pub admitted_lines: u64,
+    /// Lines that were evicted for others.
+    pub evicted_lines: u64,
+    /// How busy its disk is.
+    pub disk: DiskUse,
+    /// Latencies of its requests and of its disk.
+    pub latencies: Latencies,
+}
+
+impl VolumeStatus {
+    /// Adds the part of a shard.
+    fn add(&mut self, view: &VolumeView) {
+        self.mode = view.mode;
+        self.cached_bytes += view.resident_lines * LINE_BYTES;
+        self.dirty_bytes += view.dirty_lines * LINE_BYTES;
+        self.lost_sectors += view.lost_sectors;
+        self.preloaded_in_vain_lines += view.preloaded_in_vain_lines;
+        self.admitted_lines += view.admitted_lines;
+        self.evicted_lines += view.evicted_lines;
+        self.engine.add(&view.counters);
+        match (&mut self.curve, &view.curve) {
+            (Some(sum), Some(curve)) => sum.add(curve),
+            (sum, curve) => *sum = sum.take().or_else(|| curve.clone()),
+        }
+    }
 }
 
 /// A snapshot of the runtime.
@@ -137,6 +161,8 @@ struct VolumeView {
     dirty_lines: u64,
     lost_sectors: u64,
     preloaded_in_vain_lines: u64,
+    admitted_lines: u64,
+    evicted_lines: u64,
     retained_lines: u64,
     counters: VolumeCounters,
     curve: Option<MissRatioCurve>,
@@ -193,20 +219,12 @@ impl VolumeService {
                 pins,
                 learn: volume.learn.status(),
                 saved: volume.backend.saved(),
+                admitted_lines: 0,
+                evicted_lines: 0,
+                disk: volume.disk.until(self.shared.started.elapsed()),
                 latencies,
             };
-            for view in of_volume() {
-                status.mode = view.mode;
-                status.cached_bytes += view.resident_lines * LINE_BYTES;
-                status.dirty_bytes += view.dirty_lines * LINE_BYTES;
-                status.lost_sectors += view.lost_sectors;
-                status.preloaded_in_vain_lines += view.preloaded_in_vain_lines;
-                status.engine.add(&view.counters);
-                match (&mut status.curve, &view.curve) {
-                    (Some(sum), Some(curve)) => sum.add(curve),
-                    (sum, curve) => *sum = sum.take().or_else(|| curve.clone()),
-                }
-            }
+            of_volume().for_each(|view| status.add(view));
             status
         });
         let volumes = volumes.collect();
@@ -238,6 +256,8 @@ impl VolumeService {
                         dirty_lines: volume.dirty_lines() as u64,
                         lost_sectors: volume.lost_sectors(),
                         preloaded_in_vain_lines: shard.slots().warm().preloaded_in_vain(id),
+                        admitted_lines: shard.slots().warm().admitted_lines(id),
+                        evicted_lines: shard.slots().warm().evicted_lines(id),
                         retained_lines: shard.slots().warm().retained_lines(id),
                         counters: *volume.counters(),
                         curve: volume.curve(),

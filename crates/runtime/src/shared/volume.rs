@@ -12,7 +12,7 @@ use crate::protect::journal::Journal;
 use crate::protect::power::PowerState;
 use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
-use crate::stats::{RequestCounters, WorkerStats, add_up_counters};
+use crate::stats::{DiskLoad, RequestCounters, WorkerStats, add_up_counters};
 use crate::warm_up::Warm;
 use forebay_backend::{Backend, LogLimiter};
 use forebay_frontend::VolumeInfo;
@@ -71,6 +71,8 @@ pub(crate) struct Volume {
     /// Internal flushes in flight, including flushes whose caller has given up.
     pub internal_flushes: AtomicU64,
     pub extent_queries: ExtentQueries,
+    /// How busy its disk is.
+    pub disk: DiskLoad,
     /// One per worker.
     pub stats: Vec<WorkerStats>,
     /// Clients that have entered the volume.

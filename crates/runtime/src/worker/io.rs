@@ -124,8 +124,9 @@ impl Ios {
     fn launch<R: Reactor>(&mut self, reactor: &mut R, io: InFlight) {
         io.count(self.worker);
         if io.verb == Some(IoVerb::Read) {
-            io.volume.reads.begin(io.is_background);
+            io.volume.reads.begin(io.is_background());
         }
+        io.volume.disk.begin(io.began.saturating_duration_since(self.started));
         let tag = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             (self.in_flight.len() - 1) as u32
@@ -226,13 +227,16 @@ impl Ios {
         result: IoResult,
         ended: &mut Vec<Ended>,
     ) {
-        let counts = &io.volume.stats[self.worker].counts;
-        counts.backend_answers.add(1);
-        counts.backend_errors.add(u64::from(result.is_err()));
+        let now = Instant::now();
+        let since = |earlier: Instant| now.saturating_duration_since(earlier);
+        let (ended_at, took) = (since(self.started), since(io.began));
+        let stats = &io.volume.stats[self.worker];
+        stats.counts.backend_answers.add(1);
+        stats.counts.backend_errors.add(u64::from(result.is_err()));
+        stats.record(io.latency_class(), took.as_nanos() as u64, 1);
+        io.volume.disk.end(ended_at);
         if io.verb == Some(IoVerb::Read) {
-            let now = Instant::now();
-            let since = |earlier: Instant| now.saturating_duration_since(earlier);
-            io.volume.reads.end(io.is_background, since(self.started), since(io.began));
+            io.volume.reads.end(io.is_background(), ended_at, took);
         }
         let is_stable = io.verb == Some(IoVerb::Write { fua: true }) && result.is_ok();
         if !is_stable && io.verb.is_some_and(|verb| verb != IoVerb::Read) {
@@ -261,7 +265,7 @@ impl Ios {
                     let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
                     let purpose = Purpose::Shards(vec![member]);
                     let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
-                    self.launch(reactor, retry.in_background(io.is_background));
+                    self.launch(reactor, retry.because_of(io.cause));
                 }
             }
             Purpose::Shards(members) => {
@@ -303,9 +307,8 @@ fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
         members.push(Member { shard: *shard, id, range, iovecs });
     }
     // A client waits for the whole I/O if it waits for one of its members.
-    let is_background = run.iter().all(|io| io.action.background);
-    InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard)
-        .in_background(is_background)
+    let cause = run.iter().map(|io| io.action.cause).min().expect("a run has an I/O");
+    InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard).because_of(cause)
 }
 
 /// Appends memory. Extends the last of the vectors from `from` on if the memory follows it.

@@ -103,7 +103,7 @@ fn hits_need_no_disk_io(engine: Engine) {
     }
     assert_eq!(count(&disk), before);
     let requests = server.status("disk").requests;
-    assert_eq!((requests.reads, requests.read_hits), (100, 100));
+    assert_eq!((requests.reads(), requests.read_hits), (100, 100));
 }
 
 fn bypass_keeps_nothing(engine: Engine) {

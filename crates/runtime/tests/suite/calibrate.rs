@@ -123,7 +123,7 @@ fn an_added_volume_is_measured_with_reads_only(engine: Engine) {
     assert_eq!(gate.held(), []);
     let status = server.status("disk");
     assert_eq!(
-        (status.cached_bytes, status.requests.backend_reads),
+        (status.cached_bytes, status.requests.backend_reads()),
         (0, 0),
         "the reads bypass the pool"
     );

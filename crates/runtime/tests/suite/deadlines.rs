@@ -178,6 +178,6 @@ fn a_dirty_line_is_destaged_at_its_maximum_age(engine: Engine) {
     client.write(4096, &[7; 4096]).unwrap();
     wait_until("it is on the disk", PATIENCE, || {
         let status = server.status("disk");
-        (status.dirty_bytes, status.requests.backend_writes) == (0, 1)
+        (status.dirty_bytes, status.requests.backend_writes()) == (0, 1)
     });
 }

@@ -43,6 +43,7 @@ mod power;
 mod presence;
 mod reliance;
 mod shares;
+mod statistics;
 mod tls;
 mod transmission;
 mod vault;

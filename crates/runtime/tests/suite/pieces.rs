@@ -82,7 +82,7 @@ fn huge_requests_in_pieces_transfer_all_data(engine: Engine) {
         let whole = clients[0].read(0, 2 * MIB).unwrap();
         assert!(whole[..RANGE.offset as usize].iter().all(|&byte| byte == 0), "{mode}");
         // With a request for each piece.
-        assert!(server.status("disk").requests.writes >= 2 * 31, "{mode}");
+        assert!(server.status("disk").requests.writes() >= 2 * 31, "{mode}");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_client_that_leaves_within_a_huge_payload_has_written_whole_pieces(engine: E
         stream.write_all(&request(command::WRITE, 0, 1, 0, 32 << 20)).unwrap();
         stream.write_all(&vec![9; (3 << 20) + 4096]).unwrap();
         wait_until("the pieces are written", PATIENCE, || {
-            server.status("disk").requests.writes == 3
+            server.status("disk").requests.writes() == 3
         });
         drop(stream);
         wait_until("the client is removed", PATIENCE, || server.status("disk").connections == 1);

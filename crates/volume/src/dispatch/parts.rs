@@ -75,8 +75,7 @@ impl<H: Host> Dispatcher<H> {
         let job = self.jobs.get_mut(id);
         job.memory = memory;
         job.staged = staged;
-        job.line_hits.hits += line_hits.hits;
-        job.line_hits.misses += line_hits.misses;
+        job.line_hits.add(line_hits);
         let state = &mut job.parts[usize::from(part)];
         state.segments = segments;
         // Once the change is applied, the shard owns the slots of a staged payload.
@@ -144,7 +143,7 @@ impl<H: Host> Dispatcher<H> {
             Step::Held { dirty } => self.hold_until_in_order(host, volume, id, dirty),
             step => step,
         };
-        (step, LineHits::default())
+        (step, std::mem::take(&mut self.out.write_hits))
     }
 
     fn try_write(

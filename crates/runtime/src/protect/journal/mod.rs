@@ -45,6 +45,7 @@ pub(crate) use stuck::runs_of;
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::protect::presence::Presence;
 use crate::shared::{Inbox, Shared};
+use crate::stats::Histogram;
 use forebay_backend::{AlignedBuffer, Backend};
 use forebay_engine::{Answer, PartId};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry};
@@ -118,6 +119,8 @@ pub struct Journal {
     kept: stuck::Kept,
     regain: regain::Regain,
     patrol: patrol::Patrol,
+    /// Latencies of the writes to the log, recorded by the journal's thread.
+    commits: Histogram,
     /// Whether each device is where it was opened.
     presence: [Presence; 2],
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
@@ -179,6 +182,7 @@ impl Journal {
             kept: stuck::Kept::default(),
             regain: regain::Regain::default(),
             patrol: patrol::Patrol::default(),
+            commits: Histogram::default(),
             presence: Default::default(),
             thread: Lock::new(None),
         });

@@ -2,6 +2,7 @@
 
 use super::{Journal, JournalPatrol, KeptStatus};
 use crate::protect::presence::Presence;
+use crate::stats::LatencyHistogram;
 use forebay_backend::{AlignedBuffer, Displaced};
 use forebay_engine::PartId;
 use forebay_journal::{Log, LogUsage};
@@ -26,6 +27,8 @@ pub struct JournalStatus {
     pub kept: KeptStatus,
     /// Counters of the patrol over the log.
     pub patrol: JournalPatrol,
+    /// Latencies of the writes to the log: from the start of a batch's write until it is durable.
+    pub commits: LatencyHistogram,
 }
 
 impl Journal {
@@ -41,6 +44,7 @@ impl Journal {
             usage: state.log.usage(),
             kept: self.kept.status(),
             patrol: self.patrol.status(),
+            commits: self.commits.copy(),
         }
     }
 

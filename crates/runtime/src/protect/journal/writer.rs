@@ -8,6 +8,7 @@ use forebay_journal::Notification;
 use forebay_types::IoError;
 use forebay_volume::worker_of;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Journal {
     /// The journal's thread.
@@ -40,7 +41,9 @@ impl Journal {
             }
             if let Some(write) = state.log.poll_write() {
                 drop(state);
+                let began = Instant::now();
                 let results = self.devices.write(&write);
+                self.commits.record(began.elapsed().as_nanos() as u64, 1);
                 state = self.lock();
                 state.log.complete_on(write, results, &mut notices);
                 state = self.record_if_failed(state);

@@ -8,7 +8,7 @@ use super::dump::DISKS_WAIT;
 use super::report::rate;
 use super::save::{Saver, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
-use crate::stats::{Latencies, LatencySummary, add_up_latencies};
+use crate::stats::Latencies;
 use forebay_journal::Dump;
 use forebay_types::VolumeId;
 use std::collections::BTreeMap;
@@ -44,11 +44,10 @@ pub struct DrillReport {
     pub changed_bytes: u64,
     /// Volumes whose disks did not confirm a flush.
     pub unflushed: Vec<String>,
-    /// Clients' latencies in the two seconds before the drill, in the order of
-    /// [`crate::LatencyClass::ALL`].
-    pub before: [LatencySummary; 4],
-    /// Clients' latencies during the drill.
-    pub during: [LatencySummary; 4],
+    /// Latencies in the two seconds before the drill.
+    pub before: Latencies,
+    /// Latencies during the drill.
+    pub during: Latencies,
 }
 
 impl DrillReport {
@@ -115,7 +114,6 @@ impl Vault {
         let failures = saver.failures();
         work.batches = saver.into_batches().1;
         let (unflushed, disks_ms, verified) = checked.map_err(|stop| self.stopped(stop))?;
-        let unknown = [LatencySummary::default(); 4];
         Ok(DrillReport {
             begun_at,
             dirty_bytes,
@@ -129,8 +127,8 @@ impl Vault {
             same_bytes: compared.values().map(|(same, _)| same).sum(),
             changed_bytes: compared.values().map(|(_, changed)| changed).sum(),
             unflushed,
-            before: unknown,
-            during: unknown,
+            before: Latencies::default(),
+            during: Latencies::default(),
         })
     }
 
@@ -138,7 +136,7 @@ impl Vault {
     fn latencies(&self) -> Latencies {
         let mut sum = Latencies::default();
         for volume in self.shared.volumes.all() {
-            add_up_latencies(&volume.stats, &mut sum);
+            sum.add(&volume.stats);
         }
         sum
     }

@@ -7,8 +7,9 @@
 use super::push_iovec;
 use crate::reactor::{FileOp, Reactor};
 use crate::shared::{Inbox, Volume};
+use crate::stats::LatencyClass;
 use forebay_backend::{Buffer, Completion, CompletionSink, Io, IoKind};
-use forebay_engine::{IoId, IoVerb};
+use forebay_engine::{IoCause, IoId, IoVerb};
 use forebay_frontend::Memory;
 use forebay_types::ByteRange;
 use forebay_volume::{BlockPlan, BlockStep, Claim, JobId};
@@ -56,8 +57,8 @@ pub(super) struct InFlight {
     pub claim: Option<Claim>,
     /// The transfer through a bounce buffer, if it needs one.
     bounce: Option<Bounce>,
-    /// A read that no client waits for.
-    pub is_background: bool,
+    /// Why it is started.
+    pub cause: IoCause,
 }
 
 /// A transfer through a buffer of whole blocks.
@@ -153,7 +154,7 @@ impl InFlight {
             discard,
             claim,
             bounce: None,
-            is_background: false,
+            cause: IoCause::Demand,
         };
         if let Some(bounce) = bounce {
             io.begin_step(bounce);
@@ -161,23 +162,39 @@ impl InFlight {
         io
     }
 
-    /// Sets whether this is a read that no client waits for.
-    pub(super) fn in_background(self, is_background: bool) -> Self {
-        Self { is_background, ..self }
+    /// Sets why this is started.
+    pub(super) fn because_of(self, cause: IoCause) -> Self {
+        Self { cause, ..self }
+    }
+
+    /// Whether this is a read that no client waits for.
+    pub(super) const fn is_background(&self) -> bool {
+        self.cause.is_background()
+    }
+
+    /// The class of its latency.
+    pub(super) const fn latency_class(&self) -> LatencyClass {
+        match self.verb {
+            None => LatencyClass::DiskFlush,
+            Some(IoVerb::Read) => LatencyClass::DiskRead,
+            Some(IoVerb::Write { .. }) => LatencyClass::DiskWrite,
+            Some(IoVerb::Discard | IoVerb::Zero { .. }) => LatencyClass::DiskErase,
+        }
     }
 
     /// Adds the I/O to the counters of its volume.
     pub(super) fn count(&self, worker: usize) {
         let counts = &self.volume.stats[worker].counts;
+        let cause = self.cause as usize;
         match self.verb {
             None => counts.backend_flushes.add(1),
             Some(IoVerb::Read) => {
-                counts.backend_reads.add(1);
-                counts.backend_read_bytes.add(self.range.len);
+                counts.backend_reads_by_cause[cause].add(1);
+                counts.backend_read_bytes_by_cause[cause].add(self.range.len);
             }
             Some(IoVerb::Write { .. }) => {
-                counts.backend_writes.add(1);
-                counts.backend_write_bytes.add(self.range.len);
+                counts.backend_writes_by_cause[cause].add(1);
+                counts.backend_write_bytes_by_cause[cause].add(self.range.len);
             }
             Some(IoVerb::Discard | IoVerb::Zero { .. }) => counts.backend_erases.add(1),
         }

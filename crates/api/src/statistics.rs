@@ -1,0 +1,259 @@
+//! The statistics of a volume: counters, latencies, and the use of its disk. One unit everywhere:
+//! requests are counted as clients sent them, data in bytes.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// The counters of a volume since it was added. A request is counted once, however often it is
+/// retried; a huge write that is received in pieces counts once for each piece. Hits, partial hits
+/// and misses add up to the reads and to the writes.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Counters {
+    /// Reads by clients.
+    pub reads: u64,
+    /// Writes by clients.
+    pub writes: u64,
+    /// Bytes of the reads.
+    pub read_bytes: u64,
+    /// Bytes of the writes.
+    pub write_bytes: u64,
+    /// Flushes by clients.
+    pub flushes: u64,
+    /// Trims by clients.
+    pub trims: u64,
+    /// Bytes of the trims.
+    #[serde(default)]
+    pub trim_bytes: u64,
+    /// Writes of zeroes by clients.
+    pub zeroes: u64,
+    /// Bytes of the writes of zeroes.
+    #[serde(default)]
+    pub zero_bytes: u64,
+    /// Prefetch requests by clients.
+    #[serde(default)]
+    pub prefetches: u64,
+    /// Reads served completely from memory.
+    pub read_hits: u64,
+    /// Reads served partly from memory.
+    pub read_partial_hits: u64,
+    /// Reads with nothing in memory.
+    pub read_misses: u64,
+    /// Writes whose lines of 4 KiB were all in memory.
+    pub write_hits: u64,
+    /// Writes of which some lines were in memory.
+    #[serde(default)]
+    pub write_partial_hits: u64,
+    /// Writes of which no line was in memory.
+    pub write_misses: u64,
+    /// Writes acknowledged from memory, with or without a journal: their I/O to the disk is
+    /// deferred.
+    #[serde(default)]
+    pub deferred_writes: u64,
+    /// Reads that are no hits, by reason. They add up to the partial hits and the misses.
+    pub uncached_reads: BTreeMap<String, u64>,
+    /// Writes that were not acknowledged from memory, by reason. With the deferred writes, they add
+    /// up to the writes.
+    pub uncached_writes: BTreeMap<String, u64>,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Requests among these that were refused at once. No other counter has them.
+    #[serde(default)]
+    pub refused: u64,
+    /// The pattern of the reads and writes.
+    #[serde(default)]
+    pub pattern: IoPattern,
+    /// Reads from the disk; coalesced I/Os count as one.
+    pub backend_reads: u64,
+    /// Writes to the disk; coalesced I/Os count as one.
+    pub backend_writes: u64,
+    /// Bytes read from the disk.
+    pub backend_read_bytes: u64,
+    /// Bytes written to the disk.
+    pub backend_write_bytes: u64,
+    /// Flushes of the disk.
+    #[serde(default)]
+    pub backend_flushes: u64,
+    /// Discards of the disk, and writes of zeroes by the disk.
+    #[serde(default)]
+    pub backend_erases: u64,
+    /// I/Os that the disk has failed.
+    #[serde(default)]
+    pub backend_errors: u64,
+    /// Reads from the disk and writes to it by cause: `demand` (a client waits), `destage-urgent`,
+    /// `destage`, `prefetch`, `preload` (warm-ups and forecasts), `pin`.
+    #[serde(default)]
+    pub backend_causes: BTreeMap<String, BackendIos>,
+    /// I/Os of clients beyond those of the disk: reads, writes, trims, writes of zeroes and
+    /// flushes. Negative if the disk had more, as after much was read ahead.
+    #[serde(default)]
+    pub saved_ios: i64,
+    /// Bytes of the reads and writes of clients beyond those of the disk.
+    #[serde(default)]
+    pub saved_bytes: i64,
+    /// Bytes that came into memory, in whole lines.
+    #[serde(default)]
+    pub admitted_bytes: u64,
+    /// Bytes evicted from memory for others, in whole lines.
+    #[serde(default)]
+    pub evicted_bytes: u64,
+    /// Bytes read ahead, in whole lines.
+    pub prefetched_bytes: u64,
+    /// Bytes read ahead that a client has read.
+    pub prefetch_used_bytes: u64,
+    /// Bytes read by the warm-up or for forecasts, in whole lines.
+    #[serde(default)]
+    pub preloaded_bytes: u64,
+    /// Bytes read by the warm-up or for forecasts that a client has read.
+    #[serde(default)]
+    pub preload_used_bytes: u64,
+    /// Bytes read by the warm-up or for forecasts that were evicted before a client read them.
+    #[serde(default)]
+    pub preload_in_vain_bytes: u64,
+    /// Bytes of pinned ranges that were read because they are pinned, in whole lines.
+    #[serde(default)]
+    pub pin_loaded_bytes: u64,
+}
+
+impl Counters {
+    /// The fraction of reads served completely from memory; `None` before the first read.
+    pub fn read_hit_ratio(&self) -> Option<f64> {
+        (self.reads > 0).then(|| self.read_hits as f64 / self.reads as f64)
+    }
+
+    /// The fraction of reads and writes served from memory alone; `None` before the first one.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        let requests = self.reads + self.writes;
+        let served = self.read_hits + self.deferred_writes;
+        (requests > 0).then(|| served as f64 / requests as f64)
+    }
+
+    /// The fraction of reads among reads and writes; `None` before the first one.
+    pub fn read_ratio(&self) -> Option<f64> {
+        let requests = self.reads + self.writes;
+        (requests > 0).then(|| self.reads as f64 / requests as f64)
+    }
+}
+
+/// I/Os of a disk for one cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct BackendIos {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+}
+
+/// The pattern of the reads and writes of clients.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct IoPattern {
+    /// Reads that begin where the previous read of the same connection ends.
+    pub sequential_reads: u64,
+    /// Writes that begin where the previous write of the same connection ends.
+    pub sequential_writes: u64,
+    /// Reads and writes whose offset or length is not a multiple of 4 KiB.
+    pub unaligned: u64,
+    /// Reads by size: each entry counts those above the size of the entry before it.
+    pub read_sizes: Vec<SizeClass>,
+    /// Writes by size.
+    pub write_sizes: Vec<SizeClass>,
+}
+
+/// Requests of similar sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct SizeClass {
+    /// The largest size: a power of two. The class begins above half of it.
+    pub up_to_bytes: u64,
+    /// Requests of these sizes; classes without requests are left out.
+    pub requests: u64,
+}
+
+/// How busy a disk is with the I/Os of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct DiskUse {
+    /// I/Os in flight now.
+    pub in_flight: u64,
+    /// The time since the volume was added in which an I/O was in flight.
+    pub busy_seconds: f64,
+    /// The sum of the latencies of the disk's I/Os. Divided by a time, it is the mean number of
+    /// I/Os in flight.
+    pub wait_seconds: f64,
+}
+
+/// Latencies. Those of requests run from the arrival of the complete request to the handover of its
+/// reply for sending. They are measured once for each batch of requests that a worker receives
+/// together, and include the whole batch. Those of the disk run from the start of an I/O to its
+/// completion.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Latencies {
+    /// Reads served completely from memory.
+    pub read_hit: LatencySummary,
+    /// All other reads.
+    pub read_miss: LatencySummary,
+    /// Writes.
+    pub write: LatencySummary,
+    /// Writes acknowledged from memory; with a journal, when it has recorded them.
+    #[serde(default)]
+    pub write_memory: LatencySummary,
+    /// Writes acknowledged from the disk.
+    #[serde(default)]
+    pub write_disk: LatencySummary,
+    /// Flushes.
+    pub flush: LatencySummary,
+    /// Trims and writes of zeroes.
+    #[serde(default)]
+    pub trim: LatencySummary,
+    /// Reads from the disk.
+    #[serde(default)]
+    pub disk_read: LatencySummary,
+    /// Writes to the disk.
+    #[serde(default)]
+    pub disk_write: LatencySummary,
+    /// Flushes of the disk.
+    #[serde(default)]
+    pub disk_flush: LatencySummary,
+    /// Discards of the disk, and writes of zeroes by the disk.
+    #[serde(default)]
+    pub disk_erase: LatencySummary,
+}
+
+/// The summary of a latency histogram, in microseconds; all zero while the count is zero. The mean
+/// is exact; the others are known to an eighth.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct LatencySummary {
+    /// Measured requests.
+    pub count: u64,
+    /// The mean.
+    pub mean_us: f64,
+    /// The median.
+    pub p50_us: f64,
+    /// The 99th percentile.
+    pub p99_us: f64,
+    /// The 99.9th percentile.
+    #[serde(default)]
+    pub p999_us: f64,
+    /// The maximum.
+    pub max_us: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_unknown_before_the_first_request() {
+        let mut counters = Counters::default();
+        let ratios = |counters: &Counters| {
+            [counters.read_hit_ratio(), counters.hit_ratio(), counters.read_ratio()]
+        };
+        assert_eq!(ratios(&counters), [None; 3]);
+        (counters.writes, counters.deferred_writes) = (10, 5);
+        assert_eq!(ratios(&counters), [None, Some(0.5), Some(0.0)]);
+        (counters.reads, counters.read_hits) = (30, 27);
+        assert_eq!(ratios(&counters), [Some(0.9), Some(0.8), Some(0.75)]);
+    }
+}
