@@ -49,9 +49,7 @@ fn unknown_command(error: &clap::Error) -> String {
     };
     let named = strings(ContextKind::InvalidSubcommand).concat();
     let remedy = match &*named {
-        "top" | "stats" | "monitor" | "watch" => {
-            "`watch forebay status` shows the status repeatedly".into()
-        }
+        "top" | "monitor" | "watch" => "`watch forebay status` shows the status repeatedly".into(),
         "freeze" | "snapshot" | "quiesce" | "sync" => {
             "`forebay volume flush NAME` writes a volume's dirty data to its disk; it does not \
              hold writes, so stop the programs that write first"

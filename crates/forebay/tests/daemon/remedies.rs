@@ -100,7 +100,7 @@ fn an_unknown_command_gets_the_equivalent_command() {
         ("top", "watch forebay status"),
         ("freeze", "forebay volume flush NAME"),
         ("evict", "--memory"),
-        ("statsu", "did you mean 'status'?"),
+        ("statuss", "did you mean 'status'?"),
         ("nonsense", "forebay --help"),
     ] {
         let arguments = vec![command.to_owned()];

@@ -114,9 +114,9 @@ counts! {
         backend_errors,
     }
     arrays {
-        /// Reads answered, by [`SIZE_CLASSES`].
+        /// Reads answered, by size: see [`size_class_bytes`].
         read_sizes: SIZE_CLASSES,
-        /// Writes answered, by [`SIZE_CLASSES`].
+        /// Writes answered, by size: see [`size_class_bytes`].
         write_sizes: SIZE_CLASSES,
         /// Reads that are no hits, by [`Uncached`].
         uncached_reads: REASONS,
