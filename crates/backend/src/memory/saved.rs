@@ -6,13 +6,13 @@
 use super::image::Image;
 use super::{MemoryBackend, MemoryError};
 use crate::count::IoCount;
-use crate::sync::lock;
+use crate::sync::{lock, read, write};
 use crate::{Backend, Description, Extent, Io, IoKind, OpenOptions, Saved};
 use forebay_types::{ByteRange, Size};
 use std::io;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
 
 /// Bytes of all these stores in the process.
@@ -30,6 +30,9 @@ pub(super) struct SavedMemory {
     image: Mutex<Kept>,
     /// Something was written since the image was loaded or saved.
     is_changed: AtomicBool,
+    /// Held shared by each write, from before the mark of the change to the end of its copy: a save
+    /// that clears the mark must find the data of all writes that have set it.
+    writes: RwLock<()>,
 }
 
 struct Kept {
@@ -56,7 +59,8 @@ impl SavedMemory {
         let description = Description { name, ..memory.description().clone() };
         ALLOCATED_BYTES.fetch_add(size_bytes, Ordering::Relaxed);
         let image = Mutex::new(Kept { image, last });
-        Ok(Self { memory, description, image, is_changed: AtomicBool::new(false) })
+        let (is_changed, writes) = Default::default();
+        Ok(Self { memory, description, image, is_changed, writes })
     }
 }
 
@@ -72,10 +76,16 @@ impl Backend for SavedMemory {
     }
 
     fn submit(&self, io: Io) {
-        if !matches!(io.kind, IoKind::Read | IoKind::Flush) {
+        let Some(io) = io.admit(&self.description) else { return };
+        self.memory.count.add(&io);
+        if matches!(io.kind, IoKind::Read | IoKind::Flush) {
+            self.memory.run(&io);
+        } else {
+            let _write = read(&self.writes);
             self.is_changed.store(true, Ordering::Relaxed);
+            self.memory.run(&io);
         }
-        self.memory.submit(io);
+        io.done.complete(Ok(()));
     }
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
@@ -88,8 +98,15 @@ impl Backend for SavedMemory {
 
     fn save(&self) -> io::Result<()> {
         let mut kept = lock(&self.image);
-        // Before the data is read: what is written meanwhile is a change.
-        if self.description.read_only || !self.is_changed.swap(false, Ordering::Relaxed) {
+        if self.description.read_only {
+            return Ok(());
+        }
+        // What is written from here on is a change; what was written before is in the image.
+        let was_changed = {
+            let _no_write = write(&self.writes);
+            self.is_changed.swap(false, Ordering::Relaxed)
+        };
+        if !was_changed {
             return Ok(());
         }
         if let Err(error) = kept.image.save(&self.memory) {
@@ -180,6 +197,29 @@ mod tests {
         let mut expected = vec![0; SIZE as usize];
         expected[SIZE as usize - 512..].fill(3);
         assert!(content(&*opened(&path)) == expected);
+    }
+
+    #[test]
+    fn a_save_beside_writes_forgets_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = image(directory.path());
+        for round in 1..=20u8 {
+            let disk = opened(&path);
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    for sector in 0..2_048 {
+                        let bytes = [round; 512];
+                        Blocking::new(&*disk).write(sector * 512, &bytes, false).unwrap();
+                    }
+                });
+                while !writer.is_finished() {
+                    disk.save().unwrap();
+                }
+            });
+            disk.save().unwrap();
+            drop(disk);
+            assert!(content(&*opened(&path))[..1 << 20].iter().all(|&byte| byte == round));
+        }
     }
 
     #[test]
