@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The image of a volume in memory, from which it is loaded, and to which it is saved when it is
-/// removed and when the server stops. A crash loses what was written since it was saved.
+/// removed and when the server stops. A crash loses later writes.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct SavedStatus {
     /// The file.

@@ -227,7 +227,7 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
     Outcome { access_count: workload.counted_len(), miss_count }
 }
 
-/// Replays a workload through Weir, which learns what is written and what is read, and counts the
+/// Replays a workload through Weir, which is told which accesses are writes, and counts the
 /// reads only, as the engine does.
 pub(crate) fn replay_reads(workload: &Workload, capacity: usize) -> Outcome {
     let mut policy = Weir::new(capacity);

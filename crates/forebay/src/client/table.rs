@@ -281,7 +281,7 @@ fn saved_note(name: &str, saved: &SavedStatus) -> String {
         Some(seconds) => format!("was saved {seconds} s ago"),
     };
     let since = match saved.changed {
-        true => ", and a crash loses what was written since",
+        true => ", and a crash loses later writes",
         false => ", and has not changed since",
     };
     format!("\n{name}: in memory, saved to {} at a stop: it {when}{since}", saved.file)

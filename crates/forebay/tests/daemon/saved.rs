@@ -123,7 +123,7 @@ fn after_a_kill_a_volume_in_memory_is_as_it_was_saved_last() {
     assert!(content(&daemon) == lost && lost != model);
     let (code, text) = daemon.run(&["status"]);
     assert_eq!(code, Some(0));
-    assert!(text.contains("and a crash loses what was written since"), "{text}");
+    assert!(text.contains("and a crash loses later writes"), "{text}");
     fs::remove_file(&daemon.socket).unwrap();
     daemon.kill_server();
     wait_until("the next server answers", PATIENCE, || daemon.socket.exists());

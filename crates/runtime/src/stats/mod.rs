@@ -1,5 +1,5 @@
 //! Per-worker statistics of each volume. Each counter has one writer, so an update is a plain load
-//! and store; readers add up the workers, and disturb nobody.
+//! and store; readers add up the workers, and block none of them.
 
 mod disk_load;
 mod histogram;

@@ -227,7 +227,7 @@ impl WarmUps {
         self.send(Event::Pin(Arc::downgrade(volume)));
     }
 
-    /// Preloads the forecast of a volume. It replaces what is left of an earlier call.
+    /// Preloads the forecast of a volume, instead of the rest of an earlier forecast.
     pub(crate) fn preload(&self, volume: &Arc<Volume>, granules: Vec<Granule>) {
         self.send(Event::Preload(Arc::downgrade(volume), granules));
     }
