@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The share of the processors, or of the disks, that background work may use while something else
-/// needs them. It is never nothing: background work slows down, but does not stop.
+/// needs them. It is never zero: background work slows down, but does not stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackgroundShare {
     /// A sixteenth of what it uses otherwise.
@@ -19,7 +19,7 @@ impl BackgroundShare {
     /// All shares, from the smallest to the largest.
     pub const ALL: [Self; 3] = [Self::Least, Self::Reduced, Self::Full];
 
-    /// The share is one part in so many.
+    /// The denominator of the share: 16 for a sixteenth.
     pub const fn divisor(self) -> u32 {
         match self {
             Self::Full => 1,
@@ -28,7 +28,7 @@ impl BackgroundShare {
         }
     }
 
-    /// Whether it is the full one.
+    /// Whether this is [`Self::Full`].
     pub const fn is_full(self) -> bool {
         matches!(self, Self::Full)
     }

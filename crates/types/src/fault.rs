@@ -89,11 +89,11 @@ impl fmt::Display for Action {
             Self::RepeatStop => f.write_str("repeat the stop to discard them"),
             Self::RescueList => f.write_str("list what it holds"),
             Self::RescueApply => f.write_str("write what it holds to the disk"),
-            Self::RescueDiscard => f.write_str("give up what it holds"),
+            Self::RescueDiscard => f.write_str("discard what it holds"),
             Self::RescueDiscardOf { log, volume } => {
-                write!(f, "give up what {log} holds of '{volume}'")
+                write!(f, "discard what {log} holds of '{volume}'")
             }
-            Self::Report => f.write_str("report this fault of forebay"),
+            Self::Report => f.write_str("report this bug in forebay"),
         }
     }
 }

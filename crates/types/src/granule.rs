@@ -41,8 +41,8 @@ impl Granule {
         self.value as u32 >= LINE_VALUE_HOT as u32 * self.line_count()
     }
 
-    /// Orders granules by the value of their lines on average, then by their number, the most
-    /// valuable first.
+    /// Orders granules by the mean value of their lines, then by the number of lines, both
+    /// descending, then by index.
     pub fn by_value(&self, other: &Self) -> std::cmp::Ordering {
         // The quotients are compared by their cross products.
         let (mine, theirs) = (

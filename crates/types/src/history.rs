@@ -20,7 +20,7 @@ const _: () = assert!(PART_BYTES.is_multiple_of(LINE_BYTES) && SLOTS_PER_WEEK ==
 const MONDAY_SECONDS: u64 = 3 * 24 * 3_600;
 const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
-/// A quarter of an hour of local time: the number of such since Monday, 29 December 1969.
+/// A quarter of an hour of local time, numbered from Monday, 29 December 1969.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimeSlot(pub u64);
 
@@ -54,7 +54,7 @@ impl std::fmt::Display for TimeSlot {
     }
 }
 
-/// What the history of a slot of the week has of a region.
+/// The entry of one region in the history of a slot of the week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryRegion {
     /// The number of the region: the first byte divided by [`REGION_BYTES`].

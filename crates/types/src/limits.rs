@@ -23,7 +23,8 @@ pub const OPTION_BYTES_MAX: u32 = 64 << 10;
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
 /// The widest stripe that is accepted, in bytes. Wide arrays have tens of MiB.
 pub const STRIPE_BYTES_MAX: u64 = 1 << 30;
-/// Pinned ranges of a volume. Each takes 16 bytes, and its text a part of an answer of the API.
+/// The maximum number of pinned ranges of a volume. Each takes 16 bytes, and space in the API's
+/// answers.
 pub const PINNED_RANGES_MAX: usize = 1024;
 /// The largest value of `gather-below`, in bytes: no write is larger.
 pub const GATHER_BELOW_BYTES_MAX: u64 = REQUEST_BYTES_MAX;

@@ -2,7 +2,7 @@
 
 use crate::{ByteRange, LINE_BYTES};
 
-/// The end of the lines that a byte offset can address.
+/// The number of whole lines that byte offsets can address.
 const LINES_END: u64 = u64::MAX / LINE_BYTES;
 
 /// The pinned ranges of a volume, in whole lines: a line that a range covers in part is pinned.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_volume_ends_with_it() {
+    fn all_is_clipped_to_the_size_of_the_volume() {
         let mut pins = PinnedRanges::all();
         assert!(pins.is_all() && pins.contains(LINES_END - 1) && !pins.fits(1 << 40));
         pins.clip(3 * LINE_BYTES + 512);

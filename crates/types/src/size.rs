@@ -39,7 +39,7 @@ impl fmt::Display for ParseSizeError {
         if self.is_too_large {
             write!(f, "size '{}' is not below 16 EiB", self.text)
         } else {
-            write!(f, "no size '{}'", self.text)
+            write!(f, "invalid size '{}'", self.text)
         }
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_from_16_eib_on_are_reported_as_not_below_it() {
+    fn sizes_of_16_eib_and_more_are_refused() {
         let largest = "18446744073709551615";
         assert_eq!(largest.parse(), Ok(Size(u64::MAX)));
         for text in ["18446744073709551616", "16777216T", "99999999999999T"] {
