@@ -7,7 +7,8 @@ use forebay_frontend::{Sockets, WorkerContext, receive_into};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Payload bytes received from one client in a turn, at most: other clients get their share.
+/// The most payload bytes received from one client in one call, so that other clients get their
+/// share.
 const TURN_BYTES: usize = 2 << 20;
 
 impl<C: WorkerContext> Serving<'_, C> {

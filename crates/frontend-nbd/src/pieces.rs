@@ -73,7 +73,7 @@ impl Pieces {
         self.done == self.request.len
     }
 
-    /// Whether it can go on although the client sends nothing more.
+    /// Whether it can continue after the client has stopped sending.
     pub(crate) const fn is_read(&self) -> bool {
         !matches!(self.pass, Pass::Write)
     }
@@ -106,7 +106,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         Some(!conn.paused)
     }
 
-    /// Submits the next piece, or starts to receive it. Pauses the connection if the former piece
+    /// Submits the next piece, or starts to receive it. Pauses the connection if the previous piece
     /// is in flight, or no memory is free.
     pub(crate) fn continue_pieces(&mut self, index: u32) -> Next {
         let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
@@ -125,7 +125,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         Next::Consumed(0)
     }
 
-    /// Continues a read in pieces of a client that sends nothing more.
+    /// Continues a read in pieces of a client that has stopped sending.
     pub(crate) fn continue_draining(&mut self, index: u32) {
         if let Some(conn) = self.nbd.conns.get(index)
             && matches!(conn.phase, Phase::Draining)

@@ -6,7 +6,7 @@ use crate::conn::Conn;
 #[derive(Default)]
 pub(crate) struct Connections {
     conns: Vec<Option<Box<Conn>>>,
-    /// Connections to send replies of, or to close, at the end of the turn.
+    /// Connections with replies to send, or to close, at the end of the turn.
     pub pending: Vec<u32>,
     /// Connections whose input may continue.
     pub resumed: Vec<u32>,

@@ -3,8 +3,8 @@
 use forebay_types::VolumeId;
 use std::time::{Duration, Instant};
 
-/// The lowest average rate of a payload, in bytes per second. Otherwise a client that sends single
-/// bytes could occupy the memory of the largest payload forever.
+/// The lowest average rate of a payload, in bytes per second. Without it, a client that sends
+/// single bytes could occupy the memory of the largest payload forever.
 const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// A volume as clients see it.
