@@ -6,7 +6,8 @@
 //! as hostile: they check every length before using it, and no length drives an allocation.
 //!
 //! Tests and comments cite protocol requirements by number, for example `N-03`: one or two letters
-//! for the part of the protocol, and a number within it.
+//! for the part of the protocol, and a number within it. The numbers are this project's own, not
+//! those of the NBD specification; the code around a number says what it requires.
 
 mod block_status;
 pub mod client;
