@@ -8,7 +8,7 @@
 //! | 80 | header: magic, version, confidence, counts of slots and regions, the disk |
 //! | 16 each | observed slots in the order of the week: number, weeks, regions, last time |
 //! | 20 each | the regions of all slots, in this order: number, parts, lines, weeks |
-//! | 4 | CRC-32C of all bytes before |
+//! | 4 | CRC-32C of all preceding bytes |
 //!
 //! The file is replaced as a whole: written under another name, made durable, and renamed.
 
@@ -23,7 +23,7 @@ const HEADER_BYTES: usize = 80;
 const SLOT_RAW_BYTES: usize = 16;
 const REGION_RAW_BYTES: usize = 20;
 const CHECKSUM_BYTES: usize = 4;
-/// The seed of the checksum: a history is never in another place than its file.
+/// The seed of the checksum. It is constant, because a history is a whole file and has no offset.
 const SEED: u64 = u64::from_le_bytes(MAGIC);
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -69,9 +69,10 @@ const _: () = assert!(size_of::<RawRegion>() == REGION_RAW_BYTES);
 pub struct HistoryFile {
     /// The disk.
     pub disk: WarmDisk,
-    /// How much of a pattern is required for a forecast: a level of the policy.
+    /// The level of the policy's confidence, which determines how often a need must have repeated
+    /// to be forecast.
     pub level: u8,
-    /// The slots of the week, in order, all of them.
+    /// All slots of the week, in order.
     pub slots: Vec<HistorySlot>,
 }
 
@@ -88,7 +89,7 @@ pub enum HistoryError {
     Checksum,
     /// A slot or a region is invalid or out of order, although the checksum is right.
     Entry,
-    /// It is of another disk.
+    /// It belongs to another disk.
     Disk(WarmListError),
 }
 
@@ -221,7 +222,7 @@ impl HistoryFile {
     /// Checks that the history is of this disk.
     ///
     /// # Errors
-    /// If it is of another one. An unknown hardware identifier matches every other.
+    /// If it belongs to another one. An unknown hardware identifier matches every other.
     pub fn check(&self, disk: &WarmDisk) -> Result<(), HistoryError> {
         self.disk.check(disk).map_err(HistoryError::Disk)
     }
@@ -237,7 +238,7 @@ fn region(raw: &[u8]) -> HistoryRegion {
     }
 }
 
-/// Whether a slot that was observed keeps the rules of its type.
+/// Whether an observed slot satisfies the rules of its type.
 fn is_valid_slot(slot: &HistorySlot, number: u16, size_bytes: u64) -> bool {
     let is_valid = |region: &HistoryRegion| {
         region.index < size_bytes.div_ceil(REGION_BYTES)
@@ -284,7 +285,7 @@ mod tests {
         (slots(), any::<u8>()).prop_map(|(slots, level)| HistoryFile { disk: DISK, level, slots })
     }
 
-    /// Bytes with a right checksum, after a change.
+    /// Bytes with a valid checksum, after a change.
     fn changed(file: &HistoryFile, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let mut bytes = file.encode();
         let body = bytes.len() - CHECKSUM_BYTES;
@@ -317,11 +318,11 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_decoded_to_an_invalid_history(
+        fn decode_never_returns_an_invalid_history(
             file in files(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         ) {
-            // With a right checksum, so that the checks behind it are reached.
+            // With a valid checksum, so that the later checks are reached.
             let bytes = changed(&file, |bytes| {
                 changes.iter().for_each(|(at, byte)| bytes[at.index(bytes.len())] = *byte);
             });

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | 88 | header: magic, version, granule count, identity and size of the disk, size of the pool |
 //! | 12 each | granules in ascending order: number and value, mask of lines |
-//! | 4 | CRC-32C of all bytes before |
+//! | 4 | CRC-32C of all preceding bytes |
 //!
 //! The file is replaced as a whole: written under another name, made durable, and renamed.
 
@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 88;
 const GRANULE_RAW_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 4;
-/// The seed of the checksum. It depends on no place, because a list is a whole file.
+/// The seed of the checksum. It is constant, because a list is a whole file and has no offset.
 const SEED: u64 = u64::from_le_bytes(MAGIC);
 /// The bits of [`RawGranule::index_and_value`] that hold the value; the others hold the number.
 const VALUE_BITS: u32 = 8;
@@ -63,7 +63,7 @@ pub struct WarmDisk {
 }
 
 impl WarmDisk {
-    /// Checks that this, of a file, is the disk `disk`.
+    /// Checks that this disk, read from a file, is `disk`.
     ///
     /// # Errors
     /// If it is another one. An unknown hardware identifier matches every other.
@@ -106,11 +106,11 @@ pub enum WarmListError {
     Checksum,
     /// A granule is invalid or out of order, although the checksum is right.
     Granule,
-    /// It is of another volume, or of one with another backing.
+    /// It belongs to another volume, or to one with another backing.
     OtherVolume,
-    /// It is of a disk with another hardware identifier.
+    /// It belongs to a disk with another hardware identifier.
     OtherHardware,
-    /// It is of a disk with another size in bytes.
+    /// It belongs to a disk with another size in bytes.
     OtherSize(u64),
 }
 
@@ -122,9 +122,9 @@ impl std::fmt::Display for WarmListError {
             Self::Length => f.write_str("its length is wrong"),
             Self::Checksum => f.write_str("its checksum is wrong"),
             Self::Granule => f.write_str("an entry is invalid"),
-            Self::OtherVolume => f.write_str("it is of another volume or backing"),
-            Self::OtherHardware => f.write_str("it is of another disk"),
-            Self::OtherSize(bytes) => write!(f, "it is of a disk of {bytes} bytes"),
+            Self::OtherVolume => f.write_str("it belongs to another volume or backing"),
+            Self::OtherHardware => f.write_str("it belongs to another disk"),
+            Self::OtherSize(bytes) => write!(f, "it belongs to a disk of {bytes} bytes"),
         }
     }
 }
@@ -219,7 +219,7 @@ impl WarmList {
     /// Checks that the list is of this disk.
     ///
     /// # Errors
-    /// If it is of another one. An unknown hardware identifier matches every other.
+    /// If it belongs to another one. An unknown hardware identifier matches every other.
     pub fn check(&self, disk: &WarmDisk) -> Result<(), WarmListError> {
         self.disk.check(disk)
     }
@@ -273,11 +273,11 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_decoded_to_an_invalid_list(
+        fn decode_never_returns_an_invalid_list(
             list in lists(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         ) {
-            // With a right checksum, so that the checks behind it are reached.
+            // With a valid checksum, so that the later checks are reached.
             let mut bytes = list.encode();
             let body = bytes.len() - CHECKSUM_BYTES;
             changes.iter().for_each(|(at, byte)| bytes[at.index(body)] = *byte);
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// A list with a right checksum, after a change of its bytes.
+    /// A list with a valid checksum, after a change of its bytes.
     fn changed(list: &WarmList, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let mut bytes = list.encode();
         let body = bytes.len() - CHECKSUM_BYTES;
