@@ -153,7 +153,7 @@ impl Drop for NutLab {
 pub fn wait(what: &str, mut is_there: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_there() {
-        assert!(begin.elapsed() < Duration::from_secs(300), "{what} does not come");
+        assert!(begin.elapsed() < Duration::from_secs(300), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
