@@ -4,7 +4,7 @@ use crate::blocks::can_join;
 use forebay_engine::IoVerb;
 use forebay_types::{ByteRange, VolumeId};
 
-/// Limit of a coalesced write, in bytes. A disk gains nothing beyond a few stripes.
+/// Limit of a coalesced write, in bytes. Beyond a few stripes, longer writes gain nothing.
 pub const WRITTEN_BYTES_MAX: u64 = 4 << 20;
 /// Limit of a coalesced read and of one prefetch I/O, in bytes. A read is answered only when its
 /// last byte has arrived, and a hard disk with the next read queued loses no time between them.

@@ -27,7 +27,7 @@ use forebay_types::{ByteRange, LINE_BYTES};
 
 /// Streams followed per volume.
 const STREAMS_MAX: usize = 512;
-/// A stream is forgotten if this many misses and marks of other streams follow its last one.
+/// A stream is forgotten after this many misses and used marks of other streams.
 const STALE_EVENTS: u64 = 1 << 14;
 /// Up to this size in bytes, a window doubles even if the client has not caught up. Also the limit
 /// of all windows while clients read few of the prefetched bytes.
@@ -94,8 +94,8 @@ impl Stream {
         (from..=to).contains(&position).then_some(position)
     }
 
-    /// Whether the next read was expected at this position: where the last known one ended, or at
-    /// the start of the window that was prefetched last, up to which hits are not seen.
+    /// Whether a read was expected at this position: at the end of the last known read, or at the
+    /// start of the newest window. Hits before that window are not reported.
     fn expects(&self, position: u64) -> bool {
         let of_window = |(_, start)| start <= position && position < start + self.course.unit();
         position == self.next || self.mark.is_some_and(of_window)

@@ -10,9 +10,9 @@
 //! compares client reads that overlapped one of its own with those that did not. The rate doubles
 //! while the former are hardly slower, and halves once they are, down to one read per second.
 //!
-//! While other programs wait for processors or disks, there is one read at a time, too, and between
-//! two of them a pause that leaves to reads the share of the time that background work may use; one
-//! read per second at least.
+//! While other programs wait for processors or disks, there is also one read at a time. Pauses
+//! between reads limit them to the share of the time that background work may use, but to no less
+//! than one read per second.
 //!
 //! A warm-up uses free slots only and evicts nothing: the loader ends when no slot is free.
 
@@ -76,7 +76,7 @@ pub struct Conditions {
     pub alone: DemandReads,
     /// Client reads that overlapped a preload.
     pub beside: DemandReads,
-    /// The pool has a free slot, or others are evicted for what is read.
+    /// The pool has a free slot, or the reads may evict other lines.
     pub has_room: bool,
     /// The share of the time that reads may take.
     pub share: BackgroundShare,

@@ -23,8 +23,8 @@ impl<H: Host> Dispatcher<H> {
         reply_done(host, token);
     }
 
-    /// Reads ahead after a read that missed `lines` lines, if it is one of a stream. Otherwise the
-    /// host may want to know it for the next time.
+    /// Reads ahead after a read that missed `lines` lines, if it belongs to a stream. Otherwise
+    /// tells the host that the range was needed, for its forecasts.
     pub(super) fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, lines: u32) {
         self.report_prefetch_uses(host);
         let found = host.streams(volume, |streams| {

@@ -3,7 +3,7 @@
 use super::Plan;
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// The most ranges of one window, of a stream that leaves gaps.
+/// The maximum number of ranges in one window of a stream that leaves gaps.
 const PIECES_MAX: u64 = 32;
 
 /// The order in which a stream reads. It translates offsets to positions: bytes of an imaginary
@@ -53,7 +53,7 @@ impl Course {
         }
     }
 
-    /// The most units of one window.
+    /// The maximum number of units in one window.
     pub(super) const fn units_max(self) -> u64 {
         match self {
             Self::Forward | Self::Backward { .. } => u64::MAX,
