@@ -2,10 +2,10 @@
 //!
 //! Background work is what no client waits for: the patrols, warm-ups, pins and preloads, the warm
 //! lists, and writeback without urgency. The owner of the runtime measures what other programs need
-//! and sets the shares ([`crate::Runtime::set_background`]); each user of them slows down by
-//! itself. Reads of the disk heed both shares, because each takes processor time, too. No thread
-//! has a low priority for this: it would hold locks that workers need, and a client may wait for a
-//! background read of the same line.
+//! and sets the shares ([`crate::Runtime::set_background`]); each user of a share slows itself
+//! down. Reads of the disk heed both shares, because a read takes processor time, too. Background
+//! threads do not run at a lower priority, because they hold locks that workers need, and because a
+//! client may wait for a background read of the same line.
 
 use forebay_types::BackgroundShare;
 use std::sync::atomic::{AtomicU8, Ordering};

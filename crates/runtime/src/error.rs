@@ -231,8 +231,7 @@ impl Fault for PoolError {
         match self {
             Self::Memory { .. } => Remedy::from("free memory").or(Action::set("memory", "SIZE")),
             Self::Version => {
-                "start the version that wrote it, let it stop in order, and start this one again"
-                    .into()
+                "start the version that wrote it, stop it cleanly, and start this one again".into()
             }
             Self::Foreign(_) => format!("{END_KEEPER}, and start again").into(),
             Self::Damaged(_) => {
@@ -302,7 +301,7 @@ impl Fault for VolumeError {
                     .into()
             }
             Self::Save { .. } => {
-                "make room for a second image in its directory, and repeat this".into()
+                "make room for a second image in its directory, and repeat the command".into()
             }
             Self::Stalled(error) => error.remedy(),
             Self::FlushFailed { name, .. } => Action::TrustVolume(name.clone()).into(),
@@ -324,7 +323,7 @@ impl Fault for VolumeError {
             Self::Record { .. } => {
                 "make the state directory readable and writable, with free space".into()
             }
-            Self::Leaving(_) => "repeat this one when that has ended".into(),
+            Self::Leaving(_) => "repeat the command when that one has ended".into(),
             Self::Stopping => "wait until it has stopped, and start it again".into(),
         }
     }

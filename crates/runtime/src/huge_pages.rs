@@ -31,8 +31,9 @@ pub(crate) struct HugePages {
     /// Held while pages are made, and while memory is given back. Otherwise a page could be made
     /// for a slab just after its memory was given back.
     allocation: Lock<(), { order::ALLOCATION }>,
-    /// The number of [`Hold`]s: the pool is being resized. Making a page takes a thousand times as
-    /// long as giving one back, which would wait for it, and may then give back that very page.
+    /// The number of [`Hold`]s; the pool is being resized while there are any. Making a page takes
+    /// a thousand times as long as giving one back. So a resize would wait long for pages, some of
+    /// which it then gives back.
     holds: AtomicUsize,
 }
 
@@ -68,8 +69,8 @@ impl HugePages {
         self.prepared[shard].fetch_min(slab, Ordering::Relaxed);
     }
 
-    /// Calls a function while no huge page is made.
-    pub(crate) fn while_none_is_made<T>(&self, call: impl FnOnce() -> T) -> T {
+    /// Calls a function, during which no huge page is made.
+    pub(crate) fn while_not_collapsing<T>(&self, call: impl FnOnce() -> T) -> T {
         let _none = self.allocation.lock();
         call()
     }
@@ -156,7 +157,7 @@ fn pass(shared: &Shared, stops: &AtomicBool) -> std::io::Result<bool> {
 
 /// Backs a slab with a huge page, unless its memory is given back.
 fn prepare(shared: &Shared, shard: usize, slab: usize) -> std::io::Result<()> {
-    shared.huge_pages.while_none_is_made(|| {
+    shared.huge_pages.while_not_collapsing(|| {
         if shared.shard(shard).slots().slabs().is_given_back(slab) {
             return Ok(());
         }

@@ -19,8 +19,9 @@ const SHARDS_MAX: usize = 64;
 /// Below this size, the worse eviction of a small shard outweighs the lower contention.
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 
-/// From this memory on, huge requests are served whole: memory for one of the largest takes at most
-/// 3 % of it. With less, they are served in pieces: one of them would take half of 64 MiB.
+/// From this memory on, huge requests are served whole: beyond the kept buffers, memory for the
+/// largest one takes about 3 % of it. With less, they are served in pieces: one of them would take
+/// half of 64 MiB.
 const WHOLE_REQUESTS_BYTES_MIN: u64 = 512 << 20;
 /// The smallest lane for pieces of huge requests: two pieces, so that one can be sent to a slow
 /// client while another client is served.
@@ -33,7 +34,7 @@ const LANE_SHARE: u64 = 64;
 pub(crate) struct MemoryPlan {
     /// The limit of the process.
     pub limit_bytes: u64,
-    /// The memory with which it begins.
+    /// The memory with which the process begins.
     pub start_bytes: u64,
     /// Lines.
     pub pool_bytes: u64,
@@ -58,8 +59,8 @@ impl MemoryPlan {
         let payload_bytes = (start_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
         let request_bytes = (start_bytes / 32).max(2 << 20);
-        // While huge requests are served whole, few free buffers are kept, so the lane uses the
-        // memory for these first. The buffers of pieces are kept and used again.
+        // While huge requests are served whole, few free buffers are kept, so the lane may use the
+        // memory reserved for them. The buffers of pieces are kept and used again.
         let (lane_bytes, huge_bytes) = if start_bytes >= WHOLE_REQUESTS_BYTES_MIN {
             (REQUEST_BYTES_MAX, REQUEST_BYTES_MAX.saturating_sub(kept_bytes))
         } else {

@@ -1,9 +1,9 @@
 //! The pinned ranges of volumes: how much may be pinned, and what is.
 //!
-//! A shard keeps the lines of pinned ranges that it has ([`forebay_engine::Shard::pinned`]);
-//! the thread of the warm-ups reads those that it lacks. This module decides what may be pinned:
-//! half of the pool for all volumes together, and in no shard more than it retains. Both follow the
-//! size of the pool, and the pool is not resized to less than what is pinned needs.
+//! A shard keeps the lines of pinned ranges that it has ([`forebay_engine::Shard::pinned`]); the
+//! thread of the warm-ups reads those that it lacks. This module decides what may be pinned: half
+//! of the pool for all volumes together, and in no shard more than it retains. Both limits scale
+//! with the pool, and the pool is not shrunk below the size that the pinned ranges need.
 
 use crate::locks::Lock;
 use crate::pool::{Pool, SLAB_BYTES};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// A range ends behind the volume.
-    #[error("volume '{name}' has {size_bytes} bytes, and a range to be pinned ends behind them")]
+    /// A range ends past the end of the volume.
+    #[error("volume '{name}' has {size_bytes} bytes, and a range to be pinned ends past them")]
     BeyondEnd {
         /// The volume.
         name: String,
@@ -43,8 +43,8 @@ pub enum PinError {
     },
     /// One shard of the pool has too little memory for its part of the ranges.
     #[error(
-        "of the pinned ranges of volume '{name}' and others, {needed_bytes} bytes would share a \
-         part of the memory that has space for {bytes_max}"
+        "the pinned ranges of volume '{name}' and others would take {needed_bytes} bytes in one \
+         part of the memory, which has space for {bytes_max}"
     )]
     Uneven {
         /// The volume.
@@ -76,7 +76,7 @@ impl Fault for PinError {
 pub struct PinStatus {
     /// Lines of its pinned ranges.
     pub pinned_lines: u64,
-    /// Those of them that are in the pool, in whole or in part.
+    /// Pinned lines that are in the pool, in whole or in part.
     pub loaded_lines: u64,
     /// Why the ranges with which the volume was added are not pinned.
     pub refused: Option<PinError>,
@@ -91,7 +91,7 @@ pub(crate) struct VolumePins(Lock<Pins>);
 /// Pinned ranges and what they take.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pins {
-    /// The ranges, which end with the volume.
+    /// The ranges, clipped to the volume.
     pub ranges: Arc<PinnedRanges>,
     /// The lines of the ranges that each shard owns; empty if nothing was ever pinned.
     pub lines_by_shard: Vec<u64>,

@@ -131,7 +131,7 @@ pub fn used_bytes_in(file: BorrowedFd<'_>) -> u64 {
 pub struct PoolLimits {
     /// The most that it may have.
     pub limit_bytes: u64,
-    /// What it was given last while it ran.
+    /// The last size that it was given while it ran.
     pub now_bytes: u64,
     /// What it began with.
     pub start_bytes: u64,
@@ -220,7 +220,7 @@ impl Found {
             && (SLAB_LINES..=SLOTS_MAX).contains(&layout.shard_slots)
             && layout.shard_slots % SLAB_LINES == 0;
         if !is_possible || len_of(layout) as u64 != len {
-            return Err(PoolError::Damaged("its head does not fit its length".into()));
+            return Err(PoolError::Damaged("its header does not match its length".into()));
         }
         Ok(if header.is_closed { Self::Nothing } else { Self::Pool(header) })
     }
@@ -353,7 +353,7 @@ impl Pool {
         self.change_header(|header| header.memory_settings = words);
     }
 
-    /// The settings that were recorded, if so by a previous process; zeroes in a new pool.
+    /// The recorded settings, possibly of a previous process; zeroes in a new pool.
     pub(crate) fn memory_settings(&self) -> MemoryWords {
         self.header.lock().memory_settings
     }
@@ -386,8 +386,8 @@ impl Pool {
         used_bytes_in(self.file.as_fd())
     }
 
-    /// The memory that the lines occupy, in bytes: at least this much, and at most the size of the
-    /// tables more, which may be occupied in part.
+    /// A lower bound of the memory that the lines occupy, in bytes. It may be low by up to the size
+    /// of the tables, which may be occupied only in part.
     pub(crate) fn lines_used_bytes(&self) -> u64 {
         self.used_bytes().saturating_sub(self.data_offset as u64)
     }
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_file_has_the_memory_that_it_occupies_and_its_first_process_had() {
+    fn the_memory_of_a_kept_file_and_of_its_first_process_is_known() {
         let file = new_file().unwrap();
         assert_eq!((used_bytes_in(file.as_fd()), limits_in(file.as_fd())), (0, None));
         let open = |bytes| Pool::open(bytes, 1, Some(file.try_clone().unwrap())).unwrap();

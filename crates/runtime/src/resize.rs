@@ -346,7 +346,7 @@ fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
 /// Gives the memory of a slab back. If the system refuses, the slab stays allocated, and unused
 /// until a growth takes it back.
 fn give_back(shared: &Shared, number: usize, slab: Slab) {
-    let result = shared.huge_pages.while_none_is_made(|| shared.pool.give_back(number, slab));
+    let result = shared.huge_pages.while_not_collapsing(|| shared.pool.give_back(number, slab));
     if let Err(error) = result {
         tracing::warn!(%error, shard = number, slab = slab.number, "cannot give memory back");
     }

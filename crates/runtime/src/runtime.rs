@@ -299,8 +299,8 @@ impl Runtime {
     /// Trusts a disk again that has failed a flush, and flushes it. Data that the journal still
     /// holds is written again first; the clients have to reconnect for that. Other data that the
     /// disk may have lost is not written again: the caller asserts that it is on the disk, or not
-    /// needed. Likewise, sectors lost in memory that the journal does not hold read as the disk has
-    /// them from now on.
+    /// needed. From now on, reads of sectors that were lost in memory and are not in the journal
+    /// return the disk's content.
     ///
     /// # Errors
     /// As [`Runtime::flush_volume`], and when the journal cannot be read.
@@ -385,8 +385,8 @@ impl Runtime {
 
 /// Background work.
 impl Runtime {
-    /// Sets the shares of the processors and of the disks that background work may use, at first
-    /// the full ones. Writeback that a client waits for, that a limit of dirty data demands, or
+    /// Sets the shares of the processors and of the disks that background work may use, which are
+    /// full initially. Writeback that a client waits for, that a limit of dirty data demands, or
     /// that drains a volume does not heed them.
     pub fn set_background(&self, shares: BackgroundShares) {
         self.shared.background.set(shares);

@@ -1,5 +1,4 @@
-//! Timeouts for clients and disks, the maximum age of dirty lines, that of warm lists, and the
-//! interval of polls of the clock.
+//! Timeouts for clients and disks, and the intervals of periodic work.
 
 use forebay_engine::ShardConfig;
 use forebay_frontend::ClientTimeouts;
@@ -11,7 +10,7 @@ use std::time::Duration;
 pub struct Timeouts {
     /// From connecting to the transmission phase, TLS included.
     pub handshake: Duration,
-    /// Between two pieces of a payload. A whole payload may take this, and a second per 64 KiB.
+    /// Between two pieces of a payload. A whole payload may take this plus a second per 64 KiB.
     pub payload_pause: Duration,
     /// For a client to fetch a reply that occupies the lane of huge requests while other requests
     /// wait for it.

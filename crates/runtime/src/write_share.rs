@@ -4,7 +4,7 @@
 //! writeback reduces the dirty lines, and writers are throttled meanwhile. A share is refused if a
 //! volume in write-back mode could not use it, or if the vault could not take what may become dirty
 //! with it. The limit of a UPS is independent: it applies to the volumes that only a UPS protects,
-//! and the lower limit counts.
+//! and the lower of the two limits applies.
 
 use crate::protect::vault::{Vault, vault_bytes_for};
 use crate::shared::Shared;
@@ -30,7 +30,7 @@ pub enum ShareError {
         volume: String,
         /// What the volume needs in each shard.
         needed_bytes: u64,
-        /// The smallest share that is enough, if one is.
+        /// The smallest sufficient share, if there is one.
         least: Option<WriteShare>,
     },
     /// The vault could not take the data that may be dirty.
@@ -127,7 +127,7 @@ impl WriteShares<'_> {
         config.dirty_lines_max as u64 * LINE_BYTES
     }
 
-    /// The same of all shards.
+    /// The dirty limit of all shards of full size with a share, in bytes.
     pub(crate) fn dirty_bytes_max(&self, share: Option<WriteShare>) -> u64 {
         self.shard_bytes_max(share) * self.shared.shards.len() as u64
     }
@@ -172,7 +172,8 @@ impl WriteShares<'_> {
         self.shared.pool.record_share(word);
     }
 
-    /// The setting that was recorded, also by the process whose pool was adopted; 0 if none was.
+    /// The recorded setting, possibly of the process whose pool was adopted; 0 if none was
+    /// recorded.
     pub fn recorded(&self) -> u64 {
         self.shared.pool.recorded_share()
     }

@@ -52,7 +52,7 @@ impl Claims {
             return Err(Problem::new(
                 ErrorKind::Busy,
                 message,
-                "repeat this one when that has ended",
+                "repeat this command when that one has ended",
             ));
         }
         Ok(Claim { claims: self, name: Some(name.to_owned()) })

@@ -158,7 +158,7 @@ fn ranges_that_cannot_be_pinned_are_refused_and_change_nothing() {
     refuse(&daemon, &["pin", "disk"], "required");
     refuse(&daemon, &["pin", "nosuch", "0+4096"], "no volume 'nosuch'");
     refuse(&daemon, &["unpin", "nosuch", "all"], "no volume 'nosuch'");
-    let beyond = "volume 'disk' has 536870912 bytes, and a range to be pinned ends behind them";
+    let beyond = "volume 'disk' has 536870912 bytes, and a range to be pinned ends past them";
     refuse(&daemon, &["pin", "disk", "512MiB+1"], beyond);
     refuse(&daemon, &["pin", "disk", "511MiB+2MiB"], beyond);
     refuse(&daemon, &["unpin", "disk", "1TiB+1MiB"], beyond);

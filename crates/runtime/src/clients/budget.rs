@@ -46,7 +46,7 @@ pub(crate) enum Acquired {
 /// The budget that all workers share. See the module.
 pub(crate) struct Budget {
     shares_bytes: u64,
-    /// The lane has no memory for one of the largest requests.
+    /// Huge requests are served in pieces: the lane has no memory for one of the largest.
     has_pieces: bool,
     lane: FairQuota,
     payloads: FairQuota,

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// At most this much of the time between two turns of a worker counts. An idle worker waits for
-/// half of it.
+/// The most that the clock advances between two turns of a worker. An idle worker waits half as
+/// long.
 const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// A clock that does not advance while its worker is stalled, by an overloaded machine or because

@@ -34,8 +34,8 @@ impl Refusals {
             refused,
             limit,
             reserved,
-            "connections refused: the file descriptors are in use up to those kept for control and \
-             disks; raise the limit (ulimit -n, or LimitNOFILE= of the service)"
+            "connections refused: all file descriptors except those reserved for control and disks \
+             are in use; raise the limit (ulimit -n, or LimitNOFILE= of the service)"
         );
     }
 }

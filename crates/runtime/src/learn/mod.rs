@@ -7,9 +7,9 @@
 //! ([`Learn::record`]).
 //!
 //! One thread (`thread`) follows the clock: at the end of each quarter of an hour it adds the needs
-//! to the volume's [`History`], and writes it. Five minutes before the next one, it passes the
-//! forecast for that to the thread of the warm-ups, which preloads it. [`History`] says how
-//! forecasts are made, and what limits them.
+//! to the volume's [`History`], and writes it. Five minutes before the next quarter begins, it
+//! passes the forecast for it to the thread of the warm-ups, which preloads it. [`History`] says
+//! how forecasts are made, and what limits them.
 //!
 //! A history is a hint, like a warm list: an error in it is logged, and no request fails.
 //!
@@ -37,10 +37,10 @@ use std::time::Duration;
 
 /// How long a stop waits for a history to be written, because a file system may hang.
 const END_WAIT: Duration = Duration::from_secs(5);
-/// Lines of the pool for each region of the histories: a region takes 24 bytes, so all histories
+/// Lines of the pool per region of the histories. A region takes 24 bytes, so all histories
 /// together take at most a thousandth of the pool, apart from the minimum of each.
 const LINES_PER_REGION: u64 = 8;
-/// The regions of a history, at least and at most.
+/// Limits of the number of regions of a history.
 const REGIONS_MIN: u64 = 256;
 const REGIONS_MAX: u64 = 1 << 20;
 
@@ -125,7 +125,7 @@ pub struct LearnStatus {
     pub regions: usize,
     /// Days in a row on which a region must have been needed to be preloaded.
     pub days_demanded: u32,
-    /// Weeks in a row that suffice as well.
+    /// Alternatively, weeks in a row on which it must have been needed.
     pub weeks_demanded: u32,
     /// The latest forecast that was not empty.
     pub forecast: Option<ForecastStatus>,
@@ -181,7 +181,8 @@ impl Learn {
     }
 }
 
-/// The maximum of regions for each of `histories` histories, with a pool of `pool_bytes` of data.
+/// The maximum number of regions of each of `histories` histories, with a pool of `pool_bytes` of
+/// data.
 fn regions_max(pool_bytes: u64, histories: usize) -> usize {
     let all = pool_bytes / LINE_BYTES / LINES_PER_REGION;
     (all / histories.max(1) as u64).clamp(REGIONS_MIN, REGIONS_MAX) as usize
@@ -190,7 +191,7 @@ fn regions_max(pool_bytes: u64, histories: usize) -> usize {
 /// The learning of a runtime. See the module.
 pub(crate) struct Learner {
     shared: Weak<Shared>,
-    /// Takes the names of removed volumes. The thread ends when it is gone.
+    /// The sender for the names of removed volumes. The thread ends when it is dropped.
     removed: Lock<Option<mpsc::Sender<String>>>,
     /// Disconnected once the thread has ended.
     running: Lock<Option<mpsc::Receiver<()>>, { order::THREADS }>,

@@ -43,7 +43,7 @@ impl PendingNeeds {
         self.0.chunk_by(|a, b| a.volume == b.volume)
     }
 
-    /// Forgets all.
+    /// Removes all needs.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

@@ -25,7 +25,7 @@ struct Thread<'a> {
     tracker: SlotTracker,
     time: Option<LocalTime>,
     volumes: Vec<Learned>,
-    /// The slot of the last forecast that has begun in the shards.
+    /// The slot of the forecast that was last begun in the shards.
     forecast_slot: Option<TimeSlot>,
 }
 
@@ -165,7 +165,8 @@ impl Thread<'_> {
         if forecasts.is_empty() {
             return;
         }
-        // A volume that was added meanwhile joins the forecast: another one would end the first.
+        // A volume that was added meanwhile joins the forecast in progress: beginning another would
+        // end it.
         if self.forecast_slot.replace(next) != Some(next) {
             shared.shards.begin_forecast();
         }

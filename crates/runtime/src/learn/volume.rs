@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 /// A forecast that was preloaded.
 struct Planned {
     slot: TimeSlot,
-    /// The preloaded lines of the volume before, and those of them that were used.
+    /// The volume's counts of preloaded lines and of used ones, before this preload.
     before: (u64, u64),
     /// The warm-up preloaded lines as well, so their use says nothing about the forecast.
     is_mixed: bool,
@@ -120,7 +120,7 @@ impl Learned {
         self.forecast_slot = None;
     }
 
-    /// The current slot will not be learned: a part of it was not observed, or its time is unclear.
+    /// Discards the current slot: a part of it was not observed, or its time is unclear.
     pub(super) fn discard(&mut self, is_next_whole: bool) {
         self.is_whole = is_next_whole;
         self.compared = std::mem::take(&mut self.compared_next);
@@ -210,8 +210,8 @@ impl Learned {
         self.history.forecast(slot, self.confidence.demand(), budget_bytes)
     }
 
-    /// Accepts the forecast of the next slot. While paused, it is only compared later. Returns the
-    /// granules to preload.
+    /// Accepts the forecast of the next slot. While paused, the forecast is only compared with the
+    /// needs later. Returns the granules to preload.
     pub(super) fn plan(
         &mut self,
         slot: TimeSlot,

@@ -73,7 +73,7 @@ pub(crate) struct PoolVolume {
     /// The stripes by which its lines are spread over the shards.
     pub stripes: Stripes,
     /// The journal that has a record of all acknowledged data that the disk may lack, as with
-    /// `durability=ack`: the newest record of a lost sector in it has the lost data.
+    /// `durability=ack`. Its newest record of a lost sector has the lost data.
     pub recorded_in: Option<JournalId>,
 }
 
@@ -100,14 +100,14 @@ pub(crate) struct Header {
     pub limit_bytes: u64,
     /// Lines that each shard may hold; 0 for all.
     pub shard_lines: u64,
-    /// Settings of the process's memory that were changed while it ran. Their meaning is not known
-    /// here; 0 for those that were not changed.
+    /// Settings of the process's memory that were changed while it ran, in its own encoding; 0 if
+    /// unchanged.
     pub memory_settings: MemoryWords,
     /// The memory with which the process that created the pool began, in bytes; 0 if that is the
     /// limit.
     pub start_bytes: u64,
-    /// The setting of the share for writes that was changed while the process ran. Its meaning is
-    /// not known here; 0 if it was not changed.
+    /// The setting of the share for writes, if it was changed while the process ran, in its own
+    /// encoding; 0 if unchanged.
     pub share_setting: u64,
 }
 
@@ -221,8 +221,7 @@ impl Header {
                 recorded_in: None,
             });
         }
-        // Earlier programs of this version end the body here, after the limit, or after the
-        // volumes.
+        // Earlier programs of this version end the body here, or after one of the fields below.
         let limit_bytes = body.word().unwrap_or(0);
         for volume in &mut volumes {
             let is_recorded = body.word() == Some(1);

@@ -7,9 +7,9 @@
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
 //! whose record was still in the memory of the process. Such lines cannot be told apart. So all
 //! dirty data is recorded again before the volume is served. Otherwise a FLUSH, which waits only
-//! for the journal, would not cover it. At its end, the older records are voided: they would undo
-//! lines that have become clean meanwhile. A process that finds it unfinished starts over
-//! (`record_again`).
+//! for the journal, would not cover it. When the recording ends, the older records are voided: they
+//! would undo lines that have become clean meanwhile. A process that finds it unfinished starts
+//! over (`record_again`).
 
 use crate::error::VolumeError;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// The recovery of a volume before it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecoveryPlan {
-    /// Nothing.
+    /// There is no data to recover.
     Fresh,
     /// Restore its data from the journal.
     Restore,

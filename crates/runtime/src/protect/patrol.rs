@@ -10,7 +10,7 @@
 //! slice in 20 ms, which is 13 MB/s per worker. A busy worker spends at most a twentieth of its
 //! time on sealing, 16 lines at once, and a hundredth on verifying. Gaps between a busy client's
 //! batches do not count as idle time. While other programs wait for processors, an idle worker
-//! works like a busy one, and verifies a quarter of that at the least share. A shard is locked for
+//! works like a busy one. At the least share it verifies a quarter as much. A shard is locked for
 //! four lines at a time.
 //!
 //! **Storage.** The checksums follow the line tables in the pool's file, four bytes per line;

@@ -32,7 +32,7 @@ struct Requested {
 
 /// A message that is being sent.
 struct Sending {
-    /// Its memory, from `next` on without the bytes that were sent.
+    /// Its vectors; those from `next` on cover the bytes that are not sent yet.
     iovecs: Vec<libc::iovec>,
     next: usize,
     /// Bytes sent.

@@ -58,17 +58,17 @@ pub(crate) struct UringReactor {
 /// Linux may fail to report the end of a stream that follows bytes at once: the receive takes the
 /// bytes, and the event of the end counts as handled with them (liburing issue 1549). No later
 /// event wakes it, so it is cancelled and repeated once after each silence. With the correction in
-/// Linux 7.0 and 6.18, one in 30,000 ends that race with the start of a receive on a Unix socket is
-/// still not reported. Bytes are always reported.
+/// Linux 7.0 and 6.18, of the ends that race with the start of a receive on a Unix socket, one in
+/// 30,000 is still not reported. Bytes are always reported.
 #[derive(Clone, Copy)]
 struct Receiver {
     fd: RawFd,
     heard: Heard,
-    /// The receive is being cancelled, to be repeated; the event of that is not reported.
+    /// The receive is being cancelled and will be repeated; the cancellation is not reported.
     renewing: bool,
 }
 
-/// When a receive that is still armed has last reported bytes.
+/// When an armed receive last reported bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Heard {
     /// Never since it began or was renewed.
@@ -235,7 +235,7 @@ impl UringReactor {
         }
     }
 
-    /// Submits the pending entries, and waits for so many events. The kernel would count the wait
+    /// Submits the pending entries, and waits for this many events. The kernel would count the wait
     /// as one for I/O, because receives are armed: an idle server would look like an overloaded
     /// disk, in the pressure figures and in the statistics of the processors. Linux 6.15 and later
     /// can be told not to.

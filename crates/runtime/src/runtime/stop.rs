@@ -13,12 +13,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 impl Runtime {
     /// Stops: flushes all volumes, drains the clients, saves volumes in memory to their images, and
-    /// ends the workers. `progress` is called
-    /// periodically with the dirty bytes left.
+    /// ends the workers. `progress` is called periodically with the dirty bytes left.
     ///
     /// # Errors
     /// When a disk fails or hangs, if an image cannot be written, or if a volume that is not served
-    /// has dirty lines. Nothing is lost then, and clients are served as before.
+    /// has dirty lines. Nothing is lost then. Clients may have been disconnected, and are served
+    /// again when they reconnect.
     pub fn stop(&self, progress: impl FnMut(u64)) -> Result<(), VolumeError> {
         self.stop_without(&[], progress)
     }
@@ -71,8 +71,8 @@ impl Runtime {
     /// flight have a moment to complete. Volumes in memory are saved to their images.
     ///
     /// # Errors
-    /// When the runtime is stopping already, or an image cannot be written; clients are served as
-    /// before then.
+    /// When the runtime is stopping already, or an image cannot be written. In the latter case
+    /// clients were disconnected, and are served again when they reconnect.
     pub fn pause(&self) -> Result<(), VolumeError> {
         let shared = &*self.shared;
         shared.stopping.store(true, Ordering::Relaxed);

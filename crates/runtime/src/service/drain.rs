@@ -69,7 +69,7 @@ pub enum Stall {
 /// Detects that a volume's disk makes no progress.
 pub(super) struct Watchdog<'a> {
     volume: &'a Arc<Volume>,
-    /// Completions of the disk when there was progress last.
+    /// The number of completions of the disk at the last progress.
     answers: u64,
     since: Instant,
 }
@@ -189,7 +189,7 @@ pub(crate) fn flush_all(shared: &Shared, progress: OnProgress<'_>) -> VolumeResu
 /// Saves a volume whose store is in memory to its image. Its clients have left.
 ///
 /// # Errors
-/// The image cannot be written; the former one is unchanged.
+/// The image cannot be written; the previous one is unchanged.
 pub(crate) fn save(volume: &Volume) -> VolumeResult {
     volume.backend.save().map_err(|source| {
         let path = volume.backend.saved().map(|saved| saved.path.display().to_string());

@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | `add` | the start of a volume: checks, recovery, registration |
 //! | `additions` | the names and disks reserved by additions in progress |
-//! | `remove` | its end, the undo of a failed addition, and trust in a disk that has failed |
+//! | `remove` | the end of a volume, the undo of a failed addition, trust in a failed disk |
 //! | `drain` | flushes, and the wait for disks and clients |
 //! | `calibrate` | the measurement of disks |
 //! | `pins` | the ranges of volumes that stay in the pool |

@@ -27,7 +27,7 @@ pub struct VolumeSettings {
     /// The ranges that stay in the pool. If they may not be pinned, the volume is served without
     /// them, and its status says why.
     pub pins: PinnedRanges,
-    /// Whether what it needs at which time of the day is learned and preloaded.
+    /// Whether to learn what is needed at which time of day, and to preload it.
     pub learn: bool,
     /// Its identity in its warm list and its access history: a checksum of its name and backing.
     pub identity: [u8; 32],

@@ -10,7 +10,7 @@ use std::time::Duration;
 const READING_MS: u64 = 100;
 
 /// The reads of a disk for clients: whether there are any, and their latencies. Background reads
-/// are not among them; they only divide the others into `alone` and `beside`.
+/// are not counted: a read counts as `beside` if it overlapped one, otherwise as `alone`.
 #[derive(Debug)]
 pub(crate) struct Reads {
     in_flight: AtomicU64,

@@ -11,8 +11,8 @@ use forebay_types::{LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId, WriteSh
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Slots examined per lock when the clean lines of a volume are dropped, or follow its pins, and
-/// lines per lock whose forecast ends: a fraction of a millisecond.
+/// Slots examined per lock while clean lines are dropped, pins are applied or forecasts end. That
+/// takes a fraction of a millisecond.
 const SLOTS_PER_LOCK: u32 = 2048;
 /// Stands for the default of [`Shards::write_share`].
 const NO_SHARE: u8 = u8::MAX;
@@ -119,7 +119,7 @@ impl Shards {
         self.each().map(|shard| u64::from(shard.slots().slabs().usable()) * LINE_BYTES).sum()
     }
 
-    /// Begins a forecast: the lines that are preloaded for forecasts from now on.
+    /// Begins a forecast. Lines that are preloaded for forecasts from now on belong to it.
     pub(crate) fn begin_forecast(&self) {
         self.each().for_each(|mut shard| begin_forecast(&mut *shard));
     }
@@ -131,7 +131,7 @@ impl Shards {
         }
     }
 
-    /// Lines of a volume that were preloaded, and those of them that were used.
+    /// The numbers of a volume's preloaded lines, and of those that were used.
     pub(crate) fn preloads(&self, id: VolumeId) -> (u64, u64) {
         self.each_with(id).fold((0, 0), |(preloaded, used), shard| {
             let counters = shard.volume(id).counters();
@@ -149,7 +149,7 @@ impl Shards {
         self.each().map(|shard| shard.slots().warm().retained_lines(id)).sum()
     }
 
-    /// Sets the pinned ranges of a volume, and makes its lines in the pool follow them. `lines` has
+    /// Sets the pinned ranges of a volume, and applies them to its lines in the pool. `lines` has
     /// the number of lines of the ranges that each shard owns.
     pub(crate) fn set_pinned(&self, id: VolumeId, ranges: &Arc<PinnedRanges>, lines: &[u64]) {
         for (shard, &lines) in lines.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The volumes by number. The table's lock is a leaf of the lock order, so it may be taken under
 //! any lock that is not a leaf, and no lock may be taken under it. Otherwise three threads could
-//! deadlock: one that waits for a shard under it, one that reads it under that shard, and one that
-//! waits to write it.
+//! deadlock: one that holds the table's lock and waits for a shard, one that holds that shard and
+//! waits to read the table, and one that waits to write the table.
 
 use super::Volume;
 use crate::error::VolumeError;

@@ -21,8 +21,9 @@ pub struct DiskUse {
     pub in_flight: u64,
     /// The time with an I/O in flight, since the volume was added.
     pub busy: Duration,
-    /// The time since the runtime was started. The share of the busy time in a period is how busy
-    /// the disk was; the latencies that ended in the period, divided by it, are the mean queue.
+    /// The time since the runtime was started. In a period, the busy time divided by the length is
+    /// the utilization, and the sum of the latencies that ended in it divided by the length is the
+    /// mean queue length.
     pub at: Duration,
 }
 
@@ -39,7 +40,7 @@ impl DiskLoad {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Ends the time up to `now`, in which the number of I/Os did not change.
+    /// Accounts for the time up to `now`, in which the number of I/Os did not change.
     fn pass(&self, now: Duration, is_busy: bool) {
         let now_ns = now.as_nanos() as u64;
         let before_ns = self.changed_ns.fetch_max(now_ns, Ordering::Relaxed);

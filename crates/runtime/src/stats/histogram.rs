@@ -1,8 +1,8 @@
 //! Latency histograms with fixed buckets, eight to each doubling.
 //!
 //! One thread records, without a lock, and any number of threads read. Below a microsecond, a
-//! bucket is 128 ns wide; above, an eighth of a doubling, so a value is known to an eighth. The
-//! price: 1.8 KiB for each histogram, whatever it holds.
+//! bucket is 128 ns wide; above, an eighth of a doubling, so a value is known to within an eighth.
+//! The price: 1.8 KiB for each histogram, whatever it holds.
 
 use super::Count;
 

@@ -147,7 +147,7 @@ impl Warm {
         self.status().state == WarmUpState::Loading
     }
 
-    /// The disk, as the files of the state directory name it.
+    /// The identity of the disk in the warm list and the access history.
     pub(crate) const fn disk(&self) -> &WarmDisk {
         &self.disk
     }
@@ -160,9 +160,9 @@ impl Warm {
 /// Whether the lists are written once more before the thread ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastSave {
-    /// They are. The workers have ended, and all data is on the disks.
+    /// Write them: the workers have ended, and all data is on the disks.
     Yes,
-    /// They are not.
+    /// Do not write them.
     No,
 }
 

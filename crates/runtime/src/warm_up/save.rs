@@ -22,7 +22,8 @@ const SLOTS_PER_LOCK: u32 = 1_024;
 const PAUSE: Duration = Duration::from_millis(2);
 /// Slots of the pool for each granule of the lists.
 const SLOTS_PER_GRANULE: usize = 4;
-/// The length of the checksum at the end of a list, which distinguishes it from others.
+/// The length of the checksum at the end of a list. With the length of the list, it identifies the
+/// content.
 const TAIL_BYTES: usize = 4;
 
 /// How fast the pool is walked.
@@ -48,7 +49,7 @@ struct Target {
 /// Writes the warm lists that have changed.
 pub(super) struct Saver {
     lists: Arc<dyn WarmLists>,
-    /// Length and checksum of the lists as they are, by volume.
+    /// Length and checksum of the stored lists, by volume.
     written: HashMap<String, (usize, [u8; TAIL_BYTES])>,
     /// Volumes whose lists could not be written, which was logged.
     failed: HashSet<String>,
@@ -89,7 +90,7 @@ impl Saver {
             let result = if target.is_kept {
                 let resident = found.remove(&target.id).unwrap_or_default();
                 let mut granules = merge_granules(&resident, &remaining(target.id));
-                // An adopted pool may have lines behind the end of a disk that has shrunk.
+                // An adopted pool may have lines past the end of a disk that has shrunk.
                 granules.retain(|granule| granule.range().offset < target.disk.size_bytes);
                 keep_most_valuable(&mut granules, granules_max);
                 let list = WarmList { disk: target.disk, pool_lines, granules };
@@ -127,8 +128,9 @@ fn fingerprint(list: &[u8]) -> (usize, [u8; TAIL_BYTES]) {
 }
 
 /// The volumes whose lists are written or removed after a collection. A volume that was added since
-/// `before` is left out: not all of its lines were collected, or those of a removed volume with the
-/// same number were as well. A volume that bypasses the cache keeps its list for a later start.
+/// `before` is left out: the collection may lack some of its lines, or include lines of a removed
+/// volume that had the same number. A volume that bypasses the cache keeps its list for a later
+/// start.
 fn targets(shared: &Shared, before: &[Weak<Volume>]) -> Vec<Target> {
     let volumes = shared.volumes.all();
     let is_target = |volume: &&Arc<Volume>| {

@@ -58,7 +58,7 @@ struct Job {
     loader: Loader,
 }
 
-/// Reports the end of a read, also if its worker has ended and drops it.
+/// Reports the end of a read, even if its worker has ended and drops it.
 struct ReadEnd {
     events: mpsc::Sender<Event>,
     job: u64,

@@ -113,7 +113,7 @@ fn run_or_abort<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
             std::process::abort();
         }
         Err(_) => {
-            tracing::error!("a worker failed an assertion; the process ends, see the lines above");
+            tracing::error!("a worker failed an assertion; the process aborts, see the log above");
             std::process::abort();
         }
     }

@@ -16,7 +16,7 @@ const POLL: std::time::Duration = std::time::Duration::from_millis(5);
 pub fn wait_until(what: &str, time: std::time::Duration, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + time;
     while !condition() {
-        assert!(std::time::Instant::now() < deadline, "waited {time:?} in vain: {what}");
+        assert!(std::time::Instant::now() < deadline, "timed out after {time:?}: {what}");
         std::thread::sleep(POLL);
     }
 }

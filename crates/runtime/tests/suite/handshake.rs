@@ -1,5 +1,5 @@
-//! The handshake, with valid and invalid clients. Numbers such as I-04 are those of the protocol's
-//! requirements, as in `forebay-nbd`.
+//! The handshake, with valid and invalid clients. Numbers such as I-04 name requirements of the
+//! protocol, as in `forebay-nbd`.
 
 use crate::common::client::{Client, config, connect};
 use crate::common::raw::{

@@ -24,7 +24,7 @@ on_both_engines! {
     a_read_that_fails_after_its_reply_has_begun_ends_the_connection,
     a_client_that_leaves_within_a_huge_payload_has_written_whole_pieces,
     a_client_that_has_stopped_sending_gets_its_huge_read,
-    deaf_clients_that_occupy_the_lane_are_dropped_when_others_wait,
+    clients_that_do_not_read_and_occupy_the_lane_are_dropped,
 }
 
 const MIB: u64 = 1 << 20;
@@ -190,7 +190,7 @@ fn a_client_that_has_stopped_sending_gets_its_huge_read(engine: Engine) {
     assert!(read == data && is_closed(&mut stream));
 }
 
-fn deaf_clients_that_occupy_the_lane_are_dropped_when_others_wait(engine: Engine) {
+fn clients_that_do_not_read_and_occupy_the_lane_are_dropped(engine: Engine) {
     let timeouts = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
     let server = Server::start_over(Server::config(engine), timeouts);
     server.add_memory("disk", SIZE, Mode::WriteBack);

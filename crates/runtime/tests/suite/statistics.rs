@@ -1,4 +1,4 @@
-//! What the statistics count: requests, their hits and the reasons without, their pattern, the I/Os
+//! What the statistics count: requests, hits, the reasons for misses, patterns of access, the I/Os
 //! of the disk by cause, and latencies.
 
 use crate::common::client::PATIENCE;

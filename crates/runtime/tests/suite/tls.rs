@@ -29,12 +29,12 @@ on_both_engines! {
     a_selective_listener_hides_tls_only_volumes,
     a_listener_without_tls_refuses_to_start_it,
     clients_without_a_valid_certificate_are_refused,
-    plain_text_behind_starttls_is_ignored,
+    plain_text_after_starttls_is_ignored,
     options_negotiated_before_tls_are_reset,
     the_end_of_a_session_sends_close_notify,
     a_renewed_certificate_serves_new_clients,
     garbage_instead_of_tls_ends_the_connection,
-    bytes_behind_the_end_of_tls_do_not_hang_the_worker,
+    bytes_after_the_end_of_tls_do_not_hang_the_worker,
     a_tls_client_that_never_reads_does_not_delay_other_clients,
     a_client_may_disconnect_during_the_tls_handshake,
     a_client_that_sends_nothing_after_starttls_is_removed,
@@ -249,7 +249,7 @@ fn clients_without_a_valid_certificate_are_refused(engine: Engine) {
     }
 }
 
-fn plain_text_behind_starttls_is_ignored(engine: Engine) {
+fn plain_text_after_starttls_is_ignored(engine: Engine) {
     let (_, server, socket) = certified_server(engine, Tls::Selective, false);
     // P-06: in the same packet, and in one that follows at once.
     for split in [false, true] {
@@ -339,7 +339,7 @@ fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
     });
 }
 
-fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
+fn bytes_after_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
     let (authority, server, socket) = certified_server(engine, Tls::Forced, false);
     for len in [1usize, 100, 5000, 100_000] {
         let mut client = enter(connect(&socket), &authority.client(None), &config("disk")).unwrap();

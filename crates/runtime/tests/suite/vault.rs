@@ -517,7 +517,7 @@ fn a_vault_that_cannot_be_emptied_is_recorded_as_void_and_never_loaded() {
     let void = VaultSettings { is_void: Box::new(|_| Ok(true)), ..vault_settings(copy(&*device)) };
     let error = start(Engine::Epoll).runtime.open_vault(void).err().unwrap();
     assert!(matches!(error, VaultError::Void { .. }), "{error}");
-    // It may be void.
+    // Whether its dump is void cannot be read.
     let unknown = VaultSettings {
         is_void: Box::new(|_| Err(std::io::Error::other("input/output error"))),
         ..vault_settings(copy(&*device))

@@ -92,8 +92,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Undoes [`Journal::attach`] for a volume that was not served. Its disk has everything but
-    /// the records that were not restored, which stay. Returns whether there are any.
+    /// Undoes [`Journal::attach`] for a volume that was not served. Its disk has everything except
+    /// the records that were not restored; these stay in the journal. Returns whether there are
+    /// any.
     pub(crate) fn take_back(&self, number: u16) -> bool {
         if self.holds(number) {
             self.release_disks(Some(number));

@@ -96,8 +96,8 @@ pub enum JournalError {
     },
     /// The journal was abandoned for this volume, but holds the newest data of others.
     #[error(
-        "volume '{volume}' was served without journal {name}, after that had failed or was given \
-         up as lost: its records of the volume are older than the disk"
+        "volume '{volume}' was served without journal {name}, after the journal failed or was \
+         given up as lost: its records of the volume are older than the disk"
     )]
     AbandonedFor {
         /// The device.
@@ -161,7 +161,7 @@ impl Fault for JournalError {
     fn remedy(&self) -> Remedy {
         match self {
             Self::Small { .. } => {
-                "name a larger file or device that nothing else uses, at best of a tenth of the \
+                "name a larger file or device that nothing else uses, ideally of a tenth of the \
                  memory"
                     .into()
             }
@@ -239,7 +239,7 @@ fn remedy_for_log(error: &LogError) -> Remedy {
     match error {
         LogError::TooManyVolumes => "name another journal for some of the volumes".into(),
         LogError::NoMoreNumbers => {
-            "stop the server in order and start it again: an empty journal reuses the \
+            "stop the server cleanly and start it again: an empty journal reuses the \
              numbers"
                 .into()
         }

@@ -241,7 +241,7 @@ impl Journal {
                 // Volumes that are not served keep the journal from being clean. The records of the
                 // others are removed, because they would undo later changes to their disks.
                 let removed = state.log.remove_volume(number);
-                debug_assert!(removed.is_ok(), "it was settled just now");
+                debug_assert!(removed.is_ok(), "it was marked clean just now");
             }
             state.log.close();
         }

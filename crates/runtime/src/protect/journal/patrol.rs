@@ -1,11 +1,11 @@
 //! The patrol over a journal: reads back the live part of the log, so that damage is detected while
 //! the pool and the disks still have all of its data.
 //!
-//! A thread reads at 16 MiB/s at most, less while other programs wait for disks, and pauses while
-//! the log is being written, from the start of the log to where its end was when the walk began.
-//! Damage on one device of two is repaired from the other by the journal's thread, between two
-//! writes. Data that no device can return is still in the pool or on the disk: a checkpoint begins
-//! at once and destages all of it. After that, the log begins past the damage.
+//! A thread reads from the start of the log to where its end was when the walk began, at 16 MiB/s
+//! at most. It reads more slowly while other programs wait for disks, and pauses while the log is
+//! being written. Damage on one device of two is repaired from the other by the journal's thread,
+//! between two writes. Data that no device can return is still in the pool or on the disk: a
+//! checkpoint begins at once and destages all of it. After that, the log begins past the damage.
 //!
 //! Blocks that are reclaimed or rewritten during the walk look damaged. So damage counts only in
 //! blocks that were written before the walk began and are still live after it.
@@ -136,7 +136,7 @@ struct Throttled<'a> {
     bytes: u64,
 }
 
-/// Whether so many pauses are enough for a piece.
+/// Whether this many pauses suffice for a piece.
 const fn is_over(pauses: u32, share: BackgroundShare, is_busy: bool) -> bool {
     pauses >= BUSY_PAUSES_MAX || !is_busy && pauses >= share.divisor()
 }

@@ -98,12 +98,13 @@ pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
         }
     };
     if std::thread::Builder::new().name("regain".into()).spawn(work).is_err() {
-        // The next request starts the thread, at the latest that of a failed checkpoint.
+        // The next request starts the thread; a failed checkpoint makes such a request at the
+        // latest.
         journal.regain.requests.lock().is_running = false;
     }
 }
 
-/// Starts again if sectors of the volume were lost since the last search.
+/// Starts another restore if sectors of the volume were lost since the last search.
 pub(super) fn retry(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
     if !is_searched(journal, number, volume) {
         start(journal, number, volume);
@@ -116,7 +117,7 @@ fn is_searched(journal: &Journal, number: u16, volume: VolumeId) -> bool {
     journal.regain.has_searched(number, losses.iter().flatten().sum())
 }
 
-/// Searches for the lost sectors of a volume, again if lines are in use.
+/// Searches for the lost sectors of a volume, and repeats the search while lines are in use.
 fn restore(journal: &Journal, number: u16, volume: VolumeId) {
     for _ in 0..TRIES_MAX {
         match search(journal, number, volume) {

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks whether it has been cancelled.
+/// How often a wait checks for cancellation.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Flushes in progress.
 pub(super) struct DiskFlushes {
     /// The volumes whose flush has not completed.
     pending: Vec<String>,
-    /// Those whose flush has failed.
+    /// The volumes whose flush has failed.
     failed: Vec<String>,
     results: mpsc::Receiver<(String, IoResult)>,
 }
@@ -44,7 +44,7 @@ impl DiskFlushes {
         self.unflushed()
     }
 
-    /// The same, unless it is cancelled: then it returns `None` soon.
+    /// As [`DiskFlushes::wait`], but returns `None` soon after it is cancelled.
     pub(super) fn wait_unless(
         mut self,
         cancelled: &AtomicBool,

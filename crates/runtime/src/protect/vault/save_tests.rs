@@ -159,7 +159,7 @@ fn whichever_write_or_read_or_flush_fails_everything_is_saved_elsewhere() {
             assert!(map == map_of(&source), "{kinds:?} {after}");
         }
     }
-    assert!(failures > 20, "the faults occurred: {failures}");
+    assert!(failures > 20, "only {failures} faults occurred");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_vault_that_is_too_small_is_an_error_and_holds_complete_batches() {
 }
 
 #[test]
-fn a_loss_of_power_at_any_moment_leaves_what_was_written_and_says_that_it_is_not_all() {
+fn a_power_loss_at_any_moment_keeps_what_was_written_and_marks_the_dump_incomplete() {
     let source = lines(1500, 4096, 1);
     let disk = memory();
     let log = Recorder::new(Arc::clone(&disk) as _);

@@ -368,7 +368,7 @@ impl Calibrator {
         self.wait_while(|queue| queue.has_disk_of(Some(volume)));
     }
 
-    /// Ends all measurements; the last one has been received then, unless that took too long.
+    /// Ends all measurements, and waits until the last result is delivered, or until a timeout.
     pub(crate) fn close(&self) {
         self.queue().is_closed = true;
         self.changed.notify_all();

@@ -268,8 +268,8 @@ fn older_records_do_not_replace_what_was_given_up() {
     assert_eq!(on_disk(&machine.disk, 0), 0);
 }
 
-/// The records of a process with `durability=flush` are no newer because the next one has
-/// `durability=ack`.
+/// The records of a process with `durability=flush` do not become the newest ones because the next
+/// process has `durability=ack`.
 #[test]
 fn older_records_do_not_replace_what_is_lost_when_the_durability_changes() {
     let machine = Machine::new();
