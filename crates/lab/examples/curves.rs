@@ -7,8 +7,8 @@
 //!
 //! Each volume of a trace has an estimator in each shard of the pool, with the memory that the
 //! engine would give it. Errors are absolute differences of miss ratios, at eleven sizes from an
-//! eighth of the pool to eight pools. Sizes beyond the blocks of a volume are left out: there,
-//! every estimate is right.
+//! eighth of the pool to eight pools. Sizes with room for all blocks of a volume are left out:
+//! there, every estimate is right.
 
 use forebay_engine::LineKey;
 use forebay_lab::trace::{MIX_DEV, Trace, TraceError};
@@ -50,7 +50,7 @@ const SHARD_BYTES_MIN: u64 = 16 << 20;
 const SHARDS_MAX: u64 = 8;
 /// Sizes of the cache, in eighths of the pool.
 const EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
-/// Smaller volumes are left out: no size in the table is below their blocks.
+/// Volumes with fewer blocks are left out: every size in the table holds them completely.
 const BLOCKS_MIN: usize = 512;
 
 #[derive(Debug, thiserror::Error)]
@@ -231,7 +231,7 @@ impl Errors {
     }
 }
 
-/// The lines that are accessed when the time is measured.
+/// The number of lines that the time measurement accesses.
 const COST_LINES: u64 = 1 << 20;
 /// The fastest batch counts: other work on the machine can only slow a batch down.
 const COST_BATCHES: u64 = 16;
@@ -264,7 +264,7 @@ fn mixed(n: u64) -> u64 {
     key(n) >> 7
 }
 
-/// Nanoseconds per call in the fastest batch; each call gets its number.
+/// Nanoseconds per call in the fastest batch; `call` receives the number of the call.
 fn fastest_ns(mut call: impl FnMut(u64)) -> f64 {
     let mut fastest = f64::INFINITY;
     for batch in 0..COST_BATCHES {

@@ -1,5 +1,5 @@
 //! Compares one eviction over the lines of all volumes with a share for each volume, and prints the
-//! tables of `docs/decisions/0031-one-eviction-for-all-volumes.md`. The second one needs the traces
+//! tables of `docs/decisions/0032-one-eviction-for-all-volumes.md`. The second one needs the traces
 //! in the folder `FOREBAY_TRACES`. Takes some minutes:
 //!
 //! ```text
@@ -10,7 +10,7 @@ use forebay_lab::partition::{Accesses, Comparison, loads};
 use forebay_lab::trace::{Trace, TraceError};
 use std::path::Path;
 
-/// The lines of the cache, and the accesses to each of them on average.
+/// The lines of the cache, and the number of accesses per line of the cache.
 const LINES: u32 = 8_192;
 const ROUNDS: usize = 40;
 
@@ -25,7 +25,7 @@ const PAIRS: [[&str; 2]; 8] = [
     ["lirs_loop", "lirs_sprite"],
     ["tencent_1326", "arc_OLTP"],
 ];
-/// Accesses of each trace.
+/// The maximum number of accesses taken from each trace.
 const ACCESSES_MAX: usize = 600_000;
 /// The cache as a share of the distinct lines.
 const SHARES: [f64; 2] = [0.05, 0.2];

@@ -11,9 +11,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let is_meant =
+    let is_selected =
         |bug: &Bug| words.is_empty() || words.iter().any(|word| bug.to_string().contains(word));
-    let bugs: Vec<Bug> = Bug::all().into_iter().filter(is_meant).collect();
+    let bugs: Vec<Bug> = Bug::all().into_iter().filter(is_selected).collect();
     let mut missed = 0;
     println!("| bug | simulator: seed, seconds | enumeration: workload, seconds |");
     println!("| --- | --- | --- |");

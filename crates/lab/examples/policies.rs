@@ -37,7 +37,7 @@ const SMALL: [&str; 7] = [
 const PATTERNS: [&str; 4] = ["lirs_2_pools", "lirs_loop", "lirs_zigzag", "lirs_scan"];
 /// Sizes as shares of the distinct blocks of a trace.
 const SHARES: [f64; 5] = [0.001, 0.01, 0.03, 0.1, 0.3];
-/// Smaller caches get no row, in the core group and in the small one.
+/// The smallest caches that get a row, in the core group and in the small one.
 const CORE_LINES_MIN: usize = 100;
 const SMALL_LINES_MIN: usize = 16;
 
@@ -85,7 +85,7 @@ fn main() -> Result<(), ExampleError> {
     ])
 }
 
-/// What weir must not exceed in one group.
+/// The limits for weir in one group.
 struct Limit {
     /// The mean miss ratio.
     mean: f64,
@@ -161,7 +161,8 @@ fn compare(workloads: &[Workload], lines_min: usize) -> Result<Table, ReplayErro
     replay::run(workloads, &plan)
 }
 
-/// For each trace, the means over all others: the choice that would follow without that trace.
+/// Prints, for each trace, the two policies with the best means over all other traces: whether the
+/// choice of a policy depends on one trace.
 fn print_left_out(table: &Table) {
     let policies = table.columns.len() - 1; // The last column is OPT.
     println!("## Means with one trace left out\n");
@@ -232,7 +233,7 @@ fn print_costs() {
     }
 }
 
-/// Nanoseconds per call in the fastest batch; each call gets its number.
+/// Nanoseconds per call in the fastest batch; `call` receives the number of the call.
 fn fastest_ns(mut call: impl FnMut(u64)) -> f64 {
     let mut fastest = f64::INFINITY;
     for batch in 0..COST_BATCHES {

@@ -73,8 +73,8 @@ struct ReplayArguments {
     #[arg(long)]
     no_opt: bool,
 
-    /// Replay through the whole cache in write-back, before a modelled SSD, and count reads only:
-    /// what the prefetch and dirty data change, and the traffic of the disk
+    /// Replay through the whole cache in write-back, on a modelled SSD, and count reads only; shows
+    /// the effect of prefetch and dirty data, and the traffic of the disk
     #[arg(long, conflicts_with_all = ["policies", "no_opt"])]
     engine: bool,
 }
@@ -190,7 +190,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         return print(&error.to_string()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     match error.source() {
-        // A parser of this project says more than clap's own message.
+        // The error of a parser of this project says more than clap's own message.
         Some(source) => print_error(&source.to_string()),
         None => eprint!("{}", Shown::lines(&error.to_string())),
     }

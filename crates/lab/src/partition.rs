@@ -1,14 +1,14 @@
-//! Whether a share of the pool for each volume would serve more than one eviction over all of it.
+//! Whether a share of the pool for each volume would give more hits than one policy over all of it.
 //!
 //! Several volumes with different loads use one cache. Its lines are divided in several ways: by
 //! one eviction policy over the lines of all volumes, as in the engine; or by a share for each
 //! volume, with a policy of its own. A volume takes a line from the volume that exceeds its share
-//! most. The shares are equal, or follow the live miss-ratio curves (those with the most hits by
-//! the curves of all volumes), or are the best fixed ones, found by trying. The last is a bound for
-//! all fixed shares, which no server could know.
+//! most. The shares are equal, or chosen for the most hits by the live miss-ratio curves of all
+//! volumes, or the best fixed ones, found by trying. The last are a bound for all fixed shares; no
+//! server can know them in advance.
 //!
 //! Every line can be evicted at any time, and an access is one line. A policy for each volume would
-//! take as much memory as one for the whole pool; this shows only what shares could bring.
+//! take as much memory as one for the whole pool; this comparison ignores that.
 
 use crate::harness::dice::Dice;
 use crate::policies::PolicyKind;
@@ -20,7 +20,7 @@ use forebay_types::LINE_BYTES;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-/// How often the shares that follow the curves are decided, in accesses per line of the cache.
+/// The time between two decisions on the shares by the curves, in accesses per line of the cache.
 const DECISION_PERIOD: usize = 2;
 /// The unit of shares: the cache divided by this.
 const UNITS: usize = 32;
@@ -287,7 +287,7 @@ impl Cache for Shared {
         }
         let used: usize = self.parts.iter().map(Part::resident).sum();
         if used >= self.lines {
-            // The volume itself would exceed its share by one line.
+            // The volume that is accessed is counted with its new line.
             let excess = |at: usize| {
                 let resident = self.parts[at].resident();
                 let wanted = resident + usize::from(at == volume);
@@ -302,8 +302,8 @@ impl Cache for Shared {
     }
 }
 
-/// A cache with one policy. Once there are shares, it prefers lines of volumes above theirs as
-/// victims.
+/// A cache with one policy. Once shares are set, it evicts lines of volumes that exceed their share
+/// first.
 struct Whole {
     lines: usize,
     part: Part,
@@ -312,7 +312,7 @@ struct Whole {
     targets: Option<Vec<usize>>,
 }
 
-/// Lines of which only those of volumes above their shares can be evicted.
+/// The lines of the cache; only those of volumes that exceed their share can be evicted.
 struct Above<'a> {
     keys: &'a Keys,
     volumes: &'a [u8],
@@ -470,7 +470,8 @@ impl Accesses {
     }
 }
 
-/// Fixed shares to try, in units: all in sixteenths for two volumes, in eighths for three.
+/// The fixed shares to try, in units: all multiples of a sixteenth of the cache for two volumes, of
+/// an eighth for more.
 fn splits(volumes: usize) -> Vec<Vec<usize>> {
     let step = if volumes == 2 { UNITS / 16 } else { UNITS / 8 };
     let mut splits = vec![Vec::new()];
@@ -530,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn all_splits_share_the_whole_cache_out() {
+    fn every_split_uses_the_whole_cache() {
         assert_eq!((splits(2).len(), splits(3).len()), (17, 45));
         for split in splits(2).into_iter().chain(splits(3)) {
             assert_eq!(split.iter().sum::<usize>(), UNITS);

@@ -30,7 +30,7 @@ pub struct Workload {
     pub keys: Vec<u64>,
     /// Leading accesses that fill the cache and are not counted.
     pub warm_up_len: usize,
-    /// Distinct blocks of the counted accesses; a [`Memory::Share`] is one of these.
+    /// Distinct blocks of the counted accesses; a [`Memory::Share`] is a share of these.
     pub counted_blocks: usize,
 }
 
@@ -142,8 +142,8 @@ impl Workload {
     }
 }
 
-/// The key of a block: the finaliser of SplitMix64 over volume and block, so that every bit of both
-/// affects every bit of the key.
+/// The key of a block: a mixer like that of SplitMix64 over volume and block, so that every bit of
+/// both affects every bit of the key.
 fn key_of(volume: u32, block: u64) -> u64 {
     let mut z = block ^ u64::from(volume).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
@@ -227,8 +227,8 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
     Outcome { access_count: workload.counted_len(), miss_count }
 }
 
-/// Replays a workload through Weir, which is told which accesses are writes, and counts the
-/// reads only, as the engine does.
+/// Replays a workload through Weir, with hints for writes, and counts only the reads, as the engine
+/// does.
 pub(crate) fn replay_reads(workload: &Workload, capacity: usize) -> Outcome {
     let mut policy = Weir::new(capacity);
     let mut cache = Cache::new(workload, &mut policy, capacity);

@@ -113,7 +113,7 @@ impl<'a> Uncertain<'a> {
             (Some(device), Some((position, bytes))) => device.changes(position, bytes),
             _ => Vec::new(),
         };
-        assert!(units.len() < UNITS_MAX, "a batch is shorter");
+        assert!(units.len() < UNITS_MAX, "a batch has fewer sectors");
         Self { device, write, units, disk }
     }
 
@@ -138,7 +138,7 @@ impl<'a> Uncertain<'a> {
         contents.fold(1 << self.units.len(), u64::saturating_mul)
     }
 
-    /// Image `number` of all.
+    /// The image with this number; the numbers run from 0 to [`Uncertain::count`].
     fn numbered(&self, mut number: u64) -> Image {
         let landed = number & ((1 << self.units.len()) - 1);
         number >>= self.units.len();

@@ -59,7 +59,7 @@ impl Faults {
         Ok(())
     }
 
-    /// No further I/O fails.
+    /// Lets all further I/Os succeed.
     pub(super) const fn heal(&mut self) {
         self.fault = None;
     }
@@ -73,8 +73,8 @@ impl Faults {
         self.counts[kind as usize]
     }
 
-    /// Whether a request of this kind may have failed because of the fault, wherever and whenever
-    /// that occurred. A fault of the journal is no reason for a request to fail.
+    /// Whether the fault can be the reason why a request of this kind failed, whatever its range
+    /// and time. A fault of the journal is never the reason.
     pub(super) const fn explains(&self, kind: RequestKind) -> bool {
         let is_read = matches!(kind, RequestKind::Read);
         let is_erase = matches!(

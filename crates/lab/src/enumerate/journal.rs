@@ -131,7 +131,7 @@ fn write_all(log: &mut LabLog, device: &mut LogDevice) {
 }
 
 impl Journal {
-    /// A new journal on an empty device; `made` numbers the journals.
+    /// A new journal on an empty device; `made` is the number of journals made before it.
     pub(super) fn make(durability: Durability, made: u8) -> Self {
         let id = JournalId([made; 16]);
         let mut log = Log::format(id, SIZE_BYTES, GEOMETRY, buffers());
@@ -151,7 +151,7 @@ impl Journal {
     pub(super) fn write_durably(&mut self, place: usize, stamp: u64) {
         let bytes = payload_of([stamp].into_iter());
         let granted = self.log.admit(self.number, SECTOR_BYTES, PartId(0));
-        assert_eq!(granted, LogAdmission::Granted, "a short log has space");
+        assert_eq!(granted, LogAdmission::Granted, "a nearly empty log has space");
         let range = super::work::sectors(place as u64, 1);
         let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
         assert!(self.log.append(entry, [&bytes[..]].into_iter(), None));

@@ -2,7 +2,7 @@
 //! possible image.
 //!
 //! The simulator draws large machines and long runs from seeds; this module runs a small machine
-//! through every short workload, after ACE and CrashMonkey (Mohan et al., OSDI 2018). A machine has
+//! through every short workload, like ACE and CrashMonkey (Mohan et al., OSDI 2018). A machine has
 //! one volume, whose workload lies on both sides of a region border, two shards and an optional
 //! journal. While it serves, any I/O in flight may end next, or the next operation may begin: all
 //! orders are followed, up to a limit (`walk.rs`). After each step, the shipped code recovers every

@@ -27,7 +27,7 @@ impl Bug {
         all
     }
 
-    /// Searches for the bug, with the simulator no longer than `limit`.
+    /// Searches for the bug by enumeration, then by simulation for at most `limit`.
     pub fn find(self, limit: Duration) -> Found {
         Found { enumerated: self.enumerate(), simulated: self.simulate(limit) }
     }

@@ -33,9 +33,9 @@ pub struct Tally {
     pub complete: u64,
     /// Images recovered and read back.
     pub images: u64,
-    /// Images possible.
+    /// The number of images that the checked crash points can leave.
     pub possible_images: u64,
-    /// Logs read for them.
+    /// Logs read for the images.
     pub walks: u64,
 }
 
@@ -112,7 +112,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Failures after which no further workload begins.
+    /// The number of failures after which no further workload begins.
     pub const FAILURES_MAX: usize = 4;
 }
 

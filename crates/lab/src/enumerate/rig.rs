@@ -206,7 +206,7 @@ impl Rig {
         self.deliver_answers();
     }
 
-    /// Begins the next operation in one of its ways.
+    /// Begins the next operation, in the way that `variant` selects.
     fn begin(&mut self, variant: usize) {
         let operation = self.operations[self.next];
         self.next += 1;

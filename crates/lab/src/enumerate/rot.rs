@@ -5,9 +5,9 @@
 //! everything or report the damage; it must never continue with stale or wrong data. If the
 //! operator accepts the loss, at most one batch may be lost.
 //!
-//! The device alone does not distinguish one case from a crash: a wrong bit in the last batch looks
-//! like a batch that a power failure tore before its acknowledgement. These cases are counted
-//! separately, and at most that batch may be lost.
+//! In one case, the device looks the same after damage as after a crash: a wrong bit in the last
+//! batch looks like a batch that a power failure tore before its acknowledgement. These cases are
+//! counted separately, and at most that batch may be lost.
 
 use super::faults::Faults;
 use super::journal::{Recovered, Refused};

@@ -122,7 +122,7 @@ impl LogDevice {
         changes.map(|(at, _)| at).collect()
     }
 
-    /// Writes the changed sectors of a write that `is_written` accepts by their indexes.
+    /// Writes those changed sectors of a write whose indexes `is_written` accepts.
     pub(super) fn write_some(
         &mut self,
         position: u64,

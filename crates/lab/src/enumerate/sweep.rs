@@ -2,9 +2,9 @@
 //!
 //! A workload runs without faults first, to count its I/Os of each kind, and then once per I/O. The
 //! test acts as the operator: it repeats a refused start when the device works again, and lets a
-//! failed journal's data reach the disk before it kills the machine, because that would be a second
-//! fault. At the end the fault is healed; then all data must be right, on the disk as well, and
-//! again after a kill. SQLite tests I/O errors in this way.
+//! failed journal's data reach the disk before it kills the machine, because the kill would be a
+//! second fault. At the end the fault is healed; then all data must be right, on the disk as well,
+//! and again after a kill. SQLite tests I/O errors in this way.
 
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;
@@ -24,9 +24,9 @@ pub struct FaultSummary {
     pub workloads: u64,
     /// Runs with a fault, by kind, in the order of [`FaultKind::ALL`].
     pub runs: [u64; FaultKind::ALL.len()],
-    /// Requests that failed because of it.
+    /// Requests that failed because of a fault.
     pub errors: u64,
-    /// Starts that were refused because of it.
+    /// Starts that were refused because of a fault.
     pub refused_starts: u64,
     /// Broken guarantees.
     pub failures: Vec<String>,
@@ -51,7 +51,7 @@ impl fmt::Display for FaultSummary {
     }
 }
 
-/// The start of the next operation.
+/// When the next operation starts.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
     /// When nothing is in flight.
@@ -148,14 +148,15 @@ fn drain(rig: &mut Rig) {
         if !rig.is_draining() {
             return;
         }
-        // A disk that refuses data is a second fault.
+        // The disk may refuse data because of the fault; with the failed journal, that is a second
+        // one.
         rig.machine.faults.heal();
     }
     rig.machine.violate("a healthy disk does not receive everything".into());
 }
 
-/// The scripted workloads: each operation, alone and with others, within and across the lives of
-/// the process.
+/// The scripted workloads: each operation, alone and with others, in one process and across
+/// restarts.
 pub fn scripts() -> Vec<Workload> {
     let [sector, line, border, partial, fua, flush, trim, zero, read, tick, checkpoint] =
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|at| Operation::ALL[at]);

@@ -128,11 +128,11 @@ impl<'a> Walk<'a> {
     fn replay_events(&self, path: &[Turn]) -> Vec<String> {
         let mut rig = Rig::new(self.workload, self.bug);
         rig.machine.event_log = Some(Vec::new());
-        let told = catch_unwind(AssertUnwindSafe(|| {
+        let replayed = catch_unwind(AssertUnwindSafe(|| {
             path.iter().for_each(|turn| rig.step(turn.choice));
         }));
         let mut notes = rig.machine.event_log.take().unwrap_or_default();
-        if told.is_err() {
+        if replayed.is_err() {
             notes.push("panic".into());
         }
         notes

@@ -71,7 +71,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
     })
 }
 
-/// Searches the largest number of users within the limit: by doubling, then by bisection.
+/// Finds the largest number of users within the limit: by doubling, then by bisection.
 pub(super) fn find_user_limit(
     plan: &Plan,
     pool_bytes: u64,

@@ -2,8 +2,8 @@
 //!
 //! Users are added to one running server, as in the published measurement, so the cache keeps the
 //! programs that earlier users have started. Each number of users on a server with an empty cache
-//! is measured as well: there, more than half of the disk time is reads of programs, most of them
-//! the first of their part.
+//! is measured as well: there, more than half of the disk time is reads of programs, most of which
+//! no user has read before.
 
 use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};

@@ -25,7 +25,7 @@ const READING_NS: u64 = 100_000_000;
 pub(crate) enum Purpose {
     /// A request of a client without a cache.
     Client(Requester),
-    /// Coalesced I/Os of shards, with their start.
+    /// Coalesced I/Os of shards, with their start time in nanoseconds.
     Shards(IoVerb, Vec<(usize, IoId)>, u64),
     Flush(JobId),
 }
@@ -76,7 +76,7 @@ pub(crate) struct CacheHost {
     pub replies: Vec<Requester>,
     /// Preloads that ended in this turn.
     pub preloaded: Vec<(u32, Granule)>,
-    /// What was needed since a caller last took it.
+    /// The needs since a caller last took them.
     pub needs: Needs,
     zeroes: Rc<[u8]>,
 }
@@ -187,7 +187,7 @@ impl CacheHost {
         })
     }
 
-    /// The shards with dirty lines, after their read state and pace have been updated.
+    /// Updates the read state and the pace of the shards with dirty lines; returns these shards.
     pub(crate) fn shards_to_tick(&mut self) -> Vec<usize> {
         let (pace, shares, now_ms) =
             (self.poll_governor(), self.shards.len() as u64, self.now_ms());
@@ -265,7 +265,7 @@ impl Host for CacheHost {
     ) -> R {
         let shard = &mut self.shards[shard];
         let result = call(shard, out);
-        // No memory exists that the steps would change, and no line has a seal.
+        // There is no memory for the steps to change, and no line has a seal.
         out.memory.clear();
         shard.finish_call();
         result
@@ -308,7 +308,7 @@ impl Host for CacheHost {
     }
 
     fn reply(&mut self, token: Token, reply: Reply<'_, Blank>) {
-        assert_eq!(reply.result, Ok(()), "nothing fails here");
+        assert_eq!(reply.result, Ok(()), "no I/O of an experiment fails");
         release_pins(reply.segments, |shard, slot| self.shards[shard].release(slot));
         match token {
             Token::Client(requester) => self.replies.push(requester),

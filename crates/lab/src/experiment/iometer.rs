@@ -29,8 +29,8 @@ pub(super) struct Plan {
     pub pool_bytes: u64,
     /// Sizes of the file that is read, in bytes.
     pub files: &'static [u64],
-    /// The number of reads that are measured, and how many times as many the cache has to learn,
-    /// above zero.
+    /// The number of reads in one measurement, and the number of measurements during which the
+    /// cache learns, at least one.
     pub reads: u64,
     pub learning: u32,
 }
@@ -71,7 +71,8 @@ pub(super) struct Rates {
     pub pattern: &'static str,
     pub file_bytes: u64,
     pub without: f64,
-    /// With the cache, one rate after the other: from an empty one to one that has learned.
+    /// With the cache, one rate per measurement: the first from an empty cache, the last after it
+    /// has learned.
     pub with: Vec<f64>,
 }
 
@@ -136,7 +137,7 @@ fn measure(
     Ok(Rates { disk, pattern, file_bytes, without, with })
 }
 
-/// Has a client do so many reads. Returns reads per second.
+/// Lets a client do this many reads; returns reads per second.
 fn rate(machine: &mut Machine, reader: &mut Reader, reads: u64) -> f64 {
     reader.left = reads;
     let begun_ns = machine.now_ns();

@@ -44,7 +44,7 @@ impl Plan {
     };
 }
 
-/// The seconds of a logon beside `others`.
+/// The duration of a logon beside `others`, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     pub others: u32,

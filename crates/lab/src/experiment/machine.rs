@@ -86,15 +86,15 @@ pub(crate) struct Machine {
     link: Link,
     events: Queue<Event>,
     client_count: u32,
-    /// Clients that wait for an answer, the start of the current period with any, and the length of
-    /// earlier periods.
+    /// The number of clients that wait for an answer, the start of the current period in which any
+    /// client waits, and the total length of earlier periods.
     waiting_count: u32,
     waiting_from_ns: u64,
     waited_ns: u64,
     disk: Disk<Purpose>,
     cache: Option<(Dispatcher<CacheHost>, CacheHost)>,
     preloader: Preloader,
-    /// When a client last waited.
+    /// When a client last sent a request.
     waited_at_ns: u64,
 }
 
@@ -106,7 +106,7 @@ impl Machine {
         Self::with_mode(disk, pool_bytes, Mode::WriteBack)
     }
 
-    /// The same with a cache in `mode`.
+    /// Like [`Machine::new`], with a cache in `mode`.
     pub(crate) fn with_mode(disk: &str, pool_bytes: u64, mode: Mode) -> Result<Self, OpenError> {
         let disk = Disk::named(disk)?;
         let host = || CacheHost::new(pool_bytes, mode, disk.size_bytes(), &disk.geometry());
@@ -326,14 +326,14 @@ impl Machine {
     }
 }
 
-/// Takes what was needed since the last call.
+/// Takes the needs recorded since the last call.
 pub(crate) fn take_needs(machine: &mut Machine) -> Needs {
     let (_, host) = machine.cache.as_mut().expect("there is a cache");
     host.needs.take()
 }
 
 /// Begins to preload lines, as the runtime does it for a forecast: while no client waits, and once
-/// per second beside clients. What an earlier call has not read yet is not read.
+/// per second beside clients. Lines of an earlier call that have not been read yet are dropped.
 pub(crate) fn preload(machine: &mut Machine, granules: Vec<Granule>) {
     if let Some((_, host)) = &mut machine.cache {
         host.begin_forecast();

@@ -165,7 +165,7 @@ fn model(plan: &Plan) -> Vec<String> {
         ),
         format!(
             "The disk is {SERVER_DISK}, used directly, and through Forebay in write-through, and \
-             in write-back under a UPS, with so much memory for lines. The cache is empty at \
+             in write-back under a UPS, with this much memory for lines. The cache is empty at \
              first. The run takes {} s; its last third is compared by cache size.",
             u64::from(plan.intervals) * plan.interval_ns / SECOND_NS
         ),
@@ -210,7 +210,7 @@ fn by_time(plan: &Plan, runs: &[Run]) -> Table {
     table
 }
 
-/// The minutes from the beginning to the end of so many intervals.
+/// The minutes that this many intervals take.
 fn minutes(plan: &Plan, intervals: u32) -> f64 {
     f64::from(intervals) * plan.interval_ns as f64 / 60e9
 }

@@ -42,7 +42,7 @@ struct Writers {
     in_order: bool,
     next: u64,
     began_ns: Vec<Option<u64>>,
-    /// Bytes written per second of the run, and the longest write that ended in it, in
+    /// Bytes written per second of the run, and the longest write that ended in each, in
     /// milliseconds.
     bytes: Vec<u64>,
     longest: Vec<f64>,

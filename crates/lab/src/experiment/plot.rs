@@ -283,7 +283,7 @@ mod tests {
         let (_, _, ticks) = sizes.span(&[512.0, 8192.0]);
         let texts: Vec<_> = ticks.iter().map(|&tick| sizes.text(tick)).collect();
         assert_eq!(texts, ["512B", "2KiB", "8KiB"]);
-        assert_eq!(linear.span(&[]).2, Vec::<f64>::new(), "nothing is drawn of nothing");
+        assert_eq!(linear.span(&[]).2, Vec::<f64>::new(), "no values, no ticks");
         assert!(linear.span(&[0.0]).1 > 0.0);
     }
 

@@ -8,10 +8,10 @@ use forebay_volume::{
     Conditions, Dispatcher, Host, Loader, LoaderStep, Payload, Request, RequestKind,
 };
 
-/// See the module.
+/// Preloads lines into the cache of a machine.
 #[derive(Default)]
 pub(super) struct Preloader {
-    /// What is being preloaded, until the loader has ended.
+    /// The loader, until it has ended.
     loader: Option<Loader>,
     /// The number of the loader, which its reads carry.
     number: u32,
@@ -26,7 +26,7 @@ impl Preloader {
         self.loader = Some(Loader::new(granules));
     }
 
-    /// The number of a poll that the caller schedules, instead of an earlier one.
+    /// Returns the number of a new poll, which the caller schedules; earlier polls become void.
     pub(super) const fn schedule(&mut self) -> u64 {
         self.next_poll += 1;
         self.next_poll

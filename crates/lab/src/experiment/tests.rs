@@ -54,7 +54,7 @@ fn without_cache_and_link_requests_take_the_models_time() {
         let (kind, range) = match *step {
             Step::Read(range) => (IoKind::Read, range),
             Step::Write(range) => (IoKind::Write { fua: false }, range),
-            _ => unreachable!("there is nothing else"),
+            _ => unreachable!("all steps read or write"),
         };
         model.enqueue(now_ns, 0, kind, range.offset, range.len);
         while model.pop(now_ns).is_none() {
@@ -204,7 +204,7 @@ fn a_mail_server_gains_at_least_what_is_published() {
     for run in cached {
         let published = mail_server::published_faster(run.pool_bytes).unwrap();
         assert!(run.faster(none) >= published, "{published} {run:?}");
-        assert!(run.settled < 0.97 * run.intervals[0], "it warms: {run:?}");
+        assert!(run.settled < 0.97 * run.intervals[0], "the cache warms: {run:?}");
     }
     for of_mode in cached.chunks(plan.pools.len()) {
         assert!(of_mode.is_sorted_by(|less, more| less.settled > more.settled), "{of_mode:?}");
@@ -317,10 +317,10 @@ fn the_governor_keeps_read_latency_near_idle() {
     let runs = read_latency::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 8);
     for pair in runs.chunks_exact(2) {
-        let [off, governed] = pair else { unreachable!("they come in twos") };
+        let [off, governed] = pair else { unreachable!("runs come in pairs") };
         assert!(off.seconds.is_some() && off.during.p99 > 2.0 * off.idle.p99, "{off:?}");
         assert!(governed.during.p99 < 1.5 * governed.idle.p99, "{governed:?}");
-        assert!(governed.written.last().unwrap().1 > 1.0, "something goes all the same");
+        assert!(governed.written.last().unwrap().1 > 1.0, "writeback progresses all the same");
     }
 }
 
@@ -331,7 +331,7 @@ fn writers_faster_than_the_disk_keep_progressing() {
     let runs = overrun::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 12);
     for pair in runs.chunks_exact(2) {
-        let [bare, cached] = pair else { unreachable!("they come in twos") };
+        let [bare, cached] = pair else { unreachable!("runs come in pairs") };
         // All shards share one elevator, so sequential writes stay sequential on the disk.
         let in_order = bare.pattern == "64 KiB in order";
         let least = match (in_order, bare.disk) {
@@ -363,8 +363,11 @@ fn a_disturbance_is_hidden_until_the_dirty_limit() {
     let runs = trouble::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 8);
     for pair in runs.chunks_exact(2) {
-        let [bare, cached] = pair else { unreachable!("they come in twos") };
-        assert!(bare.during.writes < bare.before.writes, "it is trouble: {bare:?}");
+        let [bare, cached] = pair else { unreachable!("runs come in pairs") };
+        assert!(
+            bare.during.writes < bare.before.writes,
+            "the disturbance slows the disk: {bare:?}"
+        );
         assert!(cached.during.writes > 0.99 * cached.before.writes, "{cached:?}");
         assert!(cached.during.longest_write < 20.0, "{cached:?}");
         assert!(cached.during.longest_read < 20.0, "{cached:?}");
@@ -378,9 +381,12 @@ fn writers_wait_for_a_stopped_disk_and_continue() {
     let runs = trouble::runs(&plan, 1).unwrap();
     let stopped = runs.iter().find(|run| run.cached && run.case == "a hard disk stops").unwrap();
     assert!(stopped.during.writes < 0.8 * stopped.before.writes, "{stopped:?}");
-    assert!(stopped.during.writes > 10.0, "as much is taken as may be dirty: {stopped:?}");
+    assert!(stopped.during.writes > 10.0, "writes continue up to the dirty limit: {stopped:?}");
     let longest = stopped.after.longest_write;
-    assert!((10_000.0..201_000.0).contains(&longest), "until it goes on: {stopped:?}");
+    assert!(
+        (10_000.0..201_000.0).contains(&longest),
+        "a write waits until the disk continues: {stopped:?}"
+    );
     assert!(stopped.after.writes > 0.95 * stopped.before.writes, "{stopped:?}");
 }
 
@@ -412,8 +418,7 @@ const FORTNIGHT: time_of_day::Plan = time_of_day::Plan {
     backup_bytes: 64 * MIB,
 };
 
-/// The share of reads answered from the pool that other clients lose by preloads, all day and
-/// beside the jobs.
+/// How much preloads lower the hit ratio of other clients: all day, and beside the jobs.
 fn lost(without: &time_of_day::Fortnight, with: &time_of_day::Fortnight) -> [f64; 2] {
     [(without.others, with.others), (without.others_beside, with.others_beside)]
         .map(|(without, with)| without.ratio() - with.ratio())

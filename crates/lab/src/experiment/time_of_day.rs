@@ -1,7 +1,8 @@
 //! `time-of-day`: a fortnight with daily and weekly jobs, with and without a learned history.
 //!
-//! The access history is the shipped one, and is used as the runtime uses it: each slot that ends
-//! is learned, and five minutes before a slot begins, what it probably needs is preloaded.
+//! The access history is the shipped one, and is used as the runtime uses it: it learns each slot
+//! that has ended, and five minutes before a slot begins, the data that the slot probably needs is
+//! preloaded.
 
 use super::machine::{
     Clients, Machine, SECOND_NS, Step, end_former_forecasts, preload, take_needs,
@@ -23,7 +24,7 @@ const SLOTS: u64 = 2 * SLOTS_PER_WEEK;
 const SLOT_NS: u64 = SLOT_SECONDS * SECOND_NS;
 /// How long before a slot its preload begins.
 const LEAD_NS: u64 = 300 * SECOND_NS;
-/// What counts as the beginning of a slot.
+/// The part of a slot that is measured, from its beginning.
 const MEASURED_NS: u64 = 600 * SECOND_NS;
 /// An answer within this time came from the pool: the disk takes milliseconds.
 const HIT_NS: u64 = 500_000;
@@ -54,20 +55,20 @@ impl Job {
         self.days >> (day % 7) & 1 != 0
     }
 
-    /// Its starts on a day, in nanoseconds since the beginning.
+    /// Its start on a day, in nanoseconds since the beginning of the fortnight.
     const fn start_ns(&self, day: u64) -> u64 {
         (day * 24 * 60 + self.minute) * 60 * SECOND_NS
     }
 
-    /// Whether something may be preloaded for the job at this time, or it runs.
+    /// Whether the job runs at this time, or data may be preloaded for it.
     fn is_beside(&self, now_ns: u64) -> bool {
         let day = now_ns / (SLOT_NS * SLOTS_PER_DAY);
         let start_ns = self.start_ns(day);
         self.runs_on(day) && (start_ns - LEAD_NS..start_ns + SLOT_NS).contains(&now_ns)
     }
 
-    /// Whether a run on this day could have been learned from the ones before: two days ago for a
-    /// job that runs on the days before, and a week ago for all.
+    /// Whether the history can forecast the run on this day: the job ran on each of the two days
+    /// before, or a week before.
     const fn is_learned(&self, day: u64) -> bool {
         let ran_before = day >= 2 && self.runs_on(day - 1) && self.runs_on(day - 2);
         ran_before || day >= 7
@@ -81,10 +82,11 @@ pub(super) struct Plan {
     pub job_bytes: u64,
     /// The mean pause between two requests of other users, all day.
     pub others_ns: u64,
-    /// The area of which others read half of their records, those at its beginning more often.
-    /// Together with the jobs it is larger than the pool; otherwise all would stay there.
+    /// The area from which others read half of their records, most often near its beginning.
+    /// Together with the tables of the jobs it is larger than the pool; otherwise everything would
+    /// stay in the pool.
     pub hot_bytes: u64,
-    /// What the nightly backup reads, in order.
+    /// The number of bytes that the nightly backup reads, sequentially.
     pub backup_bytes: u64,
 }
 
@@ -103,7 +105,7 @@ impl Plan {
     };
 }
 
-/// What is compared.
+/// One of the cases to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     /// Forecasts are preloaded.
@@ -128,11 +130,11 @@ impl Reads {
 /// The result of a fortnight.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fortnight {
-    /// By job and day, in the first ten minutes of its slot; empty on other days.
+    /// Reads by job and day, in the first ten minutes of the job's slot; zero on days without it.
     pub jobs: Vec<Vec<Reads>>,
-    /// Those of the other users, all day.
+    /// Reads of the other users, all day.
     pub others: Reads,
-    /// Of these, the ones while something may be preloaded for a job, or the job runs.
+    /// Of these, the reads while a job runs, or data may be preloaded for it.
     pub others_beside: Reads,
     /// Bytes that were preloaded, and of these used, in the first and in the second week.
     pub preloaded_bytes: [u64; 2],
@@ -144,7 +146,7 @@ pub(super) struct Fortnight {
 }
 
 impl Fortnight {
-    /// A job's runs that could have been learned.
+    /// The reads of those runs of a job that the history can forecast.
     pub(super) fn learned(&self, job: usize) -> Reads {
         let mut sum = Reads::default();
         let days = self.jobs[job].iter().zip(0..);
@@ -161,12 +163,12 @@ pub(super) const JOB_COUNT: usize = JOBS.len();
 /// Clients: the jobs, then one for others, then the backup.
 const OTHERS: u32 = JOB_COUNT as u32;
 const BACKUP: u32 = OTHERS + 1;
-/// The other area of which others read.
+/// The size of the area from which others read the other half of their records.
 const OTHERS_BYTES: u64 = 16 << 30;
 const RECORD_BYTES: u64 = 8 * KIB;
 /// A record of a job: a page of a database.
 const JOB_RECORD_BYTES: u64 = 16 * KIB;
-/// The distance of the records of a job. Adjacent ones would be read ahead.
+/// The distance between the records of a job. Adjacent records would be read ahead.
 const RECORD_DISTANCE_BYTES: u64 = 64 * KIB;
 const BACKUP_READ_BYTES: u64 = 256 * KIB;
 const BACKUP_MINUTE: u64 = 2 * 60;
@@ -241,8 +243,8 @@ impl<'a> Office<'a> {
         reads.hits += hits;
     }
 
-    /// The pause until the next run of something that begins at a minute of the days that
-    /// `runs_on` names.
+    /// The time until the next run of a job that begins at `minute` of the days that `runs_on`
+    /// accepts.
     fn pause_ns(now_ns: u64, minute: u64, runs_on: impl Fn(u64) -> bool) -> Option<u64> {
         let starts = (0..2 * 7).filter(|&day| runs_on(day));
         let mut starts = starts.map(|day| (day * 24 * 60 + minute) * 60 * SECOND_NS);
@@ -322,8 +324,8 @@ pub(super) fn fortnight(plan: &Plan, case: Case, seed: u64) -> Result<Fortnight,
     let mut history = History::new((plan.pool_bytes / LINE_BYTES / 8) as usize);
     let mut confidence = Confidence::default();
     let (mut preloaded_bytes, mut used_bytes) = ([0; 2], [0; 2]);
-    // Lines preloaded and used at the beginning of the slot, and while paused those that would have
-    // been.
+    // `before` has the counters of preloaded and used lines when the last preload began; `compared`
+    // has the granules that would have been preloaded if preloads were not paused.
     let counters = |machine: &Machine| {
         let counters = machine.cache().expect("there is a cache").counters();
         (counters.preloaded_lines, counters.preload_used_lines)

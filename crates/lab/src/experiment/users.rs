@@ -210,7 +210,7 @@ pub(super) struct Crowd<'a> {
 }
 
 impl<'a> Crowd<'a> {
-    /// Users who have not arrived yet; each does when it is added to a machine as a client.
+    /// Users who have not arrived yet; each arrives when it is added to a machine as a client.
     pub(super) fn new(work: &'a Work, users: u32, disk_bytes: u64, seed: u64) -> Self {
         assert!(work.kinds.len() <= KINDS_MAX, "each kind has a counter");
         let places = (disk_bytes - work.shared_bytes) / work.place_bytes.max(1);
@@ -240,7 +240,7 @@ impl<'a> Crowd<'a> {
 
     /// A random time up to twice the mean.
     fn draw_ns(&mut self, mean_ns: u64) -> u64 {
-        // Dice have 32 bits: a resolution of microseconds suffices.
+        // Dice draw up to 32 bits, so times are drawn in microseconds.
         self.dice.below(mean_ns / 500 + 1) * 1000
     }
 

@@ -64,7 +64,7 @@ pub(crate) fn answer_to_record(part: PartId, outcome: RecordOutcome) -> Option<A
     Some(Answer { part, outcome })
 }
 
-/// The answer to the part that a notification of the log is about.
+/// The answer that a notification of the log gives to its part.
 pub(crate) const fn answer_to_notification((part, notification): (PartId, Notification)) -> Answer {
     let outcome = match notification {
         Notification::Durable => Outcome::Done(Ok(())),

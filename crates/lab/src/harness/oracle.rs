@@ -299,7 +299,8 @@ impl Oracle {
         format!("is {}; permitted are\n    {}", describe_stamp(found), self.describe(sector))
     }
 
-    /// Forgets what reads of a sector from the moment `since` on have seen, as no client made them.
+    /// Forgets the observations of reads of a sector since the moment `since`: no client made these
+    /// reads.
     pub(crate) fn forget_seen(&mut self, sector: u64, since: u32) {
         let candidates = &mut self.sectors[sector as usize].candidates;
         candidates.retain(|c| c.source != Source::Observed || c.submitted < since);

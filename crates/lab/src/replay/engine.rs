@@ -79,7 +79,7 @@ impl EngineRow {
     }
 }
 
-/// `part` per `whole`; 0 if there is nothing.
+/// `part` per `whole`; 0 if `whole` is 0.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_ahead_is_counted_apart() {
+    fn prefetched_lines_are_counted_separately() {
         let row = row(trace((0..20_000).map(|line| (Op::Read, line))));
         assert_eq!(row.policy_miss_ratio, 1.0, "each line is read once");
         assert!(row.miss_ratio_without_prefetch() > 0.99, "{row:?}");

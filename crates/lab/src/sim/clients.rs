@@ -139,7 +139,8 @@ impl Staging {
         true
     }
 
-    /// The payload is complete and is written, or its client has disconnected and is replaced.
+    /// Ends the reception: the payload is complete and is written, or its client has disconnected
+    /// and another one takes its place.
     pub(crate) fn end(self, world: &mut World, dispatcher: &mut Dispatcher<World>) {
         let Self { client, request, .. } = self;
         if world.run.dice.chance(ABANDONED) {

@@ -63,7 +63,7 @@ impl Simulation {
         let mut dice = Dice::new(options.seed);
         let mut plan = Plan::draw(&mut dice, options.operations);
         plan.adapt_to_bug(options.sabotage, options.operations);
-        // A separate generator, so that seeds keep their machines with small blocks.
+        // Separate generators: blocks and resizes do not change the other draws of a seed.
         plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
         plan.draw_resizes(&mut Dice::new(options.seed.rotate_left(40) ^ 0x51ab));
         let clients = Client::all(&plan, &mut dice);

@@ -31,7 +31,7 @@ pub(crate) struct Expected {
     volumes: Vec<Expectation>,
     pub losses: Losses,
     pub faults: Faults,
-    /// When the adoption in progress began: the checks since then have read what no client has.
+    /// When the adoption in progress began. Reads since then were made by checks, not by clients.
     adopting_since: Option<u32>,
     /// A generator for checks, which must not affect the run.
     check_dice: Dice,
@@ -56,7 +56,7 @@ impl Expected {
         &mut self.volumes[usize::from(volume.0)].oracle
     }
 
-    /// Ordered volumes begin a new history with each process.
+    /// Begins new histories of ordered volumes: each process has its own.
     pub(crate) fn start_histories(&mut self, plan: &Plan) {
         for (volume, plan) in self.volumes.iter_mut().zip(&plan.volumes) {
             volume.history = plan.ordered.then(History::default);
@@ -157,7 +157,8 @@ impl Expected {
         run.log_event(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
         sectors_of(lost).for_each(|at| self.losses.add(volume, first + at, moment));
         if let Some(since) = self.adopting_since {
-            // Without a record, an unacknowledged write is undone that no client has read.
+            // A lost write that was neither acknowledged nor recorded is undone. No client has read
+            // it.
             sectors_of(lost).for_each(|at| self.oracle(volume).forget_seen(first + at, since));
         }
         run.report.lost_sectors += u64::from(lost.count_ones());

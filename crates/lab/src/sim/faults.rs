@@ -13,7 +13,7 @@ pub(crate) enum FaultKind {
     Write,
     Erase,
     Flush,
-    /// Sectors were lost in the pool until then.
+    /// The end of a loss of sectors in the pool: requests before it may have failed.
     Lost,
     /// A full journal could not record that the disk has a change.
     NoRoom,

@@ -7,8 +7,9 @@
 //! and an undamaged line is never given up. Lost sectors fail until they are rewritten, and a read
 //! may fail for them only in its own range.
 //!
-//! Less often, one bit of the seal is flipped instead, which costs nothing if there is parity; or
-//! line and parity are both replaced, by zeroes or by those of another line, and all is lost.
+//! Less often, one bit of the seal is flipped instead, which loses no data if there is parity; or
+//! line and parity are both replaced, by zeroes or by those of another line, and the whole line is
+//! lost.
 
 mod seals;
 
@@ -85,7 +86,7 @@ enum Damage {
     None,
     /// Parity corrects it.
     Light,
-    /// Parity detects it.
+    /// It has more wrong bytes than parity corrects.
     Heavy,
     /// The parity matches the wrong content.
     Replaced,
@@ -94,9 +95,9 @@ enum Damage {
 /// The damage to the pool of all shards, and the seals of their lines.
 pub(crate) struct Integrity {
     plan: DamagePlan,
-    /// Damage has a generator of its own, so that seeds keep their machines without it.
+    /// Damage has a generator of its own, so that it does not change the machine that a seed draws.
     dice: Dice,
-    /// Likewise the faults of adoptions.
+    /// Faults of adoptions have a generator of their own, for the same reason.
     adoption: AdoptionPlan,
     adoption_dice: Dice,
     /// Whether a process adopts a pool now.

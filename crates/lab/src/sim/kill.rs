@@ -10,8 +10,8 @@ use forebay_types::SECTOR_BYTES;
 
 /// The maximum number of sectors that are copied before a scheduled kill.
 const SECTORS_MAX: u64 = 40;
-/// The number of events after which a kill occurs between two events, if the memory steps were too
-/// short for it until then.
+/// A scheduled kill that has not interrupted a memory step after this number of events occurs
+/// between two events.
 const EVENTS_MAX: u64 = 100;
 
 /// The tables and the data of the shards of a killed process.

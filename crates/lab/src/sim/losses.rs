@@ -1,6 +1,6 @@
 //! Sectors whose only current content was damaged in the pool.
 //!
-//! They fail until they are rewritten or restored from the journal.
+//! Requests that need them fail until they are rewritten or restored from the journal.
 
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The pinned ranges of all volumes. They are settings, so they outlive a process.
 pub(crate) struct Pins {
-    /// A separate generator, so that seeds keep their machines.
+    /// A separate generator, so that pins do not change the machine that a seed draws.
     dice: Dice,
     /// The probability per request of a change, and of a read of a granule into the pool. Zero in
     /// half of the machines.

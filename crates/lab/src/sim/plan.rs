@@ -114,8 +114,8 @@ impl VolumePlan {
         self.block_sectors * SECTOR_BYTES
     }
 
-    /// The size from which writes are not held back, in bytes. It depends on the size of the volume
-    /// and draws nothing, so that older seeds keep their machines.
+    /// The size from which writes are not held back, in bytes. It follows from the size of the
+    /// volume and draws nothing, so that it does not change the machine of a seed.
     pub(crate) const fn gather_below(&self) -> u64 {
         [u64::MAX, u64::MAX, 64 << 10, 8 << 10, LINE_BYTES, 0][(self.sectors % 6) as usize]
     }
@@ -149,7 +149,7 @@ impl Plan {
     }
 
     /// Whether clients of the same volume continue at a common position, like those of one program.
-    /// This draws nothing, so that older seeds keep their machines.
+    /// This draws nothing, so that it does not change the machine of a seed.
     pub(crate) const fn side_by_side(&self) -> bool {
         self.lines_per_shard.is_multiple_of(3)
     }
@@ -234,7 +234,7 @@ impl Plan {
             resize: ResizePlan::NONE,
         };
         plan.favor_gathering();
-        // This draws nothing, so that older seeds keep their machines.
+        // This draws nothing, so that it does not change the machine of a seed.
         plan.power.fails_unbridged = plan.lines_per_shard % 2 == 1;
         plan
     }

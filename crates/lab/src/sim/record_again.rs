@@ -47,7 +47,7 @@ impl World {
     fn content_of(&mut self, line: &DirtyLine) -> Content {
         let Self { run, shards, integrity, expected, device, .. } = self;
         let (key, one) = (line.key, &mut shards[line.shard]);
-        // Damage to the memory of a write in flight would go to the disk, which nothing notices.
+        // Damage to the memory of a write in flight would go to the disk unnoticed.
         let is_idle = !one.shard.slots().line(key).is_pinned();
         if let Some(slot) = one.shard.slots().find_valid(key, 0).filter(|_| is_idle) {
             integrity.verify_idle(run, expected, line.shard, one, slot);

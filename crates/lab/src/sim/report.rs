@@ -7,7 +7,7 @@ use std::fmt;
 /// Parameters of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
-    /// Determines everything else.
+    /// Determines everything random in the run.
     pub seed: u64,
     /// The number of requests after which no client submits another, at least 1. Checkpoints and
     /// the requests of recoveries count; those of the final checks are added.
@@ -67,13 +67,13 @@ report! {
     crashes,
     /// Kills that left the pool behind.
     kills,
-    /// Lines found after these kills.
+    /// Lines found after kills that left the pool.
     kept_lines,
-    /// Lines in relocation at these kills.
+    /// Lines in relocation at kills that left the pool.
     moving_lines,
-    /// Sectors dropped after these kills because they were being filled.
+    /// Sectors dropped after kills that left the pool, because they were being filled.
     torn_sectors,
-    /// Shards whose memory was given back in part at these kills.
+    /// Shards whose memory had been given back in part at kills that left the pool.
     kept_smaller,
     /// Changes of the size of the pool.
     resizes,
@@ -125,7 +125,7 @@ report! {
     damaged_lines,
     /// Dirty sectors given up because of damage.
     lost_sectors,
-    /// Those that the patrol found while a process adopted a pool.
+    /// Lost sectors that the patrol found while a process adopted a pool.
     adopted_lost_sectors,
     /// Processes killed while they adopted a pool, which they left.
     adopters_killed,
@@ -277,7 +277,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Failures after which no further seed is run.
+    /// The number of failures after which no further seed is run.
     pub const FAILURES_MAX: usize = 8;
 }
 

@@ -15,8 +15,8 @@ use forebay_engine::Place;
 use forebay_types::{IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
-/// The limit of completed I/Os without an answer to a request. The largest request needs far fewer;
-/// at the limit, requests only wake each other.
+/// The limit of completed I/Os without an answer to a request. The largest request needs far fewer:
+/// at the limit, requests only wake each other, without end.
 const EVENTS_WITHOUT_ANSWER_MAX: u64 = 100_000;
 
 pub(crate) struct PendingRequest {

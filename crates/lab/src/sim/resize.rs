@@ -4,7 +4,7 @@
 //! out in steps between other events. The memory of an empty slab is given back at once or later,
 //! and then has no content. A process that adopts the pool must find the same slabs given back, and
 //! continues with the size that was set; a process with a new pool begins with it. In the end each
-//! shard must reach its size, and all sizes.
+//! shard must reach that size, then the smallest and the largest one.
 
 use super::driver::Simulation;
 use super::pins::check_kept;
@@ -47,7 +47,8 @@ impl ResizePlan {
 /// The size of the pool, and the slabs on their way out of it.
 pub(crate) struct Resize {
     plan: ResizePlan,
-    /// Resizes have a generator of their own, so that seeds keep their machines without them.
+    /// Resizes have a generator of their own, so that they do not change the machine that a seed
+    /// draws.
     dice: Dice,
     /// The lines that each shard should hold. It outlives the process.
     lines: usize,

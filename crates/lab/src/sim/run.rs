@@ -55,7 +55,7 @@ impl LoggedEvent {
 }
 
 /// The shared part of a run. Every part of the machine gets it with each call, and draws from the
-/// same `dice`: the order of calls is a part of the meaning of a seed.
+/// same `dice`: the run that a seed determines depends on the order of calls.
 pub(crate) struct Run {
     pub plan: Plan,
     pub dice: Dice,

@@ -15,7 +15,7 @@ use forebay_types::{VolumeId, WriteShare};
 
 /// The share for writes, and its changes.
 pub(crate) struct Shares {
-    /// A separate generator, so that seeds keep their machines.
+    /// A separate generator, so that shares do not change the machine that a seed draws.
     dice: Dice,
     /// The probability per request of a change.
     rate: Ppm,

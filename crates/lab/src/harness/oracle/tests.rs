@@ -29,7 +29,7 @@ fn either_of_two_concurrent_writes_may_win_until_a_read() {
     oracle.end([0], 11, 20, Some(Promise::Seen));
     oracle.end([0], 10, 21, Some(Promise::Seen));
     assert!(oracle.check_read(0, W1, 30));
-    assert!(!oracle.check_read(0, W2, 31), "it was the other one");
+    assert!(!oracle.check_read(0, W2, 31), "the first read saw the other write");
     assert!(oracle.check_read(0, W1, 31));
 }
 
@@ -39,7 +39,7 @@ fn a_failed_write_may_or_may_not_have_been_done() {
     oracle.submit(WRITE, [0], 10, 10);
     oracle.end([0], 10, 20, None);
     assert!(oracle.check_read(0, OLD, 30));
-    assert!(!oracle.check_read(0, W1, 31), "it was not");
+    assert!(!oracle.check_read(0, W1, 31), "the first read did not see it");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The devices of the journal.
 //!
-//! A mirrored journal has two devices that tear, fail and are missing independently. Like in the
+//! A mirrored journal has two devices that tear, fail and are missing independently. As in the
 //! runtime, its members are recorded elsewhere, and that record survives the process.
 
 use crate::harness::dice::Ppm;
@@ -85,7 +85,8 @@ impl Media {
         read_stamp(&self.devices[self.reads].0, position)
     }
 
-    /// Reads the log from the first device that `counts`, if it is readable without damage.
+    /// Reads the log from the first device for which `counts` is true, if it is readable without
+    /// damage.
     pub(super) fn read(&mut self, counts: [bool; 2]) -> Option<Found> {
         self.reads = counts.iter().position(|&counts| counts)?;
         let found = recover(&mut self.devices[self.reads], self.size_bytes).ok();

@@ -91,7 +91,7 @@ impl JournalPlan {
     }
 }
 
-/// A write that takes time, and at which power may fail.
+/// A write in progress, during which power may fail.
 enum Writing {
     /// To the devices, with a result for each.
     Log(LogWrite<Vec<u8>>, [IoResult; 2]),
@@ -534,7 +534,7 @@ impl Journal {
     }
 }
 
-/// Schedules the answers that notifications of the log mean.
+/// Schedules the answers that follow from notifications of the log.
 fn deliver(run: &mut Run, notifications: Vec<(PartId, Notification)>) {
     for answer in notifications.into_iter().map(answer_to_notification) {
         run.schedule(0, Event::Answer(worker_of(answer.part), answer));

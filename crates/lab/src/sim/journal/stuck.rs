@@ -143,7 +143,8 @@ impl Journal {
         }
     }
 
-    /// Fences, because some data is lost or the journal has no space to record the data again.
+    /// Records a fence, because some data is lost or the journal has no space to record the data
+    /// again.
     fn fence(&mut self, run: &mut Run, stuck: &Stuck) {
         let all = run.strikes_always(Sabotage::FenceAll);
         let kept = if all { Vec::new() } else { retained_ranges(&stuck.lines) };
