@@ -43,10 +43,10 @@ pub(crate) enum Command {
     Volume(VolumeCommand),
     /// Keep ranges of a volume, or files on it, in memory
     #[command(long_about = "Keep ranges of a volume, or files on it, in memory.\n\
-        What is not there yet is read in the background, and stays, whatever else is read. All \
-        volumes together can pin half of the memory for data. A range that is pinned already stays \
-        so. Until the volume is removed or the server ends; a setting of the volume, as in \
-        pin=0+1GiB, pins at each start.\n\
+        Data that is not in memory yet is read in the background, and stays there, whatever else \
+        is read. All volumes together can pin half of the memory for data. Ranges that are \
+        pinned already stay pinned. Pins last until the volume is removed or the server ends; a \
+        setting of the volume, as in pin=0+1GiB, pins at each start.\n\
         A file is pinned where it is now, on this machine, on a file system that is directly on \
         the volume's device or on a partition of it. With --follow, the pins move and grow with \
         the file until this command ends.")]
@@ -114,7 +114,8 @@ pub(crate) struct PinArguments {
     /// whole volume; or files, each as a path with a slash
     #[arg(value_name = "RANGE|FILE", required = true)]
     pub(crate) ranges: Vec<OsString>,
-    /// Run on, look every SECONDS where the files are, and unpin them at the end [default: 10]
+    /// Keep running, look every SECONDS where the files are, and unpin them at the end [default:
+    /// 10]
     #[arg(
         long,
         value_name = "SECONDS",

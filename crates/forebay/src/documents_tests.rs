@@ -35,7 +35,7 @@ fn accepts(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// Checks that the program of this repository that a line runs, if any, exists.
+/// If a line runs a program of this repository, checks that the program exists.
 fn check_program(line: &str) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = line.split_whitespace().next().unwrap_or_default();
@@ -208,7 +208,7 @@ fn every_sentence_that_the_manual_explains_is_in_the_program() {
 }
 
 #[test]
-fn commands_that_do_not_exist_are_found() {
+fn wrong_commands_in_documents_are_found() {
     for wrong in [
         "forebay volume lost disk",
         "forebay serve --no-such-option",

@@ -1,9 +1,9 @@
 //! Failure marks: records of failed journals in the state directory.
 //!
-//! After a journal fails, its volumes continue without it, so its data of them is older than their
-//! disks even if the device becomes readable again. The mark is a file named after the journal that
-//! lists these volumes. The journal's data of other volumes, which were not served at the time, is
-//! still current.
+//! After a journal fails, its volumes continue without it. Its records of them are then older than
+//! their disks, even if the device becomes readable again. The mark is a file that is named after
+//! the journal and lists these volumes. The journal's records of other volumes, which were not
+//! served at the time, are still current.
 //!
 //! ```text
 //! failed at 1795329000 (seconds since 1970): input/output error

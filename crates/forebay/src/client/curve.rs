@@ -4,8 +4,8 @@ use super::columns::{lines, table};
 use super::units::{bytes, percent};
 use forebay_api::{MemoryAdvice, VolumeStatus};
 
-/// The table after an empty line, with the volumes whose outlook is known, and below it the reason
-/// of each advice to change something. Empty without any.
+/// The volumes whose outlook is known, after an empty line, and below them the reason for each
+/// advice to change something. Empty if no outlook is known.
 pub(super) fn curve(volumes: &[VolumeStatus]) -> String {
     let mut table =
         table(["MISSES OF", "SHARE", "HALF THE POOL", "NOW", "TWICE THE POOL", "ADVICE"]);

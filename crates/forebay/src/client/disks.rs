@@ -4,7 +4,7 @@ use super::columns::{lines, table};
 use forebay_api::{GeometrySource, VolumeStatus};
 use forebay_types::Size;
 
-/// The table after an empty line. Empty without volumes.
+/// The table after an empty line. Empty if there are no volumes.
 pub(super) fn disks(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return String::new();

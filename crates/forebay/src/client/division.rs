@@ -4,7 +4,7 @@ use super::columns::{lines, table};
 use super::units::percent;
 use forebay_api::PoolDivision;
 
-/// The table after an empty line, and what was decided below it.
+/// The table after an empty line, and below it what was decided about the division, and why.
 pub(super) fn division(division: &PoolDivision) -> String {
     let mut table = table(["POOL OF", "LINES", "PART", "BY CURVES"]);
     for volume in &division.volumes {

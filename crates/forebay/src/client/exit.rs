@@ -11,8 +11,8 @@ use rustix::{
 /// How long a daemon that has written all data may take to exit, in seconds.
 const EXIT_SECONDS_MAX: i64 = 10;
 
-/// Waits until the process has exited. Returns false if it has not in time. A process that this one
-/// cannot see counts as exited.
+/// Waits until the process has exited. Returns false if it has not exited in time. A process that
+/// this one cannot see counts as exited.
 ///
 /// # Errors
 /// Fails if the system cannot wait for processes.

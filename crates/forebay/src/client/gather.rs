@@ -6,7 +6,7 @@ use forebay_api::{GatherStatus, VolumeStatus};
 use forebay_types::Size;
 
 /// The table after an empty line: each volume with the size, its source, and the measured cost of
-/// an I/O. Empty without volumes.
+/// an I/O. Empty if there are no volumes.
 pub(super) fn gather(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return String::new();

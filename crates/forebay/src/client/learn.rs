@@ -1,11 +1,12 @@
-//! The table of what volumes have learned of the time of the day.
+//! The table of forecasts: what volumes will probably need, and whether earlier forecasts were
+//! used.
 
 use super::columns::lines;
 use super::units::bytes;
 use comfy_table::{Table, presets};
 use forebay_api::VolumeStatus;
 
-/// The table after an empty line, with the volumes that had a forecast. Empty without any.
+/// The volumes that have a forecast, after an empty line. Empty if there are none.
 pub(super) fn learn(volumes: &[VolumeStatus]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

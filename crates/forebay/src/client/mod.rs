@@ -41,7 +41,7 @@ pub(crate) fn stats(name: &str, arguments: &ShowArguments) -> anyhow::Result<()>
     let status = connect(&arguments.state)?.status()?;
     let volume = status.volumes.iter().find(|volume| volume.name == name);
     let volume = volume.ok_or_else(|| {
-        with_remedy(anyhow!("no volume '{name}'"), "see `forebay volume list` for their names")
+        with_remedy(anyhow!("no volume '{name}'"), "see the names with `forebay volume list`")
     })?;
     if arguments.json {
         return print(&(to_string_pretty(volume)? + "\n"));
@@ -168,7 +168,7 @@ fn report_upgrade(status: &Status) -> anyhow::Result<()> {
         return print(&format!("forebay {} has taken over\n", status.version));
     }
     let error = anyhow!(
-        "the new program exited before it served, and the former forebay {} runs on with its pool",
+        "the new program exited before it served, and the former forebay {} serves the pool again",
         status.version
     );
     Err(with_remedy(error, "see its log, and upgrade again when the cause is gone"))

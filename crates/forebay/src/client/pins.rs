@@ -80,7 +80,7 @@ impl Files {
     }
 }
 
-/// What a command names.
+/// The ranges and files that a command names.
 struct Places {
     ranges: PinnedRanges,
     files: Files,
@@ -97,7 +97,7 @@ impl Places {
         Ok(Self { ranges, files: Files(files) })
     }
 
-    /// Finds the files in the volume, and says where they are.
+    /// Finds the files in the volume, and prints where they are.
     fn locate(&mut self, client: &BlockingClient, name: &str) -> anyhow::Result<Target> {
         let mut target = Target { name: name.to_owned(), size_bytes: 0, listeners: Vec::new() };
         if self.files.0.is_empty() {
@@ -135,7 +135,7 @@ impl Places {
 fn pinned_ranges(volume: &VolumeStatus) -> PinnedRanges {
     match ranges(volume) {
         "none" => PinnedRanges::default(),
-        // A server of another version may have ranges that this one does not know.
+        // The server may have another version, whose ranges this program cannot parse.
         text => parse_pinned_ranges(text.split(',')).unwrap_or_default(),
     }
 }
@@ -160,8 +160,8 @@ fn sentence(volume: &VolumeStatus) -> String {
     }
 }
 
-/// The table after an empty line, with the volumes that have pinned ranges, and notes on those that
-/// were refused. Empty without any.
+/// The volumes that have pinned ranges, after an empty line, and below them the reasons for refused
+/// ranges. Empty if no volume has any.
 pub(super) fn pins(volumes: &[VolumeStatus]) -> String {
     let shown = || volumes.iter().filter(|volume| volume.pins.state != PinState::None);
     if shown().next().is_none() {

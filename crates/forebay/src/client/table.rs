@@ -59,7 +59,7 @@ pub(super) fn status(status: &Status) -> String {
     )
 }
 
-/// The limit of the memory, and the most that it can be set to if that is more.
+/// The limit of the memory, and its maximum if that is larger.
 pub(super) fn memory_limit(memory: &Memory) -> String {
     let limit = bytes(memory.limit_bytes);
     match memory.limit_bytes_max > memory.limit_bytes {
@@ -147,8 +147,8 @@ pub(super) fn volumes(volumes: &[VolumeStatus]) -> String {
     lines(table, &[0, 2]) + &volumes_notes(volumes)
 }
 
-/// The table of journals after an empty line, and notes on problems below it. Empty without
-/// journals.
+/// The table of journals after an empty line, and notes on problems below it. Empty if there are
+/// none.
 fn journals(journals: &[JournalStatus]) -> String {
     if journals.is_empty() {
         return String::new();

@@ -5,7 +5,7 @@ use super::units::bytes;
 use comfy_table::{Table, presets};
 use forebay_api::{VolumeStatus, WarmUpState};
 
-/// The table after an empty line, with the volumes that had a warm-up. Empty without any.
+/// The volumes that had a warm-up, after an empty line. Empty if there are none.
 pub(super) fn warm_up(volumes: &[VolumeStatus]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

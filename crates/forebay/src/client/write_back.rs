@@ -4,7 +4,7 @@ use super::columns::{lines, table};
 use super::units::{bytes, count};
 use forebay_api::VolumeStatus;
 
-/// The table after an empty line, with the volumes that have written back. Empty without any.
+/// The volumes that have written back, after an empty line. Empty if there are none.
 pub(super) fn write_back(volumes: &[VolumeStatus]) -> String {
     let mut table = table([
         "WRITTEN BACK OF",

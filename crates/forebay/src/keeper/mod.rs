@@ -44,8 +44,8 @@ const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
 const SERVING: u8 = b'S';
 /// Sent by the server if it continues after a stop that a signal requested has failed.
 const CONTINUING: u8 = b'C';
-/// How long the keeper collects pending signals before it waits for the operator's decision: they
-/// are no answer to it.
+/// How long the keeper collects pending signals before it waits for the operator's decision.
+/// Signals sent before are not that decision.
 const SIGNALS_DRAIN: Duration = Duration::from_millis(10);
 /// The keeper's own executable, even if its file has been replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -260,7 +260,8 @@ impl Server {
 struct KeeperSignals {
     forwarded: Signals,
     child: unix::Signal,
-    /// A server has to stop: this one, or the next one if this one dies first.
+    /// A stop was requested, and no server has carried it out yet: if the current one dies first,
+    /// the next one has to.
     is_stop_due: bool,
 }
 
@@ -290,7 +291,7 @@ impl KeeperSignals {
 /// # Errors
 /// Fails if the server crashes repeatedly, or cannot be started repeatedly.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    // An upgrade starts the program that is at this path then.
+    // An upgrade starts the program that is at this path at that time.
     let path = std::env::current_exe().context("cannot find the path of this program")?;
     let pool = forebay_runtime::new_pool_file().context("cannot create the pool's memory file")?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -9,7 +9,7 @@ const PANIC_CODE: i32 = 101;
 /// A server that exits sooner than this after it began to serve counts as an early exit: the cause
 /// will likely recur at once.
 const EARLY: Duration = Duration::from_millis(500);
-/// Consecutive early exits after which the keeper gives up.
+/// The number of consecutive early exits after which one more makes the keeper give up.
 const EARLY_EXITS_MAX: u32 = 8;
 const DELAY_FIRST: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(5);

@@ -20,8 +20,8 @@ pub(super) struct Source {
     state_dir: Option<PathBuf>,
 }
 
-/// Opens a device of a rescue. Unlike for a start, a new file is no remedy for one that is missing
-/// or empty: it would hold no data to rescue.
+/// Opens a device of a rescue. Unlike at a start, the remedy for a missing or empty file is not a
+/// new one, which would hold no data to rescue.
 pub(super) fn open_existing(name: &str, options: &OpenOptions) -> anyhow::Result<Arc<dyn Backend>> {
     forebay_backend::open(name, options).map_err(|error| match error {
         OpenError::File(FileError::NotFound { .. }) => with_remedy(error, "check the spelling"),
@@ -100,9 +100,9 @@ impl Source {
         }
     }
 
-    /// Whether the state directory records that the volume relies on this log. If not, it is not
-    /// the directory of the log's daemon, or the disk has had all of the volume's data since; the
-    /// disk may have newer data in both cases.
+    /// Whether the state directory records that the volume relies on this log. If it does not,
+    /// either it is not the directory of the log's daemon, or the disk has received all of the
+    /// volume's data since. In both cases the disk may have newer data.
     pub(super) fn is_relied_on(&self, volume: &str) -> anyhow::Result<bool> {
         let Some(state_dir) = &self.state_dir else { return Ok(false) };
         Reliance::includes(state_dir, self.holder(), volume)

@@ -25,8 +25,8 @@ pub(super) struct Device {
 impl Device {
     /// The device with these numbers in the sysfs at `sys`.
     ///
-    /// # Errors
-    /// It is made of other devices, so that its blocks are elsewhere on them, or is not in sysfs.
+    /// # Errors The device is made of other devices, so that its data is elsewhere on them, or it
+    /// is not in sysfs.
     pub(super) fn find(sys: &Path, (major, minor): (u32, u32)) -> anyhow::Result<Self> {
         let entry = sys.join(format!("dev/block/{major}:{minor}"));
         let part = fs::canonicalize(&entry)
@@ -61,13 +61,13 @@ impl Device {
         Ok(Self { name, size_bytes, start_bytes, part_bytes })
     }
 
-    /// Whether it has the size of a volume. The kernel's NBD client drops what is less than a block
-    /// of its own, of up to 4 KiB, at the end.
+    /// Whether it has the size of a volume. The kernel's NBD client rounds the size down to whole
+    /// blocks of its own, of up to 4 KiB.
     pub(super) fn has_size_of(&self, volume_bytes: u64) -> bool {
         volume_bytes.checked_sub(self.size_bytes).is_some_and(|less| less < 4096)
     }
 
-    /// Whether it is of a kind that has a server behind it.
+    /// Whether it is a device of a kind that a server provides.
     pub(super) fn is_served(&self) -> bool {
         ["nbd", "ublk"].iter().any(|kind| self.name.starts_with(kind))
     }

@@ -1,8 +1,8 @@
 //! A file on a file system on a volume: where it is in the volume.
 //!
-//! The way goes from the file to its device (`st_dev`), to its extents on that device (FIEMAP), and
-//! through the start of the partition to the volume. The device must have the volume's size and be
-//! no composition of others, and the file's data must be at its place in the volume.
+//! The search goes from the file to its device (`st_dev`), to its extents on that device (FIEMAP),
+//! and through the start of the partition to the volume. The device must have the volume's size and
+//! must not be made of other devices, and the file's data must be at its place in the volume.
 
 use super::device::{Device, PIN_RANGES, file_system_name, may_have_several_devices};
 use super::map::FileMap;
@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Comparisons of a file that is being written before it is refused.
+/// The number of comparisons before a file is refused; a file that is being written may differ in
+/// some.
 const ATTEMPTS: usize = 5;
 /// How long a comparison may take. A disk that is being spun up answers in time.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,8 +43,7 @@ pub(super) struct Located {
 
 /// Finds a file in a volume, after its data was written to the device, and proves that it is there.
 ///
-/// # Errors
-/// The file is not in the volume, or that cannot be known.
+/// # Errors The file is not in the volume, or it is unknown whether it is.
 pub(super) fn locate(path: &Path, target: &Target) -> anyhow::Result<Located> {
     let found = || {
         let opened = open(path, target)?;
@@ -114,7 +114,7 @@ fn open(path: &Path, target: &Target) -> anyhow::Result<Opened> {
     }
     let magic = fstatfs(&file).map(|found| found.f_type as u64).unwrap_or_default();
     let numbers = (major(stat.st_dev), minor(stat.st_dev));
-    // File systems without a device have numbers of the major 0.
+    // File systems without a device have the major number 0.
     if numbers.0 == 0 || may_have_several_devices(magic) {
         let name = file_system_name(magic);
         let error = anyhow!("it is on a {name}, which is on no single block device");
@@ -146,8 +146,8 @@ impl Opened {
                 == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())
                 || error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error());
             let context = match is_unsupported {
-                true => "its file system does not tell where files are (FIEMAP)",
-                false => "its file system fails to tell where it is (FIEMAP)",
+                true => "its file system does not report where files are (FIEMAP)",
+                false => "its file system cannot report where it is (FIEMAP)",
             };
             with_remedy(anyhow::Error::new(error).context(context), PIN_RANGES)
         })?;
@@ -179,7 +179,7 @@ impl Opened {
         Located { map, device: self.number, unproven }
     }
 
-    /// The file without a proof. Only a device of a kind that has a server behind it is believed.
+    /// The file without a proof. Accepted only if the device is of a kind that a server provides.
     fn unproven(&self, map: FileMap, reason: String) -> anyhow::Result<Located> {
         if map.pieces.is_empty() {
             return Ok(self.located(map, None));
@@ -239,7 +239,7 @@ mod tests {
         let path = directory.path().join("disk.img");
         fs::write(&path, [7; 8192]).unwrap();
         let text = refused(&path, 12345 * 512);
-        // A machine whose temporary files are on no block device refuses it for that.
+        // If temporary files are on no block device, the file is refused for that reason.
         let is_elsewhere = text.contains("on no single block device")
             || text.contains("which is made of other devices")
             || text.contains("cannot find the block device");

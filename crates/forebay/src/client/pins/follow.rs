@@ -1,8 +1,8 @@
-//! `forebay pin --follow`: keeps the pins at the files while these move and grow.
+//! `forebay pin --follow`: keeps files pinned while they move and grow.
 //!
-//! The files are mapped again every few seconds. What they have got is pinned, and what they no
-//! longer have is unpinned if this command pinned it: ranges that were pinned before belong to the
-//! operator. Pins that the server has lost, by a restart, are set again.
+//! The files are mapped again every few seconds. Their new ranges are pinned. Ranges that they no
+//! longer use are unpinned if this command pinned them: ranges that were pinned before belong to
+//! the operator. Pins that the server has lost, by a restart, are set again.
 
 use super::file::{Target, locate_again};
 use super::{Files, pinned_ranges, unpin};
@@ -25,8 +25,8 @@ struct Step {
 struct Own(PinnedRanges);
 
 impl Own {
-    /// What is to be changed so that the files' ranges are pinned. `pinned` is what the server has
-    /// pinned in a volume of this size.
+    /// The changes after which the `wanted` ranges are pinned. `pinned` are the ranges that the
+    /// server has pinned now, in a volume of this size.
     fn step(&self, wanted: &PinnedRanges, pinned: &PinnedRanges, size_bytes: u64) -> Step {
         let without = |from: &PinnedRanges, others: &PinnedRanges| from.without(others, size_bytes);
         let stale = without(&self.0, wanted);
@@ -62,7 +62,7 @@ pub(super) fn follow(
     };
     let interval = Duration::from_secs(seconds);
     let mut follower = Follower { client, target, files, own: Own::default() };
-    // What cannot be pinned now is refused, like without following.
+    // Files that cannot be pinned now are refused, as without `--follow`.
     let wanted = follower.files.ranges();
     if let Err(Trouble::Over(error) | Trouble::Now(error)) = follower.apply(&wanted) {
         return Err(error);
@@ -78,7 +78,7 @@ pub(super) fn follow(
             Ok(()) => reported.clear(),
             Err(Trouble::Over(error)) => break Err(error),
             Err(Trouble::Now(error)) => {
-                // Once for each cause.
+                // Each cause is reported once.
                 let text = format!("not followed at the moment: {}", sentence(&error));
                 if text != reported {
                     warn(&text);
@@ -116,7 +116,7 @@ impl Follower<'_> {
         if step == Step::default() {
             return Ok(());
         }
-        // First the old ones, so that a file which moved needs no more than its quota.
+        // Unpin first, so that the pins of a file that has moved never count twice.
         let mut after = volume;
         if !step.unpin.is_empty() {
             after = unpin(self.client, &name, &step.unpin).map_err(trouble)?;

@@ -20,7 +20,7 @@ pub(super) struct Piece {
 pub(super) struct FileMap {
     /// The parts with data.
     pub(super) pieces: Vec<Piece>,
-    /// The lines that these take.
+    /// The lines that contain these parts.
     pub(super) ranges: PinnedRanges,
     /// Bytes that are allocated, but not written.
     pub(super) unwritten_bytes: u64,
@@ -145,7 +145,7 @@ mod tests {
         let extents = [
             extent(0, 0, 4096, Placement::OnDevice),
             extent(4096, 4096, 1 << 20, Placement::Unwritten),
-            // An extent without a place has any offset.
+            // An extent without a place may have any offset.
             extent(1 << 21, u64::MAX, 8192, Placement::Pending),
             extent(1 << 22, 77, 60, Placement::Inline),
         ];

@@ -20,11 +20,11 @@ const SAMPLE_BYTES: u64 = 4096;
 /// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// All samples are equal.
+    /// Some samples are equal, and none differs.
     Same,
     /// A sample differs, and the file had the same data before and after.
     Differs,
-    /// No sample says anything: each is a block of equal bytes, or changes all the time.
+    /// No sample proves anything: each is a block of equal bytes, or was changed meanwhile.
     Nothing,
 }
 
