@@ -17,7 +17,7 @@ pub const STEPS: u64 = 4;
 /// The process id in its status, which no Linux process can have.
 pub const PID: u32 = i32::MAX as u32;
 
-/// The memory that can be set.
+/// The bounds of the memory that can be set.
 const LIMIT_BYTES_MIN: u64 = 128 << 20;
 const LIMIT_BYTES_MAX: u64 = 1 << 30;
 
@@ -32,7 +32,7 @@ pub struct FakeManager {
 struct FakeState {
     volumes: Vec<(VolumeSpec, VolumeStatus)>,
     is_paused: bool,
-    /// Calls that wait until they are resumed.
+    /// The number of calls that are paused.
     paused: usize,
     is_stopped: bool,
     /// The memory that was set.

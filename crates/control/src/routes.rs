@@ -27,9 +27,9 @@ use tokio::{
 
 /// Largest request body, in bytes: the longest backing, journal and description, escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
-/// Limit of concurrent long operations that report progress, and of concurrent ones that do not:
-/// with one limit, additions from disks that hang would also keep volumes from being flushed. Each
-/// occupies a thread while it waits for disks, even if its client has given up.
+/// Limit of concurrent long operations that report progress, and separately of those that do not:
+/// with one limit for both, additions of volumes whose disks hang would keep others from being
+/// flushed. Each occupies a thread while it waits for disks, even if its client has given up.
 pub const LONG_OPERATIONS_MAX: usize = 64;
 /// Threads of a tokio runtime that may block, by default.
 const BLOCKING_THREADS: usize = 512;

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_daemon_is_told_from_one_that_ended() {
+    fn a_killed_daemon_is_distinguished_from_one_that_ended() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path();
         assert!(!StateDir::take(path).unwrap().was_killed(), "there was no daemon");
