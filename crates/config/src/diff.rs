@@ -46,7 +46,7 @@ pub enum Change {
     NeedsRestart {
         /// Its key in the file.
         setting: &'static str,
-        /// The value in `old`, which an earlier reload may have changed without effect.
+        /// The effective value, also after reloads that would have changed it.
         old: String,
         /// The new value.
         new: String,

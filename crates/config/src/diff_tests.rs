@@ -147,7 +147,7 @@ fn a_reload_repeats_the_changes_that_failed_before() {
     let moved = of("moved");
     assert_eq!(left(&moved[..1], &["moved"]), moved);
     assert_eq!(left(&moved[1..], &[]), moved[1..]);
-    // A command was faster.
+    // A command has already made the change.
     for (name, served) in [("gone", &[][..]), ("set", &[][..]), ("more", &["more"][..])] {
         assert_eq!(left(&of(name), served), [], "{name}");
     }

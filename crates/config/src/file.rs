@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Each value is converted to its form on the command line and parsed by the same parser, so file
-//! and options accept the same values. The document is not deserialized by a derive, because errors
-//! need the position of each key and value.
+//! and options accept the same values. The document is not deserialized with `derive`, because
+//! errors need the position of each key and value.
 
 use crate::{
     ConfigError, ConfigResult, Mistake, Position, Settings, VolumeChange, VolumeSpec,
@@ -34,7 +34,7 @@ pub fn parse_toml(text: &str, file_name: &str) -> ConfigResult<Settings> {
     Document { file: file_name, text }.settings()
 }
 
-/// The keys of a volume that are no settings.
+/// The keys of a volume that are not settings.
 const REQUIRED_KEYS: [&str; 2] = ["name", "backing"];
 
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -121,7 +121,8 @@ impl Document<'_> {
         Ok(volumes)
     }
 
-    /// Refuses an unknown key, which may be a required one that is mistyped.
+    /// Refuses unknown keys, before a missing required key is reported: it may be the same one,
+    /// mistyped.
     fn check_keys(&self, table: &DeTable<'_>) -> ConfigResult<()> {
         let known = [&REQUIRED_KEYS[..], &VOLUME_KEYS[..]].concat();
         let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(&&**key.get_ref()))

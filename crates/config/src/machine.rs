@@ -2,10 +2,10 @@
 //! The module `load` has the load of both.
 //!
 //! A control group limits the memory of the process together with all other processes in it and
-//! below it, so the limits of all enclosing groups apply, and the lowest of them is tightest. Both
-//! versions are read, also side by side (hybrid mounts). [`MemorySources::find`] looks for the
-//! files once; [`MemorySources::read`] reads the current figures. The texts are parsed in `parse`,
-//! which is pure.
+//! below it, so the limits of all enclosing groups apply, and the lowest of them counts. Both
+//! versions of control groups are read, also side by side (hybrid mounts). [`MemorySources::find`]
+//! looks for the files once; [`MemorySources::read`] reads the current figures. The texts are
+//! parsed in `parse`, which is pure.
 //!
 //! Inside a container with a control group namespace, the process's own group appears as `/`, and
 //! the groups around the container are not visible. A container without a namespace sees the path

@@ -88,11 +88,11 @@ impl fmt::Display for MemoryReserve {
 pub struct MemorySettings {
     /// Memory for the cache.
     pub memory: MemorySetting,
-    /// Memory that the cache keeps while memory is short; [`MemorySetting::Auto`] is the least that
-    /// the server can run with.
+    /// Memory that the cache keeps while memory is short. Here, [`MemorySetting::Auto`] means the
+    /// least that the server can run with.
     pub min: MemorySetting,
-    /// The most that [`MemorySetting::Auto`] takes; [`MemorySetting::Auto`] is half of the memory
-    /// that is available at the start.
+    /// The maximum for `memory=auto`. Here, [`MemorySetting::Auto`] means half of the memory that
+    /// is available at the start.
     pub max: MemorySetting,
     /// Memory that is left to the system.
     pub reserve: MemoryReserve,

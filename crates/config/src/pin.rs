@@ -44,7 +44,7 @@ pub(crate) fn check_range_count(pins: &PinnedRanges) -> ConfigResult<()> {
         return Ok(());
     }
     let message = format!("{} separate ranges are pinned", pins.len());
-    let remedy = format!("pin at most {PINNED_RANGES_MAX}: larger ones that include several");
+    let remedy = format!("pin at most {PINNED_RANGES_MAX}, as larger ranges that include several");
     Err(ConfigError::new(Mistake::Limit, message, remedy))
 }
 
@@ -126,7 +126,7 @@ mod tests {
         }
         let many: Vec<String> = (0..=1024).map(|at| format!("{}+1", at * 8192)).collect();
         let error = pin("pin", &many.join(",")).unwrap_err();
-        let sentence = "1025 separate ranges are pinned: pin at most 1024: larger ones that \
+        let sentence = "1025 separate ranges are pinned: pin at most 1024, as larger ranges that \
                         include several";
         assert_eq!(error.explained(), sentence);
     }

@@ -146,8 +146,8 @@ impl VolumeSpec {
         ))
     }
 
-    /// Refuses write-back in front of memory that is saved when the server stops: what the pool
-    /// alone has would not be saved if the program is replaced, and the pool is no faster.
+    /// Refuses write-back in front of memory that is saved when the server stops: a save during an
+    /// upgrade would lack the data that is only in the pool, and the pool is no faster.
     pub(crate) fn check_saved_memory(&self) -> ConfigResult<()> {
         if self.mode != Mode::WriteBack || !backing::is_saved_memory(&self.backing) {
             return Ok(());

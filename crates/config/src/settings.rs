@@ -126,7 +126,7 @@ words! {
     pub enum BackgroundMode("background mode") {
         /// It slows down while other programs wait for them.
         Auto = "auto",
-        /// It heeds clients only.
+        /// It slows down for clients only.
         Full = "full",
     }
 }

@@ -62,9 +62,10 @@ pub struct VolumeSpec {
     pub prefetch: bool,
     /// Whether its warm list is kept, and read into memory after a restart.
     pub warm: bool,
-    /// What stays in memory.
+    /// The ranges that stay in memory.
     pub pin: PinnedRanges,
-    /// Whether what it needs at which time of the day is learned, and read into memory before.
+    /// Whether its access history is kept, and data is read into memory before the time at which it
+    /// is probably needed.
     pub learn: bool,
     /// The disk's stripes and seeks, as far as set by hand.
     pub geometry: GeometrySpec,

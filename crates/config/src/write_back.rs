@@ -37,7 +37,7 @@ pub struct WriteBackSpec {
     pub rate: Option<u64>,
     /// Maximum I/Os per second.
     pub iops: Option<u64>,
-    /// How long reads may delay dirty data, in seconds.
+    /// How long reads may delay the writeback of dirty data, in seconds.
     pub age_s: Option<u64>,
 }
 

@@ -17,8 +17,8 @@ impl Stalls {
         files.iter().map(stalled_us).collect()
     }
 
-    /// The stalls since an earlier reading of the same files, in microseconds: the most of the
-    /// machine and all groups. `None` if nothing counts them.
+    /// The stalls since an earlier reading of the same files, in microseconds: the largest of those
+    /// of the machine and of all groups. `None` if the kernel counts none of them.
     pub fn us_since(&self, earlier: &Self) -> Option<u64> {
         let pairs = self.0.iter().zip(&earlier.0);
         pairs.filter_map(|(now, then)| Some((*now)?.saturating_sub((*then)?))).max()
@@ -39,7 +39,7 @@ pub struct Load {
     pub processors: Stalls,
     /// Waits for I/O.
     pub disks: Stalls,
-    /// Threads that can run, the reading one not among them; `None` if it is unknown.
+    /// Runnable threads, without the one that reads this figure; `None` if it is unknown.
     pub runnable: Option<u64>,
 }
 

@@ -32,7 +32,7 @@ struct Mount {
 
 /// `MemTotal` and `MemAvailable` of `/proc/meminfo`, in bytes. `None` if one is missing.
 pub(super) fn meminfo(text: &str) -> Option<(u64, u64)> {
-    // The unit in the file is 1024 bytes, whatever it says.
+    // The file says kB, but means units of 1024 bytes.
     let bytes = |key: &str| {
         let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
         let number: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -52,21 +52,21 @@ pub(super) fn stat(text: &str, key: &str) -> Option<u64> {
     lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// The time since the boot in milliseconds, of `/proc/uptime`.
+/// The time since the boot in milliseconds, from `/proc/uptime`.
 pub(super) fn uptime_ms(text: &str) -> Option<u64> {
     let (seconds, hundredths) = text.split(' ').next()?.trim().split_once('.')?;
     let (seconds, hundredths): (u64, u64) = (seconds.parse().ok()?, hundredths.parse().ok()?);
     seconds.checked_mul(1_000)?.checked_add(hundredths * 10).filter(|_| hundredths < 100)
 }
 
-/// The time in which at least one program waited for memory, or for what else the pressure file is
-/// about, in microseconds: the total of its line `some`.
+/// The time in which at least one program waited for the resource of a pressure file, in
+/// microseconds: the total in its line `some`.
 pub(super) fn stalled_us(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
     line.split(' ').find_map(|field| field.strip_prefix("total="))?.trim().parse().ok()
 }
 
-/// The threads that can run, of `/proc/loadavg`.
+/// The number of runnable threads, from `/proc/loadavg`.
 pub(super) fn runnable(text: &str) -> Option<u64> {
     text.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
 }

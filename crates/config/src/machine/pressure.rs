@@ -17,8 +17,9 @@ pub struct MemoryPressure {
 }
 
 impl MemoryPressure {
-    /// The stalls since an earlier reading of the same sources, in microseconds: the most of the
-    /// machine and all groups. Their sum would count a stall in each enclosing group.
+    /// The stalls since an earlier reading of the same sources, in microseconds: the largest of
+    /// those of the machine and of all groups. A sum would count a stall once for each enclosing
+    /// group.
     pub fn stalled_us_since(&self, earlier: &Self) -> u64 {
         let pairs = self.stalled_us.iter().zip(&earlier.stalled_us);
         pairs.map(|(now, then)| now.saturating_sub(*then)).max().unwrap_or(0)
