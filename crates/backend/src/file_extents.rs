@@ -25,7 +25,7 @@ pub enum Placement {
     OnDevice,
     /// Space on the device is allocated, and reads as zeroes without being read.
     Unwritten,
-    /// The file system has not decided on a place yet, or does not tell it.
+    /// The file system has not chosen a place yet, or does not report it.
     Pending,
     /// The data shares a block with other data, as in an inode.
     Inline,
@@ -111,11 +111,10 @@ impl Placement {
     }
 }
 
-/// The extents of a file in ascending order, without its holes. `sync` has the data that is only in
-/// memory written to the device first; without it, such data is [`Placement::Pending`].
+/// The extents of a file in ascending order, without its holes. With `sync`, data that is only in
+/// memory is written to the device first; otherwise it is [`Placement::Pending`].
 ///
-/// # Errors
-/// `EOPNOTSUPP` if the file system cannot tell, or its I/O error.
+/// # Errors `EOPNOTSUPP` if the file system does not report extents, or its I/O error.
 pub fn file_extents(file: impl AsFd, sync: bool) -> io::Result<Vec<FileExtent>> {
     let empty = RawExtent {
         logical: 0,
@@ -157,8 +156,8 @@ pub fn file_extents(file: impl AsFd, sync: bool) -> io::Result<Vec<FileExtent>> 
     }
 }
 
-/// Whether the data of a file is on the realtime device of an XFS, in whose offsets
-/// [`file_extents`] then answers. False if the file system does not know such devices.
+/// Whether the data of a file is on the realtime device of an XFS; the offsets of [`file_extents`]
+/// are then those on that device. False if the file system has no such devices.
 pub fn is_on_realtime_device(file: impl AsFd) -> bool {
     // SAFETY: the kernel writes a `struct fsxattr` of plain numbers, which `Attributes` is.
     let found = unsafe { ioctl(file, Getter::<FS_IOC_FSGETXATTR, Attributes>::new()) };
@@ -193,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Only a file system with a device answers; others say that they cannot.
+    /// Only file systems on a device report extents; others return an error.
     #[test]
     fn the_extents_of_a_sparse_file_cover_what_was_written() {
         let directory = tempfile::tempdir().unwrap();
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_data_has_no_extents_and_a_socket_none_to_tell() {
+    fn a_file_without_data_has_no_extents_and_a_socket_reports_none() {
         let directory = tempfile::tempdir().unwrap();
         let file = File::create_new(directory.path().join("empty")).unwrap();
         file.set_len(1 << 20).unwrap();

@@ -28,7 +28,7 @@ use std::sync::{Arc, RwLock};
 const CHUNK_BYTES: u64 = 64 << 10;
 /// The granularity in which memory is returned, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// Locks shared by all chunks: more than threads that copy at the same time.
+/// The number of locks that the chunks share: more than threads copy at the same time.
 const LOCK_COUNT: usize = 64;
 
 /// Why a memory disk cannot be created.
@@ -86,7 +86,7 @@ pub enum MemoryError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file is something else.
+    /// The file is not an image, or not a complete one.
     #[error("{} is not an image of a volume in memory, or not all of it", path.display())]
     ForeignImage {
         /// The file.
@@ -259,7 +259,7 @@ impl MemoryBackend {
             Err(rustix::io::Errno::INVAL) => {
                 for offset in (0..len).step_by(PAGE_BYTES as usize) {
                     // SAFETY: inside the mapping, of which no other thread knows yet. The pages are
-                    // zeroes. Volatile, as the compiler knows that they are.
+                    // zeroes already; the write is volatile, so that the compiler does not omit it.
                     unsafe { start.add(offset).write_volatile(0) }
                 }
                 Ok(())

@@ -160,8 +160,8 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
     FileBackend::check(path_of(rest)?).map_err(|error| name_scheme(rest, error))
 }
 
-/// The memory that the backend which `spec` names allocates when it is opened, in bytes: the size
-/// of a store in memory with an image, under any layers.
+/// The memory that opening `spec` allocates, in bytes: the size of a store in memory with an image,
+/// also below layers.
 pub fn allocated_bytes(spec: &str) -> Option<u64> {
     let mut rest = spec;
     while let Ok(Some((_, _, inner))) = split_layer(rest) {

@@ -69,8 +69,7 @@ pub(super) trait Kernel {
     /// Takes a shared lock on the file below a loop device, to exclude writers that open the file
     /// itself. `None` if the file cannot be reached.
     ///
-    /// # Errors
-    /// Another open holds the file for writing.
+    /// # Errors The file is open for writing elsewhere.
     fn lock(&self, file: FileId, directory: &Path) -> Result<Option<OwnedFd>, ()>;
 }
 

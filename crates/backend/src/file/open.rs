@@ -396,9 +396,9 @@ fn can_punch(file: &OwnedFd, size_bytes: u64) -> bool {
     rustix::fs::fallocate(file, mode, size_bytes.next_multiple_of(4096), 4096).is_ok()
 }
 
-/// Whether the file can be zeroed without writing it. A trial would allocate space, so this is a
-/// list of file systems: XFS, btrfs, F2FS, and ext4 for files with extents. ext2 and ext3 have the
-/// number of ext4, but no extents.
+/// Whether the file can be zeroed without writing it. A trial would allocate space, so the answer
+/// depends on the kind of file system: XFS, btrfs, F2FS, and ext4 for files with extents. ext2 and
+/// ext3 have the number of ext4, but no extents.
 fn has_zero_range(file: &OwnedFd) -> bool {
     const EXT: i128 = 0xEF53;
     const OTHERS: [i128; 3] = [0x5846_5342, 0x9123_683E, 0xF2F5_2010];

@@ -25,8 +25,8 @@ pub(super) struct Store {
     name: String,
     /// The size at open, in bytes; the file must not shrink below it.
     pub(super) size_bytes: u64,
-    /// Whether this call and the next two may be supported. Each is cleared when it turns out not
-    /// to be.
+    /// Whether holes, zeroed ranges and forced writes may be supported. Each flag is cleared when
+    /// the file system refuses the call.
     can_punch: AtomicBool,
     can_zero_range: AtomicBool,
     can_force: AtomicBool,

@@ -352,7 +352,7 @@ fn kernel_a_file_without_extents_is_zeroed_by_writing_and_says_so() {
         assert_eq!(backend.description().can_zero_fast, is_fast, "{mkfs}");
         let (blocking, mut bytes) = (Blocking::new(&backend), AlignedBuffer::from(&[7; 8192][..]));
         blocking.write(0, &bytes, false).unwrap();
-        // The second call knows that the first was not supported.
+        // The first call finds that zeroing is not supported; the second one does not try it.
         for offset in [0, 4096] {
             blocking.zero(offset, 4096, false).unwrap();
         }

@@ -5,7 +5,7 @@ use super::{attribute, number};
 use forebay_types::{DiskGeometry, SECTOR_BYTES, limits::STRIPE_BYTES_MAX};
 use std::path::Path;
 
-/// The default `stripe_size`: a row on one disk.
+/// The default of `stripe_size`, in bytes: the part of a row on one disk.
 const PAGE_BYTES: u64 = 4096;
 
 /// The geometry of the array with this directory; `None` if it is not an array. An array that is

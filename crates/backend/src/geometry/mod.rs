@@ -88,9 +88,9 @@ impl Sysfs {
         DiskGeometry { rotational, ..below.unwrap_or(own) }
     }
 
-    /// A device-mapper volume has the geometry of its limits. But if each disk below it has its
-    /// size, as with multipath and encryption with a detached header, it maps the disk from the
-    /// first sector on, and has the disk's geometry.
+    /// A device-mapper volume has the geometry of its limits. But if each disk below it has the
+    /// same size, as with multipath and encryption with a detached header, it maps the disk from
+    /// the first sector on, and has the disk's geometry.
     fn of_mapped(&self, directory: &Path, limits: &Limits, depth: usize) -> DiskGeometry {
         let own = limits.geometry();
         let below: Vec<PathBuf> = match std::fs::read_dir(directory.join("slaves")) {

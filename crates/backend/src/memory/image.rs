@@ -222,7 +222,7 @@ impl Image {
         match written {
             Ok(file) => self.file = file,
             Err(error) => {
-                // It takes the space that the next attempt needs.
+                // The incomplete file would take space that the next attempt needs.
                 let _ = std::fs::remove_file(&new);
                 return Err(error);
             }

@@ -30,8 +30,8 @@ pub(super) struct SavedMemory {
     image: Mutex<Kept>,
     /// Something was written since the image was loaded or saved.
     is_changed: AtomicBool,
-    /// Held shared by each write, from before the mark of the change to the end of its copy: a save
-    /// that clears the mark must find the data of all writes that have set it.
+    /// Each write holds it shared from before it sets `is_changed` until its data is copied: a save
+    /// that clears `is_changed` must include the data of all writes that have set it.
     writes: RwLock<()>,
 }
 
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_save_beside_writes_forgets_none() {
+    fn a_save_beside_writes_loses_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = image(directory.path());
         for round in 1..=20u8 {

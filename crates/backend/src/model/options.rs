@@ -130,8 +130,8 @@ impl<'a> ParsedName<'a> {
 }
 
 impl Kind {
-    /// The part of `bytes` that the disk uses: an array uses whole stripes. If there is less than
-    /// one, returns `bytes`, which `make` refuses.
+    /// The part of `bytes` that the disk uses: an array uses whole stripes. If `bytes` hold no
+    /// whole stripe, returns `bytes`, which `make` refuses.
     fn size_within(&self, bytes: u64) -> u64 {
         match self {
             Self::Array(spec, _) if spec.size_within(bytes) > 0 => spec.size_within(bytes),

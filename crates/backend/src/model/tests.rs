@@ -199,7 +199,7 @@ fn an_ssd_flushes_earlier_writes() {
 
 proptest! {
     /// Every I/O is answered once, and not before its arrival, on every disk and with any schedule;
-    /// a model that is polled late gives the same answers as one polled on time.
+    /// a model that is polled late answers in the same order as one polled on time.
     #[test]
     fn every_command_is_answered_once(
         commands in proptest::collection::vec(

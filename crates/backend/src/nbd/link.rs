@@ -1,9 +1,10 @@
 //! State shared by the two threads of a connection: the requests in flight.
 //!
 //! A request is tracked from [`Link::submit`] until it is answered, across reconnects. Invariants:
-//! - With a connection, only the receiving thread completes requests, and the sending thread the
-//!   one it is sending. Without one, neither accesses a buffer, and both may complete requests. So
-//!   no buffer is returned while the other thread may access it.
+//! - While there is a connection, the receiving thread completes all requests but the one that the
+//!   sending thread is sending, which that thread completes. Without one, neither accesses a
+//!   buffer, and both may complete requests. So no buffer is returned while the other thread may
+//!   access it.
 //! - A request waits in `to_send`, is being sent, or is known to the parser of the current
 //!   connection. When the connection ends, unanswered requests return to `to_send`, in order of
 //!   submission.
@@ -33,8 +34,8 @@ pub(super) enum Work {
 /// A request in flight.
 pub(super) struct InFlight {
     pub(super) work: Work,
-    /// When it fails if there is no connection then. Set while there is no connection, and kept
-    /// after a reconnect.
+    /// The time at which the request fails if there is no connection then. Set while there is no
+    /// connection, and kept after a reconnect.
     deadline: Option<Instant>,
     /// The writes that it covers if it is a flush.
     cover: Cover,
@@ -209,15 +210,15 @@ impl Link {
         }
     }
 
-    /// Handles the loss of the connection: all requests in flight are to be resent. What the server
-    /// has answered of them does not count: it may have been lost with the server's cache.
+    /// Handles the loss of the connection: all requests in flight are to be resent. Answers to them
+    /// that have come meanwhile do not count: the data may have been lost with the server's cache.
     pub(super) fn on_disconnect(&mut self, now: Instant) {
         let before = self.connection.take();
         self.down_since.get_or_insert(now);
         let latest = now + self.reconnect_time;
-        // Time with a connection does not count, and extends a request's deadline by as much again.
-        // So a long connection resets the time limit, but a request whose every attempt ends the
-        // connection soon still fails.
+        // The deadline moves by twice the time with a connection: once because that time does not
+        // count, and once more so that a long connection resets the time limit. A request whose
+        // every attempt soon ends the connection still fails.
         let up =
             before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before.since));
         for request in self.in_flight.values_mut() {

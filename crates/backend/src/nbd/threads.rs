@@ -23,7 +23,7 @@ const _: () = assert!(INPUT_BYTES >= CLIENT_INPUT_BYTES_MAX);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The shortest wait for a deadline, so that rounding costs no busy loop.
+/// The shortest wait for a deadline, so that rounding does not cause a busy loop.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 /// Timeout for connecting and the handshake; resolving a name may take longer.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);

@@ -73,8 +73,9 @@ impl NbdUrl {
         Ok(Self { address, export })
     }
 
-    /// Identifies the export. URLs that differ only in percent-encoding, or name the default port,
-    /// have the same identity; other names of the same host do not.
+    /// Identifies the export. URLs that differ only in the percent-encoding, the spelling of the
+    /// host or an explicit default port have the same identity; other names of the same host do
+    /// not.
     pub(super) fn identity(&self) -> String {
         match &self.address {
             NbdAddress::Tcp { host, port } => {

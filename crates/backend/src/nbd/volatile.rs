@@ -24,7 +24,7 @@ pub(super) struct VolatileWrites {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cover {
     answered: u64,
-    /// How many of them, from the first on, were settled then.
+    /// All writes up to this number were settled when the flush was submitted.
     settled: u64,
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A write, as a model of the promise keeps it.
+    /// A write in the model of the promise.
     #[derive(Clone, Copy)]
     struct Write {
         is_stable: bool,
@@ -70,7 +70,7 @@ mod tests {
         is_reported: bool,
     }
 
-    /// A flush in flight: the writes answered before, and which of them were not reported yet.
+    /// A flush in flight, and the writes answered before it that were not reported yet.
     struct Flush {
         cover: Cover,
         unreported: Vec<usize>,

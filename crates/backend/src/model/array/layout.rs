@@ -107,7 +107,8 @@ pub enum ArrayError {
         /// The next smaller valid size, or one stripe.
         nearest: Size,
     },
-    /// The drives are not whole chunks, or not of as many as the pattern of RAID 10 needs.
+    /// A drive does not consist of whole chunks, or not of an even number of them, which RAID 10
+    /// with an odd number of drives needs.
     #[error("a drive of {drive_size} is not {count} number of chunks of {chunk}")]
     DriveSize {
         /// The requested size.

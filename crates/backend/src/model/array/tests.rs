@@ -73,7 +73,8 @@ fn a_write_has_the_cost_of_its_part_of_the_stripe() {
         (Level::Raid1, 3, 64, 0, 3),
         (Level::Raid10, 4, 8, 0, 2),
         (Level::Raid10, 4, 16, 0, 4),
-        // Pieces are submitted one by one: the first two of a drive before a third could merge.
+        // Pieces are submitted one by one: two of a drive are dispatched before a third could be
+        // merged.
         (Level::Raid10, 5, 40, 0, 10),
         (Level::Raid10, 4, 64, 0, 12),
     ] {

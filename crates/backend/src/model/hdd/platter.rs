@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_is_twice_as_fast_as_the_middle() {
+    fn the_outer_edge_is_twice_as_fast_as_the_inner() {
         let platter = platter(1 << 40);
         let ns = |offset: u64| platter.media_ns(offset + (1 << 30)) - platter.media_ns(offset);
         // 1 GiB at 120 MiB/s.

@@ -38,7 +38,7 @@ fn answer(wait: &Wait) -> IoResult {
 }
 
 #[test]
-fn it_passes_the_suite() {
+fn a_complete_server_passes_the_suite() {
     let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
     let backend: Arc<dyn Backend> = Arc::new(open(&server));
     conformance::check(&backend);
@@ -215,7 +215,10 @@ fn requests_expire_and_the_backend_closes_while_a_connect_hangs() {
     assert_eq!(answer(&in_flight), Err(IoError::Io));
     drop(backend);
     let took = started.elapsed();
-    assert!(took < Duration::from_secs(9), "they waited for the connect: {took:?}");
+    assert!(
+        took < Duration::from_secs(9),
+        "the answers or the drop waited for the connect: {took:?}"
+    );
 }
 
 #[test]
