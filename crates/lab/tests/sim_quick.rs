@@ -48,8 +48,8 @@ fn a_seed_determines_the_run() {
     }
 }
 
-/// A transfer that began before the faults were healed may stall for 100 s. The rest of the machine
-/// then does more than the limit of events for a restore.
+/// A transfer that began before the faults were healed may stall for 100 s. Meanwhile the rest of
+/// the machine has more than `RESTORE_EVENTS_MAX` events.
 #[test]
 #[ignore = "takes a minute without optimisation"]
 fn slow_a_restore_with_a_stalled_write_completes() {

@@ -148,8 +148,8 @@ fn drain(rig: &mut Rig) {
         if !rig.is_draining() {
             return;
         }
-        // The disk may refuse data because of the fault; with the failed journal, that is a second
-        // one.
+        // The fault may concern the disk, too: beside the failed journal that is a second one, so
+        // it is healed.
         rig.machine.faults.heal();
     }
     rig.machine.violate("a healthy disk does not receive everything".into());

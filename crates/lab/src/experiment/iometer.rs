@@ -9,7 +9,7 @@ use forebay_backend::OpenError;
 use forebay_types::{ByteRange, LINE_BYTES, Size};
 
 /// The published measurement of a cache for virtual machines (Condusiv V-locity 4, 2012): reads per
-/// second without, and the factor once it had learned.
+/// second without the cache, and the factor after it had learned the file.
 pub(super) const PUBLISHED_IOPS: f64 = 15_500.0;
 pub(super) const PUBLISHED_TIMES: f64 = 2.0;
 

@@ -190,8 +190,8 @@ fn users_who_join_a_running_server_see_little_disk_time() {
     }
 }
 
-/// VX-7: as much faster as published for each size, in write-through and in write-back, the more so
-/// the larger the cache is and the longer it has run.
+/// VX-7: for each size, at least as much faster as published, in write-through and in write-back. A
+/// larger cache is faster, and each gets faster with time.
 #[test]
 #[ignore = "takes minutes without optimisation"]
 fn a_mail_server_gains_at_least_what_is_published() {

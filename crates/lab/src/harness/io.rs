@@ -14,8 +14,8 @@ pub(crate) struct Io {
     memory: Option<(Memory, u64)>,
     /// The content of a write's memory when it was started, or the result of a read.
     pub stamps: Vec<u64>,
-    /// In the simulator, an error only if the I/O must not reach the disk. In the enumeration, the
-    /// result; the first half of a failed change reaches the disk.
+    /// The simulator sets an error here only if the I/O must not reach the disk. The enumeration
+    /// sets the result; of a failed change, the first half reaches the disk.
     pub result: IoResult,
     block_bytes: u64,
 }

@@ -53,8 +53,8 @@ impl Eviction for Sieve {
 
     fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let mut passed = 0;
-        // Each bit that is cleared was set by a hit, so only other lines passed over are counted.
-        // Two rounds find any evictable line.
+        // A line that is passed over because of its bit is not counted, because a hit has paid for
+        // it. The first round clears all bits, so two rounds find any evictable line.
         for _ in 0..2 * self.queue.len() {
             let slot = if self.hand == NIL { self.queue.back() } else { self.hand };
             self.hand = self.links.fore(slot);

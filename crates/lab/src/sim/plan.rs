@@ -363,8 +363,8 @@ impl Plan {
         self.fail_power(8, operations);
     }
 
-    /// A mirrored journal that only flushes wait for and whose devices fail often, flushes of few
-    /// clients, so that often no record follows the loss, frequent power failures, and starts that
+    /// A mirrored journal whose devices fail often. Only flushes wait for it, and few clients
+    /// flush, so that often no record follows the loss of a device. Power fails often, and starts
     /// often find only one device.
     fn favor_unrecorded_loss(&mut self, operations: u64) {
         let journal = &mut self.journal;

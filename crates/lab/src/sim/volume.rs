@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) struct Volume {
     mode: Mode,
     first_mode: Mode,
-    /// The moment of the last change from write-back to any mode; 0 if there was none.
+    /// The moment at which the mode was last changed while it was write-back; 0 if it never was.
     write_back_until: u32,
     /// Its lines were dropped when it became bypassed, and it still is.
     is_emptied: bool,
