@@ -42,7 +42,7 @@ pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 const ROLLBACK_VARIABLE: &str = "FOREBAY_ROLLED_BACK";
 /// Sent by the server just before it accepts clients.
 const SERVING: u8 = b'S';
-/// Sent by the server if it continues after a stop that a signal requested has failed.
+/// Sent by the server when a stop that a signal requested has failed, so that it continues.
 const CONTINUING: u8 = b'C';
 /// How long the keeper collects pending signals before it waits for the operator's decision.
 /// Signals sent before are not that decision.
