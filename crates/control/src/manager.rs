@@ -20,8 +20,8 @@ pub trait Manager: Send + Sync {
     /// disks hang.
     fn status(&self) -> Status;
 
-    /// Changes settings of the server, and returns the memory that results. Memory is given back
-    /// in the background, and so is dirty data reduced to a smaller share.
+    /// Changes settings of the server, and returns the memory that results. In the background,
+    /// memory is given back, and dirty data is reduced to a smaller share.
     ///
     /// # Errors
     /// A size is out of bounds, contradicts another one, or does not leave the system its reserve;

@@ -196,7 +196,7 @@ impl Handle {
         Err(SocketError::NotASocket { path: path.into(), found })
     }
 
-    /// Whether it refuses a connection. The attempt does not block, because the backlog may be
+    /// Whether it refuses a connection. The attempt must not block, because the backlog may be
     /// full.
     fn refuses(&self, path: &Path) -> Result<bool, SocketError> {
         let call = |source: Errno| system(path, "connect", source);
