@@ -89,8 +89,8 @@ impl Sysfs {
     }
 
     /// A device-mapper volume has the geometry of its limits. But if each disk below it has the
-    /// same size, as with multipath and encryption with a detached header, it maps the disk from
-    /// the first sector on, and has the disk's geometry.
+    /// volume's size, as with multipath and encryption with a detached header, the volume maps the
+    /// disk from the first sector on, and has the disk's geometry.
     fn of_mapped(&self, directory: &Path, limits: &Limits, depth: usize) -> DiskGeometry {
         let own = limits.geometry();
         let below: Vec<PathBuf> = match std::fs::read_dir(directory.join("slaves")) {

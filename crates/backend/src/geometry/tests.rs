@@ -278,7 +278,8 @@ fn implausible_optimal_sizes_are_ignored() {
         (33_553_920, 4096, 4096),
         (33_553_920, 512, 512),
         (16_773_120, 4096, 4096),
-        // A least common multiple, and not a multiple of the block.
+        // The least common multiple of several disks, a size that is no multiple of the block, and
+        // none.
         (3 << 30, 512, 512),
         (10_000, 512, 512),
         (0, 4096, 4096),

@@ -246,7 +246,7 @@ fn a_write_answered_early_on_a_lost_connection_is_resent() {
     let wait = submit(&mut link, WRITE);
     let (cookie, _) = link.next_to_send(&mut Vec::new()).unwrap();
     link.on_reply(cookie, Ok(())).deliver();
-    // The write has not been answered to its client, so nothing is in doubt.
+    // The answer has not reached the client, so nothing is in doubt.
     link.on_disconnect(Instant::now());
     assert!(!link.on_connect(connection(super::ALL_FLAGS)));
     link.on_sent(cookie).deliver();
