@@ -26,11 +26,13 @@ struct Own(PinnedRanges);
 
 impl Own {
     /// The changes after which the `wanted` ranges are pinned. `pinned` are the ranges that the
-    /// server has pinned now, in a volume of this size.
-    fn step(&self, wanted: &PinnedRanges, pinned: &PinnedRanges, size_bytes: u64) -> Step {
+    /// server has pinned now, in a volume of this size. Ranges that are neither wanted nor pinned
+    /// are forgotten: if they are pinned later, the operator pinned them.
+    fn step(&mut self, wanted: &PinnedRanges, pinned: &PinnedRanges, size_bytes: u64) -> Step {
         let without = |from: &PinnedRanges, others: &PinnedRanges| from.without(others, size_bytes);
         let stale = without(&self.0, wanted);
         let unpinned_already = without(&stale, pinned);
+        self.0 = without(&self.0, &unpinned_already);
         let unpin = without(&stale, &unpinned_already);
         Step { unpin, pin: without(wanted, pinned) }
     }
@@ -204,5 +206,14 @@ mod tests {
         }
         let step = Own::default().step(&pins(&[(0, 4)]), &PinnedRanges::all(), SIZE);
         assert_eq!(step, Step::default(), "the whole volume is pinned");
+    }
+
+    #[test]
+    fn a_range_that_the_operator_unpinned_and_pinned_again_is_the_operators() {
+        let (nothing, range) = (pins(&[]), pins(&[(0, 4)]));
+        let mut own = Own(range.clone());
+        // The file has left the range, which the operator unpins before the next round.
+        assert_eq!(own.step(&nothing, &nothing, SIZE), Step::default());
+        assert_eq!(own.step(&nothing, &range, SIZE), Step::default());
     }
 }
