@@ -43,13 +43,13 @@ impl Runtime {
         shared.stopping.store(true, Ordering::Relaxed);
         shared.run_on(0, |tasks| tasks.accept(false))?;
         shared.run_on_all(|tasks| tasks.drain_clients(None))?;
-        let idle = match wait_until_idle(shared, None) {
+        let (idle, abandons) = match wait_until_idle(shared, None) {
             // Nothing waits for a disk or a journal, and all clients were disconnected.
             Err(error @ VolumeError::Stalled(Stall::Nothing { .. })) => {
                 tracing::error!(%error, "abandoning requests, stopping after a flush");
-                shared.run_on_all(|tasks| tasks.abandon_requests()).map(drop)
+                (Ok(()), true)
             }
-            idle => idle,
+            idle => (idle, false),
         };
         let flushed = idle.and_then(|()| flush_all(shared, &mut progress));
         if let Err(error) = flushed.and_then(|()| save_all(shared)) {
@@ -57,7 +57,7 @@ impl Runtime {
             shared.run_on(0, |tasks| tasks.accept(true))?;
             return Err(error);
         }
-        shared.run_on_all(|tasks| tasks.stop())?;
+        shared.run_on_all(move |tasks| tasks.stop(abandons))?;
         self.crew.join();
         self.collapser.stop();
         self.resizer.stop();
@@ -94,7 +94,7 @@ impl Runtime {
         self.volumes.warm_ups().stop(LastSave::No);
         // Two processes must not use one pool at the same time; only a worker whose disk hangs may
         // remain.
-        shared.run_on_all(|tasks| tasks.stop())?;
+        shared.run_on_all(|tasks| tasks.stop(false))?;
         self.crew.wait(PAUSE);
         Ok(())
     }

@@ -94,11 +94,9 @@ pub(crate) trait Tasks {
     /// The connections, requests and I/Os of a volume, or of all, that have not ended.
     fn outstanding(&mut self, volume: Option<VolumeId>) -> Outstanding;
 
-    /// Ends the worker as soon as it has no request and no I/O in flight.
-    fn stop(&mut self);
-
-    /// Lets [`Tasks::stop`] end the worker although requests are unanswered.
-    fn abandon_requests(&mut self);
+    /// Ends the worker as soon as it has no I/O in flight and, unless unanswered requests are
+    /// abandoned, no request.
+    fn stop(&mut self, abandons_requests: bool);
 
     /// Drops cached references to volumes.
     fn forget_volumes(&mut self);
@@ -204,12 +202,9 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         Outstanding { connections, requests, oldest_io: self.host.ios.oldest(volume) }
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, abandons_requests: bool) {
+        self.abandons_requests = abandons_requests;
         self.stopping = true;
-    }
-
-    fn abandon_requests(&mut self) {
-        self.abandons_requests = true;
     }
 
     fn forget_volumes(&mut self) {
