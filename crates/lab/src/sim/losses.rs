@@ -50,17 +50,19 @@ impl Losses {
 
     /// Ends all losses: the pool of a new process is empty.
     pub(crate) fn end_all(&mut self) {
-        self.0.iter_mut().for_each(|volume| volume.lost.clear());
+        self.0.fill(VolumeLosses::default());
     }
 
     /// Ends all losses of a volume, and returns them.
     pub(crate) fn take(&mut self, volume: VolumeId) -> Lost {
-        std::mem::take(&mut self.at_mut(volume).lost)
+        std::mem::take(self.at_mut(volume)).lost
     }
 
     /// Replaces the losses of a volume. Returns a sector that was not lost before, if there is one.
     pub(crate) fn replace(&mut self, volume: VolumeId, lost: Lost) -> Option<u64> {
-        let before = std::mem::replace(&mut self.at_mut(volume).lost, lost);
+        let losses = self.at_mut(volume);
+        let before = std::mem::replace(&mut losses.lost, lost);
+        losses.unrecoverable.retain(|sector| losses.lost.contains_key(sector));
         self.of(volume).keys().find(|sector| !before.contains_key(sector)).copied()
     }
 
@@ -148,6 +150,23 @@ mod tests {
         assert!(losses.any_unrecoverable(VOLUME));
         assert_eq!(losses.end(VOLUME, sectors(8, 1), 30), [8]);
         assert!(losses.any() && !losses.any_unrecoverable(VOLUME));
+    }
+
+    #[test]
+    fn a_new_loss_is_recoverable_though_an_ended_one_of_the_sector_was_not() {
+        let end: [fn(&mut Losses); 3] = [
+            |losses| losses.end_all(),
+            |losses| drop(losses.take(VOLUME)),
+            |losses| drop(losses.replace(VOLUME, Lost::new())),
+        ];
+        for end in end {
+            let mut losses = Losses::new(2);
+            losses.add(VOLUME, 8, 10);
+            losses.mark_unrecoverable(VOLUME);
+            end(&mut losses);
+            losses.add(VOLUME, 8, 20);
+            assert!(!losses.is_unrecoverable(VOLUME, 8));
+        }
     }
 
     #[test]
