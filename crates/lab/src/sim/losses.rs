@@ -157,7 +157,7 @@ mod tests {
         let end: [fn(&mut Losses); 3] = [
             |losses| losses.end_all(),
             |losses| drop(losses.take(VOLUME)),
-            |losses| drop(losses.replace(VOLUME, Lost::new())),
+            |losses| assert_eq!(losses.replace(VOLUME, Lost::new()), None),
         ];
         for end in end {
             let mut losses = Losses::new(2);
