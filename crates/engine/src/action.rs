@@ -141,7 +141,7 @@ pub enum IoVerb {
     },
 }
 
-/// Why an I/O is started. Of joined I/Os, the first of their causes in this order counts.
+/// Why an I/O is started. Coalesced I/Os count under the first of their causes in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IoCause {
     /// A client waits for it: a read that missed, a write to the disk, an erase.
@@ -306,8 +306,8 @@ pub struct Outbox {
     /// Shards in which the elevator of a volume continues. The driver calls [`crate::Shard::wake`]
     /// for each, starting with the last entry.
     pub wakes: Vec<(usize, VolumeId)>,
-    /// How a write was served, once it is carried out. Not a request: the driver takes it after the
-    /// call of a write.
+    /// How the write was served, set by the call that carries it out. Not a request: the driver
+    /// takes it after each write call.
     pub write_hits: LineHits,
     /// The number of the current turn, set by the driver and unique across drivers. The I/Os of one
     /// turn start together when it ends, with adjacent ones coalesced. Zero if each I/O starts at

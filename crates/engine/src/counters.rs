@@ -34,7 +34,7 @@ counters! {
     preloaded_lines,
     /// Preloaded lines that a client then read.
     preload_used_lines,
-    /// Lines of pinned ranges that were read because they are pinned, in whole or in part.
+    /// Lines read into the pool, in whole or in part, because their range is pinned.
     pin_loaded_lines,
     /// Parts of reads that bypassed the cache because of the volume's mode.
     direct_reads_bypass,
@@ -55,7 +55,7 @@ counters! {
     writes_through_dirty_limit,
     /// Parts of writes acknowledged from the disk because no slot could be freed.
     writes_through_no_room,
-    /// Parts of writes through the cache that were held back until another one to their stripe
+    /// Parts of writes through the cache that were held back until another write to their stripe
     /// completed.
     writes_held,
     /// Held-back writes that shared their I/O with another one.

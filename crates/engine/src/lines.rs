@@ -32,8 +32,8 @@ pub(crate) struct VolumeLines<'a, M> {
     pub planted: Planted,
 }
 
-/// Removes a line from the pool unless it is dirty or busy. Its volume need not be served: an
-/// adopted pool may hold lines of volumes that are not.
+/// Removes a line from the pool unless it is dirty or busy. Its volume may be unknown: an adopted
+/// pool may hold lines of volumes that are not served.
 pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: Slot) {
     let line = index.get(slot);
     if line.dirty == 0 && ops.busy(line.key).is_none() {
@@ -273,7 +273,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.index.line(key).lost() & sectors
     }
 
-    /// Counts lost sectors as recovered, because they were rewritten in the pool or on the disk.
+    /// Counts lost sectors as recovered, because they were rewritten in the pool or on the disk, or
+    /// restored from a journal.
     pub(crate) fn count_recovered(&mut self, slot: Slot, sectors: u8) {
         let recovered = self.index.get(slot).lost() & sectors;
         if recovered != 0 {

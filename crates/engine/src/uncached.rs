@@ -61,7 +61,7 @@ impl Uncached {
 /// How a request, or a part of it, was served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineHits {
-    /// Lines in the pool: of a read, with all requested sectors valid.
+    /// Lines in the pool; for a read, only those with all requested sectors valid.
     pub hits: u32,
     /// Other lines.
     pub misses: u32,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gravest_reason_of_the_parts_counts() {
+    fn the_last_reason_in_order_counts() {
         let part = |hits, misses, uncached| LineHits { hits, misses, uncached };
         let mut sum = LineHits::default();
         sum.add(part(1, 2, Some(Uncached::NoRoom)));

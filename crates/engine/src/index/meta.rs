@@ -100,7 +100,7 @@ impl LineMeta {
         self.valid
     }
 
-    /// Whether an operation uses the slot.
+    /// Whether an operation or a reply uses the slot.
     pub const fn is_pinned(&self) -> bool {
         self.pins > 0
     }

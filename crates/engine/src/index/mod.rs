@@ -62,7 +62,7 @@ pub struct Slots<M> {
     evictions: u64,
     /// Lines that came into the pool.
     admitted: LineCounts,
-    /// Lines that were evicted for others.
+    /// Lines that were evicted to make room for others.
     evicted: LineCounts,
     /// Preloaded lines that were evicted unread.
     preloads_in_vain: LineCounts,

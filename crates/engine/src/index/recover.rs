@@ -19,7 +19,7 @@
 //! | the sector in the line | the sector in the held slot |
 //! | --- | --- |
 //! | valid and not filling | is void: the line has the same or newer data |
-//! | filling or not valid | is copied to the line; if lost here, it is lost there |
+//! | filling or not valid | is copied to the line; a lost sector becomes lost in the line |
 //! | there is no line | the slot becomes the line |
 //!
 //! A filling sector that replaced clean data is dropped: the disk has the old data, and the write

@@ -72,7 +72,7 @@ pub(super) fn has_free_slot<M: LineTable>(slots: &Slots<M>) -> bool {
     slots.slabs.first_free().is_some() || slots.slabs.is_any_usable_from(slots.unused)
 }
 
-/// The first slot that was never used and may take a line.
+/// Takes the first slot that was never used and may hold a line.
 pub(super) fn take_unused<M: LineTable>(slots: &mut Slots<M>) -> Option<Slot> {
     while (slots.unused as usize) < slots.capacity() {
         let slot = slots.unused;

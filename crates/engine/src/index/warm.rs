@@ -92,7 +92,7 @@ impl<M: LineTable> WarmView<'_, M> {
         self.0.admitted.get(volume)
     }
 
-    /// Lines of a volume that were evicted for others since the volume was added.
+    /// Lines of a volume that were evicted to make room for others since the volume was added.
     pub fn evicted_lines(&self, volume: VolumeId) -> u64 {
         self.0.evicted.get(volume)
     }

@@ -1,10 +1,10 @@
 //! Seals and the patrol: selects the next line to inspect, and keeps the seals.
 //!
 //! A line is *sealed* when the driver has a checksum of its valid sectors and, if it is dirty and
-//! the pool has a free slot, their parity. Any change of the line breaks the seal, in
-//! [`Slots::change`] alone; a write pays nothing else. The patrol seals lines soon after a change,
-//! dirty ones first, and verifies the sealed ones in endless walks. The driver computes checksums
-//! and parity. It also verifies sealed lines before their dirty data is destaged
+//! the pool has a free slot, their parity. Every change of a line breaks its seal, in
+//! [`Slots::change`]; sealing costs a write nothing else. The patrol seals lines soon after a
+//! change, dirty ones first, and verifies the sealed ones in endless walks. The driver computes
+//! checksums and parity. It also verifies sealed lines before their dirty data is destaged
 //! ([`crate::IoAction::seals`]), and before a change that keeps some of their sectors
 //! ([`crate::MemoryStep::Verify`]): otherwise a new seal would cover old damage.
 //!
@@ -144,12 +144,12 @@ impl Integrity {
         self.parity.free(line, index);
     }
 
-    /// Stores no more parity in an emptying slab.
+    /// Stops storing parity in a slab that is being emptied.
     pub(crate) fn close_parity(&mut self, slab: Slab) {
         self.parity.close(slab);
     }
 
-    /// Stores parity in a slab again that was to be emptied.
+    /// Resumes storing parity in a slab that is no longer being emptied.
     pub(crate) fn open_parity<M: LineTable>(&mut self, index: &Slots<M>, slab: Slab) {
         self.parity.reopen(slab, index);
     }

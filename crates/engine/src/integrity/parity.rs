@@ -102,7 +102,7 @@ impl Parity {
         }
     }
 
-    /// Stores no more parity in a slab.
+    /// Stops storing parity in a slab.
     pub(crate) fn close(&mut self, slab: Slab) {
         let end = slab.slots().end;
         while let Some(&slot) = self.open.range(slab.first..end).next() {
@@ -110,7 +110,7 @@ impl Parity {
         }
     }
 
-    /// Stores parity in the free parts of a slab's slots again.
+    /// Resumes storing parity in the free parts of a slab's slots.
     pub(crate) fn reopen<M: LineTable>(&mut self, slab: Slab, slots: &Slots<M>) {
         let has_free_part = |slot: &Slot| {
             let line = slots.get(*slot);

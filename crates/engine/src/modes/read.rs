@@ -47,7 +47,7 @@ pub enum ReadOutcome {
 /// The result of an attempt to preload a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreloadOutcome {
-    /// There is nothing to read.
+    /// No read has started: there is nothing to read, no room for it, or the lines are busy.
     Done,
     /// Reads have started. [`crate::Outcome::Retry`] reports their result.
     Started,
@@ -164,9 +164,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
     }
 
-    /// Records that a client waits for a line that is being filled: its next attempt is not
-    /// recorded as a use. So a client that has caught up with the prefetch has the next window
-    /// fetched now.
+    /// Records the first use of a line that is being filled, because the next attempt of the client
+    /// that waits for it is not recorded as a use. So a client that has caught up with the prefetch
+    /// requests the next window now.
     fn join_prefetch(&mut self, slot: Slot, out: &mut Outbox) {
         let flags = self.lines.index.take_flags(slot, PREFETCHED | MARK);
         if flags & MARK != 0 {
@@ -389,7 +389,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         // The stream will soon read the resident lines too. If one of them were evicted now to make
         // room for the others, its read would queue behind the whole prefetch.
         for line in line_parts(self.lines.id, range) {
-            // A line that waits for its first use has a place in the policy for that.
+            // A line that waits for its first use keeps its place in the policy.
             if let Some(slot) = self.lines.index.find(line.key)
                 && self.lines.index.get(slot).flags & FIRST_USE == 0
             {

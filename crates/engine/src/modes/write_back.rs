@@ -56,7 +56,8 @@ impl<M: LineTable> Writer<'_, M> {
     }
 
     /// Fast path: overwrites the only line of a part, which was found in a slot. Returns false if
-    /// the line is pinned or busy, or if the write needs a slot and finds none.
+    /// the slot is pinned, if the line is in a conflicting operation, or if the write needs a slot
+    /// and finds none.
     pub(super) fn overwrite_line(
         &mut self,
         part: &Part,

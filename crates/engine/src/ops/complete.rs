@@ -206,8 +206,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
     fn finish_erase(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let keep = self.lines.planted.is(PlantedBug::KeepValidAfterErase);
         if ok {
-            // The disk has zeroes now. If the process is killed here, recovery must not use sectors
-            // that the table still shows as valid and clean.
+            // The disk has erased the sectors. If the process is killed here, recovery must not use
+            // sectors that the table still shows as valid and clean.
             self.lines.index.mark_filling(line.slot, line.mask);
         }
         let meta = *self.lines.index.get(line.slot);

@@ -89,11 +89,11 @@ impl Ops {
             && op.lines.iter().all(is_in_pool)
     }
 
-    /// Holds a write back until one to its stripe completes.
+    /// Holds a write back until another write to its stripe completes.
     pub(crate) fn hold_back(&mut self, id: IoId, bytes: u64) {
         let stripe = self.op(id.op).gated.as_ref().map(|gated| gated.stripe);
         let gate = stripe.and_then(|stripe| self.gates.stripes.get_mut(&stripe));
-        let gate = gate.expect("a held-back write waits for one to its stripe");
+        let gate = gate.expect("a held-back write waits for another to its stripe");
         gate.held.push(id.op);
         gate.held_bytes += bytes;
     }
@@ -118,7 +118,7 @@ impl Ops {
         assert!(gate.in_flight > 0, "more I/Os to {stripe:?} completed than started");
         gate.in_flight -= 1;
         if turn == gate.turn {
-            // Zero already if the turns of two drivers alternated.
+            // It may be zero already, if turns of two drivers alternated.
             gate.fresh = gate.fresh.saturating_sub(1);
         }
         (stripe, joined)

@@ -70,7 +70,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Invalidates damaged sectors of a dirty line whose volume is not served: the volume counts
-    /// its lost sectors when it is added. Damage to a line that keeps its seal is found again then.
+    /// its lost sectors when it is added.
     fn invalidate_unserved(&mut self, key: LineKey, sectors: u8) {
         let Some(slot) = self.index.find(key) else { return };
         self.index.change(slot, self.index.get(slot).valid & !sectors);
@@ -79,6 +79,8 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
+    /// Does nothing if the volume is not served: the line keeps its seal, and the damage is found
+    /// again later.
     fn apply_verdict(&mut self, seal: &Seal, verdict: Verdict) {
         let volume = seal.key.volume();
         if verdict != Verdict::Intact && self.has_volume(volume) {

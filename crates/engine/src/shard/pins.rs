@@ -21,7 +21,7 @@ impl<M: LineTable> Shard<M> {
 impl<M: LineTable> Pinned<'_, M> {
     /// Sets the pinned ranges of a volume, of which this shard owns `owned_lines` lines. Lines that
     /// enter the pool from now on follow them; call [`Pinned::follow`] for those that are in it.
-    /// The dirty limits, and the policy's parameters, are those of the rest of the shard, so that
+    /// The dirty limits and the policy's parameters are scaled to the rest of the shard, so that
     /// there are always clean lines that can be evicted.
     pub fn set(&mut self, volume: VolumeId, ranges: &Arc<PinnedRanges>, owned_lines: u64) {
         set_pinned(&mut self.0.index, volume, ranges, owned_lines);

@@ -9,7 +9,7 @@ use crate::{Outbox, Slab};
 impl<M: LineTable> Shard<M> {
     /// Sets the number of lines that the shard may hold: whole slabs, rounded down, but at least
     /// one. [`Shard::step_resize`] carries it out. A call while a resize is in progress changes its
-    /// aim. The dirty limit and the policy's parameters are scaled to the size.
+    /// target. The dirty limit and the policy's parameters are scaled to the size.
     pub fn resize(&mut self, lines: usize) {
         resizer(self).set_target(lines);
     }

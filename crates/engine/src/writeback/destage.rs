@@ -1,4 +1,5 @@
-//! Starts the destages that the scheduler allows, in the order of sweep, elevator or epochs.
+//! Starts the destages that the scheduler allows, in the order of the sweep, the elevator or the
+//! epochs.
 
 use super::Writeback;
 use super::dirty_lines::DirtyLines;
@@ -286,9 +287,9 @@ impl<M: LineTable> Destager<'_, M> {
         true
     }
 
-    /// Admits throttled parts after a destage has completed: the longest waiting first, as many as
-    /// there are free lines. A part does not wait for one particular destage, which may take long,
-    /// because a disk serves nearby requests first.
+    /// Admits throttled parts after a destage has completed: those that have waited longest first,
+    /// as many as fit into the free lines. A part does not wait for one particular destage, which
+    /// may take long, because a disk serves nearby requests first.
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
         let quota = &self.lines.quota;
         let (free, max) = (quota.free_lines(), quota.config().dirty_lines_max);

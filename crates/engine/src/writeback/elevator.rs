@@ -215,7 +215,7 @@ impl Elevator {
     /// At most half of them are in flight. Otherwise destage catches up with a sequential writer
     /// and issues small I/Os. An array that collects writes into whole stripes gets a quarter more
     /// than it holds, and then nothing until half of that is done: with more, it would destage
-    /// incomplete stripes; with one at a time, its disks would get small I/Os.
+    /// incomplete stripes; if refilled one by one, its disks would get small I/Os.
     pub(crate) fn may_add_lines(&self, dirty_lines_max: usize) -> bool {
         let lines = self.lines_in_flight.load(Relaxed);
         let half = dirty_lines_max * self.shards() / 2;

@@ -56,7 +56,7 @@ pub(crate) struct Epochs {
     closed: VecDeque<Epoch>,
     /// The number of frozen slots.
     frozen: usize,
-    /// The slots to destage next, the last one first.
+    /// The slots to destage, in descending order: the next one is the last element.
     queue: Vec<(LineKey, Slot)>,
     /// The runs in progress.
     runs: Vec<Run>,

@@ -148,7 +148,7 @@ fn a_volume_gets_a_curve_when_others_have_left() {
 }
 
 #[test]
-fn a_curve_decays_when_the_driver_says_so() {
+fn a_curve_decays_when_the_driver_calls_for_it() {
     let mut reader = Reader::new(SLOTS, 1);
     (0..1_000).for_each(|line| reader.read(VolumeId(0), line));
     reader.shard.volume_mut(VolumeId(0)).decay_curve(0.5);

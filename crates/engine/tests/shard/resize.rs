@@ -225,7 +225,7 @@ fn lines_of_closed_epochs_wait_for_their_destage() {
 }
 
 #[test]
-fn parity_in_a_slab_is_given_up_and_made_anew() {
+fn parity_in_a_removed_slab_is_dropped_and_computed_again() {
     let mut rig = rig(12, 3);
     rig.shard.set_parity(true);
     for line in 0..3 {

@@ -473,7 +473,7 @@ fn a_read_slows_writeback_down_from_its_start() {
     }
     let dirty = |rig: &Rig| rig.shard.volume(VOLUME).dirty_lines();
     assert_eq!(dirty(&rig), 40 - 10 - in_flight, "none has started since the read");
-    // The owner starts reads at the end of its turn, and may tick before that.
+    // The driver starts reads at the end of its turn, and may tick before that.
     rig.shard.volume_mut(VOLUME).set_reading(false);
     rig.tick(100);
     assert!(!rig.ios.iter().any(is_destage), "the read counts until the next tick at least");
