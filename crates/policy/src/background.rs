@@ -16,7 +16,7 @@ const PRESSURE_LOW: u32 = 100;
 /// The calm time before the share rises by a step, in milliseconds: at first, and at most.
 const CALM_MS_MIN: u64 = 4_000;
 const CALM_MS_MAX: u64 = 64_000;
-/// Pressure that returns within so many calm times after a rise is attributed to it.
+/// Pressure that returns within this many calm times after a rise is attributed to it.
 const RELAPSE_CALMS: u64 = 4;
 
 /// The control of one resource. See the module.
@@ -42,7 +42,7 @@ impl Default for BackgroundControl {
 }
 
 impl BackgroundControl {
-    /// The present share.
+    /// The current share.
     pub const fn share(&self) -> BackgroundShare {
         self.share
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_no_pressure() {
+    fn unmeasured_pressure_counts_as_calm() {
         let mut control = BackgroundControl::default();
         control.update(0, Some(900));
         let found: Vec<_> = (1..7).map(|s| control.update(s * 1_000, None)).collect();

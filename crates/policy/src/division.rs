@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_division_that_is_there_already_gains_nothing() {
+    fn a_division_that_exists_already_gains_nothing() {
         let volumes = |cached| {
             [
                 volume(cached, 20_000, |n| mixed(n, 256)),

@@ -47,9 +47,9 @@ impl Pace {
         if by_ios > by_bytes { by_ios } else { by_bytes }
     }
 
-    /// One of `shares` equal shares of the rates; at least one share. Operations in flight are
-    /// indivisible, so the `turns` shares with dirty data take turns: `turn` is the number of this
-    /// one among them.
+    /// One of `shares` equal shares of the rates; `shares` must not be zero. Operations in flight
+    /// are indivisible, so the `turns` shares with dirty data take turns: `turn` is the number of
+    /// this one among them.
     #[must_use]
     pub const fn share(self, shares: u64, turn: u64, turns: u64, now_ms: u64) -> Self {
         const fn part(rate: u64, shares: u64) -> u64 {

@@ -10,7 +10,7 @@
 use crate::split_cost::{ReadTime, SplitCost, Unclear};
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// Reads per measurement of a disk whose times vary little: seven of each size, and one.
+/// Reads per measurement of a disk whose times vary little: seven of each size, and one more.
 pub const READS_MIN: usize = 64;
 /// Maximum reads per measurement.
 pub const READS_MAX: usize = 4 * READS_MIN;

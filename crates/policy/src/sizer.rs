@@ -50,7 +50,7 @@ pub struct MemorySample {
     pub limit_events: u64,
     /// The memory that the cache may have now.
     pub size_bytes: u64,
-    /// The part of it that it has not taken yet.
+    /// The part of `size_bytes` that the cache has not taken yet.
     pub unused_bytes: u64,
     /// The memory that it still has to give back after earlier shrinks.
     pub pending_bytes: u64,

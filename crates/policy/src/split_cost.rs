@@ -15,7 +15,8 @@
 //! Where noise is larger than the fixed cost, the estimate is arbitrary, and no cost is reported.
 //! Quantiles of the slopes on both sides of the median give a range of four standard errors on
 //! either side (P. K. Sen, "Estimates of the Regression Coefficient Based on Kendall's Tau", 1968).
-//! The thresholds at both ends of this range must not differ by more than [`SURE_RATIO_MAX`].
+//! The thresholds at both ends of this range must not differ by more than a factor of
+//! [`SURE_RATIO_MAX`].
 
 use forebay_types::{LINE_BYTES, limits::GATHER_BELOW_BYTES_MAX};
 use std::fmt;
@@ -79,9 +80,9 @@ impl fmt::Display for Unclear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooFew => write!(f, "fewer than {SIZES_MIN} sizes could be read"),
-            Self::TooQuick => f.write_str("reads took no time that can be measured"),
+            Self::TooQuick => f.write_str("reads took no measurable time"),
             Self::LargerIsQuicker => f.write_str("large reads took less time than small ones"),
-            Self::Noise => f.write_str("no measurable cost: the times of reads vary by more"),
+            Self::Noise => f.write_str("no measurable cost: the times of reads vary too much"),
         }
     }
 }

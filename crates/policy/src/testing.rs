@@ -1,5 +1,6 @@
 //! The checks that every eviction policy must pass, and their helpers: keys, and a shard with
-//! unevictable lines. The exact reuse distances, for the errors of estimated curves.
+//! unevictable lines. It also computes exact reuse distances, with which estimated curves are
+//! compared.
 
 use crate::{Eviction, Hint, Lines, Slot};
 use proptest::prelude::*;
@@ -241,7 +242,7 @@ pub struct ExactCurve {
 
 impl ExactCurve {
     /// Counts the distances of all accesses, in `n log n` time: each line's last access is marked
-    /// in a tree of sums (Fenwick), as Mattson's stack is by Olken's method.
+    /// in a Fenwick tree (Olken's implementation of Mattson's stack).
     pub fn new(accesses: &[u64]) -> Self {
         let mut last: HashMap<u64, usize> = HashMap::new();
         let mut marks = vec![0i32; accesses.len() + 1];

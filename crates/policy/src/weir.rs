@@ -13,8 +13,8 @@
 //! `RENEWAL_PERIOD` of these lines replaces one of main. Otherwise, if no lines return, main would
 //! stay full of lines that are no longer used.
 //!
-//! No fixed size of the small queue suits all workloads, so it is adaptive. A line that returns
-//! within `WATCH_SHARE` of the capacity, counted in evictions from its queue since its own, would
+//! No fixed size of the small queue suits all workloads, so it is adaptive. A line may return soon
+//! after its eviction, before its queue has evicted another `WATCH_SHARE` of the capacity. It would
 //! have hit if the queue were longer by that many lines. Each such return moves the boundary by
 //! `BOUNDARY_STEP` lines in favour of its queue. The boundary converges where one more line is
 //! worth the same on either side.
@@ -73,8 +73,8 @@ const WATCH_SHARE: f64 = 0.05;
 const BOUNDARY_STEP: usize = 2;
 /// One in this many lines that would be evicted from the small queue replaces a line of main.
 const RENEWAL_PERIOD: u32 = 64;
-/// The main queue's length divided by this is its part, from the back on, from which a forecast may
-/// evict lines without hits.
+/// A forecast may evict lines without hits from the back of main: from as many lines as main's
+/// length divided by this.
 const WALK_SHARE: usize = 2;
 /// Maximum hits counted for a line. In main, each hit spares the line once when its turn to be
 /// evicted comes.
@@ -692,7 +692,7 @@ impl State {
         self.is_written() && !self.was_read()
     }
 
-    /// The class of a line in main that was not hit yet.
+    /// The class of a line in main whose outcome has not been counted yet.
     const fn class(self) -> Class {
         self.0 >> 4
     }

@@ -286,9 +286,9 @@ impl Counts {
         self.beyond = scale(self.beyond);
     }
 
-    /// Frees positions for sampled accesses: those of accesses that were followed by another one to
-    /// the same line; else by more memory, a lower threshold, or without the oldest lines. Returns
-    /// the threshold.
+    /// Frees positions for sampled accesses. Drops accesses that were followed by another one to
+    /// the same line, if that frees enough. Otherwise allocates more memory or, at the maximum,
+    /// lowers the threshold and drops the oldest lines. Returns the threshold.
     #[cold]
     fn make_space(&mut self, capacity_max: usize, threshold: u64, config: CurveConfig) -> u64 {
         let capacity = self.sampled.capacity();

@@ -100,8 +100,8 @@ impl fmt::Display for MemoryOutlook {
         match self.advice {
             MemoryAdvice::Keep => write!(
                 f,
-                "{now:.0} % of accesses miss; half the pool would miss {half:.0} %, and up to 8 \
-                 times the pool less than 5 points fewer for each doubling"
+                "{now:.0} % of accesses miss; half the pool would miss {half:.0} %; a \
+                 larger one, up to 8 times, would save less than 5 points for each doubling"
             ),
             MemoryAdvice::Less => {
                 write!(f, "{now:.0} % of accesses miss; half the pool would miss {half:.0} %")

@@ -2,23 +2,23 @@
 //!
 //! The week has 672 slots of a quarter of an hour. The history of a slot has the regions of 1 MiB
 //! of which lines were needed in it: read from the disk, or preloaded and then read. Lines that are
-//! in the pool anyway need no forecast, and leave no trace. For each region it has the parts of 16
-//! KiB that were needed last, and in which of the last eight weeks the region was needed.
+//! in the pool anyway need no forecast, and are not recorded. For each region it has the parts of
+//! 16 KiB that were needed last, and in which of the last eight weeks the region was needed.
 //!
 //! A forecast for a slot knows two patterns, by the same time of other days and weeks:
 //!
-//! - *daily*: needed on each of the last days. It is doubted if it was as wrong a week ago: needed
-//!   on the day before, and not on this day of the week.
-//! - *weekly*: needed on this day of each of the last weeks. It is doubted if it was wrong
-//!   yesterday: needed a week before, and not yesterday.
+//! - *daily*: needed on each of the last days. Rejected if it would have been wrong a week ago: the
+//!   region was needed eight days ago, but not seven days ago.
+//! - *weekly*: needed on this day of each of the last weeks. Rejected if it would have been wrong
+//!   yesterday: the region was needed eight days ago, but not yesterday.
 //!
 //! Days and weeks that were not observed say nothing. A [`Demand`] says how many days or weeks are
 //! required; [`Confidence`] chooses it by the use of earlier forecasts. At the lowest demand, a
-//! daily job is forecast from its third day on, and a weekly one from its second week on. A job of
-//! working days is wrongly forecast on its first Saturday only, and a job that has ended once more
-//! at most. Parts are forecast if they were needed on at least half of those days. A few lines that
-//! were read once are no pattern: a single week counts only for regions of which many lines were
-//! needed.
+//! daily job is forecast from its third day on, and a weekly one from its second week on. A job
+//! that runs on working days is wrongly forecast only on its first Saturday, and a job that has
+//! ended at most once. Parts are forecast if they were needed on at least half of those days. A few
+//! lines that were read once are no pattern: a single week counts only for regions of which many
+//! lines were needed.
 //!
 //! The history is bounded: if it is full, the least needed regions are dropped. It has no clock:
 //! the caller names the slot, in local time.

@@ -54,7 +54,7 @@ impl Pattern {
     }
 
     /// The days in a row, and the weeks in a row, on which the region was needed: zero for a
-    /// pattern that is doubted.
+    /// pattern that is rejected.
     pub(super) fn repeats(&self) -> (u32, u32) {
         let (yesterday, week_ago, eight_days_ago) = (0, DAYS - 1, DAYS);
         let has_exception = self.is_unneeded(week_ago) && self.is_needed(eight_days_ago);

@@ -58,7 +58,8 @@ impl SlotTracker {
             let limits = (i128::from(i64::MIN), i128::from(i64::MAX));
             poll.jumped_seconds = Some(jumped.clamp(limits.0, limits.1) as i64);
             poll.discards = true;
-            // Also at the beginning of a slot: what is observed next may have begun before.
+            // Even at the beginning of a slot: observations that arrive next may be from before the
+            // jump.
             self.is_whole = false;
             return poll;
         }

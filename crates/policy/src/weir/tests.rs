@@ -110,7 +110,7 @@ fn lines_without_a_hit_enter_main_only_while_it_is_below_its_share() {
 }
 
 #[test]
-fn a_main_full_of_dead_lines_is_renewed() {
+fn a_main_full_of_unused_lines_is_renewed() {
     let mut cache = Cache::new(500);
     for _ in 0..5 {
         for line in 0..450 {
@@ -123,8 +123,9 @@ fn a_main_full_of_dead_lines_is_renewed() {
     assert!(hits[1] < 100 && hits[19] > 350, "hits by round: {hits:?}");
 }
 
-/// A cache of 1,000 lines under clients that read 700 lines and write to 100,000 others, of which
-/// they read as many percent soon after. Returns the share of the reads of the 700 that hit.
+/// A cache of 1,000 lines under clients that read 700 lines and write to 100,000 others. They read
+/// `read_percent` of 100 written lines soon after. Returns the share of the reads of the 700 that
+/// hit.
 fn hits_beside_writes(read_percent: u64) -> f64 {
     let mut cache = Cache::new(1_000);
     let (mut dice, mut hits, mut reads) = (1u64, 0, 0);
@@ -442,7 +443,8 @@ fn lines_that_were_hot_before_a_restart_enter_main() {
     }
     let in_main = |cache: &Cache| (0..60).all(|line| cache.queue_of(line) == Some(Queue::Main));
     assert!(in_main(&cache));
-    // The mistaken ghosts of some new lines displace lines of main, but none that were hit.
+    // Some of these lines are promoted by ghosts of others with the same fingerprint. They displace
+    // lines of main, but none that were hit.
     for line in 0..60 {
         cache.access(line, Hint::Normal);
     }
@@ -579,7 +581,7 @@ fn a_line_of_a_forecast_waits_for_its_use_and_then_leaves_like_one_of_a_stream()
 fn lines_of_a_forecast_that_has_ended_are_evicted_next() {
     let mut cache = full_of_used_lines();
     assert!((5_000..5_006).all(|line| cache.preload(line)));
-    assert!(!cache.policy.end_former_forecasts(100), "it is the present one");
+    assert!(!cache.policy.end_former_forecasts(100), "it is the current one");
     cache.policy.begin_forecast();
     assert!((5_006..5_010).all(|line| cache.preload(line)));
     assert!(cache.policy.end_former_forecasts(4), "two are left");
