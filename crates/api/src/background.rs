@@ -45,13 +45,13 @@ pub struct BackgroundStatus {
     pub setting: String,
     /// The share of the processors.
     pub processors: BackgroundShare,
-    /// The share of the disks. Reads into memory heed both.
+    /// The share of the disks. Reads into memory are limited by both shares.
     pub disks: BackgroundShare,
     /// The percentage of the last second in which something waited for a processor. Null if it is
     /// not measured.
     pub processors_pressure: Option<f64>,
-    /// The percentage of the last second in which something waited for I/O, without the clients of
-    /// this server. Null if it is not measured.
+    /// The percentage of the last second in which something other than this server's clients waited
+    /// for I/O. Null if it is not measured.
     pub disks_pressure: Option<f64>,
     /// Why the shares are what they are.
     pub reason: String,

@@ -181,7 +181,7 @@ fn calibrate_volume() {}
 ///
 /// What is not in memory yet is read in the background. All volumes together can pin half of the
 /// memory for data. The change lasts until the volume is removed or the server ends, like that of a
-/// setting; the setting `pin` of the configuration lasts longer.
+/// setting. To keep it longer, use the setting `pin` of the configuration.
 #[utoipa::path(post, path = paths::VOLUME_PIN, tag = "volumes", request_body = PinRequest,
     params(("name" = String, Path, description = "The volume's name")),
     responses(
@@ -190,7 +190,7 @@ fn calibrate_volume() {}
     ))]
 fn pin_volume() {}
 
-/// Unpins ranges of a volume, whether they are pinned or not
+/// Unpins ranges of a volume, whether or not they are pinned
 #[utoipa::path(post, path = paths::VOLUME_UNPIN, tag = "volumes", request_body = PinRequest,
     params(("name" = String, Path, description = "The volume's name")),
     responses(

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The parts of the pool that volumes have, and what shares by their miss-ratio curves would bring.
-/// One eviction over the lines of all volumes decides on the parts.
+/// The parts of the pool that volumes have, and what a division by their miss-ratio curves would
+/// bring. The parts result from one eviction policy over the lines of all volumes.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct PoolDivision {
-    /// The part of all accesses that shares by the curves would serve in addition, from 0 to 1, as
-    /// the curves estimate it; null while too few accesses are known.
+    /// The additional share of all accesses that a division by the curves would serve from memory,
+    /// from 0 to 1, as the curves estimate it; null while too few accesses are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     /// What was decided and why, in one sentence.

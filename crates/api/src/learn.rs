@@ -63,9 +63,9 @@ pub struct ForecastStatus {
     pub bytes: u64,
     /// Further bytes, which exceed the part of memory for forecasts.
     pub beyond_budget_bytes: u64,
-    /// Regions of 1 MiB because they were needed on the days before.
+    /// Regions of 1 MiB that are forecast because they were needed on the days before.
     pub daily_regions: u64,
-    /// Regions of 1 MiB because they were needed in the weeks before.
+    /// Regions of 1 MiB that are forecast because they were needed in the weeks before.
     pub weekly_regions: u64,
 }
 

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 pub struct SavedStatus {
     /// The file.
     pub file: String,
-    /// Seconds since it was written; none before the first time.
+    /// Seconds since it was written; absent before the first save.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<u64>,
     /// Whether the volume was changed since.

@@ -15,9 +15,9 @@ pub struct WriteBackFigures {
     pub whole_stripes: u64,
     /// Destages of several separate runs of one stripe.
     pub scattered: u64,
-    /// Write-throughs that waited for one in flight to their stripe.
+    /// Write-throughs that waited for another write in flight to their stripe.
     pub held_back: u64,
-    /// Held-back writes that went to the disk together with another.
+    /// Held-back writes that went to the disk in one I/O with another.
     pub gathered: u64,
     /// Writes to the disk that contain gathered writes.
     pub gathered_into: u64,
