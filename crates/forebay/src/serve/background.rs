@@ -7,9 +7,9 @@
 //! threads instead.
 //!
 //! **Disks**: the time in which something waited for I/O. Clients on the same machine wait for I/O
-//! while they wait for this server, so the latency of all requests is subtracted, and an allowance
-//! for the way of each. If the kernel counts the waits of this server itself, nothing is measured:
-//! otherwise background work would slow itself down.
+//! while they wait for this server, so the latency of all requests is subtracted, and for each
+//! request an allowance for its way through the sockets. If the kernel counts the waits of this
+//! server itself, nothing is measured: otherwise background work would slow itself down.
 
 use super::manager::Daemon;
 use super::memory;
@@ -168,7 +168,7 @@ fn pressures_between(
     Pressures { processors, disks }
 }
 
-/// The thousandths of so many runnable threads that have no processor.
+/// The share of the runnable threads that have no processor, in thousandths.
 const fn of_threads(runnable: u64, processors: u64) -> u32 {
     match runnable.saturating_sub(processors) {
         0 => 0,
@@ -202,7 +202,7 @@ fn waits(resource: &str, pressure: Option<u32>) -> String {
 }
 
 /// Logs when background work begins to slow down, at most once in [`LOG_INTERVAL_MS`], and the end
-/// of what was logged.
+/// of each slow-down that was logged.
 #[derive(Debug, Default)]
 struct HoldLog {
     is_held: bool,
@@ -210,7 +210,7 @@ struct HoldLog {
     /// When it began, and when it was last logged.
     since_ms: u64,
     logged_ms: Option<u64>,
-    /// Times that were not logged since.
+    /// Slow-downs since then that were not logged.
     unlogged: u64,
 }
 
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_wait_for_the_server_is_no_pressure_of_others() {
+    fn waits_of_clients_for_the_server_are_no_pressure_of_others() {
         let before = sample(None, Some(0), (10, 1_000));
         let disks = |requests: u64, waited_us: u64| {
             let after = sample(None, Some(900_000), (10 + requests, 1_000 + waited_us));

@@ -67,7 +67,7 @@ impl Batteries {
         if loads.is_some_and(|(first, now)| (first - now).abs() > LOAD_TOLERANCE_PERCENT) {
             return;
         }
-        // Some UPSes report the date only at times.
+        // Some UPSes do not report the date with every reading.
         let has_other_date = new.made.is_some() && known.made != new.made;
         if has_other_date || share(known.first_seconds) > REPLACED {
             return self.record(name, new);

@@ -2,7 +2,7 @@
 //!
 //! A failed journal is never used again. Its failure mark ([`crate::marks`]) is durable before a
 //! write is acknowledged without the journal. While the mark exists, no start uses the journal's
-//! records of the volumes in it, because they are older than the disks.
+//! records of the volumes that the mark lists, because they are older than the disks.
 
 use super::members::Members;
 use super::statistics::latency;
@@ -98,7 +98,7 @@ impl Journals {
         self.accepted_disks.iter().any(|name| name == volume)
     }
 
-    /// Returns the journal that a volume names. Opens it if no other volume has.
+    /// Returns the journal that a volume names. Opens it if no other volume has opened it.
     pub(super) fn of_volume(
         &self,
         runtime: &Runtime,

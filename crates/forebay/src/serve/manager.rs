@@ -223,8 +223,8 @@ impl Daemon {
     }
 
     /// Reads the configuration again and applies the changes. A change that fails is logged, its
-    /// volume stays as it is, and the next reload repeats it. A replacement that removed its volume
-    /// leaves an addition to repeat.
+    /// volume stays as it is, and the next reload repeats it. If a replacement has removed its
+    /// volume and cannot add the new one, the next reload repeats the addition.
     pub(super) fn reload(&self) {
         let old = self.state().config.clone();
         let new = match old.reload() {

@@ -82,7 +82,7 @@ pub(super) fn check_growth(
     reserve: MemoryReserve,
     pool_bytes: u64,
 ) -> Result<(), MemoryError> {
-    // The memory of volumes in memory is no part of the cache's.
+    // Memory-backed volumes do not count towards the cache's memory.
     let private_bytes = private_bytes().saturating_sub(forebay_backend::saved_memory_bytes());
     match sources().read() {
         Ok(machine) => machine.check_growth(bytes, reserve, pool_bytes + private_bytes),

@@ -31,8 +31,7 @@ impl Periodic {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 act();
             }
-            // This drops what it owns, such as the state directory, which then counts as left by
-            // an orderly stop.
+            // Drops what the closure owns. For the state directory, this marks an orderly stop.
             drop(act);
         })?;
         Ok(Self { name, end: Some(end), running })

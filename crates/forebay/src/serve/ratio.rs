@@ -207,7 +207,7 @@ fn decide(inputs: &Inputs) -> RatioStatus {
         None => {}
     }
     if write_bytes > 0 {
-        reason += "; reads also use what writes leave";
+        reason += "; reads also use what writes do not need";
     }
     if let Some(shortage) = &inputs.shortage {
         reason += &format!("; {shortage}");
@@ -260,7 +260,7 @@ mod tests {
         let half = inputs("50:50");
         assert_eq!(shares(&half), (50, 50, 45 * MIB));
         let reason = decide(&half).reason;
-        assert_eq!(reason, "50 % were set for writes; reads also use what writes leave");
+        assert_eq!(reason, "50 % were set for writes; reads also use what writes do not need");
         let none = decide(&inputs("100:0"));
         assert_eq!((none.write_percent, none.write_bytes), (0, 0));
         assert!(none.reason.ends_with("which go through to the disks"), "{}", none.reason);

@@ -1,6 +1,6 @@
-//! The size of the cache while the server runs: as the operator has set it, or as large as it pays,
-//! and smaller while memory is short. [`Growth`] and [`Sizer`] decide; a thread reads the figures
-//! of the machine and of the control groups, and the runtime carries the decisions out.
+//! The size of the cache while the server runs: as the operator has set it, or as large as brings
+//! hits, and smaller while memory is short. [`Growth`] and [`Sizer`] decide; a thread reads the
+//! figures of the machine and of the control groups, and the runtime carries the decisions out.
 //!
 //! Settings that were changed by a command are recorded in the pool, so that the next server
 //! continues with them.
