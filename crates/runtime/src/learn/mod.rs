@@ -2,8 +2,8 @@
 //! across restarts, and preloaded before that time comes.
 //!
 //! Workers record what volumes need: reads that miss, unless they belong to a stream, and the first
-//! use of preloaded lines. All other hits leave no trace and cost nothing. Each worker collects up
-//! to [`NEEDS_MAX`] needs ([`PendingNeeds`]) before it takes the lock of a volume's needs
+//! use of preloaded lines. All other hits are not recorded and cost nothing. Each worker collects
+//! up to [`NEEDS_MAX`] needs ([`PendingNeeds`]) before it takes the lock of a volume's needs
 //! ([`Learn::record`]).
 //!
 //! One thread (`thread`) follows the clock: at the end of each quarter of an hour it adds the needs

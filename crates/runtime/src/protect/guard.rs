@@ -12,7 +12,7 @@ use forebay_journal::{Damage, Found};
 use forebay_types::ByteRange;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Compares a disk with a journal's record of the volume's disk. `identity` is the present identity
+/// Compares a disk with a journal's record of the volume's disk. `identity` is the current identity
 /// of the disk.
 pub fn examine_disk(
     found: &Found,

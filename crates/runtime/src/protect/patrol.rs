@@ -1,9 +1,9 @@
 //! The patrol over the pool: seals lines that have changed, and verifies sealed ones (scrubbing).
 //!
-//! The shards choose the next line and handle the verdict (`patrol.rs` of the engine); this module
-//! computes checksums and parity, and paces the work. Each worker patrols the shards that it ticks,
-//! between two turns of its loop. So the patrol needs no thread, no worker waits for a lock held by
-//! a low-priority thread, and requests are served first.
+//! The shards choose the next line and handle the verdict (`engine/src/integrity/mod.rs`); this
+//! module computes checksums and parity, and paces the work. Each worker patrols the shards that it
+//! ticks, between two turns of its loop. So the patrol needs no thread, no worker waits for a lock
+//! held by a low-priority thread, and requests are served first.
 //!
 //! **Pace.** A worker that has been idle for 2 ms seals and verifies in slices of 64 lines, about
 //! 60 us. Sealing takes up to a quarter of its time; when everything is sealed, it verifies one

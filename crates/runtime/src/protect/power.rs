@@ -79,7 +79,7 @@ impl<'a> UpsVolumes<'a> {
         volumes
     }
 
-    /// The volumes whose dirty data only the pool holds, under a UPS.
+    /// The ids of the volumes that only a UPS protects.
     pub(crate) fn ids(&self) -> Vec<VolumeId> {
         self.ups_only_volumes().iter().map(|volume| volume.id).collect()
     }

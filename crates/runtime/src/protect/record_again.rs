@@ -76,7 +76,8 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     Ok(())
 }
 
-/// Starts to restore lost sectors, if the records are the newest. No sector was restored before.
+/// Starts to restore lost sectors, if the records are the newest. None was restored earlier,
+/// because that was not known yet.
 fn restore_lost(shared: &Shared, volume: &Volume, used: &JournalUse) {
     if shared.shards.has_lost(volume.id) {
         used.journal.regain(used.number, volume.id);

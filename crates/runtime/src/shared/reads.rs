@@ -10,7 +10,8 @@ use std::time::Duration;
 const READING_MS: u64 = 100;
 
 /// The reads of a disk for clients: whether there are any, and their latencies. Background reads
-/// are not counted: a read counts as `beside` if it overlapped one, otherwise as `alone`.
+/// themselves are not counted; a read counts as `beside` if it overlapped one of them, otherwise as
+/// `alone`.
 #[derive(Debug)]
 pub(crate) struct Reads {
     in_flight: AtomicU64,

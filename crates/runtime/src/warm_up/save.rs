@@ -173,7 +173,7 @@ fn collect_shard(shared: &Shared, shard: usize, granules_max: usize, pace: Pace)
             }
         });
         drop(locked);
-        // A stop waits for this walk before its own.
+        // A stop waits until this walk has ended: no pauses then.
         if pace == Pace::Slow && !shared.stopping.load(Ordering::Relaxed) {
             std::thread::sleep(PAUSE);
         }

@@ -74,7 +74,7 @@ impl Journal {
         (self.on_failure)(id, error, &names).is_ok()
     }
 
-    /// Adds volumes that were removed while the journal failed to the record of its failure: their
+    /// Records the failure also for volumes that were removed while the journal failed: their
     /// removal may not be in the log.
     pub(super) fn record_failure_of_removed(&self, names: &[String]) -> Result<(), JournalError> {
         let (id, error) = {

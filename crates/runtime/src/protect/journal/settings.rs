@@ -7,7 +7,8 @@ use forebay_types::{Durability, IoError};
 use std::sync::Arc;
 
 /// Records the failure of a journal durably, with the names of the volumes that continue without
-/// it, in addition to those recorded before. Called before any of them does, by several threads.
+/// it, in addition to those recorded before. Called before any of them continues, possibly by
+/// several threads.
 pub type OnFailure =
     Box<dyn Fn(JournalId, IoError, &[String]) -> std::io::Result<()> + Send + Sync>;
 

@@ -1,4 +1,4 @@
-//! The volumes that take part in dumps, and the records that they rely on the vault.
+//! The volumes that take part in dumps, and the record of which of them rely on the vault.
 
 use super::{Attached, Vault, VaultError};
 use crate::protect::guard::KeptSamples;
