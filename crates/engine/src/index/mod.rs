@@ -159,10 +159,9 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Clears the flags of [`Slots::set_flags`] and returns the previous ones.
-    pub(crate) fn take_flags(&mut self, slot: Slot, wanted: u8) -> u8 {
-        debug_assert!(wanted & !FIRST_USE == 0);
+    pub(crate) fn take_flags(&mut self, slot: Slot) -> u8 {
         let line = self.get_mut(slot);
-        let flags = line.flags & wanted;
+        let flags = line.flags & FIRST_USE;
         line.flags &= !flags;
         flags
     }

@@ -143,38 +143,35 @@ impl<'a, M: LineTable> Reader<'a, M> {
 
     /// Records the use of a valid line by a client.
     fn record_use(&mut self, slot: Slot, out: &mut Outbox) {
-        if self.lines.index.get(slot).flags & FIRST_USE == 0 {
-            self.lines.index.touch(slot, Hint::Normal);
-            return;
-        }
         // The first use of a prefetched line counts as its arrival, not as a reuse: lines of a
         // stream that are read once must not look popular.
-        let flags = self.lines.index.take_flags(slot, FIRST_USE);
+        if self.record_first_use(slot, out) & (PREFETCHED | PRELOADED) == 0 {
+            self.lines.index.touch(slot, Hint::Normal);
+        }
+    }
+
+    /// Records the first use of a line that was prefetched or preloaded, or whose use is to be
+    /// reported. Returns the flags of such a line.
+    ///
+    /// Also for a line that is being filled, because the next attempt of the client that waits for
+    /// it is not recorded as a use. So a client that has caught up with the prefetch requests the
+    /// next window now.
+    fn record_first_use(&mut self, slot: Slot, out: &mut Outbox) -> u8 {
+        if self.lines.index.get(slot).flags & FIRST_USE == 0 {
+            return 0;
+        }
+        let flags = self.lines.index.take_flags(slot);
         if flags & MARK != 0 {
             out.marks.push(self.lines.index.get(slot).key);
         }
         if flags & PREFETCHED != 0 {
             self.count_prefetch_use(out);
-        } else if flags & PRELOADED == 0 {
-            self.lines.index.touch(slot, Hint::Normal);
-        } else {
+        } else if flags & PRELOADED != 0 {
             touch_first(self.lines.index, slot);
             self.lines.volume.counters_mut().preload_used_lines += 1;
             out.preloads_used.push(self.lines.index.get(slot).key);
         }
-    }
-
-    /// Records the first use of a line that is being filled, because the next attempt of the client
-    /// that waits for it is not recorded as a use. So a client that has caught up with the prefetch
-    /// requests the next window now.
-    fn join_prefetch(&mut self, slot: Slot, out: &mut Outbox) {
-        let flags = self.lines.index.take_flags(slot, PREFETCHED | MARK);
-        if flags & MARK != 0 {
-            out.marks.push(self.lines.index.get(slot).key);
-        }
-        if flags & PREFETCHED != 0 {
-            self.count_prefetch_use(out);
-        }
+        flags
     }
 
     fn count_prefetch_use(&mut self, out: &mut Outbox) {
@@ -229,7 +226,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             line_hits.misses += 1;
             let busy = self.lines.ops.busy(line.key);
             if let (Some(slot), Some((_, OpKind::Fill))) = (found.filter(|_| first_try), busy) {
-                self.join_prefetch(slot, out);
+                self.record_first_use(slot, out);
             }
             match busy {
                 Some((_, OpKind::Fill)) if direct => {}

@@ -34,6 +34,17 @@ fn a_preload_reads_the_chosen_lines_and_reports_its_end() {
 }
 
 #[test]
+fn a_read_that_waits_for_a_preload_is_the_first_use_of_its_lines() {
+    let mut rig = Rig::new(64, 80, Mode::WriteThrough);
+    assert_eq!(rig.preload(1, 0, GRANULE_BYTES, 1 << 1 | 1 << 2), PreloadOutcome::Started);
+    assert_eq!(rig.read(2, LINE, LINE).0, ReadOutcome::Waiting);
+    rig.complete_all();
+    assert_eq!(rig.shard.volume(VOLUME).counters().preload_used_lines, 1);
+    rig.read_to_end(LINE, LINE);
+    assert_eq!(rig.shard.volume(VOLUME).counters().preload_used_lines, 1);
+}
+
+#[test]
 fn a_preload_takes_free_slots_only() {
     let mut rig = Rig::new(8, 80, Mode::WriteThrough);
     rig.read_to_end(40 * LINE, 6 * LINE);
