@@ -8,7 +8,10 @@
 use forebay_power::{Reading, StatusFlag};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Minimum charge that counts as full, in percent.
 const FULL_PERCENT: f64 = 99.0;
@@ -20,6 +23,8 @@ const AGED: f64 = 0.9;
 const REPLACED: f64 = 1.1;
 /// Change of the runtime, as a share, that is recorded.
 const RECORDED_CHANGE: f64 = 0.03;
+/// How long the end waits for the file to be written, because a file system may hang.
+const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The record of one battery.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,10 +36,43 @@ struct Age {
     made: Option<String>,
 }
 
-/// The records of all batteries, by the name of the UPS, and their file.
+/// The records of all batteries, by the name of the UPS, and their file. A thread writes the file:
+/// the thread that monitors the UPSes must not wait for it.
 pub(super) struct Batteries {
     path: PathBuf,
     ages: BTreeMap<String, Age>,
+    writer: Option<Writer>,
+}
+
+/// The thread that writes the file. It ends once `texts` is dropped.
+struct Writer {
+    texts: mpsc::Sender<String>,
+    /// Disconnected once the thread has ended.
+    running: mpsc::Receiver<()>,
+}
+
+impl Writer {
+    fn start(path: PathBuf) -> io::Result<Self> {
+        let (texts, received) = mpsc::channel::<String>();
+        let (runs, running) = mpsc::channel::<()>();
+        let work = move || {
+            let _runs = runs;
+            while let Ok(first) = received.recv() {
+                let text = received.try_iter().last().unwrap_or(first);
+                if let Err(error) = write(&path, &text) {
+                    tracing::warn!(path = %path.display(), %error, "cannot record battery runtimes");
+                }
+            }
+        };
+        std::thread::Builder::new().name("batteries".into()).spawn(work)?;
+        Ok(Self { texts, running })
+    }
+}
+
+/// Replaces the file by a rename, so that a crash leaves the old or the new one complete.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path))
 }
 
 impl Batteries {
@@ -44,7 +82,7 @@ impl Batteries {
         let known: Value = serde_json::from_str(&text).unwrap_or_default();
         let ages = known.as_object().into_iter().flatten();
         let ages = ages.filter_map(|(name, age)| Some((name.clone(), Age::from_json(age)?)));
-        Self { path, ages: ages.collect() }
+        Self { path, ages: ages.collect(), writer: None }
     }
 
     /// Compares a reading with the record of its UPS.
@@ -90,12 +128,28 @@ impl Batteries {
         let ages: serde_json::Map<String, Value> =
             self.ages.iter().map(|(name, age)| (name.clone(), age.to_json())).collect();
         let text = format!("{:#}\n", Value::Object(ages));
-        // A rename, so that a crash leaves the old or the new file complete.
-        let temporary = self.path.with_extension("new");
-        let written =
-            std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &self.path));
-        if let Err(error) = written {
-            tracing::warn!(path = %self.path.display(), %error, "cannot record battery runtimes");
+        if self.writer.is_none() {
+            match Writer::start(self.path.clone()) {
+                Ok(writer) => self.writer = Some(writer),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot start the thread that records batteries");
+                }
+            }
+        }
+        if let Some(writer) = &self.writer {
+            // The thread receives until the sender is dropped.
+            let _ = writer.texts.send(text);
+        }
+    }
+}
+
+impl Drop for Batteries {
+    fn drop(&mut self) {
+        let Some(Writer { texts, running }) = self.writer.take() else { return };
+        drop(texts);
+        if running.recv_timeout(END_WAIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let path = self.path.display();
+            tracing::warn!(%path, "battery runtimes not recorded in time, stopping without them");
         }
     }
 }
@@ -139,14 +193,18 @@ mod tests {
         batteries.observe("a", &reading(100, 900, ""));
         batteries.observe("a", &reading(50, 400, ""));
         assert_eq!(batteries.aging("a"), None, "only a full battery is compared");
+        drop(batteries);
         // The next process continues the record.
         let mut batteries = Batteries::open(path.clone());
         batteries.observe("a", &reading(100, 640, ""));
         let note = "battery aging: 640 s now, 900 s when first seen";
         assert_eq!(batteries.aging("a").as_deref(), Some(note));
-        assert_eq!(Batteries::open(path.clone()).aging("a").as_deref(), Some(note));
+        drop(batteries);
+        let mut batteries = Batteries::open(path.clone());
+        assert_eq!(batteries.aging("a").as_deref(), Some(note));
         batteries.observe("a", &reading(100, 1200, ""));
         assert_eq!(batteries.aging("a"), None, "it was replaced");
+        drop(batteries);
         std::fs::write(&path, "nonsense").unwrap();
         assert_eq!(Batteries::open(path).aging("a"), None);
     }
@@ -164,5 +222,29 @@ mod tests {
         assert_eq!(batteries.aging("a"), None, "another battery starts a new record");
         batteries.observe("a", &reading(100, 600, "ups.load: 25\n"));
         assert!(batteries.aging("a").is_some(), "a reading without the date is of the same one");
+    }
+
+    /// Regression: the thread that monitors the UPSes wrote the file itself, and did not see a
+    /// power failure while its file system hung.
+    #[test]
+    fn a_file_that_hangs_does_not_delay_the_monitor_of_the_upses() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("batteries.json");
+        // Until it is opened for reading, it cannot be opened for writing.
+        let pipe = directory.path().join("batteries.new");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let (observed, observations) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut batteries = Batteries::open(path);
+            batteries.observe("a", &reading(100, 900, ""));
+            batteries.observe("a", &reading(100, 640, ""));
+            observed.send(batteries.aging("a")).unwrap();
+            batteries
+        });
+        let aging = observations.recv_timeout(Duration::from_secs(60)).expect("it waits");
+        assert!(aging.is_some());
+        let written = std::fs::read_to_string(&pipe).unwrap();
+        assert!(written.contains("\"first_seconds\": 900"), "{written}");
     }
 }
