@@ -105,13 +105,15 @@ impl Batteries {
         if loads.is_some_and(|(first, now)| (first - now).abs() > LOAD_TOLERANCE_PERCENT) {
             return;
         }
-        // Some UPSes do not report the date with every reading.
-        let has_other_date = new.made.is_some() && known.made != new.made;
+        // Some UPSes report the date only at times, and perhaps not in the first reading.
+        let has_other_date = known.made.is_some() && new.made.is_some() && known.made != new.made;
         if has_other_date || share(known.first_seconds) > REPLACED {
             return self.record(name, new);
         }
-        if (share(known.seconds) - 1.0).abs() > RECORDED_CHANGE {
-            let age = Age { seconds, ..known.clone() };
+        let is_dated = known.made.is_none() && new.made.is_some();
+        if is_dated || (share(known.seconds) - 1.0).abs() > RECORDED_CHANGE {
+            let made = new.made.or_else(|| known.made.clone());
+            let age = Age { seconds, made, ..known.clone() };
             self.record(name, age);
         }
     }
@@ -213,7 +215,7 @@ mod tests {
     fn runtimes_are_compared_at_the_same_load_and_of_the_same_battery() {
         let directory = tempfile::tempdir().unwrap();
         let mut batteries = Batteries::open(directory.path().join("batteries.json"));
-        batteries.observe("a", &reading(100, 900, "ups.load: 20\n"));
+        batteries.observe("a", &reading(100, 900, "ups.load: 20\nbattery.mfr.date: 2021/03\n"));
         batteries.observe("a", &reading(100, 400, "ups.load: 60\n"));
         assert_eq!(batteries.aging("a"), None);
         batteries.observe("a", &reading(100, 700, "ups.load: 25\n"));
@@ -222,6 +224,21 @@ mod tests {
         assert_eq!(batteries.aging("a"), None, "another battery starts a new record");
         batteries.observe("a", &reading(100, 600, "ups.load: 25\n"));
         assert!(batteries.aging("a").is_some(), "a reading without the date is of the same one");
+    }
+
+    /// Regression: the date that a UPS reported later on was taken for that of another battery.
+    #[test]
+    fn a_battery_first_seen_without_its_date_is_the_same_one_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("batteries.json");
+        let mut batteries = Batteries::open(path.clone());
+        batteries.observe("a", &reading(100, 900, ""));
+        batteries.observe("a", &reading(100, 700, "battery.mfr.date: 2021/03\n"));
+        assert!(batteries.aging("a").is_some(), "it is compared with the first reading");
+        drop(batteries);
+        let mut batteries = Batteries::open(path);
+        batteries.observe("a", &reading(100, 700, "battery.mfr.date: 2026/10\n"));
+        assert_eq!(batteries.aging("a"), None, "its date was recorded, and this is another one");
     }
 
     /// Regression: the thread that monitors the UPSes wrote the file itself, and did not see a
