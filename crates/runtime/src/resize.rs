@@ -199,7 +199,7 @@ impl MemoryBounds {
     }
 
     /// The lines of each shard with this memory, in whole slabs.
-    fn lines(&self, pool: &Pool, memory_bytes: u64) -> Result<usize, ResizeError> {
+    pub(crate) fn lines(&self, pool: &Pool, memory_bytes: u64) -> Result<usize, ResizeError> {
         self.check(memory_bytes)?;
         let data_bytes = pool.data_bytes() - (self.most_bytes - memory_bytes);
         let slabs = data_bytes / pool.shards() as u64 / SLAB_BYTES;

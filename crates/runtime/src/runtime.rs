@@ -164,7 +164,14 @@ impl Runtime {
 
     /// The share of the pool for writes.
     pub fn write_share(&self) -> WriteShares<'_> {
-        WriteShares { shared: &self.shared, vault: self.vault() }
+        WriteShares { shared: &self.shared, vault: self.vault(), lines: None }
+    }
+
+    /// The share of the pool for writes, to be checked for another size of the memory, which is not
+    /// set yet. A size out of bounds counts as the present one: setting it is refused.
+    pub fn write_share_at(&self, memory_bytes: u64) -> WriteShares<'_> {
+        let lines = self.bounds_without_pins().lines(&self.shared.pool, memory_bytes).ok();
+        WriteShares { lines, ..self.write_share() }
     }
 }
 

@@ -8,7 +8,7 @@
 
 use crate::protect::vault::{Vault, vault_bytes_for};
 use crate::shared::Shared;
-use forebay_engine::ShardConfig;
+use forebay_engine::{ShardConfig, limits_of_size};
 use forebay_types::{Blame, Fault, LINE_BYTES, Mode, REGION_BYTES, Remedy, Size, WriteShare};
 use std::sync::Arc;
 
@@ -78,6 +78,8 @@ impl Fault for ShareError {
 pub struct WriteShares<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) vault: Option<Arc<Vault>>,
+    /// The lines of each shard for which shares are checked; `None` for the present ones.
+    pub(crate) lines: Option<usize>,
 }
 
 impl WriteShares<'_> {
@@ -91,7 +93,7 @@ impl WriteShares<'_> {
         self.shared.shards.set_write_share(share);
     }
 
-    /// Checks whether a share may be set now.
+    /// Checks whether a share may be set.
     ///
     /// # Errors
     /// It is too small for a volume in write-back mode, or too large for the vault.
@@ -132,8 +134,7 @@ impl WriteShares<'_> {
         self.shard_bytes_max(share) * self.shared.shards.len() as u64
     }
 
-    /// The error for a share that is too small for a volume in write-back mode, at the present size
-    /// of the pool.
+    /// The error for a share that is too small for a volume in write-back mode.
     fn shortage(&self, share: WriteShare) -> Option<ShareError> {
         let (volume, needed_bytes) = self.greatest_need()?;
         let bytes = self.shard_bytes(share);
@@ -159,10 +160,13 @@ impl WriteShares<'_> {
         needs.max_by_key(|(_, needed_bytes)| *needed_bytes)
     }
 
-    /// The dirty limit of the smallest shard with a share, at its present size, in bytes.
+    /// The dirty limit of the smallest shard with a share, in bytes.
     fn shard_bytes(&self, share: WriteShare) -> u64 {
         let shards = self.shared.shards.each();
-        let limits = shards.map(|mut shard| shard.quota().limits_with(Some(share)));
+        let limits = shards.map(|mut shard| match self.lines {
+            Some(lines) => limits_of_size(&shard, Some(share), lines),
+            None => shard.quota().limits_with(Some(share)),
+        });
         let lines = limits.map(|limits| limits.dirty_lines_max);
         lines.min().unwrap_or(0) as u64 * LINE_BYTES
     }

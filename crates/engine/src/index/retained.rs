@@ -104,10 +104,14 @@ pub(crate) fn set_pinned<M>(
 /// Sets how many lines the shard may hold. Returns how many of them the pinned ranges of all
 /// volumes may take. If more are retained, the caller calls [`trim`].
 pub(crate) fn set_lines<M>(slots: &mut Slots<M>, lines: usize) -> usize {
-    let retained = &mut slots.retained;
-    retained.lines_max = retained_lines_max(lines);
-    let owned_lines = retained.volumes.iter().map(|volume| volume.owned_lines).sum::<u64>();
-    retained.lines_max.min(usize::try_from(owned_lines).unwrap_or(usize::MAX))
+    slots.retained.lines_max = retained_lines_max(lines);
+    retained_of(slots, lines)
+}
+
+/// How many of the lines that the shard may hold the pinned ranges of all volumes may take.
+pub(crate) fn retained_of<M>(slots: &Slots<M>, lines: usize) -> usize {
+    let owned_lines = slots.retained.volumes.iter().map(|volume| volume.owned_lines).sum::<u64>();
+    retained_lines_max(lines).min(usize::try_from(owned_lines).unwrap_or(usize::MAX))
 }
 
 /// Whether a line is of a pinned range.

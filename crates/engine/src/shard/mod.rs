@@ -8,6 +8,7 @@ mod resize;
 mod writeback;
 
 pub use requests::{begin_forecast, end_former_forecasts};
+pub use resize::limits_of_size;
 
 use crate::index::Slots;
 use crate::index::key::LineKey;

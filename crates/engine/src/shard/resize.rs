@@ -2,9 +2,11 @@
 
 use super::Shard;
 use crate::index::meta::LineTable;
+use crate::index::retained::retained_of;
 use crate::index::slabs::slabs_mut;
 use crate::slabs::resize::{ResizeStep, Resizer};
-use crate::{Outbox, Slab};
+use crate::{Outbox, ShardConfig, Slab};
+use forebay_types::WriteShare;
 
 impl<M: LineTable> Shard<M> {
     /// Sets the number of lines that the shard may hold: whole slabs, rounded down, but at least
@@ -28,6 +30,16 @@ impl<M: LineTable> Shard<M> {
     pub fn gave_back(&mut self, slab: Slab) {
         slabs_mut(&mut self.index).gave_back(slab);
     }
+}
+
+/// The limits of dirty lines that would apply in a shard of `lines` lines with a share for them.
+pub fn limits_of_size<M: LineTable>(
+    shard: &Shard<M>,
+    share: Option<WriteShare>,
+    lines: usize,
+) -> ShardConfig {
+    let retained = retained_of(&shard.index, lines);
+    shard.quota.limits_at(share, lines - retained)
 }
 
 pub(super) const fn resizer<M>(shard: &mut Shard<M>) -> Resizer<'_, M> {

@@ -174,7 +174,13 @@ impl Quota {
 
     /// The limits that apply with a share for dirty lines, at the current size of the shard.
     pub fn limits_with(&self, share: Option<WriteShare>) -> ShardConfig {
-        self.full.with_share(share, self.slots).scaled(self.lines, self.slots)
+        self.limits_at(share, self.lines)
+    }
+
+    /// The limits that apply with a share for dirty lines, if the shard holds at most `lines` lines
+    /// beside pinned ranges.
+    pub(crate) fn limits_at(&self, share: Option<WriteShare>, lines: usize) -> ShardConfig {
+        self.full.with_share(share, self.slots).scaled(lines, self.slots)
     }
 
     /// Dirty lines, including frozen slots.

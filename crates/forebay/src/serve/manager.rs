@@ -302,7 +302,7 @@ impl Daemon {
             }
             Change::VolumeAdded { new } => self.add_volume(new.clone()).map(drop),
             Change::Server { change } => {
-                self.ratio.configure(change.cache_ratio, || match change.has_memory() {
+                self.ratio.configure(change, || match change.has_memory() {
                     true => self.sizing.configure(change),
                     false => Ok(()),
                 })?;
@@ -479,7 +479,7 @@ impl Manager for Daemon {
     }
 
     fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem> {
-        self.ratio.set(change.cache_ratio, || match change.has_memory() {
+        self.ratio.set(change, || match change.has_memory() {
             true => self.sizing.set(change),
             false => Ok(()),
         })?;

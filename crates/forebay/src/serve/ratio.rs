@@ -6,7 +6,7 @@
 
 use crate::report::problem as problem_of;
 use forebay_api::{CacheRatio as RatioStatus, PowerStatus, Problem};
-use forebay_config::CacheRatio;
+use forebay_config::{CacheRatio, MemorySetting, ServerChange};
 use forebay_runtime::{Runtime, RuntimeStatus};
 use forebay_types::{Mode, Size, WriteShare};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,18 +46,18 @@ impl Ratio {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the ratio by a command, after `before` has succeeded. It holds in the next server, too,
-    /// if it adopts the pool.
+    /// Sets the ratio of a change by a command, after `before`, which sets the memory, has
+    /// succeeded. It holds in the next server, too, if it adopts the pool.
     ///
     /// # Errors
     /// The share for writes is too small for a volume, or too large for the vault, or `before`
     /// fails. Nothing changes then.
     pub(super) fn set(
         &self,
-        ratio: Option<CacheRatio>,
+        change: &ServerChange,
         before: impl FnOnce() -> Result<(), Problem>,
     ) -> Result<(), Problem> {
-        self.apply(ratio, encode, before)
+        self.apply(change, encode, before)
     }
 
     /// Sets the ratio because the configuration has changed. It overrides what a command has set.
@@ -66,21 +66,24 @@ impl Ratio {
     /// As [`Ratio::set`].
     pub(super) fn configure(
         &self,
-        ratio: Option<CacheRatio>,
+        change: &ServerChange,
         before: impl FnOnce() -> Result<(), Problem>,
     ) -> Result<(), Problem> {
-        self.apply(ratio, |_| 0, before)
+        self.apply(change, |_| 0, before)
     }
 
     fn apply(
         &self,
-        ratio: Option<CacheRatio>,
+        change: &ServerChange,
         word: impl FnOnce(CacheRatio) -> u64,
         before: impl FnOnce() -> Result<(), Problem>,
     ) -> Result<(), Problem> {
         let mut state = self.state();
-        let Some(ratio) = ratio else { return before() };
-        let shares = self.runtime.write_share();
+        let Some(ratio) = change.cache_ratio else { return before() };
+        let shares = match change.memory {
+            Some(MemorySetting::Bytes(bytes)) => self.runtime.write_share_at(bytes),
+            Some(MemorySetting::Auto) | None => self.runtime.write_share(),
+        };
         shares.check(ratio.write_share()).map_err(|error| problem_of(&error))?;
         before()?;
         shares.set(ratio.write_share());

@@ -159,6 +159,15 @@ fn a_ratio_that_is_none_or_too_small_for_a_volume_is_refused() {
     let before = memory(&daemon, "limit_bytes");
     let (code, text) = daemon.run(&["set", "memory=40MiB", "cache-ratio=100:0"]);
     assert_eq!((code, memory(&daemon, "limit_bytes")), (Some(1), before), "{text}");
+    // It is checked for the memory that is set with it.
+    let both = [
+        &*format!("memory={}", memory(&daemon, "least_bytes")),
+        &*format!("cache-ratio={}:{least}", 100 - least),
+    ];
+    let (code, text) = daemon.run(&["set", both[0], both[1]]);
+    assert_eq!((code, memory(&daemon, "limit_bytes")), (Some(1), before), "{text}");
+    assert!(text.contains(&format!("{least}% of the cache for writes are ")), "{text}");
+    assert_eq!(ratio(&daemon, "setting"), "auto");
     set(&daemon, &format!("{}:{least}", 100 - least));
     let (code, text) = daemon.run(&["volume", "set", "disk", "mode=write-through"]);
     assert_eq!(code, Some(0), "{text}");
