@@ -26,17 +26,19 @@ pub(crate) mod order {
     pub(crate) const VAULT_WORK: usize = 2;
     /// The calibrator's queue.
     pub(crate) const CALIBRATIONS: usize = 3;
+    /// The record of a journal's members, held while it is written.
+    pub(crate) const MEMBERS: usize = 4;
     /// The records a journal held when it was opened.
-    pub(crate) const FOUND: usize = 4;
+    pub(crate) const FOUND: usize = 5;
     /// The allocation of the pool's memory, held while a slab is made a huge page or given back.
-    pub(crate) const ALLOCATION: usize = 5;
+    pub(crate) const ALLOCATION: usize = 6;
     /// A shard of the cache. A thread never holds two.
-    pub(crate) const SHARD: usize = 6;
+    pub(crate) const SHARD: usize = 7;
     /// A journal. Records are appended in the order of the shard's decisions, so this lock is taken
     /// under the shard's lock.
-    pub(crate) const JOURNAL: usize = 7;
+    pub(crate) const JOURNAL: usize = 8;
     /// Every other lock. No lock is taken while one of these is held.
-    pub(crate) const LEAF: usize = 8;
+    pub(crate) const LEAF: usize = 9;
     /// Names of the ranks, for panic messages.
     #[cfg(debug_assertions)]
     pub(super) const NAMES: [&str; LEAF + 1] = [
@@ -44,6 +46,7 @@ pub(crate) mod order {
         "threads",
         "vault work",
         "calibrations",
+        "journal members",
         "journal contents found",
         "pool allocation",
         "shard",

@@ -67,11 +67,27 @@ impl Journal {
         }
     }
 
-    /// Adds a volume to the record of the journal's failure. Returns whether that has succeeded.
-    pub(super) fn record_failure_for(&self, state: &State, number: u16) -> bool {
-        let (id, names) = (state.log.superblock().journal, volume_names(&state.log, &[number]));
-        let error = state.log.failed().unwrap_or(IoError::Io);
-        (self.on_failure)(id, error, &names).is_ok()
+    /// Locks the state to serve a volume from now on. If the log has failed, adds the volume to the
+    /// record of the failure first, so that it may continue without the journal.
+    ///
+    /// # Errors
+    /// The failure is not recorded yet, or the volume cannot be added.
+    pub(super) fn lock_to_serve(&self, number: u16) -> Result<Locked<'_, State>, IoError> {
+        let mut is_recorded = false;
+        loop {
+            let state = self.lock();
+            let Some(error) = state.log.failed().filter(|_| !is_recorded) else {
+                return Ok(state);
+            };
+            if !state.failure_recorded {
+                return Err(error);
+            }
+            let (id, names) = (state.log.superblock().journal, volume_names(&state.log, &[number]));
+            // All writes wait for the lock.
+            drop(state);
+            (self.on_failure)(id, error, &names).map_err(|_| error)?;
+            is_recorded = true;
+        }
     }
 
     /// Records the failure also for volumes that were removed while the journal failed: their
@@ -94,7 +110,9 @@ impl Journal {
         };
         let name = &self.name;
         tracing::error!(journal = %name, %reason, "journal degraded, continuing on one device");
-        while let Err(error) = self.members.record(id, members) {
+        loop {
+            let recorded = self.members.lock().record(id, members);
+            let Err(error) = recorded else { return };
             tracing::error!(
                 journal = %name,
                 %error,
@@ -105,16 +123,19 @@ impl Journal {
     }
 
     pub(super) fn record_members(&self) -> Result<(), JournalError> {
-        let state = self.lock();
-        let superblock = state.log.superblock();
-        let members = superblock.members.numbers();
-        // The thread records the loss of a member itself.
-        if members.is_empty() || state.log.unrecorded_loss().is_some() {
-            return Ok(());
-        }
-        // The lock is held during this I/O. At a start, no volume is served yet; when the state
-        // directory was recreated, writers wait meanwhile.
-        let recorded = self.members.record(superblock.journal, &members);
+        // Taken first: if a member is lost meanwhile, the thread records that afterwards.
+        let record = self.members.lock();
+        let (id, members) = {
+            let state = self.lock();
+            let superblock = state.log.superblock();
+            let members = superblock.members.numbers();
+            // The thread records the loss of a member itself.
+            if members.is_empty() || state.log.unrecorded_loss().is_some() {
+                return Ok(());
+            }
+            (superblock.journal, members)
+        };
+        let recorded = record.record(id, &members);
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
@@ -148,5 +169,117 @@ impl Journal {
         let others: Vec<String> = self.unserved().into_iter().map(|(name, _)| name).collect();
         let (name, volume, others) = (self.name.clone(), volume.to_owned(), others.join(", "));
         JournalError::AbandonedFor { name, volume, others }
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::super::{Attachment, JournalSettings, MemberRecord};
+    use crate::locks::{Lock, order};
+    use crate::rig::common::client::PATIENCE;
+    use crate::rig::common::wait_until;
+    use crate::rig::{MIB, quiet_config, volume};
+    use crate::{Runtime, RuntimeConfig, VoidRecords, VolumeJournal, VolumeSettings};
+    use forebay_backend::{Backend, MemoryBackend};
+    use forebay_format::journal::JournalId;
+    use forebay_frontend_nbd::NbdServer;
+    use forebay_journal::decision::{PoolState, VaultState};
+    use forebay_types::{Durability, VolumeId};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Panics if this thread holds the lock of a journal's state, which writes wait for.
+    fn assert_unlocked() {
+        drop(Lock::<(), { order::JOURNAL }>::default().lock());
+    }
+
+    /// A record of members, which counts how often it is written.
+    struct Unlocked(Arc<AtomicUsize>);
+
+    impl MemberRecord for Unlocked {
+        fn members(&self, _: JournalId) -> Vec<u64> {
+            Vec::new()
+        }
+
+        fn record(&self, _: JournalId, members: &[u64]) -> std::io::Result<()> {
+            assert_unlocked();
+            assert_eq!(members.len(), 2);
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    fn memory(bytes: u64) -> Arc<dyn Backend> {
+        Arc::new(MemoryBackend::new(bytes).unwrap())
+    }
+
+    fn start() -> Runtime {
+        let config = RuntimeConfig { journals: 1, ..quiet_config(64 * MIB) };
+        Runtime::start(config, &NbdServer::new()).unwrap()
+    }
+
+    /// Regression: the members were written while the state was locked.
+    #[test]
+    fn writes_do_not_wait_for_the_record_of_the_members() {
+        let (runtime, count) = (start(), Arc::new(AtomicUsize::new(0)));
+        let settings = JournalSettings {
+            backend: memory(64 * MIB),
+            mirror: Some(Ok(memory(64 * MIB))),
+            members: Box::new(Unlocked(Arc::clone(&count))),
+            accept_loss: false,
+            is_abandoned: Box::new(|_| VoidRecords::None),
+            on_failure: Box::new(|_, _, _| Ok(())),
+        };
+        let journal = runtime.open_journal(settings).unwrap();
+        let before = count.load(Ordering::Relaxed);
+        journal.renew_records().unwrap();
+        assert_eq!((before > 0, count.load(Ordering::Relaxed)), (true, before + 1));
+        runtime.stop(|_| ()).unwrap();
+    }
+
+    /// Regression: the failure mark was written while the state was locked.
+    #[test]
+    fn writes_do_not_wait_for_the_record_of_a_volume_restored_after_a_failure() {
+        let (runtime, recorded) = (start(), Arc::new(Lock::<Vec<String>>::default()));
+        let record = Arc::clone(&recorded);
+        let settings = JournalSettings {
+            backend: memory(64 * MIB),
+            mirror: None,
+            members: Box::new(Unlocked(Arc::default())),
+            accept_loss: false,
+            is_abandoned: Box::new(|_| VoidRecords::None),
+            on_failure: Box::new(move |_, _, names| {
+                assert_unlocked();
+                record.lock().extend_from_slice(names);
+                Ok(())
+            }),
+        };
+        let journal = runtime.open_journal(settings).unwrap();
+        let used = VolumeJournal {
+            journal: Arc::clone(&journal),
+            durability: Durability::Ack,
+            identity: [1; 32],
+            accept_disk: false,
+        };
+        let served = VolumeSettings { journal: Some(used), ..volume("a", memory(16 * MIB)) };
+        runtime.add_volume(served).unwrap();
+        let disk = memory(16 * MIB);
+        let attachment = Attachment {
+            name: "b",
+            id: VolumeId(9),
+            identity: [2; 32],
+            disk: &disk,
+            accept_disk: false,
+            pool: PoolState::New,
+            vault: VaultState::None,
+        };
+        let number = journal.attach(&attachment).unwrap();
+        journal.fail_device(0);
+        wait_until("the failure is recorded", PATIENCE, || journal.is_abandoned());
+        assert_eq!(*recorded.lock(), ["a"]);
+        journal.restored(number).unwrap();
+        assert_eq!(*recorded.lock(), ["a", "b"]);
+        journal.detach_or_report(number);
+        runtime.stop(|_| ()).unwrap();
     }
 }

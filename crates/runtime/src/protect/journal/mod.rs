@@ -102,7 +102,8 @@ pub(crate) struct State {
 pub struct Journal {
     name: String,
     devices: Devices,
-    members: Box<dyn MemberRecord>,
+    /// Locked while the members are written, so that no newer ones are replaced by older ones.
+    members: Lock<Box<dyn MemberRecord>, { order::MEMBERS }>,
     record: Arc<dyn JournalRecord>,
     state: Lock<State, { order::JOURNAL }>,
     /// Wakes the journal's thread.
@@ -169,7 +170,7 @@ impl Journal {
         let journal = Arc::new(Self {
             name,
             devices,
-            members,
+            members: Lock::new(members),
             record,
             state: Lock::new(state),
             wakeup: LazyCondvar::default(),

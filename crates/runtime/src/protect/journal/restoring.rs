@@ -60,17 +60,12 @@ impl Journal {
     /// Ends the restore of a volume: all of its data is in the pool or on the disk, and it is
     /// served next.
     pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
+        // Refuse the volume if the log has failed. While no volume is served, the failure is not
+        // recorded, so the journal's records still count at the next start. Once it is recorded,
+        // this volume has to be added to the record before it may continue.
+        let failed = |error| JournalError::Io { name: self.name.clone(), error };
         {
-            let mut state = self.lock();
-            let failed = state.log.failed();
-            // Refuse the volume if the log has failed. While no volume is served, the failure is
-            // not recorded, so the journal's records still count at the next start. Once it is
-            // recorded, this volume has to be added to the record before it may continue.
-            if let Some(error) = failed
-                .filter(|_| !state.failure_recorded || !self.record_failure_for(&state, number))
-            {
-                return Err(JournalError::Io { name: self.name.clone(), error });
-            }
+            let mut state = self.lock_to_serve(number).map_err(failed)?;
             state.serving.retain(|other| *other != number);
             state.serving.push(number);
             state.log.end_restore(number);
