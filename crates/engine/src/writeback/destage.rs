@@ -277,6 +277,9 @@ impl<M: LineTable> Destager<'_, M> {
         self.scheduler_mut().start_throttling();
         self.pump(now_ms, out);
         if !self.scheduler().has_progress() {
+            // Without a destage, nothing would end the throttling: the next dirty line would be
+            // destaged at once, although no writer waits.
+            self.scheduler_mut().abandon_throttling();
             return false;
         }
         self.scheduler_mut().throttle(part, lines, now_ms);

@@ -275,6 +275,11 @@ impl Scheduler {
         self.is_throttling = true;
     }
 
+    /// Stops throttling, unless a part is throttled.
+    pub(crate) fn abandon_throttling(&mut self) {
+        self.is_throttling &= !self.throttled.is_empty();
+    }
+
     /// Stops throttling if enough lines are clean and no part is throttled.
     pub(crate) fn end_throttling(&mut self, has_recovered: bool) {
         self.is_throttling &= !has_recovered || !self.throttled.is_empty();

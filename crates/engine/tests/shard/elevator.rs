@@ -234,3 +234,28 @@ fn a_wake_for_a_removed_volume_is_ignored() {
     rig.shard.wake(VOLUME, 0, &mut forebay_engine::Outbox::default());
     rig.shard.self_check();
 }
+
+/// Regression: writers counted as throttled before it was known that a destage makes progress. From
+/// then on, destages were urgent although no writer waited for them.
+#[test]
+fn destages_are_not_urgent_after_a_write_that_did_not_wait() {
+    let config =
+        ShardConfig { dirty_lines_max: 8, dirty_lines_background: 4, ..ShardConfig::for_slots(32) };
+    let mut rig = Rig::with(32, 256, Mode::WriteBack, config);
+    dirty(&mut rig, (0..8).map(|line| 2 * line));
+    rig.tick(50);
+    assert!(!rig.ios.is_empty(), "above the background limit");
+    while !rig.ios.is_empty() {
+        rig.complete(0, Err(IoError::Io));
+    }
+    // No destage is due soon, so the write goes through.
+    assert_eq!(rig.write(1, 200 * LINE, LINE, 1), WriteOutcome::Started);
+    rig.complete(0, Ok(()));
+    assert_eq!(rig.shard.volume(VOLUME).counters().throttled_writes, 0);
+    rig.tick(4_000);
+    assert!(!rig.ios.is_empty(), "it is tried again");
+    rig.complete_all();
+    let counters = *rig.shard.volume(VOLUME).counters();
+    assert!(counters.destages_background > 0, "{counters:?}");
+    assert_eq!(counters.destages_urgent, 0, "{counters:?}");
+}
