@@ -118,13 +118,22 @@ pub trait Eviction: Send {
     }
 
     /// Records the first access to the resident line in `slot`, which was preloaded. If it was
-    /// inserted with [`Hint::Forecast`], this access was expected, and need not be a reuse.
-    fn on_first_use(&mut self, slot: Slot) {
+    /// inserted with [`Hint::Forecast`], this access was expected, and need not be a reuse. Returns
+    /// whether the line belongs to the current forecast.
+    fn on_first_use(&mut self, slot: Slot) -> bool {
         self.on_hit(slot);
+        false
     }
 
     /// Begins a forecast: lines that are inserted with [`Hint::Forecast`] from now on belong to it.
     fn begin_forecast(&mut self) {}
+
+    /// Adds the resident line in `slot`, which was preloaded and not used yet, to the current
+    /// forecast. Returns false if it is in the forecast already, or is worth more than its lines.
+    /// By default, lines of forecasts are like others.
+    fn forecast_again(&mut self, _slot: Slot) -> bool {
+        false
+    }
 
     /// Makes unused lines of earlier forecasts, at most `lines_max`, the next to be evicted.
     /// Returns whether there may be more.

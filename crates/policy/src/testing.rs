@@ -63,6 +63,8 @@ pub enum Step {
     FirstUse(u64),
     /// A forecast begins.
     BeginForecast,
+    /// Adds a line to the current forecast.
+    ForecastAgain(u64),
     /// Former forecasts end for at most so many lines.
     EndForecasts(usize),
     /// The line is removed for an external reason.
@@ -88,6 +90,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => (line.clone(), hint).prop_map(|(line, hint)| Step::Access(line, hint)),
         3 => line.clone().prop_map(Step::FirstUse),
         1 => Just(Step::BeginForecast),
+        1 => line.clone().prop_map(Step::ForecastAgain),
         1 => (0usize..40).prop_map(Step::EndForecasts),
         1 => line.clone().prop_map(Step::Remove),
         2 => (line.clone(), any::<bool>()).prop_map(|(line, is_pinned)| Step::Pin(line, is_pinned)),
@@ -144,6 +147,11 @@ impl Driver {
                 }
             }
             Step::BeginForecast => self.policy.begin_forecast(),
+            Step::ForecastAgain(line) => {
+                if let Some(slot) = self.shard.slot_of(line) {
+                    self.policy.forecast_again(slot);
+                }
+            }
             Step::EndForecasts(lines_max) => {
                 self.policy.end_former_forecasts(lines_max);
             }

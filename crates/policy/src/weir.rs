@@ -448,15 +448,32 @@ impl Eviction for Weir {
         }
     }
 
-    fn on_first_use(&mut self, slot: Slot) {
-        if self.states[slot as usize].queue() != Queue::Waiting {
+    fn on_first_use(&mut self, slot: Slot) -> bool {
+        let state = self.states[slot as usize];
+        if state.queue() != Queue::Waiting {
             self.on_hit(slot);
-            return;
+            return false;
         }
         self.borrowed = self.borrowed.saturating_sub(1);
         self.take(slot);
         self.put(slot, State::used_stream());
         self.age_lines();
+        state.forecast() == self.forecast
+    }
+
+    fn forecast_again(&mut self, slot: Slot) -> bool {
+        let state = self.states[slot as usize];
+        let is_known = match state.queue() {
+            // There it stays longer than in the list, at the end of which it would be evicted next.
+            Queue::Main => true,
+            Queue::Waiting => state.forecast() == self.forecast,
+            Queue::Window | Queue::Small => false,
+        };
+        if !is_known {
+            self.take(slot);
+            self.put(slot, State::waiting(self.forecast));
+        }
+        !is_known
     }
 
     fn begin_forecast(&mut self) {

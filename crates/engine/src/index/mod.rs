@@ -66,6 +66,10 @@ pub struct Slots<M> {
     evicted: LineCounts,
     /// Preloaded lines that were evicted unread.
     preloads_in_vain: LineCounts,
+    /// Lines that joined the forecast that was current at the time, and those of them that were used
+    /// before the next one began.
+    forecast: LineCounts,
+    forecast_used: LineCounts,
     /// The pinned ranges, and the lines of them that are resident.
     retained: Retained,
 }
@@ -107,6 +111,8 @@ impl<M: LineTable> Slots<M> {
             admitted: LineCounts::default(),
             evicted: LineCounts::default(),
             preloads_in_vain: LineCounts::default(),
+            forecast: LineCounts::default(),
+            forecast_used: LineCounts::default(),
         }
     }
 
@@ -584,6 +590,8 @@ impl<M: LineTable> Slots<M> {
             + self.admitted.metadata_bytes()
             + self.evicted.metadata_bytes()
             + self.preloads_in_vain.metadata_bytes()
+            + self.forecast.metadata_bytes()
+            + self.forecast_used.metadata_bytes()
             + self.retained.metadata_bytes()
             + self.policy.metadata_bytes()
     }

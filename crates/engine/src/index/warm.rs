@@ -3,7 +3,6 @@
 use crate::index::Slots;
 use crate::index::meta::{DETACHED, LineTable, PRELOADED, RETAINED};
 use crate::{LineKey, Slot};
-use forebay_policy::Hint;
 use forebay_types::{LINE_VALUE_MAX, VolumeId};
 
 /// A count of lines for each volume, indexed by the volume's number; zero beyond the end.
@@ -12,11 +11,15 @@ pub(crate) struct LineCounts(Vec<u64>);
 
 impl LineCounts {
     pub(crate) fn count(&mut self, volume: VolumeId) {
+        self.add(volume, 1);
+    }
+
+    fn add(&mut self, volume: VolumeId, lines: u64) {
         let volume = usize::from(volume.0);
         if self.0.len() <= volume {
             self.0.resize(volume + 1, 0);
         }
-        self.0[volume] += 1;
+        self.0[volume] += lines;
     }
 
     fn get(&self, volume: VolumeId) -> u64 {
@@ -39,22 +42,29 @@ pub(crate) fn forget_counts<M>(slots: &mut Slots<M>, volume: VolumeId) {
     slots.admitted.forget(volume);
     slots.evicted.forget(volume);
     slots.preloads_in_vain.forget(volume);
+    slots.forecast.forget(volume);
+    slots.forecast_used.forget(volume);
 }
 
 /// Records the first use of a line that was preloaded.
 pub(crate) fn touch_first<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
-    if !slots.get(slot).has(RETAINED) {
-        slots.policy.on_first_use(slot);
+    let line = *slots.get(slot);
+    if !line.has(RETAINED) && slots.policy.on_first_use(slot) {
+        slots.forecast_used.count(line.key.volume());
     }
 }
 
 /// Makes the policy wait again for the first use of a preloaded line that was not used yet.
 pub(crate) fn forecast_again<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
     let line = *slots.get(slot);
-    if line.has(PRELOADED) && !line.has(RETAINED) {
-        slots.policy.on_remove(slot);
-        slots.policy.on_insert(slot, line.key.hash(), Hint::Forecast);
+    if line.has(PRELOADED) && !line.has(RETAINED) && slots.policy.forecast_again(slot) {
+        slots.forecast.count(line.key.volume());
     }
+}
+
+/// Counts lines that are preloaded for the current forecast.
+pub(crate) fn count_forecast<M>(slots: &mut Slots<M>, volume: VolumeId, lines: u64) {
+    slots.forecast.add(volume, lines);
 }
 
 /// See [`crate::begin_forecast`].
@@ -85,6 +95,13 @@ impl<M: LineTable> WarmView<'_, M> {
     /// added.
     pub fn preloaded_in_vain(&self, volume: VolumeId) -> u64 {
         self.0.preloads_in_vain.get(volume)
+    }
+
+    /// Lines of a volume that joined the forecast that was current at the time: preloaded for it,
+    /// or found in the pool, unused since an earlier preload. And those of them that a client read
+    /// before the next forecast began.
+    pub fn forecast_lines(&self, volume: VolumeId) -> (u64, u64) {
+        (self.0.forecast.get(volume), self.0.forecast_used.get(volume))
     }
 
     /// Lines of a volume that came into the pool since the volume was added.

@@ -10,7 +10,7 @@ use crate::index::FIRST_USE;
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
 use crate::index::retained::{follow_pins, is_pinned};
-use crate::index::warm::{forecast_again, touch_first};
+use crate::index::warm::{count_forecast, forecast_again, touch_first};
 use crate::lines::VolumeLines;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
@@ -449,6 +449,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
         let lines = fill.len() as u64;
         if lines == 0 {
             return PreloadOutcome::Done;
+        }
+        if kind == PreloadKind::Forecast {
+            count_forecast(self.lines.index, part.volume, lines);
         }
         let counters = self.lines.volume.counters_mut();
         let (count, cause) = match kind {

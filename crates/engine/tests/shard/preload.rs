@@ -1,7 +1,10 @@
 //! Preload: reads of absent lines into free slots.
 
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
-use forebay_engine::{LineKey, Outcome, PreloadKind, PreloadOutcome, ReadOutcome, WriteOutcome};
+use forebay_engine::{
+    LineKey, Outcome, PreloadKind, PreloadOutcome, ReadOutcome, WriteOutcome, begin_forecast,
+    end_former_forecasts,
+};
 use forebay_types::{GRANULE_BYTES, GRANULE_LINES, IoError, Mode, VolumeId};
 
 #[test]
@@ -156,4 +159,61 @@ fn values_are_listed_for_lines_with_data_a_few_slots_at_a_time() {
     assert_eq!(calls, 5, "nine slots are in use");
     rig.release(&held);
     rig.complete_all();
+}
+
+/// Regression: such lines were evicted first after the time of the forecast, as if they had never
+/// been hot.
+#[test]
+fn hot_lines_that_a_forecast_names_again_stay_hot() {
+    let mut rig = Rig::with_weir(64, 256, Mode::WriteThrough);
+    let preload = |rig: &mut Rig, mask, kind| {
+        let outcome = rig.preload_as(1, 0, GRANULE_BYTES, mask, kind);
+        rig.complete_all();
+        rig.take_outcome(1);
+        outcome
+    };
+    assert_eq!(preload(&mut rig, 0xff, PreloadKind::Hot), PreloadOutcome::Started);
+    begin_forecast(&mut rig.shard);
+    assert_eq!(preload(&mut rig, 0xff, PreloadKind::Forecast), PreloadOutcome::Done);
+    assert_eq!(rig.shard.slots().warm().forecast_lines(VOLUME), (0, 0));
+    begin_forecast(&mut rig.shard);
+    assert!(!end_former_forecasts(&mut rig.shard, 100));
+    for line in 64..64 + 100 {
+        rig.read_to_end(line * LINE, LINE);
+    }
+    let misses = rig.shard.volume(VOLUME).counters().read_miss_lines;
+    rig.read_to_end(0, 8 * LINE);
+    assert_eq!(rig.shard.volume(VOLUME).counters().read_miss_lines, misses);
+}
+
+/// Regression: the use of lines of the forecast before counted for the current one.
+#[test]
+fn the_use_of_a_line_counts_for_its_own_forecast() {
+    let mut rig = Rig::with_weir(64, 256, Mode::WriteThrough);
+    let forecast = |rig: &mut Rig, mask| {
+        rig.preload_as(1, 0, GRANULE_BYTES, mask, PreloadKind::Forecast);
+        rig.complete_all();
+        rig.take_outcome(1);
+    };
+    begin_forecast(&mut rig.shard);
+    forecast(&mut rig, 0xff);
+    rig.read_to_end(0, LINE);
+    let counts = |rig: &Rig| {
+        let (lines, used) = rig.shard.slots().warm().forecast_lines(VOLUME);
+        (lines, used, rig.shard.volume(VOLUME).counters().preload_used_lines)
+    };
+    assert_eq!(counts(&rig), (8, 1, 1));
+    begin_forecast(&mut rig.shard);
+    // Four new lines, and two of the earlier forecast, of which the first was used.
+    forecast(&mut rig, 0xf03);
+    assert_eq!(counts(&rig), (13, 1, 1));
+    rig.read_to_end(2 * LINE, LINE);
+    assert_eq!(counts(&rig), (13, 1, 2), "of the forecast before");
+    end_former_forecasts(&mut rig.shard, 100);
+    rig.read_to_end(3 * LINE, LINE);
+    assert_eq!(counts(&rig), (13, 1, 3), "of the forecast before");
+    rig.read_to_end(LINE, LINE);
+    rig.read_to_end(8 * LINE, LINE);
+    assert_eq!(counts(&rig), (13, 3, 5));
+    rig.shard.self_check();
 }

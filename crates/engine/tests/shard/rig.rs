@@ -8,6 +8,7 @@ use forebay_engine::{
     Outbox, Outcome, Part, PartId, Place, PreloadKind, PreloadOutcome, ReadOutcome, ResizeStep,
     Seal, Segment, Shard, ShardConfig, Slab, Slot, WriteOutcome, WriteTerms,
 };
+use forebay_policy::{Eviction, Weir};
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -119,9 +120,25 @@ impl Rig {
     }
 
     pub fn with(slots: usize, lines: u64, mode: Mode, config: ShardConfig) -> Self {
+        Self::with_policy(Box::new(Lru::new(slots)), slots, lines, mode, config)
+    }
+
+    /// A rig with the policy of the server.
+    pub fn with_weir(slots: usize, lines: u64, mode: Mode) -> Self {
+        let config = ShardConfig::for_slots(slots);
+        Self::with_policy(Box::new(Weir::new(slots)), slots, lines, mode, config)
+    }
+
+    fn with_policy(
+        policy: Box<dyn Eviction>,
+        slots: usize,
+        lines: u64,
+        mode: Mode,
+        config: ShardConfig,
+    ) -> Self {
         let table = Table::new(vec![LineMeta::FREE; slots]);
         let trace = Arc::clone(&table.trace);
-        let mut shard = Shard::new(table, Box::new(Lru::new(slots)), config);
+        let mut shard = Shard::new(table, policy, config);
         shard.add_volume(VOLUME, lines * LINE, mode);
         Self {
             shard,

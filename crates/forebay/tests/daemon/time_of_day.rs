@@ -160,6 +160,56 @@ fn what_was_needed_at_nine_is_in_memory_before_nine_on_the_third_day() {
     daemon.stop();
 }
 
+/// Regression: the first use of data that was preloaded for an earlier quarter of an hour counted
+/// for the current one.
+#[test]
+fn a_score_counts_no_use_of_what_was_preloaded_for_an_earlier_time() {
+    let place = Place::new();
+    let all = parts();
+    let (first, second) = all.split_at(all.len() / 2);
+    for day in 0..2 {
+        place.set(day, [8, 59, 50]);
+        let daemon = place.start("");
+        wait_for_slot(&daemon, day, "08:45");
+        for (minute, parts, slot, next) in [(0, first, "09:00", 15), (15, second, "09:15", 30)] {
+            place.set(day, [9, minute, 0]);
+            wait_for_slot(&daemon, day, slot);
+            read(&daemon, parts);
+            place.set(day, [9, next, 0]);
+        }
+        wait_for_slot(&daemon, day, "09:30");
+        daemon.stop();
+    }
+    let bytes = |parts: &[u64]| parts.len() as u64 * PART;
+    let score = |daemon: &Daemon, slot: &str| {
+        let name = format!("the score of {slot}");
+        wait_until(&name, PATIENCE, || learned(daemon)["score"]["slot"] == slot);
+        let score = learned(daemon)["score"].clone();
+        (score["preloaded_bytes"].as_u64().unwrap(), score["used_bytes"].as_u64().unwrap())
+    };
+    place.set(2, [8, 55, 10]);
+    let daemon = place.start("");
+    let preloaded = |bytes| {
+        wait_until("the preload", PATIENCE, || volume_status(&daemon)["cached_bytes"] == bytes);
+    };
+    preloaded(bytes(first));
+    place.set(2, [9, 0, 0]);
+    wait_for_slot(&daemon, 2, "09:00");
+    let (in_time, late) = first.split_at(first.len() * 3 / 4);
+    read(&daemon, in_time);
+    place.set(2, [9, 10, 30]);
+    assert_eq!(score(&daemon, "Wed 09:00"), (bytes(first), bytes(in_time)));
+    preloaded(bytes(&all));
+    place.set(2, [9, 15, 0]);
+    wait_for_slot(&daemon, 2, "09:15");
+    read(&daemon, late);
+    read(&daemon, &second[..2]);
+    assert_eq!(counter(&daemon, "read_misses"), 0);
+    place.set(2, [9, 25, 30]);
+    assert_eq!(score(&daemon, "Wed 09:15"), (bytes(second), 2 * PART));
+    daemon.stop();
+}
+
 #[test]
 fn a_volume_that_is_added_during_a_preload_does_not_end_its_wait() {
     let (place, parts) = (Place::new(), parts());

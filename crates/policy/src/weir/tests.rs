@@ -594,3 +594,32 @@ fn lines_of_a_forecast_that_has_ended_are_evicted_next() {
     assert!((5_006..5_010).all(|line| cache.queue_of(line) == Some(Queue::Waiting)));
     assert!(others.iter().all(|&line| cache.queue_of(line).is_some()));
 }
+
+/// Regression: hot lines were moved to the list of the forecast, at the end of which they would
+/// have been evicted next.
+#[test]
+fn hot_lines_that_a_forecast_names_again_stay_in_main() {
+    let mut cache = Cache::new(100);
+    (0..10).for_each(|line| assert!(!cache.access(line, Hint::Hot)));
+    (10..20).for_each(|line| assert!(!cache.access(line, Hint::Normal)));
+    cache.policy.begin_forecast();
+    let again = |cache: &mut Cache, line| {
+        let slot = cache.shard.slot_of(line).unwrap();
+        cache.policy.forecast_again(slot)
+    };
+    assert!((0..20).all(|line| again(&mut cache, line) == (line >= 10)));
+    assert!((0..20).all(|line| !again(&mut cache, line)), "each joins once");
+    let queue = |line| if line < 10 { Queue::Main } else { Queue::Waiting };
+    assert!((0..20).all(|line| cache.queue_of(line) == Some(queue(line))));
+    cache.policy.self_check();
+    // Those of the forecast before join the next one.
+    cache.policy.begin_forecast();
+    assert!((10..15).all(|line| again(&mut cache, line)));
+    let mut use_first = |line| {
+        let slot = cache.shard.slot_of(line).unwrap();
+        cache.policy.on_first_use(slot)
+    };
+    assert!([10, 14].into_iter().all(&mut use_first), "of the current forecast");
+    assert!(![0, 15, 19].into_iter().any(use_first), "of none, or of the one before");
+    cache.policy.self_check();
+}

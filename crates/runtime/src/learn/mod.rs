@@ -106,7 +106,7 @@ pub struct ForecastStatus {
 pub struct ForecastScore {
     /// The slot.
     pub slot: TimeSlot,
-    /// Lines that were preloaded for it.
+    /// Lines that were preloaded for it, or were in the pool, unused since an earlier preload.
     pub preloaded_lines: u64,
     /// Preloaded lines that clients have read by ten minutes after its beginning.
     pub used_lines: u64,

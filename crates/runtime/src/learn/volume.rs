@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 /// A forecast that was preloaded.
 struct Planned {
     slot: TimeSlot,
-    /// The volume's counts of preloaded lines and of used ones, before this preload.
+    /// The volume's counts of lines in forecasts and of used ones, before this preload.
     before: (u64, u64),
     /// The warm-up preloaded lines as well, so their use says nothing about the forecast.
     is_mixed: bool,
@@ -173,7 +173,7 @@ impl Learned {
         let Some(planned) = self.planned.take_if(|planned| planned.slot == present) else {
             return;
         };
-        let now = shared.shards.preloads(volume.id);
+        let now = shared.shards.forecast_lines(volume.id);
         let preloaded_lines = now.0.saturating_sub(planned.before.0);
         let used_lines = now.1.saturating_sub(planned.before.1).min(preloaded_lines);
         if preloaded_lines == 0 {
@@ -251,7 +251,7 @@ impl Learned {
             self.compared_next = forecast.granules;
             return Vec::new();
         }
-        let before = shared.shards.preloads(volume.id);
+        let before = shared.shards.forecast_lines(volume.id);
         let is_mixed = volume.warm.is_loading();
         self.planned = Some(Planned { slot, before, is_mixed });
         forecast.granules

@@ -131,11 +131,12 @@ impl Shards {
         }
     }
 
-    /// The numbers of a volume's preloaded lines, and of those that were used.
-    pub(crate) fn preloads(&self, id: VolumeId) -> (u64, u64) {
-        self.each_with(id).fold((0, 0), |(preloaded, used), shard| {
-            let counters = shard.volume(id).counters();
-            (preloaded + counters.preloaded_lines, used + counters.preload_used_lines)
+    /// Lines of a volume that joined the forecast that was current at the time, and those of them
+    /// that were used while it was.
+    pub(crate) fn forecast_lines(&self, id: VolumeId) -> (u64, u64) {
+        self.each().fold((0, 0), |(lines, used), shard| {
+            let (more_lines, more_used) = shard.slots().warm().forecast_lines(id);
+            (lines + more_lines, used + more_used)
         })
     }
 
