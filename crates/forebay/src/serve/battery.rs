@@ -101,13 +101,16 @@ impl Batteries {
         };
         let Some(known) = self.ages.get(name) else { return self.record(name, new) };
         let share = |other: u32| f64::from(seconds) / f64::from(other.max(1));
+        // Some UPSes report the date only at times, and perhaps not in the first reading.
+        let has_other_date = known.made.is_some() && new.made.is_some() && known.made != new.made;
+        if has_other_date {
+            return self.record(name, new);
+        }
         let loads = known.load_percent.zip(reading.load_percent);
         if loads.is_some_and(|(first, now)| (first - now).abs() > LOAD_TOLERANCE_PERCENT) {
             return;
         }
-        // Some UPSes report the date only at times, and perhaps not in the first reading.
-        let has_other_date = known.made.is_some() && new.made.is_some() && known.made != new.made;
-        if has_other_date || share(known.first_seconds) > REPLACED {
+        if share(known.first_seconds) > REPLACED {
             return self.record(name, new);
         }
         let is_dated = known.made.is_none() && new.made.is_some();
@@ -224,6 +227,24 @@ mod tests {
         assert_eq!(batteries.aging("a"), None, "another battery starts a new record");
         batteries.observe("a", &reading(100, 600, "ups.load: 25\n"));
         assert!(batteries.aging("a").is_some(), "a reading without the date is of the same one");
+    }
+
+    /// Regression: the date was ignored until the load was near that of the first reading again.
+    #[test]
+    fn a_battery_with_another_date_is_another_one_at_any_load() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut batteries = Batteries::open(directory.path().join("batteries.json"));
+        let observe = |batteries: &mut Batteries, runtime, load, date| {
+            let more = format!("ups.load: {load}\nbattery.mfr.date: {date}\n");
+            batteries.observe("a", &reading(100, runtime, &more));
+        };
+        observe(&mut batteries, 900, 20, "2021/03");
+        observe(&mut batteries, 700, 20, "2021/03");
+        assert!(batteries.aging("a").is_some());
+        observe(&mut batteries, 400, 60, "2026/10");
+        assert_eq!(batteries.aging("a"), None, "it was replaced");
+        observe(&mut batteries, 300, 60, "2026/10");
+        assert!(batteries.aging("a").is_some(), "compared at the load of its first reading");
     }
 
     /// Regression: the date that a UPS reported later on was taken for that of another battery.
