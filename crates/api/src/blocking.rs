@@ -66,6 +66,11 @@ impl BlockingClient {
         self.runtime.block_on(self.client.flush_volume(name, progress))
     }
 
+    /// See [`Client::save_volume`].
+    pub fn save_volume(&self, name: &str) -> Result<()> {
+        self.runtime.block_on(self.client.save_volume(name))
+    }
+
     /// See [`Client::trust_volume`].
     pub fn trust_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.runtime.block_on(self.client.trust_volume(name, progress))

@@ -192,6 +192,11 @@ impl Client {
         self.operate(Method::POST, &paths::volume_flush(name), progress).await
     }
 
+    /// Saves a volume in memory to its image.
+    pub async fn save_volume(&self, name: &str) -> Result<()> {
+        self.operate(Method::POST, &paths::volume_save(name), |_| ()).await
+    }
+
     /// Trusts a volume's disk again after it failed a flush, and flushes it.
     pub async fn trust_volume(
         &self,

@@ -36,6 +36,7 @@ pub fn openapi() -> openapi::OpenApi {
         set_volume,
         remove_volume,
         flush_volume,
+        save_volume,
         trust_volume,
         calibrate_volume,
         pin_volume,
@@ -153,6 +154,17 @@ fn remove_volume() {}
     ))]
 fn flush_volume() {}
 
+/// Saves a volume in memory to its image, as it is now
+///
+/// Clients are served meanwhile. The former image stays until the new one is complete and stable.
+#[utoipa::path(post, path = paths::VOLUME_SAVE, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn save_volume() {}
+
 /// Trusts a volume's disk again after it failed a flush, and flushes it
 ///
 /// Until then FLUSH and FUA fail: after a failed flush the kernel may have dropped data, and a
@@ -242,6 +254,7 @@ mod tests {
                 "post /v1/volumes/{name}/calibrate",
                 "post /v1/volumes/{name}/flush",
                 "post /v1/volumes/{name}/pin",
+                "post /v1/volumes/{name}/save",
                 "post /v1/volumes/{name}/trust",
                 "post /v1/volumes/{name}/unpin",
             ]

@@ -12,6 +12,8 @@ pub const VOLUMES: &str = "/v1/volumes";
 pub const VOLUME: &str = "/v1/volumes/{name}";
 /// `POST`: flush a volume: destage all dirty data and flush its disk.
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
+/// `POST`: save a volume in memory to its image.
+pub const VOLUME_SAVE: &str = "/v1/volumes/{name}/save";
 /// `POST`: trust a disk again after it failed a flush.
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 /// `POST`: measure a volume's disk.
@@ -46,6 +48,11 @@ pub fn volume(name: &str) -> String {
 /// The path to flush the volume `name`.
 pub fn volume_flush(name: &str) -> String {
     format!("{}/flush", volume(name))
+}
+
+/// The path to save the volume `name`.
+pub fn volume_save(name: &str) -> String {
+    format!("{}/save", volume(name))
 }
 
 /// The path to trust the disk of the volume `name` again.

@@ -46,7 +46,7 @@ pub use spec::SpecError;
 use forebay_types::{ByteRange, DiskGeometry};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Properties of a backend. They do not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +83,14 @@ pub struct Saved {
     pub last: Option<SystemTime>,
     /// Something was written to the store since.
     pub is_changed: bool,
+    /// A save is in progress.
+    pub is_saving: bool,
+    /// How long the last save took, if there was one since the store was opened.
+    pub took: Option<Duration>,
+    /// Why the last save failed, if it did: the kind of the error, and the system's text.
+    pub failed: Option<(std::io::ErrorKind, String)>,
+    /// The time from one save to the next, if there is one.
+    pub every: Option<Duration>,
 }
 
 /// A store of sectors.
@@ -135,11 +143,13 @@ pub trait Backend: Send + Sync {
         self.below().and_then(|below| below.io_count())
     }
 
-    /// Saves the content, if the store is in memory and has a file for it. Blocks. The caller
-    /// ensures that nothing is written meanwhile.
+    /// Saves the content of this moment, if the store is in memory and has a file for it, unless
+    /// the file has it already. Writes may go on meanwhile. Blocks: for the length of a save, and
+    /// before that for one in progress.
     ///
     /// # Errors
-    /// The file cannot be written. Then the former file is unchanged.
+    /// The file cannot be written, or so slowly that writes waited for long. Then the former file
+    /// is unchanged.
     fn save(&self) -> std::io::Result<()> {
         self.below().map_or(Ok(()), |below| below.save())
     }

@@ -10,11 +10,12 @@
 
 mod image;
 mod saved;
+mod snapshot;
 
 pub use saved::saved_memory_bytes;
 
 use crate::count::{IoCount, IoCounter};
-use crate::spec::{Fields, SpecError};
+use crate::spec::{Fields, SpecError, duration_ns};
 use crate::sync::{read, write};
 use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
 use forebay_types::{Blame, ByteRange, DiskGeometry, Fault, Remedy, SECTOR_BYTES, Size};
@@ -23,11 +24,15 @@ use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 /// The granularity of the written bits, in bytes.
 const CHUNK_BYTES: u64 = 64 << 10;
 /// The granularity in which memory is returned, in bytes.
 const PAGE_BYTES: u64 = 4096;
+/// The shortest time between two saves of a store.
+const SAVE_INTERVAL_MIN: Duration = Duration::from_secs(1);
+const SAVE_EXAMPLE: &str = "save=/var/lib/forebay/scratch.img";
 /// The number of locks that the chunks share: more than threads copy at the same time.
 const LOCK_COUNT: usize = 64;
 
@@ -307,6 +312,12 @@ impl MemoryBackend {
         }
     }
 
+    /// Reads a part of one chunk. It is not counted as an I/O.
+    fn read_part(&self, offset: u64, bytes: &mut [u8]) {
+        // SAFETY: a slice may be written.
+        unsafe { self.read_chunk(offset, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
     /// # Safety
     /// `buffer` must be `len` bytes that may be written.
     unsafe fn read_chunk(&self, offset: u64, buffer: *mut u8, len: usize) {
@@ -425,17 +436,25 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// Opens `memory:SIZE` or `memory:SIZE?save=PATH`, for the text after the colon.
+/// Opens `memory:SIZE` or `memory:SIZE?save=PATH&every=TIME`, for the text after the colon.
 pub(crate) fn open(text: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, MemoryError> {
     let (size, fields) = text.split_once('?').unwrap_or((text, ""));
     let bytes = size_of(size).ok_or_else(|| MemoryError::NoSize { text: size.to_owned() })?;
-    let fields = Fields::parse("memory", fields, '&', &["save"])?;
+    let fields = Fields::parse("memory", fields, '&', &["save", "every"])?;
     // A relative path would depend on the directory in which the server starts.
     let absolute = |path: &str| path.starts_with('/').then(|| PathBuf::from(path));
-    let path = fields.get("save", "save=/var/lib/forebay/scratch.img", absolute)?;
+    let path = fields.get("save", SAVE_EXAMPLE, absolute)?;
+    let interval = |text: &str| {
+        let interval = Duration::from_nanos(duration_ns(text)?);
+        (interval >= SAVE_INTERVAL_MIN).then_some(interval)
+    };
+    let every = fields.get("every", "every=5m (at least 1s, at most 24h)", interval)?;
     Ok(match path {
+        None if every.is_some() => {
+            return Err(fields.missing("save", "/var/lib/forebay/scratch.img").into());
+        }
         None => Arc::new(MemoryBackend::new(bytes)?.read_only(options.read_only)),
-        Some(path) => Arc::new(saved::SavedMemory::open(bytes, &path, options)?),
+        Some(path) => Arc::new(saved::SavedMemory::open(bytes, &path, every, options)?),
     })
 }
 

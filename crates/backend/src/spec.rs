@@ -222,7 +222,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Parses a duration, `250ns`, `80us`, `8.5ms`, `1s` or `2m`, in nanoseconds. Refuses a number
+/// Parses a duration, `250ns`, `80us`, `8.5ms`, `1s`, `2m` or `3h`, in nanoseconds. Refuses a number
 /// without a unit.
 pub(crate) fn duration_ns(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
@@ -233,6 +233,7 @@ pub(crate) fn duration_ns(text: &str) -> Option<u64> {
         "ms" => 1e6,
         "s" => 1e9,
         "m" | "min" => 60e9,
+        "h" => 3_600e9,
         _ => return None,
     };
     let ns = number.parse::<f64>().ok()? * unit_ns;
@@ -295,11 +296,12 @@ mod tests {
             ("8.5ms", 8_500_000),
             ("1s", 1_000_000_000),
             ("2m", 120_000_000_000),
+            ("24h", 86_400_000_000_000),
             ("0s", 0),
         ] {
             assert_eq!(duration_ns(text), Some(ns), "{text}");
         }
-        for text in ["", "5", "ms", "-1ms", "1..5ms", "5 ms", "1e3ms", "100000m", "5MS"] {
+        for text in ["", "5", "ms", "-1ms", "1..5ms", "5 ms", "1e3ms", "100000m", "25h", "5MS"] {
             assert_eq!(duration_ns(text), None, "{text}");
         }
     }

@@ -58,6 +58,12 @@ pub trait Manager: Send + Sync {
     /// There is no such volume, or its disk fails.
     fn flush_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
+    /// Saves the volume, which is in memory, to its image.
+    ///
+    /// # Errors
+    /// There is no such volume, it has no image, or the image cannot be written.
+    fn save_volume(&self, name: &str) -> Result<(), Problem>;
+
     /// Trusts the volume's disk again after it failed a flush, and flushes it.
     ///
     /// # Errors

@@ -60,6 +60,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::VOLUMES, get(list_volumes).post(add_volume))
         .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
         .route(paths::VOLUME_FLUSH, post(flush_volume))
+        .route(paths::VOLUME_SAVE, post(save_volume))
         .route(paths::VOLUME_TRUST, post(trust_volume))
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
         .route(paths::VOLUME_PIN, post(pin_volume))
@@ -192,6 +193,11 @@ async fn remove_volume(State(app): State<App>, Name(name): Name) -> Response {
 async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
     tracing::info!(volume = %name, "request to flush a volume");
     app.operate(move |manager, progress| manager.flush_volume(&name, progress)).await
+}
+
+async fn save_volume(State(app): State<App>, Name(name): Name) -> Response {
+    tracing::info!(volume = %name, "request to save a volume");
+    app.operate(move |manager, _| manager.save_volume(&name)).await
 }
 
 async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {

@@ -53,6 +53,18 @@ pub(crate) enum Command {
     Pin(PinArguments),
     /// Let ranges of a volume, or files on it, leave memory again
     Unpin(UnpinArguments),
+    /// Save a volume in memory to its image
+    #[command(long_about = "Save a volume in memory to its image.\n\
+        The image is the content of the volume when the save begins; clients are served meanwhile. \
+        The former image stays until the new one is complete and stable. It is for volumes with \
+        the backing memory:SIZE?save=PATH. They are also saved when they are removed and when the \
+        server stops, and with every=TIME after PATH, as in save=PATH&every=5m, at intervals.")]
+    Save {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Change settings of a running forebay
     Set {
         /// The settings
@@ -296,7 +308,8 @@ fn volume_help(first: &str) -> String {
     format!(
         "{first}\n\
          BACKING is a path, or one of memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT and \
-         nbd+unix:///EXPORT?socket=PATH. Layers may precede it, as in \
+         nbd+unix:///EXPORT?socket=PATH. memory:SIZE?save=PATH is loaded from a file and saved to \
+         it at a stop, with &every=5m also every 5 minutes, and by `forebay save`. Layers may precede it, as in \
          delay(read=5ms,write=5ms):/dev/sdb.\n\
          The keys are\n{keys}\
          Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Volume(command) => client::volume(command),
         Command::Pin(arguments) => client::pins::pin(&arguments),
         Command::Unpin(arguments) => client::pins::unpin_places(&arguments),
+        Command::Save { name, state } => client::save(&name, &state),
         Command::Set { settings, state } => client::set(&settings, &state),
         Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop(arguments) => client::stop(&arguments),

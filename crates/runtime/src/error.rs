@@ -118,6 +118,9 @@ pub enum VolumeError {
         #[source]
         source: io::Error,
     },
+    /// The volume is not saved to an image.
+    #[error("volume '{0}' has no image to be saved to")]
+    NoImage(String),
     /// The pool holds dirty data of a volume of this name on another disk.
     #[error(
         "the pool holds {dirty_bytes} dirty bytes of volume '{name}' for {backing}, its previous \
@@ -257,6 +260,17 @@ impl Fault for Stall {
     }
 }
 
+/// What to do after a save of a volume in memory that failed with an error of this kind.
+pub const fn remedy_for_save(kind: io::ErrorKind) -> &'static str {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem, TimedOut};
+    match kind {
+        NotFound | NotADirectory => "restore the directory of the image, or mount its file system",
+        PermissionDenied | ReadOnlyFilesystem => "make the directory of the image writable",
+        TimedOut => "check the file system of the image",
+        _ => "make room for a second image in its directory",
+    }
+}
+
 const SET_THRESHOLD: &str = "set gather-below=SIZE for the volume";
 
 impl Fault for CalibrateError {
@@ -300,9 +314,10 @@ impl Fault for VolumeError {
                  works"
                     .into()
             }
-            Self::Save { .. } => {
-                "make room for a second image in its directory, and repeat the command".into()
+            Self::Save { source, .. } => {
+                format!("{}, and repeat the command", remedy_for_save(source.kind())).into()
             }
+            Self::NoImage(_) => "save volumes with the backing memory:SIZE?save=PATH only".into(),
             Self::Stalled(error) => error.remedy(),
             Self::FlushFailed { name, .. } => Action::TrustVolume(name.clone()).into(),
             Self::OtherDisk { .. } => {
@@ -335,6 +350,7 @@ impl Fault for VolumeError {
             | Self::Name(_)
             | Self::TooMany
             | Self::Unknown(_)
+            | Self::NoImage(_)
             | Self::BackingReadOnly(_) => Blame::Operator,
             Self::Stalled(error) => error.blame(),
             Self::Journal(error) => error.blame(),

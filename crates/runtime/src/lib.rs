@@ -33,7 +33,8 @@ mod write_share;
 
 pub use background::BackgroundShares;
 pub use descriptors::Descriptors;
-pub use error::{StartError, VolumeError};
+pub use error::{StartError, VolumeError, remedy_for_save};
+pub use forebay_backend::Saved;
 pub use forebay_engine::{IoCause, Uncached};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{

@@ -22,6 +22,7 @@ use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
 use crate::worker::Crew;
 use crate::write_share::WriteShares;
+use forebay_backend::Saved;
 use forebay_frontend::{Mailer, Service};
 use forebay_policy::SplitCost;
 use forebay_types::{PinnedRanges, UnsafeUps, VolumeId};
@@ -301,6 +302,20 @@ impl Runtime {
         mut progress: impl FnMut(u64),
     ) -> Result<(), VolumeError> {
         self.volumes.flush(name, &mut progress)
+    }
+
+    /// Saves a volume in memory to its image, as it is now, unless it has not changed since the last
+    /// save. Clients are served meanwhile. Waits for a save in progress first.
+    ///
+    /// # Errors
+    /// When there is no such volume, it has no image, or the image cannot be written.
+    pub fn save_volume(&self, name: &str) -> Result<(), VolumeError> {
+        self.volumes.save(name)
+    }
+
+    /// The volumes that are saved to images, and the state of these.
+    pub fn saved_volumes(&self) -> Vec<(String, Saved)> {
+        self.volumes.saved()
     }
 
     /// Trusts a disk again that has failed a flush, and flushes it. Data that the journal still

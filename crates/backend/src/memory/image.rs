@@ -201,12 +201,16 @@ impl Image {
         Ok(table)
     }
 
-    /// Saves a store, to which nothing is written meanwhile.
+    /// Saves a store. `next` puts the next chunk into the buffer and returns its number, in any
+    /// order, and `None` after the last one.
     ///
     /// # Errors
-    /// The new file cannot be written or synced; then the former image is unchanged. Or its name
-    /// cannot be synced.
-    pub(super) fn save(&mut self, memory: &MemoryBackend) -> io::Result<()> {
+    /// The new file cannot be written or synced, or `next` fails; then the former image is
+    /// unchanged. Or its name cannot be synced.
+    pub(super) fn save(
+        &mut self,
+        mut next: impl FnMut(&mut [u8]) -> io::Result<Option<u64>>,
+    ) -> io::Result<()> {
         let mut name = OsString::from(&self.path);
         name.push(".new");
         let new = PathBuf::from(name);
@@ -214,7 +218,7 @@ impl Image {
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
         let written = options.open(&new).and_then(|file| {
             lock(&file)?;
-            self.write(&file, memory)?;
+            self.write(&file, &mut next)?;
             file.sync_all()?;
             std::fs::rename(&new, &self.path)?;
             Ok(file)
@@ -230,18 +234,20 @@ impl Image {
         File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
     }
 
-    fn write(&self, file: &File, memory: &MemoryBackend) -> io::Result<()> {
+    fn write(
+        &self,
+        file: &File,
+        next: &mut dyn FnMut(&mut [u8]) -> io::Result<Option<u64>>,
+    ) -> io::Result<()> {
         let layout = Layout::of(self.size_bytes);
         file.set_len(layout.end())?;
-        let blocking = Blocking::new(memory);
         let mut buffer = AlignedBuffer::new(CHUNK_BYTES as usize);
-        let mut table = Vec::with_capacity(layout.chunks as usize * 4);
-        for number in 0..layout.chunks {
+        let mut table = vec![0; layout.chunks as usize * 4];
+        while let Some(number) = next(&mut buffer)? {
             let part = chunk(number, self.size_bytes);
-            let bytes = &mut buffer[..part.len as usize];
-            let read = blocking.read(part.offset, bytes);
-            read.map_err(|error| io::Error::other(error.to_string()))?;
-            table.extend_from_slice(&checksum(bytes).to_le_bytes());
+            let bytes = &buffer[..part.len as usize];
+            let at = number as usize * 4;
+            table[at..at + 4].copy_from_slice(&checksum(bytes).to_le_bytes());
             if bytes.iter().any(|byte| *byte != 0) {
                 file.write_all_at(bytes, part.offset)?;
             }

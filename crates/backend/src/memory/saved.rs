@@ -1,22 +1,32 @@
 //! A store in memory that is loaded from a file when it is opened, and saved to it on request.
 //!
 //! All of its memory is allocated when it is opened, so that it counts as used from then on, and no
-//! later write can find that there is too little.
+//! later write can find that there is too little. A save writes the content of the moment at which
+//! it began, while clients write (`snapshot.rs`). If the file takes nothing for [`STALL`] while
+//! writes wait, the save is given up, so that a file system that hangs does not stop them.
 
 use super::image::Image;
+use super::snapshot::{Prepared, Snapshot};
 use super::{MemoryBackend, MemoryError};
 use crate::count::IoCount;
 use crate::sync::{lock, read, write};
+use crate::timer::{Timer, TimerHandle};
 use crate::{Backend, Description, Extent, Io, IoKind, OpenOptions, Saved};
 use forebay_types::{ByteRange, Size};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long writes wait while a save makes no progress.
+const STALL: Duration = Duration::from_secs(5);
 
 /// Bytes of all these stores in the process.
 static ALLOCATED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// The number of the next save of any store.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// The memory that all stores with an image have allocated in this process, in bytes.
 pub fn saved_memory_bytes() -> u64 {
@@ -25,19 +35,114 @@ pub fn saved_memory_bytes() -> u64 {
 
 /// A store in memory with an image.
 pub(super) struct SavedMemory {
-    memory: MemoryBackend,
-    description: Description,
-    image: Mutex<Kept>,
-    /// Something was written since the image was loaded or saved.
-    is_changed: AtomicBool,
-    /// Each write holds it shared from before it sets `is_changed` until its data is copied: a save
-    /// that clears `is_changed` must include the data of all writes that have set it.
-    writes: RwLock<()>,
+    store: Arc<Store>,
+    path: PathBuf,
+    every: Option<Duration>,
+    /// Held during a save, so that there are never two at once.
+    image: Mutex<Image>,
+    last: Mutex<Last>,
+    /// Gives up a save that makes no progress.
+    timer: Timer,
 }
 
-struct Kept {
-    image: Image,
-    last: Option<SystemTime>,
+/// The saves so far.
+#[derive(Default)]
+struct Last {
+    at: Option<SystemTime>,
+    took: Option<Duration>,
+    failed: Option<(io::ErrorKind, String)>,
+    is_saving: bool,
+}
+
+struct Store {
+    memory: MemoryBackend,
+    description: Description,
+    /// Something was written since the image was loaded, or since the last save began.
+    is_changed: AtomicBool,
+    /// The save in progress. Each write holds it shared from before it sets `is_changed` until its
+    /// data is copied: a save that clears `is_changed` must include the data of all writes that have
+    /// set it.
+    save: RwLock<Option<Save>>,
+    stall: Duration,
+}
+
+struct Save {
+    snapshot: Snapshot,
+    /// Distinguishes it from others.
+    number: u64,
+}
+
+impl Store {
+    /// Carries out a write, or lets it wait for the save in progress. Returns that save's number
+    /// and progress if the write is the first one that waits.
+    fn change(&self, io: Io) -> Option<(u64, u64)> {
+        let save = read(&self.save);
+        self.is_changed.store(true, Ordering::Relaxed);
+        let io = match &*save {
+            None => io,
+            Some(Save { snapshot, number }) => match snapshot.prepare(&self.memory, io) {
+                Prepared::Ready(io) => io,
+                Prepared::Waiting { is_first, taken } => {
+                    return is_first.then_some((*number, taken));
+                }
+            },
+        };
+        self.memory.run(&io);
+        drop(save);
+        io.done.complete(Ok(()));
+        None
+    }
+
+    /// Takes the next chunk for the image. Returns its number; `None` after the last one.
+    fn take(&self, number: u64, buffer: &mut [u8]) -> io::Result<Option<u64>> {
+        let mut ready = Vec::new();
+        let taken = {
+            let mut save = write(&self.save);
+            let save = save.as_mut().filter(|save| save.number == number);
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "writes waited for it too long");
+            save.ok_or_else(late)?.snapshot.take(&self.memory, buffer, &mut ready)
+        };
+        ready.into_iter().for_each(|io| io.done.complete(Ok(())));
+        Ok(taken)
+    }
+
+    /// Ends a save, and carries out the writes that wait for it.
+    fn end(&self, number: u64) {
+        let waiting = {
+            let mut save = write(&self.save);
+            let Some(ended) = save.take_if(|save| save.number == number) else { return };
+            let waiting = ended.snapshot.into_waiting();
+            waiting.iter().for_each(|io| self.memory.run(io));
+            waiting
+        };
+        waiting.into_iter().for_each(|io| io.done.complete(Ok(())));
+    }
+
+    /// Schedules [`Store::check`].
+    fn check_later(self: &Arc<Self>, timer: &TimerHandle, number: u64, before: u64) {
+        let (store, handle) = (Arc::downgrade(self), timer.clone());
+        let at_ns = timer.now_ns() + self.stall.as_nanos() as u64;
+        let check = move || {
+            if let Some(store) = store.upgrade() {
+                store.check(&handle, number, before);
+            }
+        };
+        timer.schedule(at_ns, Box::new(check));
+    }
+
+    /// Gives a save up if writes wait and it has made no progress since it had taken `before`
+    /// chunks.
+    fn check(self: &Arc<Self>, timer: &TimerHandle, number: u64, before: u64) {
+        let (taken, has_waiting) = match &*read(&self.save) {
+            Some(save) if save.number == number => save.snapshot.progress(),
+            _ => return,
+        };
+        match has_waiting {
+            true if taken == before => self.end(number),
+            true => self.check_later(timer, number, taken),
+            false => {}
+        }
+    }
 }
 
 impl SavedMemory {
@@ -48,23 +153,57 @@ impl SavedMemory {
     pub(super) fn open(
         size_bytes: u64,
         path: &Path,
+        every: Option<Duration>,
         options: &OpenOptions,
+    ) -> Result<Self, MemoryError> {
+        Self::open_with(size_bytes, path, every, options, STALL)
+    }
+
+    /// As [`SavedMemory::open`], with another [`STALL`].
+    fn open_with(
+        size_bytes: u64,
+        path: &Path,
+        every: Option<Duration>,
+        options: &OpenOptions,
+        stall: Duration,
     ) -> Result<Self, MemoryError> {
         let mut memory = MemoryBackend::new(size_bytes)?;
         let image = Image::open(path, size_bytes, options.in_use_wait)?;
         memory.allocate()?;
-        let last = image.load(&memory)?;
+        let last = Last { at: image.load(&memory)?, ..Last::default() };
         let memory = memory.read_only(options.read_only);
-        let name = format!("memory:{}?save={}", Size(size_bytes), image.path().display());
+        let path = image.path().to_owned();
+        let name = format!("memory:{}?save={}", Size(size_bytes), path.display());
         let description = Description { name, ..memory.description().clone() };
         ALLOCATED_BYTES.fetch_add(size_bytes, Ordering::Relaxed);
-        let image = Mutex::new(Kept { image, last });
-        let (is_changed, writes) = Default::default();
-        Ok(Self { memory, description, image, is_changed, writes })
+        let (is_changed, save) = Default::default();
+        let store = Arc::new(Store { memory, description, is_changed, save, stall });
+        let (image, last, timer) = (Mutex::new(image), Mutex::new(last), Timer::new());
+        Ok(Self { store, path, every, image, last, timer })
+    }
+
+    fn save_now(&self, image: &mut Image, number: u64) -> io::Result<()> {
+        let began = Instant::now();
+        let saved = image.save(|buffer| self.store.take(number, buffer));
+        self.store.end(number);
+        let mut last = lock(&self.last);
+        last.is_saving = false;
+        match &saved {
+            Ok(()) => {
+                last.at = Some(SystemTime::now());
+                last.took = Some(began.elapsed());
+                last.failed = None;
+            }
+            Err(error) => {
+                self.store.is_changed.store(true, Ordering::Relaxed);
+                last.failed = Some((error.kind(), error.to_string()));
+            }
+        }
+        saved
     }
 }
 
-impl Drop for SavedMemory {
+impl Drop for Store {
     fn drop(&mut self) {
         ALLOCATED_BYTES.fetch_sub(self.description.size_bytes, Ordering::Relaxed);
     }
@@ -72,67 +211,68 @@ impl Drop for SavedMemory {
 
 impl Backend for SavedMemory {
     fn description(&self) -> &Description {
-        &self.description
+        &self.store.description
     }
 
     fn submit(&self, io: Io) {
-        let Some(io) = io.admit(&self.description) else { return };
-        self.memory.count.add(&io);
+        let Some(io) = io.admit(&self.store.description) else { return };
+        self.store.memory.count.add(&io);
         if matches!(io.kind, IoKind::Read | IoKind::Flush) {
-            self.memory.run(&io);
-        } else {
-            let _write = read(&self.writes);
-            self.is_changed.store(true, Ordering::Relaxed);
-            self.memory.run(&io);
+            self.store.memory.run(&io);
+            io.done.complete(Ok(()));
+        } else if let Some((number, taken)) = self.store.change(io) {
+            self.store.check_later(self.timer.handle(), number, taken);
         }
-        io.done.complete(Ok(()));
     }
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
-        self.memory.extents(range)
+        self.store.memory.extents(range)
     }
 
     fn io_count(&self) -> Option<IoCount> {
-        self.memory.io_count()
+        self.store.memory.io_count()
     }
 
     fn save(&self) -> io::Result<()> {
-        let mut kept = lock(&self.image);
-        if self.description.read_only {
+        let mut image = lock(&self.image);
+        if self.store.description.read_only {
             return Ok(());
         }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         // What is written from here on is a change; what was written before is in the image.
-        let was_changed = {
-            let _no_write = write(&self.writes);
-            self.is_changed.swap(false, Ordering::Relaxed)
-        };
-        if !was_changed {
-            return Ok(());
+        {
+            let mut save = write(&self.store.save);
+            if !self.store.is_changed.swap(false, Ordering::Relaxed) {
+                return Ok(());
+            }
+            let snapshot = Snapshot::new(self.store.description.size_bytes);
+            *save = Some(Save { snapshot, number });
+            lock(&self.last).is_saving = true;
         }
-        if let Err(error) = kept.image.save(&self.memory) {
-            self.is_changed.store(true, Ordering::Relaxed);
-            return Err(error);
-        }
-        kept.last = Some(SystemTime::now());
-        Ok(())
+        self.save_now(&mut image, number)
     }
 
     fn saved(&self) -> Option<Saved> {
-        let kept = lock(&self.image);
-        let is_changed = self.is_changed.load(Ordering::Relaxed);
-        Some(Saved { path: kept.image.path().to_owned(), last: kept.last, is_changed })
+        let last = lock(&self.last);
+        Some(Saved {
+            path: self.path.clone(),
+            last: last.at,
+            is_changed: last.is_saving || self.store.is_changed.load(Ordering::Relaxed),
+            is_saving: last.is_saving,
+            took: last.took,
+            failed: last.failed.clone(),
+            every: self.every,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Blocking, open};
-    use forebay_types::Fault;
+    use crate::{Blocking, Buffer, Completion, CompletionSink, open};
+    use forebay_types::{Fault, IoResult};
     use std::fs;
     use std::os::unix::fs::FileExt;
-    use std::path::PathBuf;
-    use std::sync::Arc;
 
     /// Not a multiple of chunks or pages.
     const SIZE: u64 = (1 << 20) + 3 * 512;
@@ -288,7 +428,131 @@ mod tests {
         assert!(!path.exists());
         assert!(refused(&spec(directory.path())).contains("not a regular file"));
         assert!(refused("memory:1MiB?save=").contains("has no value"));
+        assert!(refused("memory:1MiB?every=5m").contains("memory needs save: add save=/var"));
+        for every in ["0s", "999ms", "25h", "5"] {
+            let text = refused(&format!("{}&every={every}", spec(&path)));
+            assert!(text.contains(&format!("every='{every}' is invalid")), "{text}");
+        }
         assert!(refused("memory:1MiB?sav=/x").contains("no option 'sav'"));
         assert!(refused("memory:8388607TiB?save=/x").contains("cannot map"));
+    }
+
+    /// The results of I/Os, by tag.
+    #[derive(Default)]
+    struct Results(Mutex<Vec<(u64, IoResult)>>);
+
+    impl CompletionSink for Results {
+        fn complete(&self, tag: u64, result: IoResult) {
+            lock(&self.0).push((tag, result));
+        }
+    }
+
+    impl Results {
+        /// The tags of the I/Os that have completed, and whether none failed.
+        fn tags(&self) -> (Vec<u64>, bool) {
+            let results = lock(&self.0);
+            let mut tags: Vec<u64> = results.iter().map(|(tag, _)| *tag).collect();
+            tags.sort_unstable();
+            (tags, results.iter().all(|(_, result)| result.is_ok()))
+        }
+    }
+
+    const CHUNK: u64 = super::super::CHUNK_BYTES;
+    /// 320 chunks, of which 64 may be copied.
+    const LARGE: u64 = 320 * CHUNK;
+
+    /// A store with an image, of which each chunk has its number as content.
+    fn numbered(directory: &Path, stall: Duration) -> SavedMemory {
+        let path = image(directory);
+        let options = OpenOptions::default();
+        let memory = SavedMemory::open_with(LARGE, &path, None, &options, stall).unwrap();
+        for chunk in 0..LARGE / CHUNK {
+            let bytes = vec![chunk as u8; CHUNK as usize];
+            Blocking::new(&memory).write(chunk * CHUNK, &bytes, false).unwrap();
+        }
+        memory
+    }
+
+    /// Begins a save whose image takes nothing yet.
+    fn begin(memory: &SavedMemory) {
+        *write(&memory.store.save) = Some(Save { snapshot: Snapshot::new(LARGE), number: 7 });
+    }
+
+    /// Writes one sector of each chunk without waiting; the tag is the chunk's number.
+    fn overwrite(memory: &SavedMemory, chunks: std::ops::Range<u64>, results: &Arc<Results>) {
+        // Lives as long as the I/Os.
+        let bytes: &'static mut [u8] = vec![0xee; 512].leak();
+        for chunk in chunks {
+            // SAFETY: it lives until the end, and nothing writes to it.
+            let buffer = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
+            let done = Completion::new(Arc::clone(results) as _, chunk);
+            let kind = IoKind::Write { fua: false };
+            memory.submit(Io {
+                kind,
+                offset: chunk * CHUNK,
+                len: 512,
+                buffers: vec![buffer],
+                done,
+            });
+        }
+    }
+
+    #[test]
+    fn a_save_has_the_content_of_its_beginning_whatever_is_written_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = numbered(directory.path(), STALL);
+        begin(&memory);
+        let results = Arc::new(Results::default());
+        overwrite(&memory, 0..320, &results);
+        assert_eq!(results.tags(), ((0..64).collect(), true), "the others wait");
+        // A read does not wait, and finds what was acknowledged.
+        let sector = |chunk: u64| {
+            let mut bytes = [0; 512];
+            Blocking::new(&memory).read(chunk * CHUNK, &mut bytes).unwrap();
+            bytes[0]
+        };
+        assert_eq!([sector(63), sector(64)], [0xee, 64]);
+        let (mut buffer, mut seen) = (vec![0; CHUNK as usize], vec![false; 320]);
+        let mut completed = 64;
+        while let Some(chunk) = memory.store.take(7, &mut buffer).unwrap() {
+            assert!(buffer.iter().all(|&byte| byte == chunk as u8), "chunk {chunk}");
+            assert!(!std::mem::replace(&mut seen[chunk as usize], true), "chunk {chunk} again");
+            let (tags, _) = results.tags();
+            assert!(tags.len() > completed || tags.len() == 320, "each step admits a write");
+            completed = tags.len();
+        }
+        assert!(seen.iter().all(|&seen| seen));
+        memory.store.end(7);
+        assert_eq!(results.tags(), ((0..320).collect(), true));
+        assert!((0..320).all(|chunk| sector(chunk) == 0xee));
+        assert!(memory.saved().unwrap().is_changed);
+        memory.save().unwrap();
+        assert!(!memory.saved().unwrap().is_changed);
+        // A write of all chunks waits for the end of the save.
+        begin(&memory);
+        let done = Completion::new(Arc::clone(&results) as _, 999);
+        let kind = IoKind::Zero { unmap: true };
+        memory.submit(Io { kind, offset: 0, len: LARGE, buffers: Vec::new(), done });
+        assert!(!results.tags().0.contains(&999));
+        while memory.store.take(7, &mut buffer).unwrap().is_some() {}
+        memory.store.end(7);
+        assert!(results.tags().0.contains(&999) && sector(100) == 0);
+    }
+
+    #[test]
+    fn a_save_that_makes_no_progress_is_given_up_for_the_writes_that_wait() {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = numbered(directory.path(), Duration::from_millis(10));
+        begin(&memory);
+        let results = Arc::new(Results::default());
+        overwrite(&memory, 0..320, &results);
+        while results.tags().0.len() < 320 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let late = memory.store.take(7, &mut vec![0; CHUNK as usize]).unwrap_err();
+        assert_eq!(late.to_string(), "writes waited for it too long");
+        memory.save().unwrap();
+        let image = fs::read(directory.path().join("r&m.img")).unwrap();
+        assert!((0..320).all(|chunk| image[chunk * CHUNK as usize] == 0xee));
     }
 }

@@ -64,6 +64,12 @@ pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Re
     }
 }
 
+/// `forebay save`.
+pub(crate) fn save(name: &str, arguments: &StateArguments) -> anyhow::Result<()> {
+    connect(arguments)?.save_volume(name)?;
+    print(&format!("{} is saved\n", named(name)))
+}
+
 /// `forebay volume`.
 pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     match command {

@@ -284,7 +284,26 @@ fn saved_note(name: &str, saved: &SavedStatus) -> String {
         true => ", and a crash loses later writes",
         false => ", and has not changed since",
     };
-    format!("\n{name}: in memory, saved to {} at a stop: it {when}{since}", saved.file)
+    let every = saved.every_seconds.map(|seconds| format!(" every {} and", interval(seconds)));
+    let every = every.unwrap_or_default();
+    let failed = saved.error.as_ref().map(|error| {
+        let remedy = saved.remedy.as_deref().unwrap_or("see the server's log");
+        format!("; THE LAST SAVE FAILED: {error}: {remedy}; it is tried again within a minute")
+    });
+    let failed = failed.unwrap_or_default();
+    format!(
+        "\n{name}: in memory, saved to {}{every} at a stop: it {when}{since}{failed}",
+        saved.file
+    )
+}
+
+/// A time between saves.
+fn interval(seconds: u64) -> String {
+    match seconds {
+        _ if seconds.is_multiple_of(3_600) => format!("{} h", seconds / 3_600),
+        _ if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        _ => format!("{seconds} s"),
+    }
 }
 
 /// A line for each volume that is failing or not in its configured mode, for each inconsistency of

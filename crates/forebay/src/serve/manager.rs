@@ -7,8 +7,9 @@ use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::{Journals, identity};
 use super::listen::{self, BoundListener};
-use super::power::PowerMonitor;
+use super::power::{Means, PowerMonitor};
 use super::ratio::Ratio;
+use super::saves::Saves;
 use super::sizing::Sizing;
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
@@ -44,6 +45,7 @@ pub(super) struct Daemon {
     sizing: Sizing,
     ratio: Ratio,
     background: Background,
+    saves: Arc<Saves>,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -88,6 +90,7 @@ impl Daemon {
         let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
         let ratio = Ratio::new(Arc::clone(&runtime), ratio);
         let background = Background::new(Arc::clone(&runtime), config.background);
+        let saves = Saves::new(Arc::clone(&runtime));
         let state = State {
             config,
             volumes: Vec::new(),
@@ -100,6 +103,7 @@ impl Daemon {
             sizing,
             ratio,
             background,
+            saves,
             nbd,
             power: OnceLock::new(),
             tls,
@@ -143,8 +147,13 @@ impl Daemon {
         };
         let batteries = Batteries::open(state_dir.join("batteries.json"));
         let dump_target = self.runtime.vault().map(|vault| Arc::new(VaultDumpTarget(vault)) as _);
-        let runtime = Arc::clone(&self.runtime);
-        if let Some(power) = PowerMonitor::start(&settings, runtime, dump_target, batteries)? {
+        let means = Means {
+            runtime: Arc::clone(&self.runtime),
+            dump_target,
+            batteries,
+            saves: Arc::clone(&self.saves),
+        };
+        if let Some(power) = PowerMonitor::start(&settings, means)? {
             // Fails only if a power monitor is already running.
             let _ = self.power.set(power);
         }
@@ -194,6 +203,10 @@ impl Daemon {
 
     pub(super) const fn sizing(&self) -> &Sizing {
         &self.sizing
+    }
+
+    pub(super) const fn saves(&self) -> &Arc<Saves> {
+        &self.saves
     }
 
     pub(super) const fn background(&self) -> &Background {
@@ -586,6 +599,10 @@ impl Manager for Daemon {
 
     fn flush_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
         self.runtime.flush_volume(name, reporter(progress)).map_err(problem)
+    }
+
+    fn save_volume(&self, name: &str) -> Result<(), Problem> {
+        self.saves.save(name).map_err(problem)
     }
 
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {

@@ -19,6 +19,7 @@ mod power;
 mod presence;
 mod ratio;
 mod report;
+mod saves;
 mod sizing;
 mod statistics;
 mod successor;
@@ -107,6 +108,8 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the thread that sizes the cache")?;
     let background = background::start(Arc::clone(&daemon))
         .context("cannot start the thread that watches for other programs that wait")?;
+    let saves = saves::start(Arc::clone(&daemon))
+        .context("cannot start the thread that saves volumes in memory")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     //
@@ -121,6 +124,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     drop(outlook);
     drop(sizer);
     drop(background);
+    drop(saves);
     tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.

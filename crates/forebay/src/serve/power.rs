@@ -6,8 +6,12 @@
 //! and dumps it to the vault when the battery runs low. A dump proceeds in this order: halt writes,
 //! write the dump and read it back, flush the disks' caches, and only then notify the servers of
 //! the UPSes that power may be cut.
+//!
+//! Volumes in memory are saved when mains fails, and again after a dump, as far as the time
+//! suffices. The monitor waits for no file but the vault.
 
 use super::battery::Batteries;
+use super::saves::Saves;
 use crate::report::{misconfigured, sentence};
 use anyhow::{Context, anyhow};
 use forebay_api::{PowerStatus, UpsStatus};
@@ -56,6 +60,14 @@ pub(super) trait DumpTarget: Send + Sync {
     fn empty(&self) -> anyhow::Result<()>;
 }
 
+/// What the monitor acts with.
+pub(super) struct Means {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) dump_target: Option<Arc<dyn DumpTarget>>,
+    pub(super) batteries: Batteries,
+    pub(super) saves: Arc<Saves>,
+}
+
 /// Monitors the UPSes in a thread until it is stopped.
 pub(super) struct PowerMonitor {
     shared: Arc<Shared>,
@@ -70,12 +82,7 @@ struct Shared {
 
 impl PowerMonitor {
     /// Starts to monitor the configured UPSes. Returns `None` if there are none.
-    pub(super) fn start(
-        settings: &UpsSettings,
-        runtime: Arc<Runtime>,
-        dump_target: Option<Arc<dyn DumpTarget>>,
-        batteries: Batteries,
-    ) -> anyhow::Result<Option<Self>> {
+    pub(super) fn start(settings: &UpsSettings, means: Means) -> anyhow::Result<Option<Self>> {
         if settings.upses.is_empty() {
             return Ok(None);
         }
@@ -92,15 +99,10 @@ impl PowerMonitor {
         }
         let controller = PowerController::new(expression, rules);
         let needed = settings.needed.clone();
-        let mut monitor = MonitorThread::new(
-            controller,
-            needed,
-            monitored,
-            observations,
-            runtime,
-            dump_target,
-            batteries,
-        );
+        // The dump ends before the margin begins.
+        let save_time = Duration::from_secs(u64::from(settings.margin_seconds)) / 2;
+        let mut monitor =
+            MonitorThread::new(controller, needed, monitored, observations, means, save_time);
         let shared = Arc::clone(&monitor.shared);
         // Sets the first status.
         monitor.step(None);
@@ -249,9 +251,11 @@ struct MonitorThread {
     needed: String,
     upses: Vec<(Ups, Poller)>,
     observations: Receiver<(usize, Instant, Observation)>,
-    runtime: Arc<Runtime>,
-    dump_target: Option<Arc<dyn DumpTarget>>,
-    batteries: Batteries,
+    means: Means,
+    /// How long the notice that power may be cut waits for saves of volumes in memory.
+    save_time: Duration,
+    /// When that notice is sent at the latest, once there is a dump.
+    release_at: Option<Instant>,
     shared: Arc<Shared>,
     /// Dirty bytes of the volumes under a UPS, as of the last step.
     dirty_bytes: u64,
@@ -273,9 +277,8 @@ impl MonitorThread {
         needed: String,
         upses: Vec<(Ups, Poller)>,
         observations: Receiver<(usize, Instant, Observation)>,
-        runtime: Arc<Runtime>,
-        dump_target: Option<Arc<dyn DumpTarget>>,
-        batteries: Batteries,
+        means: Means,
+        save_time: Duration,
     ) -> Self {
         let shared = Shared { status: Mutex::default(), stopping: AtomicBool::new(false) };
         Self {
@@ -283,9 +286,9 @@ impl MonitorThread {
             needed,
             upses,
             observations,
-            runtime,
-            dump_target,
-            batteries,
+            means,
+            save_time,
+            release_at: None,
             shared: Arc::new(shared),
             dirty_bytes: 0,
             allowed: false,
@@ -322,13 +325,13 @@ impl MonitorThread {
     fn record_batteries(&mut self) {
         for (name, _, reading) in self.controller.upses() {
             if let Some(reading) = reading {
-                self.batteries.observe(name, reading);
+                self.means.batteries.observe(name, reading);
             }
         }
     }
 
     fn exposure(&self) -> Exposure {
-        let speed = self.dump_target.as_ref().and_then(|target| target.bytes_per_second());
+        let speed = self.means.dump_target.as_ref().and_then(|target| target.bytes_per_second());
         Exposure { dirty_bytes: self.dirty_bytes, vault_bytes_per_second: speed }
     }
 
@@ -338,12 +341,12 @@ impl MonitorThread {
         let decision = self.controller.decide(now_ms(), &self.exposure());
         let allowed = decision.write_back_allowed && !matches!(self.dump, Dump::Complete);
         let dirty_bytes_max = if allowed { decision.dirty_bytes_max } else { 0 };
-        self.dirty_bytes = self.runtime.set_power(dirty_bytes_max);
+        self.dirty_bytes = self.means.runtime.set_power(dirty_bytes_max);
         if allowed != self.allowed {
             self.allowed = allowed;
             self.changes += 1;
             // Earlier acknowledged writes may still be in the disks' caches.
-            self.runtime.request_power_sync();
+            self.means.runtime.request_power_sync();
             self.changed_at = Instant::now();
             self.change_ms = observed_at.map(|at| at.elapsed().as_millis() as u64);
             let (reason, dirty) = (&decision.reason, Size(self.dirty_bytes));
@@ -355,32 +358,43 @@ impl MonitorThread {
         // Draining starts below the limit, so that writers are not throttled at it.
         let is_near_limit = self.dirty_bytes > dirty_bytes_max / 4 * 3;
         if self.dirty_bytes > 0 && (decision.drain_now || is_near_limit) {
-            self.runtime.drain_power();
+            self.means.runtime.drain_power();
             if !allowed {
                 // The flush at the end of a drain may miss data that became dirty during the drain.
-                self.runtime.request_power_sync();
+                self.means.runtime.request_power_sync();
             }
         } else {
             if self.synced_at.elapsed() >= SYNC_INTERVAL {
                 self.synced_at = Instant::now();
-                self.runtime.request_power_sync();
+                self.means.runtime.request_power_sync();
             }
-            self.runtime.start_power_syncs();
+            self.means.runtime.start_power_syncs();
         }
         self.update_on_battery(&decision);
         self.update_status(&decision);
         self.update_dump(&decision);
+        self.release_when_saved();
     }
 
     fn update_on_battery(&mut self, decision: &Decision) {
         let on_battery =
             matches!(decision.state, PowerState::OnBattery { .. } | PowerState::Critical(_));
         if on_battery != self.on_battery
-            && let Some(target) = &self.dump_target
+            && let Some(target) = &self.means.dump_target
         {
             target.set_on_battery(on_battery);
         }
+        if on_battery && !self.on_battery {
+            self.means.saves.start_for_power(self.time_before_dump(decision));
+        }
         self.on_battery = on_battery;
+    }
+
+    /// The time until a dump has to begin.
+    fn time_before_dump(&self, decision: &Decision) -> Duration {
+        let PowerState::OnBattery { left_seconds } = decision.state else { return Duration::ZERO };
+        let dump = Duration::from_millis(decision.forecast.dump_ms.unwrap_or(u64::MAX));
+        Duration::from_secs(left_seconds).saturating_sub(2 * self.save_time).saturating_sub(dump)
     }
 
     /// Makes a dump if the decision demands one. Discards it once the decision no longer does.
@@ -399,7 +413,7 @@ impl MonitorThread {
                     tracing::warn!(reason, "writes halted, dumping dirty data");
                     self.dump = Dump::InProgress;
                 }
-                self.runtime.halt_power(true);
+                self.means.runtime.halt_power(true);
                 // A dump can take long; meanwhile the status says why writes fail.
                 self.update_status(decision);
                 match self.dump() {
@@ -408,7 +422,8 @@ impl MonitorThread {
                 }
                 self.update_status(decision);
                 if matches!(self.dump, Dump::Complete) {
-                    self.release();
+                    self.release_at = Some(Instant::now() + self.save_time);
+                    self.means.saves.start_for_power(self.save_time);
                 }
             }
         }
@@ -425,8 +440,8 @@ impl MonitorThread {
 
     fn dump(&self) -> Result<(), Failure> {
         let begun = Instant::now();
-        let volumes = self.runtime.power_volumes();
-        let report = match &self.dump_target {
+        let volumes = self.means.runtime.power_volumes();
+        let report = match &self.means.dump_target {
             Some(target) => {
                 let dumped = target.dump(&volumes);
                 dumped.map_err(|error| Failure::Unsaved(sentence(&error)))?
@@ -439,7 +454,7 @@ impl MonitorThread {
             }
         };
         // A flush that failed during the dump fails again here; one that was late gets more time.
-        let unflushed = self.runtime.sync_power(SYNC_TIMEOUT);
+        let unflushed = self.means.runtime.sync_power(SYNC_TIMEOUT);
         if !unflushed.is_empty() {
             return Err(Failure::Unflushed(unflushed));
         }
@@ -459,15 +474,25 @@ impl MonitorThread {
             return true;
         }
         // The dump must be gone before newer writes are accepted.
-        if let Some(target) = &self.dump_target
+        if let Some(target) = &self.means.dump_target
             && let Err(error) = target.empty()
         {
             self.retry_later(Failure::Unemptied(sentence(&error)));
             return false;
         }
         self.dump = Dump::None;
-        self.runtime.halt_power(false);
+        self.release_at = None;
+        self.means.runtime.halt_power(false);
         true
+    }
+
+    /// After a dump, notifies the servers of the UPSes when the volumes in memory are saved, or
+    /// when the time for that is over.
+    fn release_when_saved(&mut self) {
+        let is_due = |at: &mut Instant| !self.means.saves.is_busy() || Instant::now() >= *at;
+        if self.release_at.take_if(is_due).is_some() {
+            self.release();
+        }
     }
 
     /// Notifies the servers of the UPSes that the data is safe and power may be cut.
@@ -492,7 +517,7 @@ impl MonitorThread {
             model: reading.and_then(|reading| reading.model.clone()),
             battery_test: reading.and_then(|reading| reading.test_result.clone()),
             battery_date: reading.and_then(|reading| reading.battery_date.clone()),
-            battery_ages: self.batteries.aging(name),
+            battery_ages: self.means.batteries.aging(name),
         });
         let status = PowerStatus {
             write_back_allowed: self.allowed,

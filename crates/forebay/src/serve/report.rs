@@ -11,7 +11,7 @@ use forebay_api::{
 use forebay_config::VolumeSpec;
 use forebay_runtime::{
     Calibration, Ecc, MemoryAdvice, MemoryOutlook, MemoryStatus, RuntimeStatus, ThresholdSource,
-    VolumeStatus as Figures, WarmUpState as State,
+    VolumeStatus as Figures, WarmUpState as State, remedy_for_save,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeUps};
 
@@ -201,6 +201,11 @@ fn saved(figures: &Figures) -> Option<SavedStatus> {
         // A clock that was set back since counts as no time.
         age_seconds: saved.last.map(|last| last.elapsed().unwrap_or_default().as_secs()),
         changed: saved.is_changed,
+        saving: saved.is_saving,
+        took_ms: saved.took.map(|took| took.as_millis() as u64),
+        every_seconds: saved.every.map(|every| every.as_secs()),
+        error: saved.failed.as_ref().map(|(_, error)| error.clone()),
+        remedy: saved.failed.as_ref().map(|(kind, _)| remedy_for_save(*kind).to_owned()),
     })
 }
 

@@ -1,12 +1,16 @@
-//! Volumes in memory: loaded from an image, and saved to it.
+//! Volumes in memory: loaded from an image, and saved to it: at a stop, by a command, at intervals,
+//! and when power fails.
 
 use crate::common::client::PATIENCE;
 use crate::common::random::Random;
 use crate::common::wait_until;
 use crate::kept::reconnect;
+use crate::power::UpsMachine;
 use crate::process::{Daemon, MIB, failed_start, run_forebay};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const SIZE: u64 = 32 * MIB;
 const CHUNK: u64 = 64 << 10;
@@ -207,4 +211,150 @@ fn volumes_in_memory_that_cannot_be_served_are_refused_and_keep_their_images() {
     }
     let text = refused("disk=memory:1MiB?save=x");
     assert!(text.contains("save='x' is invalid: write it like save=/var/lib"), "{text}");
+}
+
+#[test]
+fn a_save_by_command_has_the_content_of_one_moment_while_clients_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let path = image(there);
+    let daemon = start(there, &volume(&path, ",mode=bypass"));
+    let mut model = vec![0; SIZE as usize];
+    write(&daemon, &mut model, 1, 512);
+    // A number at the end is never larger than that at the beginning, and at most one smaller.
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let sector = |number: u64| [&number.to_le_bytes()[..], &[0; 504]].concat();
+    let is_done = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut client, mut last) = (daemon.client("disk"), 0);
+            while !is_done.load(Ordering::Relaxed) {
+                last += 1;
+                client.write(0, &sector(last)).unwrap();
+                // What was written before is in between.
+                client.write(SIZE / 2 + last % 1000 * 512, &sector(last)).unwrap();
+                client.write(SIZE - 512, &sector(last)).unwrap();
+            }
+            last
+        });
+        let mut before = 0;
+        for _ in 0..5 {
+            let (code, text) = daemon.run(&["save", "disk"]);
+            assert_eq!((code, &*text), (Some(0), "volume 'disk' is saved\n"));
+            let found = content_of(&path);
+            let (first, last) = (number(&found), number(&found[SIZE as usize - 512..]));
+            assert!(first == last || first == last + 1, "{first} and {last}");
+            assert!(last >= before, "it was saved before");
+            before = last;
+        }
+        is_done.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    let (code, text) = daemon.run(&["save", "disk"]);
+    assert_eq!(code, Some(0), "{text}");
+    let now = content(&daemon);
+    assert_eq!((number(&now), number(&now[SIZE as usize - 512..])), (written, written));
+    assert!(content_of(&path) == now, "everything that was acknowledged");
+    let state = saved(&daemon);
+    assert_eq!((&state["changed"], &state["saving"]), (&false.into(), &false.into()), "{state}");
+    assert!(state["took_ms"].is_u64(), "{state}");
+    // Without a change there is nothing to save.
+    let file = fs::metadata(&path).unwrap().ino();
+    assert_eq!(daemon.run(&["save", "disk"]).0, Some(0));
+    assert_eq!(fs::metadata(&path).unwrap().ino(), file);
+    daemon.kill();
+
+    let daemon = start(there, &volume(&path, ",mode=bypass"));
+    assert!(content(&daemon) == now, "the server was killed");
+    daemon.stop();
+}
+
+#[test]
+fn only_volumes_with_an_image_are_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = start(directory.path(), "disk=memory:1MiB");
+    let (code, text) = daemon.run(&["save", "disk"]);
+    assert_eq!(code, Some(1));
+    let sentence = "forebay: volume 'disk' has no image to be saved to: save volumes with the \
+                    backing memory:SIZE?save=PATH only\n";
+    assert_eq!(text, sentence);
+    let (code, text) = daemon.run(&["save", "risk"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("no volume 'risk'"), "{text}");
+    daemon.stop();
+    let (code, text) = run_forebay(directory.path(), &["serve", "--help"]);
+    assert!(code == Some(0) && text.contains("memory:SIZE?save=PATH"), "{text}");
+}
+
+#[test]
+fn a_volume_in_memory_is_saved_at_intervals_and_again_after_a_failure() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path().join("images");
+    fs::create_dir(&there).unwrap();
+    let path = image(&there);
+    let volume = volume(&path, "&every=1s,mode=write-through,warm=no,learn=no");
+    let daemon = start(directory.path(), &volume);
+    assert_eq!(saved(&daemon)["every_seconds"], 1);
+    let mut model = vec![0; SIZE as usize];
+    let is_saved = |model: &[u8]| {
+        wait_until("it is saved", PATIENCE, || saved(&daemon)["changed"] == false);
+        assert!(content_of(&path) == model);
+    };
+    for round in 1..=2 {
+        write(&daemon, &mut model, round, 512);
+        is_saved(&model);
+    }
+    let (_, text) = daemon.run(&["status"]);
+    assert!(text.contains("every 1 s and at a stop"), "{text}");
+    // The name of the new image is taken, and then its directory is gone.
+    let obstacle = there.join("ram.img.new");
+    fs::create_dir(&obstacle).unwrap();
+    let kept = model.clone();
+    write(&daemon, &mut model, 3, 512);
+    let fails_with = |remedy: &str| {
+        wait_until(remedy, PATIENCE, || saved(&daemon)["remedy"] == remedy);
+        let state = saved(&daemon);
+        assert_eq!(state["changed"], true, "{state}");
+        let error = state["error"].as_str().unwrap().to_owned();
+        let (_, text) = daemon.run(&["status"]);
+        assert!(text.contains(&format!("THE LAST SAVE FAILED: {error}: {remedy}")), "{text}");
+        let log = daemon.log();
+        assert!(log.contains("cannot save volume in memory, the former image is unchanged"));
+        assert!(log.contains(&format!("remedy=\"{remedy}\"")), "{log}");
+    };
+    fails_with("make room for a second image in its directory");
+    assert!(content_of(&path) == kept, "the former image");
+    let away = directory.path().join("away");
+    fs::rename(&there, &away).unwrap();
+    fails_with("restore the directory of the image, or mount its file system");
+    assert!(content_of(&away.join("ram.img")) == kept, "the former image");
+    assert!(content(&daemon) == model, "clients are served");
+    fs::rename(&away, &there).unwrap();
+    fs::remove_dir(&obstacle).unwrap();
+    is_saved(&model);
+    assert_eq!(saved(&daemon)["error"], serde_json::Value::Null);
+    daemon.kill();
+    let daemon = start(directory.path(), &volume);
+    assert!(content(&daemon) == model, "the last image");
+    daemon.stop();
+}
+
+#[test]
+fn a_volume_in_memory_is_saved_when_mains_fails_and_when_the_battery_runs_low() {
+    let mut machine = UpsMachine::new("");
+    let path = image(machine.directory());
+    machine.volume = volume(&path, ",mode=bypass");
+    let ups = machine.start_ups();
+    let daemon = machine.start();
+    let mut model = vec![0; SIZE as usize];
+    for (round, status) in [(1, "OB"), (2, "OB LB")] {
+        write(&daemon, &mut model, round, 512);
+        assert_eq!(saved(&daemon)["changed"], true);
+        ups.set_status(status);
+        wait_until(status, PATIENCE, || saved(&daemon)["changed"] == false);
+        assert!(content_of(&path) == model, "{status}");
+    }
+    ups.set_status("OL");
+    daemon.stop();
+    assert!(content_of(&path) == model);
 }

@@ -186,7 +186,7 @@ pub(crate) fn flush_all(shared: &Shared, progress: OnProgress<'_>) -> VolumeResu
     shared.volumes.all().iter().try_for_each(|volume| flush(shared, volume, progress))
 }
 
-/// Saves a volume whose store is in memory to its image. Its clients have left.
+/// Saves a volume whose store is in memory to its image.
 ///
 /// # Errors
 /// The image cannot be written; the previous one is unchanged.

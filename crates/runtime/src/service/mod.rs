@@ -45,6 +45,7 @@ use crate::warm_up::WarmUps;
 use additions::Additions;
 use calibrate::Calibrator;
 use drain::OnProgress;
+use forebay_backend::Saved;
 use forebay_policy::SplitCost;
 use forebay_types::Mode;
 use std::sync::Arc;
@@ -145,6 +146,27 @@ impl VolumeService {
     pub(crate) fn flush(&self, name: &str, progress: OnProgress<'_>) -> VolumeResult {
         let volume = self.shared.volumes.named(name)?;
         drain::flush(&self.shared, &volume, progress)
+    }
+
+    /// See [`crate::Runtime::save_volume`].
+    pub(crate) fn save(&self, name: &str) -> VolumeResult {
+        let volume = self.shared.volumes.named(name)?;
+        if self.shared.stopping.load(Ordering::Relaxed) {
+            // The stop saves it; afterwards, another process may use the image.
+            return Err(VolumeError::Stopping);
+        }
+        if volume.backend.saved().is_none() {
+            return Err(VolumeError::NoImage(name.to_owned()));
+        }
+        drain::save(&volume)
+    }
+
+    /// See [`crate::Runtime::saved_volumes`].
+    pub(crate) fn saved(&self) -> Vec<(String, Saved)> {
+        let volumes = self.shared.volumes.all();
+        let saved =
+            volumes.iter().map(|volume| Some((volume.name.clone(), volume.backend.saved()?)));
+        saved.flatten().collect()
     }
 
     /// See [`crate::Runtime::calibrate_volume`].

@@ -42,14 +42,20 @@ fn monitor_after_dump(vault: &Arc<BrokenVault>) -> MonitorThread {
         journals: 0,
         ecc: Ecc::Off,
     };
+    let runtime = Arc::new(Runtime::start(config, &NbdServer::new()).unwrap());
+    let means = Means {
+        saves: Saves::new(Arc::clone(&runtime)),
+        runtime,
+        dump_target: Some(Arc::clone(vault) as _),
+        batteries: Batteries::open("/nonexistent/batteries.json".into()),
+    };
     let monitor = MonitorThread::new(
         PowerController::new(Expression::parse("a").unwrap(), Rules::default()),
         "a".to_owned(),
         Vec::new(),
         mpsc::channel().1,
-        Arc::new(Runtime::start(config, &NbdServer::new()).unwrap()),
-        Some(Arc::clone(vault) as _),
-        Batteries::open("/nonexistent/batteries.json".into()),
+        means,
+        Duration::ZERO,
     );
     MonitorThread { dump: Dump::Complete, ..monitor }
 }
