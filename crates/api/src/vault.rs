@@ -99,8 +99,11 @@ pub struct DrillReport {
     pub verdict: String,
     /// Bytes in dirty lines under UPS protection at the start.
     pub dirty_bytes: u64,
-    /// Bytes saved: the dirty sectors of these lines.
+    /// Bytes saved: the dirty sectors of these lines, or test data.
     pub bytes: u64,
+    /// Whether nothing was dirty, so that as much test data was saved as may be dirty.
+    #[serde(default)]
+    pub test_data: bool,
     /// Milliseconds until the data was durable in the vault.
     pub write_ms: u64,
     /// Milliseconds until the disks' own caches were also flushed.
@@ -119,7 +122,8 @@ pub struct DrillReport {
     pub changed_bytes: u64,
     /// Volumes whose disks did not confirm a flush.
     pub unflushed: Vec<String>,
-    /// The budget of dirty bytes at the start; null if no UPS is configured.
+    /// The limit of dirty bytes at the start: by the UPS's budget, the pool and the vault; null if
+    /// no UPS is configured.
     pub dirty_bytes_max: Option<u64>,
     /// How long the battery would have lasted, in seconds; null if unknown.
     pub battery_seconds: Option<u32>,

@@ -80,8 +80,8 @@ pub(crate) enum Command {
     /// Rehearse a power failure on a running forebay
     #[command(long_about = "Rehearse a power failure on a running forebay.\n\
         The dirty data of volumes under a UPS is written to the vault, synced, read back and \
-        compared, and the disks are flushed, while clients are served. The vault is empty \
-        afterwards. The report is kept in the state directory, under drills. The exit code is 1 if \
+        compared, and the disks are flushed, while clients are served. If nothing is dirty, that \
+        is done with as much test data as may be dirty. The vault is empty afterwards. The report is kept in the state directory, under drills. The exit code is 1 if \
         the battery would not have lasted until all data was saved.")]
     Drill(ShowArguments),
     /// Write all dirty data to the disks and stop a running forebay

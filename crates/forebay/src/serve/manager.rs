@@ -619,7 +619,9 @@ impl Manager for Daemon {
     fn drill(&self) -> Result<DrillReport, Problem> {
         let (volumes, power) = (self.runtime.power_volumes(), self.power_status());
         let state_dir = self.state().config.state.clone();
-        vault::drill(self.runtime.vault().as_ref(), &volumes, power.as_ref(), &state_dir)
+        let pool_bytes = self.figures().map_or(0, |figures| figures.memory.dirty_bytes_max);
+        let vault = self.runtime.vault();
+        vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
     }
 
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {

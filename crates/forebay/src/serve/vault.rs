@@ -211,7 +211,8 @@ pub(super) fn status(vault: &Vault) -> VaultStatus {
     }
 }
 
-/// Rehearses a dump of some volumes, and keeps the report in the state directory.
+/// Rehearses a dump of some volumes, of which the pool may hold `pool_bytes` of dirty data, and
+/// keeps the report in the state directory.
 ///
 /// # Errors
 /// Fails if there is no vault or the drill cannot run.
@@ -219,20 +220,40 @@ pub(super) fn drill(
     vault: Option<&Arc<Vault>>,
     volumes: &[VolumeId],
     power: Option<&PowerStatus>,
+    pool_bytes: u64,
     state_dir: &Path,
 ) -> Result<DrillReport, Problem> {
     let Some(vault) = vault else {
         let remedy = "start the server with --vault PATH";
         return Err(Problem::new(ErrorKind::Invalid, "there is no vault for a drill", remedy));
     };
-    let figures = vault.drill(volumes).map_err(|error| problem(&error))?;
+    let limit = DirtyLimit::new(power, pool_bytes, vault.dirty_bytes_max());
+    let figures = vault.drill(volumes, limit.test_bytes).map_err(|error| problem(&error))?;
     let mut report = report_of(&vault.status().name, &figures, power);
+    report.dirty_bytes_max = limit.now;
     match write_report(&report, state_dir) {
         Ok(path) => report.path = Some(path.display().to_string()),
         Err(error) => tracing::error!(%error, "cannot write the drill's report"),
     }
     tracing::info!(verdict = report.verdict, "drill complete");
     Ok(report)
+}
+
+/// How much data of volumes under a UPS may be dirty, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DirtyLimit {
+    /// Now; `None` without a UPS.
+    now: Option<u64>,
+    /// While the UPS is safe. Its budget for that is unknown while it is not.
+    test_bytes: u64,
+}
+
+impl DirtyLimit {
+    fn new(power: Option<&PowerStatus>, pool_bytes: u64, vault_bytes: u64) -> Self {
+        let most = pool_bytes.min(vault_bytes);
+        let now = power.map(|power| power.dirty_bytes_max.min(most));
+        Self { now, test_bytes: now.filter(|now| *now > 0).unwrap_or(most) }
+    }
 }
 
 fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> DrillReport {
@@ -258,8 +279,11 @@ fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> Dri
         (_, Some(seconds)) => format!("battery {seconds} s"),
         _ => "battery unknown".to_owned(),
     };
-    let what = format!("{} bytes in {} ms, {battery}", figures.bytes, figures.total_ms);
-    let verdict = if saved_in_time {
+    let test = if figures.is_test { " of test data" } else { "" };
+    let what = format!("{} bytes{test} in {} ms, {battery}", figures.bytes, figures.total_ms);
+    let verdict = if saved_in_time && figures.is_test {
+        format!("nothing was dirty; as much as may be dirty was saved: {what}")
+    } else if saved_in_time {
         format!("everything dirty was saved: {what}")
     } else {
         format!("NOT SAVED IN TIME: {}; {what}", faults.join("; "))
@@ -271,6 +295,7 @@ fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> Dri
         verdict,
         dirty_bytes: figures.dirty_bytes,
         bytes: figures.bytes,
+        test_data: figures.is_test,
         write_ms: figures.write_ms,
         disks_ms: figures.disks_ms,
         total_ms: figures.total_ms,
@@ -280,7 +305,7 @@ fn report_of(vault: &str, figures: &Figures, power: Option<&PowerStatus>) -> Dri
         same_bytes: figures.same_bytes,
         changed_bytes: figures.changed_bytes,
         unflushed: figures.unflushed.clone(),
-        dirty_bytes_max: power.map(|power| power.dirty_bytes_max),
+        dirty_bytes_max: None,
         battery_seconds,
         latency_before: latencies(&figures.before),
         latency_during: latencies(&figures.during),
@@ -361,11 +386,26 @@ mod tests {
     }
 
     #[test]
+    fn as_much_may_be_dirty_as_ups_pool_and_vault_allow() {
+        let power = |bytes| PowerStatus { dirty_bytes_max: bytes, ..PowerStatus::default() };
+        let limit = |ups: Option<u64>, pool, vault| {
+            let limit = DirtyLimit::new(ups.map(power).as_ref(), pool, vault);
+            (limit.now, limit.test_bytes)
+        };
+        assert_eq!(limit(Some(5), 7, 9), (Some(5), 5));
+        assert_eq!(limit(Some(9), 5, 7), (Some(5), 5));
+        assert_eq!(limit(Some(9), 7, 5), (Some(5), 5));
+        assert_eq!(limit(Some(0), 7, 5), (Some(0), 5), "the UPS is not safe");
+        assert_eq!(limit(None, 7, 5), (None, 5));
+    }
+
+    #[test]
     fn a_drill_reports_whether_the_battery_would_have_lasted() {
         let figures = Figures {
             begun_at: SystemTime::UNIX_EPOCH,
             dirty_bytes: 4096,
             bytes: 4096,
+            is_test: false,
             written_bytes: 8192,
             write_ms: 1500,
             disks_ms: 1600,
@@ -385,6 +425,14 @@ mod tests {
         assert!(saved(&figures, None) && saved(&figures, Some(&power(Some(3)))));
         assert!(!saved(&figures, Some(&power(Some(2)))) && !saved(&figures, Some(&power(None))));
         assert!(!saved(&Figures { verified: false, ..figures.clone() }, None));
+        let verdict = |is_test| {
+            let figures = Figures { is_test, ..figures.clone() };
+            report_of("/v", &figures, None).verdict
+        };
+        let what = "in 2500 ms, no UPS is monitored";
+        assert_eq!(verdict(false), format!("everything dirty was saved: 4096 bytes {what}"));
+        let test = "nothing was dirty; as much as may be dirty was saved: 4096 bytes of test data";
+        assert_eq!(verdict(true), format!("{test} {what}"));
         let unflushed = Figures { unflushed: vec!["d".into()], ..figures };
         assert!(!saved(&unflushed, None));
     }

@@ -4,7 +4,7 @@ use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::nut_lab::NutLab;
 use crate::process::{Daemon, MIB, make_file};
-use forebay_api::{BlockingClient, PowerStatus, Status, VolumeSettings};
+use forebay_api::{BlockingClient, DrillReport, PowerStatus, Status, VolumeSettings};
 use forebay_nbd::Command;
 use forebay_types::{Fault, IoError};
 use std::path::{Path, PathBuf};
@@ -200,6 +200,27 @@ fn the_ups_switches_write_back_and_dirty_data_is_flushed_on_battery() {
     ups.set_status("OL CHRG");
     machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
     drop(client);
+    daemon.stop();
+}
+
+/// It passed on nothing.
+#[test]
+fn a_drill_without_dirty_data_rehearses_with_as_much_as_may_be_dirty() {
+    let (machine, _ups, daemon) = UpsMachine::in_write_back("");
+    let (code, said) = daemon.run(&["drill", "--json"]);
+    assert_eq!(code, Some(0), "{said}");
+    let report: DrillReport = serde_json::from_str(&said).unwrap();
+    assert!(report.test_data && report.saved_in_time && report.verified, "{report:?}");
+    assert_eq!(report.dirty_bytes, 0);
+    // The budget of a battery for half an hour is larger than the pool.
+    let most = report.dirty_bytes_max.unwrap();
+    assert!(most < machine.power().dirty_bytes_max && most > 16 * MIB, "{report:?}");
+    assert_eq!(most, machine.status().memory.cache_ratio.unwrap().write_bytes);
+    assert_eq!(report.bytes, most / 4096 * 4096);
+    assert!(report.verdict.starts_with("nothing was dirty; as much as may be dirty was saved: "));
+    let (code, said) = daemon.run(&["drill"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("dirty: 0 B, saved: ") && said.contains(" of test data, "), "{said}");
     daemon.stop();
 }
 

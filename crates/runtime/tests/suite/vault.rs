@@ -264,8 +264,8 @@ fn drill_and_compare(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let (server, vault) = serve(engine, &disk, &device);
     let written = write_some(&server, "v", 0..200);
-    let report = vault.drill(&ALL).unwrap();
-    assert!(report.verified && report.unflushed.is_empty(), "{report:?}");
+    let report = vault.drill(&ALL, MIB).unwrap();
+    assert!(!report.is_test && report.verified && report.unflushed.is_empty(), "{report:?}");
     assert_eq!(report.bytes, report.same_bytes + report.changed_bytes);
     assert_eq!((report.dirty_bytes, report.bytes), (200 * 4096, 200 * 4096));
     assert!(vault.is_ready());
@@ -280,6 +280,24 @@ fn drill_and_compare(engine: Engine) {
 }
 
 #[test]
+fn a_drill_without_dirty_data_writes_test_data() {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let (server, vault) = serve(Engine::Epoll, &disk, &device);
+    let most = vault.dirty_bytes_max();
+    assert!(vault_bytes_for(most) <= VAULT_BYTES && vault_bytes_for(most + 1) > VAULT_BYTES);
+    let report = vault.drill(&ALL, most).unwrap();
+    assert!(report.is_test && report.verified, "{report:?}");
+    assert_eq!((report.dirty_bytes, report.bytes), (0, most / 4096 * 4096));
+    assert_eq!((report.same_bytes, report.changed_bytes), (0, 0));
+    assert!(vault.is_ready());
+    let device_then = copy(&*device);
+    server.stop();
+    let again = start(Engine::Epoll);
+    assert!(open(&again, device_then).status().held.is_empty(), "the vault stays empty");
+    again.stop();
+}
+
+#[test]
 fn a_drill_does_not_keep_the_battery_waiting_for_a_disk() {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let gate = Gate::new(Arc::clone(&disk) as _);
@@ -290,7 +308,7 @@ fn a_drill_does_not_keep_the_battery_waiting_for_a_disk() {
     write_some(&server, "v", 0..1);
     gate.close(Kinds::FLUSH);
     let drilled = Arc::clone(&vault);
-    let drill = std::thread::spawn(move || drilled.drill(&ALL[..1]));
+    let drill = std::thread::spawn(move || drilled.drill(&ALL[..1], 0));
     assert!(gate.wait_held(1, PATIENCE));
     // It returns when the drill has ended, which has nothing left to read back.
     vault.set_on_battery(true);

@@ -3,12 +3,17 @@
 //! The dirty data is written to the space of a dump and made durable, the disks are flushed, and
 //! everything is read back and compared with the pool. On the device, the vault stays empty.
 //! Clients are served meanwhile, and the effect on their latencies is measured.
+//!
+//! If nothing is dirty, test data is written instead: a drill that saves nothing shows nothing.
 
+use super::dirty::DirtyLines;
 use super::dump::DISKS_WAIT;
+use super::measure::Pattern;
 use super::report::rate;
-use super::save::{Saver, Stop};
-use super::{Vault, VaultError, VaultPhase, fresh_id};
+use super::save::{Saver, Source, Stop};
+use super::{Vault, VaultError, VaultPhase, Work, fresh_id};
 use crate::stats::Latencies;
+use forebay_format::journal::VolumeEntry;
 use forebay_journal::Dump;
 use forebay_types::VolumeId;
 use std::collections::BTreeMap;
@@ -24,8 +29,10 @@ pub struct DrillReport {
     pub begun_at: SystemTime,
     /// Bytes in dirty lines when it began.
     pub dirty_bytes: u64,
-    /// Bytes saved: the dirty sectors of these lines.
+    /// Bytes saved: the dirty sectors of these lines, or test data.
     pub bytes: u64,
+    /// Whether nothing was dirty, so that test data was saved.
+    pub is_test: bool,
     /// Bytes written, with headers and records.
     pub written_bytes: u64,
     /// Milliseconds until everything was durable.
@@ -58,23 +65,32 @@ impl DrillReport {
 }
 
 impl Vault {
-    /// Runs a drill for some of the attached volumes.
+    /// Runs a drill for some of the attached volumes. If nothing is dirty, writes `test_bytes` of
+    /// test data, in whole lines.
     ///
     /// # Errors
     /// When the vault is not ready, the machine is on battery, a dump cancels the drill, or the
     /// device fails.
-    pub fn drill(&self, volumes: &[VolumeId]) -> Result<DrillReport, VaultError> {
+    pub fn drill(&self, volumes: &[VolumeId], test_bytes: u64) -> Result<DrillReport, VaultError> {
         let start = self.latencies();
         std::thread::sleep(BASELINE);
         let before = self.latencies();
-        let mut report = self.rehearse(volumes)?;
+        let mut report = self.rehearse(volumes, None)?;
+        if report.bytes == 0 && test_bytes > 0 {
+            report = self.rehearse(volumes, Some(test_bytes))?;
+        }
         report.before = before.since(&start);
         report.during = self.latencies().since(&before);
         self.measure_soon();
         Ok(report)
     }
 
-    fn rehearse(&self, volumes: &[VolumeId]) -> Result<DrillReport, VaultError> {
+    /// Does what a dump does, with the dirty data of the volumes or this much test data.
+    fn rehearse(
+        &self,
+        volumes: &[VolumeId],
+        test_bytes: Option<u64>,
+    ) -> Result<DrillReport, VaultError> {
         let mut work = self.work();
         let (phase, on_battery) = {
             let state = self.state();
@@ -88,14 +104,36 @@ impl Vault {
             VaultPhase::Failed(error) => return Err(VaultError::io(&self.name, error)),
             _ => return Err(VaultError::Occupied(self.name.clone())),
         }
+        match test_bytes {
+            None => {
+                let (entries, lines, _) = self.list(volumes);
+                self.rehearse_with(&mut work, volumes, entries, &lines, Some(&lines))
+            }
+            Some(bytes) => {
+                let pattern = Pattern::new(bytes);
+                let report = self.rehearse_with(&mut work, volumes, Vec::new(), &pattern, None)?;
+                Ok(DrillReport { is_test: true, ..report })
+            }
+        }
+    }
+
+    /// The same with the data of `source`, which is compared with the pool if it is that of
+    /// `lines`.
+    fn rehearse_with<S: Source>(
+        &self,
+        work: &mut Work,
+        volumes: &[VolumeId],
+        entries: Vec<VolumeEntry>,
+        source: &S,
+        lines: Option<&DirtyLines>,
+    ) -> Result<DrillReport, VaultError> {
         let (begun, begun_at) = (Instant::now(), SystemTime::now());
         let elapsed_ms = || begun.elapsed().as_millis() as u64;
         let dirty_bytes = self.dirty_bytes(volumes);
         let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
-        let (entries, lines, _) = self.list(volumes);
         let dump = Dump::new(id, self.size_bytes, self.geometry, 0, entries);
         let batches = std::mem::take(&mut work.batches);
-        let mut saver = Saver::new(&*self.backend, batches, dump, &lines, &self.cancelled);
+        let mut saver = Saver::new(&*self.backend, batches, dump, source, &self.cancelled);
         let written = saver.write(false);
         let write_ms = elapsed_ms();
         let mut compared = BTreeMap::new();
@@ -105,7 +143,7 @@ impl Vault {
             let unflushed = flushes.wait_unless(&self.cancelled, until).ok_or(Stop::Cancelled)?;
             let disks_ms = elapsed_ms();
             let mut compare = |batch: u64, records: &[_], bytes: &[u8]| {
-                compared.insert(batch, lines.compare(records, bytes));
+                compared.extend(lines.map(|lines| (batch, lines.compare(records, bytes))));
             };
             let verified = saver.verify(false, None, Some(&mut compare))?;
             Ok((unflushed, disks_ms, verified))
@@ -118,6 +156,7 @@ impl Vault {
             begun_at,
             dirty_bytes,
             bytes,
+            is_test: false,
             written_bytes,
             write_ms,
             disks_ms,

@@ -70,6 +70,20 @@ pub const fn vault_bytes_for(dirty_bytes: u64) -> u64 {
     if bytes < JOURNAL_BYTES_MIN { JOURNAL_BYTES_MIN } else { bytes }
 }
 
+/// The most dirty data for which a vault of this size suffices.
+pub const fn dirty_bytes_for(vault_bytes: u64) -> u64 {
+    let (mut fits, mut exceeds) = (0, vault_bytes);
+    while exceeds - fits > 1 {
+        let middle = fits + (exceeds - fits) / 2;
+        if vault_bytes_for(middle) <= vault_bytes {
+            fits = middle;
+        } else {
+            exceeds = middle;
+        }
+    }
+    fits
+}
+
 /// Records durably that a dump is void, when the vault itself cannot be written.
 pub type OnVoid = Box<dyn Fn(JournalId, IoError) -> std::io::Result<()> + Send + Sync>;
 
@@ -284,6 +298,11 @@ impl Vault {
         let state = self.state();
         let is_ready = state.phase == VaultPhase::Ready && state.probe.trouble().is_none();
         state.measured.filter(|_| is_ready).map(|measured| measured.write_bytes_per_second)
+    }
+
+    /// The most dirty data that it can take.
+    pub fn dirty_bytes_max(&self) -> u64 {
+        dirty_bytes_for(self.size_bytes)
     }
 
     /// Bytes in dirty lines of these volumes.
