@@ -224,6 +224,9 @@ fn a_save_by_command_has_the_content_of_one_moment_while_clients_write() {
     // A number at the end is never larger than that at the beginning, and at most one smaller.
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let sector = |number: u64| [&number.to_le_bytes()[..], &[0; 504]].concat();
+    let mut client = daemon.client("disk");
+    [0, SIZE - 512].map(|offset| client.write(offset, &sector(0)).unwrap());
+    drop(client);
     let is_done = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -318,9 +321,11 @@ fn a_volume_in_memory_is_saved_at_intervals_and_again_after_a_failure() {
         let error = state["error"].as_str().unwrap().to_owned();
         let (_, text) = daemon.run(&["status"]);
         assert!(text.contains(&format!("THE LAST SAVE FAILED: {error}: {remedy}")), "{text}");
-        let log = daemon.log();
-        assert!(log.contains("cannot save volume in memory, the former image is unchanged"));
-        assert!(log.contains(&format!("remedy=\"{remedy}\"")), "{log}");
+        wait_until("the log has it", PATIENCE, || {
+            let log = daemon.log();
+            log.contains("cannot save volume in memory, the former image is unchanged")
+                && log.contains(&format!("remedy=\"{remedy}\""))
+        });
     };
     fails_with("make room for a second image in its directory");
     assert!(content_of(&path) == kept, "the former image");
