@@ -72,6 +72,8 @@ pub struct MemInfo {
     /// The memory available without swapping: the machine's, or the least that a control group has
     /// left.
     pub available: Bound,
+    /// By how much a control group exceeds its limit, in bytes: the most of all groups.
+    pub excess_bytes: u64,
 }
 
 impl MemInfo {
@@ -80,6 +82,7 @@ impl MemInfo {
         Self {
             total: Bound::of_machine(total_bytes),
             available: Bound::of_machine(available_bytes),
+            excess_bytes: 0,
         }
     }
 
@@ -96,6 +99,7 @@ impl MemInfo {
     pub fn limited(mut self, group: &GroupLimit, used_bytes: u64) -> Self {
         self.total.lower(group.bytes, group);
         self.available.lower(group.bytes.saturating_sub(used_bytes), group);
+        self.excess_bytes = self.excess_bytes.max(used_bytes.saturating_sub(group.bytes));
         self
     }
 }

@@ -25,8 +25,8 @@
 //!
 //! [`CurveEstimator`] estimates what a volume would miss with less or more memory, and
 //! [`MemoryOutlook`] what follows from that. [`Sizer`] decides how much memory the cache may have,
-//! and [`Growth`] how much it should have. [`Division`] is a division of the pool between volumes
-//! by their curves.
+//! and [`Growth`] how much it should have; [`SizeControl`] joins both with the operator's settings.
+//! [`Division`] is a division of the pool between volumes by their curves.
 
 mod background;
 mod curve;
@@ -39,6 +39,7 @@ pub mod list;
 mod pace;
 mod probing;
 mod sizer;
+mod sizing;
 mod split_cost;
 mod weir;
 
@@ -58,6 +59,7 @@ pub use history::{
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use sizer::{MemorySample, SizeDecision, SizeReason, Sizer};
+pub use sizing::{MachineFigures, MemoryBounds, MemoryUse, SizeControl, SizeSettings};
 pub use split_cost::{
     GATHER_BELOW_DEFAULT_BYTES, ReadTime, SIZES_MIN, SplitCost, ThresholdSource, Unclear,
     gather_below,

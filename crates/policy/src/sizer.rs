@@ -42,6 +42,9 @@ pub struct MemorySample {
     pub now_ms: u64,
     /// The memory that programs can have, within the limits of all control groups.
     pub available_bytes: u64,
+    /// By how much a control group exceeds its limit: memory that is missing although
+    /// `available_bytes` cannot be less than zero.
+    pub excess_bytes: u64,
     /// The memory that is left to the system. At zero, the cache never shrinks.
     pub reserve_bytes: u64,
     /// How long a program waited for memory since the last sample, in microseconds.
@@ -215,13 +218,16 @@ impl Sizer {
         if reserve_bytes == 0 {
             return None;
         }
-        if free_bytes < reserve_bytes - margin_bytes {
-            return Some((reserve_bytes - free_bytes + taken_bytes, SizeReason::Short));
+        let needed_bytes = reserve_bytes.saturating_add(sample.excess_bytes);
+        let missing_bytes = needed_bytes.saturating_sub(free_bytes);
+        if missing_bytes > margin_bytes {
+            return Some((missing_bytes.saturating_add(taken_bytes), SizeReason::Short));
         }
-        if free_bytes >= reserve_bytes.saturating_mul(2) {
+        if free_bytes >= needed_bytes.saturating_add(reserve_bytes) {
             return None;
         }
-        let is_stalled = elapsed_ms > 0 && sample.stalled_us * STALL_SHARE >= elapsed_ms * 1_000;
+        let stalled_us = sample.stalled_us.saturating_mul(STALL_SHARE);
+        let is_stalled = elapsed_ms > 0 && stalled_us >= elapsed_ms.saturating_mul(1_000);
         match (sample.limit_events > 0, is_stalled) {
             (true, _) => Some((margin_bytes, SizeReason::GroupLimit)),
             (false, true) => Some((margin_bytes, SizeReason::Stalled)),
@@ -261,7 +267,8 @@ impl Sizer {
             self.spare_since_ms = None;
             return (size_bytes, SizeReason::Wanted);
         }
-        let kept_bytes = sample.reserve_bytes + 2 * (sample.reserve_bytes / MARGIN_SHARE);
+        let kept_bytes =
+            sample.reserve_bytes.saturating_add(2 * (sample.reserve_bytes / MARGIN_SHARE));
         let kept_bytes = kept_bytes.saturating_add(sample.unused_bytes);
         let spare_bytes = sample.available_bytes.saturating_sub(kept_bytes) / 2;
         let step_bytes = spare_bytes.min(missing_bytes) / sample.step_bytes * sample.step_bytes;
@@ -269,13 +276,19 @@ impl Sizer {
             self.spare_since_ms = None;
             return (size_bytes, SizeReason::NoneToSpare);
         }
+        // No shortage has followed the last growth: longer waits have served their purpose.
+        let is_quiet = |grown_ms| sample.now_ms.saturating_sub(grown_ms) >= 2 * self.wait_ms;
+        if self.grown_ms.is_some_and(is_quiet) {
+            self.wait_ms = WAIT_MS_MIN;
+        }
         let since_ms = *self.spare_since_ms.get_or_insert(sample.now_ms);
         let left_ms = self.wait_ms.saturating_sub(sample.now_ms.saturating_sub(since_ms));
         if left_ms > 0 {
             return (size_bytes, SizeReason::Waiting { left_ms });
         }
         // The next step follows after a pause, if there is memory to spare all the time.
-        self.spare_since_ms = Some((sample.now_ms + STEP_MS).saturating_sub(self.wait_ms));
+        let next_ms = sample.now_ms.saturating_add(STEP_MS);
+        self.spare_since_ms = Some(next_ms.saturating_sub(self.wait_ms));
         self.grown_ms = Some(sample.now_ms);
         (size_bytes + step_bytes, SizeReason::Growing)
     }

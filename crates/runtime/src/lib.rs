@@ -38,9 +38,10 @@ pub use forebay_backend::Saved;
 pub use forebay_engine::{IoCause, Uncached};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{
-    BackgroundControl, Division, GovernorStatus, Growth, GrowthReason, GrowthSample, Limits,
-    MemoryAdvice, MemoryOutlook, MemorySample, MissRatioCurve, OutlookLog, ReadTarget,
-    SizeDecision, SizeReason, Sizer, SplitCost, ThresholdSource, VolumeShare, gain_per_doubling,
+    BackgroundControl, Division, GovernorStatus, GrowthReason, Limits, MachineFigures,
+    MemoryAdvice, MemoryBounds, MemoryOutlook, MemorySample, MemoryUse, MissRatioCurve, OutlookLog,
+    ReadTarget, SizeControl, SizeDecision, SizeReason, SizeSettings, SplitCost, ThresholdSource,
+    VolumeShare, gain_per_doubling,
 };
 pub use gather::{Calibration, CalibrationFailure, GatherStatus, OnMeasured};
 pub use learn::{
@@ -62,7 +63,7 @@ pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
-pub use resize::{MemoryBounds, MemoryUse, ResizeError};
+pub use resize::ResizeError;
 pub use runtime::{Engine, Runtime, RuntimeConfig};
 pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,

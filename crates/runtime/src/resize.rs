@@ -16,7 +16,7 @@ use crate::pool::{Pool, SLAB_BYTES};
 use crate::protect::patrol;
 use crate::shared::Shared;
 use forebay_engine::{MemoryStep, Outbox, ResizeStep, Slab};
-use forebay_types::limits::MEMORY_BYTES_MIN;
+use forebay_policy::{MemoryBounds, MemoryUse};
 use forebay_types::{Blame, Fault, LINE_BYTES, Remedy, Size};
 use std::cmp::Reverse;
 use std::io;
@@ -126,96 +126,61 @@ fn listed(pinned: &[(String, u64)]) -> String {
     listed
 }
 
-/// The sizes between which the memory of a process can be set while it runs, in bytes. The memory
-/// for everything but lines stays as it is, and with it the tables of lines whose memory is given
-/// back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryBounds {
-    /// The minimum. Pinned ranges raise it.
-    pub least_bytes: u64,
-    /// The memory now.
-    pub now_bytes: u64,
-    /// The maximum: [`crate::RuntimeConfig::memory_bytes`], or that of the adopted pool.
-    pub most_bytes: u64,
-    /// All sizes differ from the maximum by multiples of this.
-    pub step_bytes: u64,
+/// The bounds of a process with this memory plan. An adopted pool may have another size than the
+/// planned one; the memory for everything else is the planned one in any case.
+pub(crate) fn bounds_of(pool: &Pool, plan: &MemoryPlan) -> MemoryBounds {
+    let around_bytes = plan.limit_bytes.saturating_sub(plan.pool_bytes);
+    let most_bytes = match pool.is_of_size(plan.pool_bytes, plan.shards) {
+        true => plan.limit_bytes.max(around_bytes + pool.data_bytes()),
+        false => around_bytes + pool.data_bytes(),
+    };
+    let shards = pool.shards() as u64;
+    let missing = (pool.shard_slots() - pool.recorded_lines()) as u64;
+    let missing_bytes = missing * shards * LINE_BYTES;
+    MemoryBounds::new(most_bytes, pool.data_bytes(), missing_bytes, shards * SLAB_BYTES)
 }
 
-impl MemoryBounds {
-    /// The bounds of a process with this memory plan. An adopted pool may have another size than
-    /// the planned one; the memory for everything else is the planned one in any case.
-    pub(crate) fn new(pool: &Pool, plan: &MemoryPlan) -> Self {
-        let around_bytes = plan.limit_bytes.saturating_sub(plan.pool_bytes);
-        let most_bytes = match pool.is_of_size(plan.pool_bytes, plan.shards) {
-            true => plan.limit_bytes.max(around_bytes + pool.data_bytes()),
-            false => around_bytes + pool.data_bytes(),
-        };
-        let shards = pool.shards() as u64;
-        let removable = pool.data_bytes() - shards * SLAB_BYTES;
-        let least_bytes = (most_bytes - removable).max(MEMORY_BYTES_MIN).min(most_bytes);
-        let missing = (pool.shard_slots() - pool.recorded_lines()) as u64;
-        let now_bytes = most_bytes - missing * shards * LINE_BYTES;
-        Self { least_bytes, now_bytes, most_bytes, step_bytes: shards * SLAB_BYTES }
-    }
-
-    /// The memory that the process has taken within these bounds.
-    pub(crate) fn memory_use(self, pool: &Pool) -> MemoryUse {
-        let lines_bytes = pool.data_bytes() - (self.most_bytes - self.now_bytes);
-        let used_bytes = pool.lines_used_bytes();
-        MemoryUse {
-            bounds: self,
-            unused_bytes: lines_bytes.saturating_sub(used_bytes),
-            pending_bytes: used_bytes.saturating_sub(lines_bytes),
-        }
-    }
-
-    /// The size that results when the memory is set to `memory_bytes`, which is within the bounds.
-    pub fn rounded(&self, memory_bytes: u64) -> u64 {
-        let missing_bytes = self.most_bytes.saturating_sub(memory_bytes);
-        self.most_bytes - missing_bytes.next_multiple_of(self.step_bytes).min(self.most_bytes)
-    }
-
-    /// The same bounds while each shard must keep `shard_lines` lines, in whole slabs.
-    #[must_use]
-    pub(crate) fn with_shard_lines(self, pool: &Pool, shard_lines: usize) -> Self {
-        let removable_lines = (pool.shard_slots() - shard_lines) as u64 * pool.shards() as u64;
-        let least_bytes = self.least_bytes.max(self.most_bytes - removable_lines * LINE_BYTES);
-        Self { least_bytes, ..self }
-    }
-
-    /// Checks that the memory can be set to this size.
-    ///
-    /// # Errors
-    /// It is out of bounds.
-    pub const fn check(&self, memory_bytes: u64) -> Result<(), ResizeError> {
-        let Self { least_bytes, most_bytes, .. } = *self;
-        if memory_bytes > most_bytes {
-            return Err(ResizeError::TooLarge { memory_bytes, most_bytes });
-        }
-        if memory_bytes < least_bytes {
-            return Err(ResizeError::TooSmall { memory_bytes, least_bytes, most_bytes });
-        }
-        Ok(())
-    }
-
-    /// The lines of each shard with this memory, in whole slabs.
-    pub(crate) fn lines(&self, pool: &Pool, memory_bytes: u64) -> Result<usize, ResizeError> {
-        self.check(memory_bytes)?;
-        let data_bytes = pool.data_bytes() - (self.most_bytes - memory_bytes);
-        let slabs = data_bytes / pool.shards() as u64 / SLAB_BYTES;
-        Ok((slabs * (SLAB_BYTES / LINE_BYTES)) as usize)
-    }
+/// The memory that the process has taken within its bounds.
+pub(crate) fn memory_use(bounds: MemoryBounds, pool: &Pool) -> MemoryUse {
+    bounds.memory_use(pool.data_bytes(), pool.lines_used_bytes())
 }
 
-/// The memory that a process may have, and how much of it the pool has taken, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// The memory that the process may have.
-    pub bounds: MemoryBounds,
-    /// The part of it that the pool has not taken yet.
-    pub unused_bytes: u64,
-    /// The memory that the pool still has to give back.
-    pub pending_bytes: u64,
+/// The same bounds while each shard must keep `shard_lines` lines, in whole slabs.
+pub(crate) fn with_shard_lines(
+    bounds: MemoryBounds,
+    pool: &Pool,
+    shard_lines: usize,
+) -> MemoryBounds {
+    let removable_lines = (pool.shard_slots() - shard_lines) as u64 * pool.shards() as u64;
+    let least_bytes = bounds.least_bytes.max(bounds.most_bytes - removable_lines * LINE_BYTES);
+    MemoryBounds { least_bytes, ..bounds }
+}
+
+/// Checks that the memory can be set to this size.
+///
+/// # Errors
+/// It is out of bounds.
+pub(crate) const fn check(bounds: &MemoryBounds, memory_bytes: u64) -> Result<(), ResizeError> {
+    let MemoryBounds { least_bytes, most_bytes, .. } = *bounds;
+    if memory_bytes > most_bytes {
+        return Err(ResizeError::TooLarge { memory_bytes, most_bytes });
+    }
+    if memory_bytes < least_bytes {
+        return Err(ResizeError::TooSmall { memory_bytes, least_bytes, most_bytes });
+    }
+    Ok(())
+}
+
+/// The lines of each shard with this memory, in whole slabs.
+pub(crate) fn shard_lines(
+    bounds: &MemoryBounds,
+    pool: &Pool,
+    memory_bytes: u64,
+) -> Result<usize, ResizeError> {
+    check(bounds, memory_bytes)?;
+    let data_bytes = pool.data_bytes() - (bounds.most_bytes - memory_bytes);
+    let slabs = data_bytes / pool.shards() as u64 / SLAB_BYTES;
+    Ok((slabs * (SLAB_BYTES / LINE_BYTES)) as usize)
 }
 
 /// The resizer.
@@ -238,7 +203,7 @@ impl Resizer {
         bounds: &MemoryBounds,
         memory_bytes: u64,
     ) -> Result<(), ResizeError> {
-        let lines = bounds.lines(&shared.pool, memory_bytes)?;
+        let lines = shard_lines(bounds, &shared.pool, memory_bytes)?;
         if self.set_lines(shared, lines)? { Ok(()) } else { Err(ResizeError::Stopping) }
     }
 

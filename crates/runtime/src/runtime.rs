@@ -15,7 +15,7 @@ use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSetti
 use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
-use crate::resize::{MemoryBounds, MemoryUse, ResizeError, Resizer};
+use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
 use crate::shared::{Message, Shared};
 use crate::timeouts::Timeouts;
@@ -24,7 +24,7 @@ use crate::worker::Crew;
 use crate::write_share::WriteShares;
 use forebay_backend::Saved;
 use forebay_frontend::{Mailer, Service};
-use forebay_policy::SplitCost;
+use forebay_policy::{MemoryBounds, MemoryUse, SplitCost};
 use forebay_types::{PinnedRanges, UnsafeUps, VolumeId};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -171,7 +171,8 @@ impl Runtime {
     /// The share of the pool for writes, to be checked for another size of the memory, which is not
     /// set yet. A size out of bounds counts as the present one: setting it is refused.
     pub fn write_share_at(&self, memory_bytes: u64) -> WriteShares<'_> {
-        let lines = self.bounds_without_pins().lines(&self.shared.pool, memory_bytes).ok();
+        let bounds = self.bounds_without_pins();
+        let lines = resize::shard_lines(&bounds, &self.shared.pool, memory_bytes).ok();
         WriteShares { lines, ..self.write_share() }
     }
 }
@@ -221,23 +222,23 @@ impl Runtime {
     /// # Errors
     /// When the size is out of bounds or too small for what is pinned.
     pub fn check_memory(&self, memory_bytes: u64) -> Result<(), ResizeError> {
-        self.bounds_without_pins().check(memory_bytes)?;
+        resize::check(&self.bounds_without_pins(), memory_bytes)?;
         self.volumes.check_pins_fit(memory_bytes, self.memory_bounds().least_bytes)
     }
 
     /// The sizes between which the memory can be set without unpinning anything.
     pub fn memory_bounds(&self) -> MemoryBounds {
         let shard_lines = self.volumes.pinned_shard_lines();
-        self.bounds_without_pins().with_shard_lines(&self.shared.pool, shard_lines)
+        resize::with_shard_lines(self.bounds_without_pins(), &self.shared.pool, shard_lines)
     }
 
     fn bounds_without_pins(&self) -> MemoryBounds {
-        MemoryBounds::new(&self.shared.pool, &self.plan)
+        resize::bounds_of(&self.shared.pool, &self.plan)
     }
 
     /// The bounds, and how far the pool has taken the memory that it may have.
     pub fn memory_use(&self) -> MemoryUse {
-        self.memory_bounds().memory_use(&self.shared.pool)
+        resize::memory_use(self.memory_bounds(), &self.shared.pool)
     }
 
     /// Records settings of the memory for the process that adopts the pool, in an encoding of the

@@ -67,6 +67,7 @@ fn the_lowest_limit_of_the_enclosing_groups_counts() {
     let expected = MemInfo {
         total: bound(2 * GIB, "/vm", 2 * GIB),
         available: bound(3 * GIB / 2, "/vm", 2 * GIB),
+        excess_bytes: 0,
     };
     assert_eq!(info, expected);
 }
@@ -99,7 +100,8 @@ fn memory_high_is_a_limit_and_an_unreadable_usage_is_none() {
         ("sys/fs/cgroup/x/memory.high", "943718400\n"),
         ("sys/fs/cgroup/x/memory.current", "1943718400\n"),
     ]);
-    assert_eq!(only_high.available.bytes, 0, "it is over its limit");
+    let found = (only_high.available.bytes, only_high.excess_bytes);
+    assert_eq!(found, (0, 1_000_000_000), "it is over its limit");
 }
 
 #[test]
@@ -197,5 +199,6 @@ fn a_limit_lowers_total_and_available() {
     assert_eq!(narrowed.total, bound(4 * GIB, "/x", 4 * GIB));
     assert_eq!(narrowed.available, bound(3 * GIB, "/x", 4 * GIB));
     assert_eq!(machine.clone().limited(&group(u64::MAX), 5), machine);
-    assert_eq!(machine.limited(&group(1), 2).available.bytes, 0);
+    let exceeded = machine.limited(&group(5), 12).limited(&group(4), 10);
+    assert_eq!((exceeded.available.bytes, exceeded.excess_bytes), (0, 7), "the most of both");
 }

@@ -54,7 +54,7 @@ pub(super) fn choose(config: &Config, kept: KeptMemory) -> anyhow::Result<Memory
 }
 
 fn report(machine: &MemInfo, choice: &MemoryChoice) {
-    let MemInfo { total, available } = machine;
+    let MemInfo { total, available, .. } = machine;
     tracing::info!(
         memory = %Size(choice.start_bytes),
         most = %Size(choice.bytes),

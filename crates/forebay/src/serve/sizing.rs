@@ -1,6 +1,7 @@
 //! The size of the cache while the server runs: as the operator has set it, or as large as brings
-//! hits, and smaller while memory is short. [`Growth`] and [`Sizer`] decide; a thread reads the
-//! figures of the machine and of the control groups, and the runtime carries the decisions out.
+//! hits, and smaller while memory is short. [`SizeControl`] decides, also in the simulator; a thread
+//! reads the figures of the machine and of the control groups, and the runtime carries the
+//! decisions out.
 //!
 //! Settings that were changed by a command are recorded in the pool, so that the next server
 //! continues with them.
@@ -15,8 +16,8 @@ use crate::report::{problem as problem_of, problem_of_kind};
 use forebay_api::{ErrorKind, MemorySizing, MemoryState, Problem};
 use forebay_config::{MemInfo, MemorySetting, MemorySettings, ServerChange};
 use forebay_runtime::{
-    Growth, GrowthReason, GrowthSample, MemoryBounds, MemorySample, MemoryUse, ResizeError,
-    Runtime, SizeDecision, SizeReason, Sizer, VolumeShare, gain_per_doubling,
+    GrowthReason, MachineFigures, MemoryBounds, MemorySample, MemoryUse, ResizeError, Runtime,
+    SizeControl, SizeDecision, SizeReason, SizeSettings, VolumeShare, gain_per_doubling,
 };
 use forebay_types::{Action, Fault, Size};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,9 +33,7 @@ struct State {
     settings: MemorySettings,
     /// The settings among them that a command has changed.
     changed: ServerChange,
-    /// How large the cache should be with `memory=auto`.
-    growth: Growth,
-    sizer: Sizer,
+    control: SizeControl,
     last: Option<Last>,
     log: ShortageLog,
 }
@@ -72,9 +71,9 @@ impl Sizing {
                 (configured, ServerChange::default())
             }
         };
-        let (sizer, log) = (Sizer::default(), ShortageLog::default());
-        let growth = Growth::new(runtime.memory_bounds().now_bytes);
-        let state = Mutex::new(State { settings, changed, growth, sizer, last: None, log });
+        let control = SizeControl::new(runtime.memory_bounds().now_bytes);
+        let log = ShortageLog::default();
+        let state = Mutex::new(State { settings, changed, control, last: None, log });
         Self { runtime, state }
     }
 
@@ -129,17 +128,8 @@ impl Sizing {
         {
             check_bound(key, setting, &bounds)?;
         }
-        let growth = match change.memory {
-            // Growth starts from the current size.
-            Some(_) => Growth::new(bounds.now_bytes),
-            None => state.growth.clone(),
-        };
-        let wanted_bytes = wanted_bytes(&settings, &bounds, &growth);
-        let floor_bytes = least_bytes(&settings, &bounds, wanted_bytes);
-        let bytes = match change.memory {
-            Some(_) => wanted_bytes,
-            None => bounds.now_bytes.min(wanted_bytes).max(floor_bytes),
-        };
+        let is_size_set = change.memory.is_some();
+        let (bytes, control) = state.control.changed(&sizes(&settings), &bounds, is_size_set);
         if bytes > bounds.now_bytes {
             let pool_bytes = self.runtime.pool_used_bytes();
             let asked_bytes = match change.memory {
@@ -155,7 +145,7 @@ impl Sizing {
                 error => problem_of(&error),
             })?;
         }
-        (state.settings, state.growth) = (settings, growth);
+        (state.settings, state.control) = (settings, control);
         // Until the next sample, the last decision would describe other settings.
         state.last = None;
         tracing::info!(
@@ -193,26 +183,19 @@ impl Sizing {
     /// latest, in milliseconds.
     fn follow(&self, figures: &Figures) -> u64 {
         let mut state = self.state();
-        let found = self.runtime.memory_use();
-        let bounds = found.bounds;
-        if state.settings.memory == MemorySetting::Auto && state.growth.is_due(figures.now_ms) {
+        let (found, settings) = (self.runtime.memory_use(), sizes(&state.settings));
+        if state.control.is_growth_due(&settings, figures.now_ms) {
             self.decide_growth(&mut state, &found, figures.now_ms);
         }
-        let wanted_bytes = wanted_bytes(&state.settings, &bounds, &state.growth);
-        let sample = MemorySample {
+        let machine = MachineFigures {
             now_ms: figures.now_ms,
             available_bytes: figures.machine.available.bytes,
+            excess_bytes: figures.machine.excess_bytes,
             reserve_bytes: state.settings.reserve_bytes(figures.machine.total.bytes),
             stalled_us: figures.stalled_us,
             limit_events: figures.limit_events,
-            size_bytes: bounds.now_bytes,
-            unused_bytes: found.unused_bytes,
-            pending_bytes: found.pending_bytes,
-            least_bytes: least_bytes(&state.settings, &bounds, wanted_bytes),
-            wanted_bytes,
-            step_bytes: bounds.step_bytes,
         };
-        let decision = state.sizer.decide(&sample);
+        let (sample, decision) = state.control.decide(&settings, &found, &machine);
         let group = figures.machine.available.group.as_ref();
         let limited_by = group.map(|group| group.name.clone());
         state.log.report(&sample, &decision, limited_by.as_deref());
@@ -234,21 +217,17 @@ impl Sizing {
             Some(VolumeShare { curve: volume.curve?, cached_bytes: volume.cached_bytes })
         });
         let shares: Vec<_> = shares.collect();
-        let former_bytes = state.growth.target_bytes();
+        let former_bytes = state.control.target_bytes();
         // Counts lines, not allocated memory: memory is allocated ahead of its use.
         let memory = &status.memory;
         let used_bytes = memory.used_bytes + memory.patrol.parity_slot_bytes;
-        state.growth.decide(&GrowthSample {
-            now_ms,
-            size_bytes: found.bounds.now_bytes,
-            unused_bytes: memory.pool_bytes.saturating_sub(used_bytes),
-            most_bytes: most_bytes(&state.settings, &found.bounds),
-            step_bytes: found.bounds.step_bytes,
-            gain: gain_per_doubling(&shares, memory.pool_bytes),
-        });
-        if let reason @ GrowthReason::Gain { gain } = state.growth.reason() {
+        let unused_bytes = memory.pool_bytes.saturating_sub(used_bytes);
+        let gain = gain_per_doubling(&shares, memory.pool_bytes);
+        let settings = sizes(&state.settings);
+        state.control.decide_growth(&settings, &found.bounds, now_ms, unused_bytes, gain);
+        if let reason @ GrowthReason::Gain { gain } = state.control.growth_reason() {
             tracing::info!(
-                memory = %Size(state.growth.target_bytes()),
+                memory = %Size(state.control.target_bytes()),
                 former = %Size(former_bytes),
                 gain,
                 reason = reason.sentence(),
@@ -264,12 +243,12 @@ impl Sizing {
         let mut reason = decision.sentence(sample);
         let bounds = self.runtime.memory_bounds();
         let max_bytes = match state.settings.memory {
-            MemorySetting::Auto => most_bytes(&state.settings, &bounds),
+            MemorySetting::Auto => sizes(&state.settings).most_bytes(&bounds),
             MemorySetting::Bytes(_) => sample.wanted_bytes,
         };
         if (state.settings.memory, decision.reason) == (MemorySetting::Auto, SizeReason::Wanted) {
             reason += "; ";
-            reason += &state.growth.reason().sentence();
+            reason += &state.control.growth_reason().sentence();
         }
         Some(MemorySizing {
             memory: state.settings.memory.to_string(),
@@ -290,45 +269,14 @@ impl Sizing {
     }
 }
 
-/// The maximum size of the cache with `memory=auto`.
-fn most_bytes(settings: &MemorySettings, bounds: &MemoryBounds) -> u64 {
-    match settings.max {
-        MemorySetting::Auto => bounds.most_bytes,
-        MemorySetting::Bytes(bytes) => within(bytes, bounds),
-    }
-}
-
-/// The size of the cache while there is enough memory.
-fn wanted_bytes(settings: &MemorySettings, bounds: &MemoryBounds, growth: &Growth) -> u64 {
-    match (settings.memory, settings.min) {
-        (MemorySetting::Bytes(bytes), _) => within(bytes, bounds),
-        (MemorySetting::Auto, MemorySetting::Auto) => {
-            within(growth.target_bytes().min(most_bytes(settings, bounds)), bounds)
-        }
-        (MemorySetting::Auto, MemorySetting::Bytes(least)) => {
-            let bytes = growth.target_bytes().max(least);
-            within(bytes.min(most_bytes(settings, bounds)), bounds)
-        }
-    }
-}
-
-/// The size that the cache keeps while memory is short.
-fn least_bytes(settings: &MemorySettings, bounds: &MemoryBounds, wanted_bytes: u64) -> u64 {
-    match settings.min {
-        MemorySetting::Auto => within(bounds.least_bytes, bounds),
-        MemorySetting::Bytes(bytes) => within(bytes, bounds).min(wanted_bytes),
-    }
-}
-
-/// The nearest size that the pool can have, rounded down if possible.
-fn within(bytes: u64, bounds: &MemoryBounds) -> u64 {
-    // The least that any server may have, 32 MiB, can lie between two sizes of the pool. Round up
-    // then, because a smaller size is refused.
-    let rounded = bounds.rounded(bytes.clamp(bounds.least_bytes, bounds.most_bytes));
-    match rounded < bounds.least_bytes {
-        true => (rounded + bounds.step_bytes).min(bounds.most_bytes),
-        false => rounded,
-    }
+/// The settings in bytes.
+fn sizes(settings: &MemorySettings) -> SizeSettings {
+    let size = |setting| match setting {
+        MemorySetting::Auto => None,
+        MemorySetting::Bytes(bytes) => Some(bytes),
+    };
+    let MemorySettings { memory, min, max, .. } = *settings;
+    SizeSettings { memory: size(memory), min: size(min), max: size(max) }
 }
 
 /// Checks that the pool can have a minimum or maximum.

@@ -179,6 +179,75 @@ fn a_reason_is_a_sentence() {
     assert_eq!(sentence(sample(0, 900, 1000)), "the cache grows if memory stays free for 30 s");
 }
 
+/// Found by the simulator: the limit of a group was lowered to a sixteenth of the cache, and each
+/// sample gave back no more than the reserve.
+#[test]
+fn a_limit_far_below_the_cache_is_met_by_one_shrink() {
+    let over = |size_mib, excess_mib: u64| MemorySample {
+        excess_bytes: excess_mib * MIB,
+        reserve_bytes: 64 * MIB,
+        ..sample(0, 0, size_mib)
+    };
+    assert_eq!(decided(&mut Sizer::default(), &over(1024, 500)), (460, Short));
+    assert_eq!(decided(&mut Sizer::default(), &over(1024, 5_000)), (128, Short));
+    // What is still being given back counts, as without an excess.
+    let mut sizer = Sizer::default();
+    assert_eq!(decided(&mut sizer, &over(1024, 500)), (460, Short));
+    let pending = MemorySample { pending_bytes: 564 * MIB, ..over(460, 500) };
+    assert_eq!(decided(&mut sizer, &pending).0, 460);
+    let more = MemorySample { excess_bytes: 600 * MIB, ..pending };
+    assert_eq!(decided(&mut sizer, &more), (360, Short));
+}
+
+/// The kernel's files may contain anything. Sums of such figures overflowed.
+#[test]
+fn absurd_figures_give_a_size_within_the_bounds() {
+    let absurd = [0, 1, u64::MAX / 2, u64::MAX / 1_024 * 1_024, u64::MAX];
+    for value in absurd {
+        for field in 0..7 {
+            let mut sizer = Sizer::default();
+            // Twice, as the first sample has no predecessor.
+            for now_ms in [1_000, 1_100] {
+                for other in absurd {
+                    let mut sample = sample(now_ms, other >> 20, 1024);
+                    match field {
+                        0 => sample.available_bytes = value,
+                        1 => sample.reserve_bytes = value,
+                        2 => sample.stalled_us = value,
+                        3 => sample.limit_events = value,
+                        4 => sample.now_ms = value,
+                        5 => sample.pending_bytes = value,
+                        _ => sample.excess_bytes = value,
+                    }
+                    let decision = sizer.decide(&sample);
+                    assert!(
+                        (sample.least_bytes..=sample.wanted_bytes).contains(&decision.bytes),
+                        "{decision:?} on {sample:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_time_without_a_shortage_ends_the_longer_waits_at_once() {
+    let mut sizer = Sizer::default();
+    let mut now_ms = 0;
+    for _ in 0..6 {
+        assert_eq!(sizer.decide(&sample(now_ms, 300, 1024)).reason, Short);
+        while sizer.decide(&sample(now_ms, 900, 512)).reason != Growing {
+            now_ms += 1_000;
+        }
+        now_ms += 1_000;
+    }
+    // The cache has the size that was wanted. Hours later, a larger one is wanted.
+    now_ms += 4 * WAIT_MS_MAX;
+    assert_eq!(decided(&mut sizer, &sample(now_ms, 2_000, 1024)), (1024, Wanted));
+    let larger = MemorySample { wanted_bytes: 1_200 * MIB, ..sample(now_ms, 2_000, 1024) };
+    assert_eq!(decided(&mut sizer, &larger), (1024, Waiting { left_ms: WAIT_MS_MIN }));
+}
+
 proptest! {
     /// Whatever happens, the size stays within its bounds, and a shrink never leaves a shortage
     /// that a smaller cache could have avoided.

@@ -26,15 +26,15 @@ fn wait_resized(runtime: &Runtime) {
 
 /// The bounds of a process with memory of `limit_mib`, of which `lines_mib` are planned for lines
 /// in four shards.
-fn bounds_of(pool: &Pool, limit_mib: u64, lines_mib: u64) -> MemoryBounds {
+fn planned_bounds(pool: &Pool, limit_mib: u64, lines_mib: u64) -> MemoryBounds {
     let plan = MemoryPlan::new(limit_mib * MIB, limit_mib * MIB, 1, 0);
-    MemoryBounds::new(pool, &MemoryPlan { pool_bytes: lines_mib * MIB, shards: 4, ..plan })
+    bounds_of(pool, &MemoryPlan { pool_bytes: lines_mib * MIB, shards: 4, ..plan })
 }
 
 #[test]
 fn the_bounds_leave_a_slab_for_each_shard() {
     let pool = Pool::open(64 * MIB, 4, None).unwrap();
-    let bounds = bounds_of(&pool, 100, 65);
+    let bounds = planned_bounds(&pool, 100, 65);
     let expected = MemoryBounds {
         least_bytes: 44 * MIB,
         now_bytes: 100 * MIB,
@@ -42,27 +42,27 @@ fn the_bounds_leave_a_slab_for_each_shard() {
         step_bytes: 8 * MIB,
     };
     assert_eq!(bounds, expected);
-    let slabs = |mib: u64| bounds.lines(&pool, mib * MIB).map(|lines| lines / 512).ok();
+    let slabs = |mib: u64| shard_lines(&bounds, &pool, mib * MIB).map(|lines| lines / 512).ok();
     assert_eq!([44, 51, 52, 99, 100].map(slabs), [1, 1, 2, 7, 8].map(Some));
     assert_eq!([43, 101].map(slabs), [None, None]);
     for mib in 44..=100 {
-        let lines = bounds.lines(&pool, mib * MIB).unwrap();
+        let lines = shard_lines(&bounds, &pool, mib * MIB).unwrap();
         pool.record_lines(lines);
-        let now_bytes = bounds_of(&pool, 100, 65).now_bytes;
+        let now_bytes = planned_bounds(&pool, 100, 65).now_bytes;
         assert_eq!(bounds.rounded(mib * MIB), now_bytes, "{mib}");
     }
     pool.record_lines(3 * 512);
-    assert_eq!(bounds_of(&pool, 100, 65).now_bytes, 60 * MIB);
+    assert_eq!(planned_bounds(&pool, 100, 65).now_bytes, 60 * MIB);
     // The minimum of a start applies here, too.
-    assert_eq!(bounds_of(&pool, 66, 65).least_bytes, 32 * MIB);
+    assert_eq!(planned_bounds(&pool, 66, 65).least_bytes, 32 * MIB);
 }
 
 #[test]
 fn the_bounds_of_an_adopted_pool_follow_from_its_own_size() {
     let pool = Pool::open(64 * MIB, 4, None).unwrap();
-    let bounds = bounds_of(&pool, 40, 30);
+    let bounds = planned_bounds(&pool, 40, 30);
     assert_eq!((bounds.most_bytes, bounds.least_bytes), (74 * MIB, 32 * MIB), "it is larger");
-    let bounds = bounds_of(&pool, 200, 130);
+    let bounds = planned_bounds(&pool, 200, 130);
     let expected = MemoryBounds {
         least_bytes: 78 * MIB,
         now_bytes: 134 * MIB,
@@ -70,7 +70,7 @@ fn the_bounds_of_an_adopted_pool_follow_from_its_own_size() {
         step_bytes: 8 * MIB,
     };
     assert_eq!(bounds, expected, "it is smaller");
-    assert_eq!(bounds.lines(&pool, 78 * MIB).map(|lines| lines / 512).ok(), Some(1));
+    assert_eq!(shard_lines(&bounds, &pool, 78 * MIB).map(|lines| lines / 512).ok(), Some(1));
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn a_size_below_what_is_pinned_is_refused_with_the_volumes() {
 #[test]
 fn pins_raise_the_minimum_to_what_their_shards_need() {
     let pool = Pool::open(64 * MIB, 4, None).unwrap();
-    let bounds = bounds_of(&pool, 100, 65);
-    let least = |slabs: usize| bounds.with_shard_lines(&pool, slabs * 512).least_bytes / MIB;
+    let bounds = planned_bounds(&pool, 100, 65);
+    let least = |slabs: usize| with_shard_lines(bounds, &pool, slabs * 512).least_bytes / MIB;
     assert_eq!([0, 1, 2, 7, 8].map(least), [44, 44, 52, 92, 100]);
     for slabs in 1..=8 {
-        let memory_bytes = bounds.with_shard_lines(&pool, slabs * 512).least_bytes;
-        assert_eq!(bounds.lines(&pool, memory_bytes).unwrap(), slabs * 512);
+        let memory_bytes = with_shard_lines(bounds, &pool, slabs * 512).least_bytes;
+        assert_eq!(shard_lines(&bounds, &pool, memory_bytes).unwrap(), slabs * 512);
     }
 }
 
