@@ -30,6 +30,13 @@ fn two_hundred_seeds_keep_all_guarantees() {
         ("changes of the share for writes", report.share_changes),
         ("shares below the dirty data", report.lowered_shares),
         ("lines read because they are pinned", counters.pin_loaded_lines),
+        ("shrinks because memory was short", report.size_shrinks),
+        ("growths because memory was free", report.size_growths),
+        ("growths after a shrink", report.size_regrowths),
+        ("samples at the minimum", report.size_minimums),
+        ("samples with wrong figures", report.wrong_figures),
+        ("samples without figures", report.missing_figures),
+        ("changes of the settings of the size", report.size_settings),
     ] {
         assert!(count > 100, "{count} {what} are too few to prove anything\n{summary}");
     }

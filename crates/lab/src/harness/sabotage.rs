@@ -97,6 +97,14 @@ named! {
         TrustParity = "trust-parity",
         /// The memory of an empty slab is given back only after the shard may use it again.
         GiveBackLate = "give-back-late",
+        /// The pool is sized as if no memory were reserved for the system.
+        IgnoreReserve = "ignore-reserve",
+        /// The pool is sized as if programs never waited for memory.
+        IgnorePressure = "ignore-pressure",
+        /// A smaller size of the pool is decided, but not carried out.
+        KeepSize = "keep-size",
+        /// The pool grows before memory has been free for long enough.
+        GrowEarly = "grow-early",
     }
 }
 

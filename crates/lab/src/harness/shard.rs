@@ -144,6 +144,13 @@ impl PooledShard {
         self.pool[index(slab.first, 0)..index(slab.first + slab.count, 0)].fill(POISON);
     }
 
+    /// Lines whose memory is taken. As in real memory, one that was filled stays taken until it is
+    /// given back.
+    pub(crate) fn taken_lines(&self) -> u64 {
+        let is_taken = |line: &&[u64]| line.iter().any(|&stamp| stamp != POISON);
+        self.pool.chunks(SECTORS_PER_LINE as usize).filter(is_taken).count() as u64
+    }
+
     /// The stamps in the segments of an I/O or an answer. `memory` is the request's memory, with
     /// the offset of the part in it.
     pub(crate) fn stamps<'a>(

@@ -5,6 +5,7 @@ use super::clients::{Client, Payloads};
 use super::device::disk::sectors_of;
 use super::plan::{self, Plan};
 use super::run::{Event, Run};
+use super::sizing::sizes_itself;
 use super::volume::Volume;
 use super::world::World;
 use crate::harness::dice::{Dice, Ppm};
@@ -65,7 +66,8 @@ impl Simulation {
         plan.adapt_to_bug(options.sabotage, options.operations);
         // Separate generators: blocks and resizes do not change the other draws of a seed.
         plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
-        plan.draw_resizes(&mut Dice::new(options.seed.rotate_left(40) ^ 0x51ab));
+        let mut resize_dice = Dice::new(options.seed.rotate_left(40) ^ 0x51ab);
+        plan.draw_resizes(&mut resize_dice, sizes_itself(options.seed));
         let clients = Client::all(&plan, &mut dice);
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
@@ -247,6 +249,7 @@ impl Simulation {
                 self.on_worker(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
+        self.world.size_sometimes();
         self.world.step_resizes();
         if self.world.kill.is_dead() {
             // The next process gets a copy of the pool from the moment of the kill.
@@ -331,6 +334,7 @@ impl Simulation {
             return;
         }
         self.administer();
+        self.world.size_sometimes();
         self.world.resize_sometimes();
         self.world.change_share_sometimes();
         self.change_pins();
@@ -706,6 +710,7 @@ impl Simulation {
             }
         }
         self.world.collect_counters();
+        self.finish_sizing();
         self.finish_resizes();
         self.check_leaks();
     }

@@ -31,6 +31,7 @@ mod requests;
 mod resize;
 mod run;
 mod shares;
+mod sizing;
 mod volume;
 mod world;
 

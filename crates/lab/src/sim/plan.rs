@@ -176,8 +176,15 @@ impl Plan {
     }
 
     /// Draws the resizes of the pool, and the size of its slabs.
-    pub(crate) fn draw_resizes(&mut self, dice: &mut Dice) {
+    pub(crate) fn draw_resizes(&mut self, dice: &mut Dice, sizes_itself: bool) {
         (self.resize, self.config.slab_lines) = ResizePlan::draw(dice);
+        if sizes_itself {
+            self.resize = self.resize.without_changes();
+            // A pool that sizes itself consists of whole slabs.
+            while !self.lines_per_shard.is_multiple_of(self.config.slab_lines) {
+                self.config.slab_lines /= 2;
+            }
+        }
     }
 
     /// Gives half of the disks larger blocks: 4 KiB, like many disks, or 64 KiB, which NBD servers

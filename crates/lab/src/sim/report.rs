@@ -79,6 +79,22 @@ report! {
     resizes,
     /// Slabs given back.
     given_back_slabs,
+    /// Samples on which the size of a pool was decided.
+    size_samples,
+    /// Shrinks because memory was short.
+    size_shrinks,
+    /// Samples with a shortage that found the pool at its minimum.
+    size_minimums,
+    /// Growths because memory was free.
+    size_growths,
+    /// The first of these after a shrink.
+    size_regrowths,
+    /// Samples with wrong figures.
+    wrong_figures,
+    /// Samples without figures.
+    missing_figures,
+    /// Changes of the settings of the size.
+    size_settings,
     /// Changes of the share of the pool for writes.
     share_changes,
     /// Shards in which more was dirty than a new share allows.
@@ -159,6 +175,15 @@ impl fmt::Display for SimReport {
              {moved_pins} of them pinned; {kept_smaller} shrunken shards adopted; {pin_changes} \
              changes of pins; {share_changes} changes of the share for writes, {lowered_shares} \
              times below the dirty data of a shard"
+        )?;
+        let Self { size_samples, size_shrinks, size_minimums, size_growths, .. } = self;
+        let Self { size_regrowths, wrong_figures, missing_figures, size_settings, .. } = self;
+        writeln!(
+            f,
+            "pools that size themselves: {size_samples} samples, {wrong_figures} of them wrong, \
+             {missing_figures} missing; {size_shrinks} shrinks, {size_minimums} times at the \
+             minimum, {size_growths} growths, {size_regrowths} of them the first after a shrink; \
+             {size_settings} changes of settings"
         )?;
         self.fmt_cache(f)?;
         let Self { checkpoints, forward_sectors, fences, failed_starts, .. } = self;

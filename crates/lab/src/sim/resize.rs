@@ -1,6 +1,7 @@
 //! Resizes of the pool while it is in use.
 //!
-//! Some machines change the size of their shards now and then, to any size, and carry the change
+//! Some machines change the size of their shards now and then, to any size, others as the shipped
+//! code decides (`sizing.rs`). They carry the change
 //! out in steps between other events. The memory of an empty slab is given back at once or later,
 //! and then has no content. A process that adopts the pool must find the same slabs given back, and
 //! continues with the size that was set; a process with a new pool begins with it. In the end each
@@ -34,6 +35,11 @@ pub(crate) struct ResizePlan {
 impl ResizePlan {
     /// No resizes.
     pub(crate) const NONE: Self = Self { rate: 0, steps: 0, late: 0 };
+
+    /// The same steps, without changes at random.
+    pub(crate) const fn without_changes(self) -> Self {
+        Self { rate: 0, ..self }
+    }
 
     /// Draws the resizes of a machine, and the size of its slabs.
     pub(crate) fn draw(dice: &mut Dice) -> (Self, usize) {
@@ -74,14 +80,20 @@ impl Resize {
             return;
         }
         let lines = run.plan.lines_per_shard;
-        self.lines = match self.dice.below(4) {
+        let lines = match self.dice.below(4) {
             0 => usize::MAX,
             1 => 0,
             _ => self.dice.below(lines as u64 + 1) as usize,
         };
-        shards.iter_mut().for_each(|one| one.shard.resize(self.lines));
+        self.set_lines(run, shards, lines);
+    }
+
+    /// Changes the size of each shard.
+    pub(crate) fn set_lines(&mut self, run: &mut Run, shards: &mut [PooledShard], lines: usize) {
+        self.lines = lines;
+        shards.iter_mut().for_each(|one| one.shard.resize(lines));
         run.report.resizes += 1;
-        let lines = self.lines.min(lines);
+        let lines = lines.min(run.plan.lines_per_shard);
         run.log_event(0, WHOLE, || format!("each shard gets {lines} lines"));
     }
 
@@ -122,7 +134,8 @@ impl World {
     pub(crate) fn resize_sometimes(&mut self) {
         self.resize.change(&mut self.run, &mut self.shards);
         // Some steps fall between two requests.
-        if self.resize.plan.rate > 0 && self.resize.dice.chance(300_000) {
+        let is_resized = self.resize.plan.rate > 0 || self.sizing.is_some();
+        if is_resized && self.resize.dice.chance(300_000) {
             let shard = self.resize.dice.below(self.shards.len() as u64) as usize;
             self.step_resize(shard);
         }
@@ -144,6 +157,14 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A step of a resize with nothing in use, after which all memory is given back.
+    pub(super) fn step_to_target(&mut self, shard: usize) -> ResizeStep {
+        self.resize.give_all_back(&self.run, &mut self.shards);
+        let step = self.step_resize(shard);
+        self.resize.give_all_back(&self.run, &mut self.shards);
+        step
     }
 
     fn step_resize(&mut self, shard: usize) -> ResizeStep {

@@ -19,6 +19,7 @@ use super::requests::{PendingRequest, Requests};
 use super::resize::Resize;
 use super::run::{Event, Run};
 use super::shares::{Shares, check_limit, dirty_lines};
+use super::sizing::Sizing;
 use super::volume::Volume;
 use crate::harness::Sabotage;
 use crate::harness::dice::Dice;
@@ -55,6 +56,8 @@ pub(crate) struct World {
     pub expected: Expected,
     pub kill: Kill,
     pub resize: Resize,
+    /// What decides the size of the pool, in some machines.
+    pub sizing: Option<Sizing>,
     pub shares: Shares,
     /// The worker of the current call.
     pub worker: u8,
@@ -76,6 +79,7 @@ impl World {
             expected: Expected::new(&plan, options.seed),
             kill: Kill::default(),
             resize: Resize::new(plan.resize, options.seed),
+            sizing: Sizing::draw(&plan, options.seed),
             shares: Shares::new(options.seed),
             worker: 0,
             #[cfg(feature = "sabotage")]
@@ -114,6 +118,9 @@ impl World {
             self.plant(at);
         }
         self.resize.start_shards(&mut self.shards);
+        if let Some(sizing) = &mut self.sizing {
+            sizing.start_process(&self.shards);
+        }
         self.shares.start_shards(&mut self.shards);
         self.pins.start_process(&self.run.plan, &mut self.shards);
     }
