@@ -74,8 +74,8 @@ pub struct ForecastStatus {
 pub struct ForecastScore {
     /// The quarter of an hour, such as `Mon 09:15`.
     pub slot: String,
-    /// Bytes that were preloaded for it, or earlier without being used since. Other data that was in
-    /// memory already is not counted.
+    /// Bytes that were preloaded for it, or earlier without being used since. Other data that was
+    /// in memory already is not counted.
     pub preloaded_bytes: u64,
     /// Of these, bytes that clients have read.
     pub used_bytes: u64,

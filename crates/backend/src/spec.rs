@@ -222,8 +222,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Parses a duration, `250ns`, `80us`, `8.5ms`, `1s`, `2m` or `3h`, in nanoseconds. Refuses a number
-/// without a unit.
+/// Parses a duration, `250ns`, `80us`, `8.5ms`, `1s`, `2m` or `3h`, in nanoseconds. Refuses a
+/// number without a unit.
 pub(crate) fn duration_ns(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);

@@ -81,7 +81,8 @@ pub(crate) enum Command {
     #[command(long_about = "Rehearse a power failure on a running forebay.\n\
         The dirty data of volumes under a UPS is written to the vault, synced, read back and \
         compared, and the disks are flushed, while clients are served. If nothing is dirty, that \
-        is done with as much test data as may be dirty. The vault is empty afterwards. The report is kept in the state directory, under drills. The exit code is 1 if \
+        is done with as much test data as may be dirty. The vault is empty afterwards. The report \
+        is kept in the state directory, under drills. The exit code is 1 if \
         the battery would not have lasted until all data was saved.")]
     Drill(ShowArguments),
     /// Write all dirty data to the disks and stop a running forebay
@@ -309,8 +310,8 @@ fn volume_help(first: &str) -> String {
         "{first}\n\
          BACKING is a path, or one of memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT and \
          nbd+unix:///EXPORT?socket=PATH. memory:SIZE?save=PATH is loaded from a file and saved to \
-         it at a stop, with &every=5m also every 5 minutes, and by `forebay save`. Layers may precede it, as in \
-         delay(read=5ms,write=5ms):/dev/sdb.\n\
+         it at a stop, with &every=5m also every 5 minutes, and by `forebay save`. Layers may \
+         precede it, as in delay(read=5ms,write=5ms):/dev/sdb.\n\
          The keys are\n{keys}\
          Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
          protection=none,accept-loss=yes. Volumes may share a journal. A comma outside \

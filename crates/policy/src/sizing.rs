@@ -1,8 +1,8 @@
 //! The size of the cache, from the operator's settings and the figures of the machine.
 //!
 //! Settings give a maximum, a minimum, and either a fixed size or the choice of one. [`Growth`]
-//! chooses, [`Sizer`] says what the machine allows, and [`SizeControl`] combines them. The daemon and the
-//! simulator drive the same code; the figures and the carrying out are theirs.
+//! chooses, [`Sizer`] says what the machine allows, and [`SizeControl`] combines them. The daemon
+//! and the simulator drive this code: they supply the figures and carry the decisions out.
 
 use crate::{Growth, GrowthReason, GrowthSample, MemorySample, SizeDecision, Sizer};
 use forebay_types::limits::MEMORY_BYTES_MIN;
@@ -168,7 +168,8 @@ impl SizeControl {
         (bytes, Self { growth, sizer: self.sizer.clone() })
     }
 
-    /// Whether [`SizeControl::decide_growth`] is due: once a minute, if the server chooses the size.
+    /// Whether [`SizeControl::decide_growth`] is due: once a minute, if the server chooses the
+    /// size.
     pub fn is_growth_due(&mut self, settings: &SizeSettings, now_ms: u64) -> bool {
         settings.memory.is_none() && self.growth.is_due(now_ms)
     }

@@ -305,8 +305,8 @@ impl Runtime {
         self.volumes.flush(name, &mut progress)
     }
 
-    /// Saves a volume in memory to its image, as it is now, unless it has not changed since the last
-    /// save. Clients are served meanwhile. Waits for a save in progress first.
+    /// Saves a volume in memory to its image, as it is now, unless it has not changed since the
+    /// last save. Clients are served meanwhile. Waits for a save in progress first.
     ///
     /// # Errors
     /// When there is no such volume, it has no image, or the image cannot be written.

@@ -60,8 +60,8 @@ struct Store {
     /// Something was written since the image was loaded, or since the last save began.
     is_changed: AtomicBool,
     /// The save in progress. Each write holds it shared from before it sets `is_changed` until its
-    /// data is copied: a save that clears `is_changed` must include the data of all writes that have
-    /// set it.
+    /// data is copied: a save that clears `is_changed` must include the data of all writes that
+    /// have set it.
     save: RwLock<Option<Save>>,
     stall: Duration,
 }

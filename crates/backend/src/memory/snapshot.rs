@@ -2,8 +2,8 @@
 //!
 //! A save takes the chunks of the store one by one. Before a chunk is overwritten that the save has
 //! not taken yet, its content is copied. The memory for copies is limited; a write that would
-//! exceed it waits until the save has taken more. So a save takes as long as its file needs, whatever
-//! clients do, and each write waits for a part of that time at most.
+//! exceed it waits until the save has taken more. So a save takes as long as its file needs,
+//! whatever clients do, and each write waits for a part of that time at most.
 
 use super::{CHUNK_BYTES, MemoryBackend, chunks};
 use crate::Io;

@@ -66,8 +66,8 @@ pub struct Slots<M> {
     evicted: LineCounts,
     /// Preloaded lines that were evicted unread.
     preloads_in_vain: LineCounts,
-    /// Lines that joined the forecast that was current at the time, and those of them that were used
-    /// before the next one began.
+    /// Lines that joined the forecast that was current at the time, and those of them that were
+    /// used before the next one began.
     forecast: LineCounts,
     forecast_used: LineCounts,
     /// The pinned ranges, and the lines of them that are resident.

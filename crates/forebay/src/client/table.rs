@@ -235,7 +235,8 @@ pub(super) fn drill(report: &DrillReport) -> String {
     let test = if report.test_data { " of test data" } else { "" };
     format!(
         "drill of {}: {}\n\
-         dirty: {}, saved: {}{test}, stable after {} ({}/s), disks flushed after {}, read back after {}\n\
+         dirty: {}, saved: {}{test}, stable after {} ({}/s), disks flushed after {}, read \
+         back after {}\n\
          read back: {}, {} as in memory, {} changed meanwhile, {} failures of the vault\n\
          battery: {}, dirty limit: {}\n\
          clients before: {}\n\

@@ -60,7 +60,8 @@ impl Writer {
             while let Ok(first) = received.recv() {
                 let text = received.try_iter().last().unwrap_or(first);
                 if let Err(error) = write(&path, &text) {
-                    tracing::warn!(path = %path.display(), %error, "cannot record battery runtimes");
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "cannot record battery runtimes");
                 }
             }
         };

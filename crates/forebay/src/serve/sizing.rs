@@ -1,6 +1,6 @@
 //! The size of the cache while the server runs: as the operator has set it, or as large as brings
-//! hits, and smaller while memory is short. [`SizeControl`] decides, also in the simulator; a thread
-//! reads the figures of the machine and of the control groups, and the runtime carries the
+//! hits, and smaller while memory is short. [`SizeControl`] decides, also in the simulator; a
+//! thread reads the figures of the machine and of the control groups, and the runtime carries the
 //! decisions out.
 //!
 //! Settings that were changed by a command are recorded in the pool, so that the next server

@@ -161,7 +161,7 @@ fn a_ratio_that_is_none_or_too_small_for_a_volume_is_refused() {
     assert_eq!((code, memory(&daemon, "limit_bytes")), (Some(1), before), "{text}");
     // It is checked for the memory that is set with it.
     let both = [
-        &*format!("memory={}", memory(&daemon, "least_bytes")),
+        &*format!("memory={}", memory(&daemon, "limit_bytes_min")),
         &*format!("cache-ratio={}:{least}", 100 - least),
     ];
     let (code, text) = daemon.run(&["set", both[0], both[1]]);

@@ -225,7 +225,9 @@ fn a_save_by_command_has_the_content_of_one_moment_while_clients_write() {
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let sector = |number: u64| [&number.to_le_bytes()[..], &[0; 504]].concat();
     let mut client = daemon.client("disk");
-    [0, SIZE - 512].map(|offset| client.write(offset, &sector(0)).unwrap());
+    for offset in [0, SIZE - 512] {
+        client.write(offset, &sector(0)).unwrap();
+    }
     drop(client);
     let is_done = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {

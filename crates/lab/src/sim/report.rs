@@ -176,15 +176,7 @@ impl fmt::Display for SimReport {
              changes of pins; {share_changes} changes of the share for writes, {lowered_shares} \
              times below the dirty data of a shard"
         )?;
-        let Self { size_samples, size_shrinks, size_minimums, size_growths, .. } = self;
-        let Self { size_regrowths, wrong_figures, missing_figures, size_settings, .. } = self;
-        writeln!(
-            f,
-            "pools that size themselves: {size_samples} samples, {wrong_figures} of them wrong, \
-             {missing_figures} missing; {size_shrinks} shrinks, {size_minimums} times at the \
-             minimum, {size_growths} growths, {size_regrowths} of them the first after a shrink; \
-             {size_settings} changes of settings"
-        )?;
+        self.fmt_sizing(f)?;
         self.fmt_cache(f)?;
         let Self { checkpoints, forward_sectors, fences, failed_starts, .. } = self;
         let Self { journal_unneeded, journal_refused, journal_no_space, .. } = self;
@@ -227,6 +219,18 @@ impl fmt::Display for SimReport {
 }
 
 impl SimReport {
+    fn fmt_sizing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size_samples, size_shrinks, size_minimums, size_growths, .. } = self;
+        let Self { size_regrowths, wrong_figures, missing_figures, size_settings, .. } = self;
+        writeln!(
+            f,
+            "pools that size themselves: {size_samples} samples, {wrong_figures} of them wrong, \
+             {missing_figures} missing; {size_shrinks} shrinks, {size_minimums} times at the \
+             minimum, {size_growths} growths, {size_regrowths} of them the first after a shrink; \
+             {size_settings} changes of settings"
+        )
+    }
+
     fn fmt_cache(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { counters: c, evicted_lines, halted, .. } = self;
         let VolumeCounters { read_hit_lines, read_miss_lines, prefetched_lines, .. } = c;

@@ -27,7 +27,7 @@ use forebay_engine::ResizeStep;
 use forebay_policy::{
     MachineFigures, MemoryBounds, MemoryUse, SizeControl, SizeDecision, SizeReason, SizeSettings,
 };
-use machine::{Machine, Pressure};
+use machine::{Pressure, SharedMachine};
 
 /// The memory of the machine that a line stands for.
 const LINE_BYTES_OPTIONS: [u64; 3] = [4 << 20, 16 << 20, 64 << 20];
@@ -38,7 +38,7 @@ const EARLY: u64 = 64;
 pub(crate) struct Sizing {
     /// A separate generator, so that seeds keep their machines.
     dice: Dice,
-    machine: Machine,
+    machine: SharedMachine,
     settings: SizeSettings,
     reserve_bytes: u64,
     control: SizeControl,
@@ -85,7 +85,7 @@ impl Sizing {
         let share = dice.pick(&[0, 4, 4, 16, 64]);
         let reserve_bytes = most_bytes / 32 * share + dice.below(1 << 20);
         let reserve_bytes = if share == 0 { 0 } else { reserve_bytes };
-        let machine = Machine::draw(&mut dice, most_bytes, reserve_bytes);
+        let machine = SharedMachine::draw(&mut dice, most_bytes, reserve_bytes);
         let mut sizing = Self {
             machine,
             settings: SizeSettings::default(),

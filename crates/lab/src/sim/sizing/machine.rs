@@ -9,7 +9,7 @@
 use crate::harness::dice::{Dice, Ppm};
 
 /// The memory of the machine beside the cache. All sizes are in bytes.
-pub(crate) struct Machine {
+pub(crate) struct SharedMachine {
     /// The clock of the figures, in milliseconds.
     pub now_ms: u64,
     /// When the last sample was taken.
@@ -55,7 +55,7 @@ impl Pressure {
     }
 }
 
-impl Machine {
+impl SharedMachine {
     /// A machine for a cache of at most `cache_bytes` beside a reserve.
     pub(crate) fn draw(dice: &mut Dice, cache_bytes: u64, reserve_bytes: u64) -> Self {
         let (times, of) = dice.pick(&[(5, 4), (2, 1), (4, 1)]);

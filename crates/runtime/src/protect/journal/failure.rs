@@ -172,7 +172,9 @@ impl Journal {
     }
 }
 
-#[cfg(all(test, debug_assertions))]
+// Only debug builds check the order of locks.
+#[cfg(test)]
+#[cfg(debug_assertions)]
 mod tests {
     use super::super::{Attachment, JournalSettings, MemberRecord};
     use crate::locks::{Lock, order};
