@@ -2,7 +2,7 @@
 
 use crate::{
     AddVolume, Client, ClientError, DrillReport, Memory, PinRequest, Progress, ServerSettings,
-    Status, VolumeSettings, VolumeStatus,
+    Statistics, StatisticsOfVolume, Status, VolumeSettings, VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -29,6 +29,16 @@ impl BlockingClient {
     /// See [`Client::status`].
     pub fn status(&self) -> Result<Status> {
         self.runtime.block_on(self.client.status())
+    }
+
+    /// See [`Client::statistics`].
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.runtime.block_on(self.client.statistics())
+    }
+
+    /// See [`Client::volume_statistics`].
+    pub fn volume_statistics(&self, name: &str) -> Result<StatisticsOfVolume> {
+        self.runtime.block_on(self.client.volume_statistics(name))
     }
 
     /// See [`Client::set_server`].

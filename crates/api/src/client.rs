@@ -5,7 +5,8 @@
 
 use crate::{
     AddVolume, DrillReport, ErrorBody, Event, Memory, PinRequest, Problem, Progress,
-    ServerSettings, Status, VolumeList, VolumeSettings, VolumeStatus, paths,
+    ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings,
+    VolumeStatus, paths,
 };
 use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
@@ -146,6 +147,16 @@ impl Client {
     /// The status of the server and its volumes.
     pub async fn status(&self) -> Result<Status> {
         self.query(paths::STATUS).await
+    }
+
+    /// The statistics of the volumes over time.
+    pub async fn statistics(&self) -> Result<Statistics> {
+        self.query(paths::STATISTICS).await
+    }
+
+    /// The statistics of one volume over time, with latency histograms.
+    pub async fn volume_statistics(&self, name: &str) -> Result<StatisticsOfVolume> {
+        self.query(&paths::volume_statistics(name)).await
     }
 
     /// Changes settings of the server. Returns its memory.

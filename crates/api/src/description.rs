@@ -3,8 +3,8 @@
 #![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, Memory, PinRequest, ServerSettings, Status,
-    VolumeList, VolumeSettings, VolumeStatus, paths,
+    AddVolume, DrillReport, ErrorBody, Event, Memory, PinRequest, ServerSettings, Statistics,
+    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -29,6 +29,8 @@ pub fn openapi() -> openapi::OpenApi {
     ),
     paths(
         status,
+        statistics,
+        volume_statistics,
         set_server,
         list_volumes,
         add_volume,
@@ -56,6 +58,23 @@ struct Description;
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn status() {}
+
+/// Shows the statistics of the volumes: in total, and for the last 5 minutes, hour and day
+#[utoipa::path(get, path = paths::STATISTICS, tag = "server",
+    responses(
+        (status = 200, description = "The statistics", body = Statistics),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn statistics() {}
+
+/// Shows the statistics of one volume over time, with latency histograms
+#[utoipa::path(get, path = paths::VOLUME_STATISTICS, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The statistics", body = StatisticsOfVolume),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn volume_statistics() {}
 
 /// Changes settings of the server while it runs
 ///
@@ -242,9 +261,11 @@ mod tests {
             [
                 "delete /v1/volumes/{name}",
                 "get /v1/openapi.json",
+                "get /v1/statistics",
                 "get /v1/status",
                 "get /v1/volumes",
                 "get /v1/volumes/{name}",
+                "get /v1/volumes/{name}/statistics",
                 "patch /v1/settings",
                 "patch /v1/volumes/{name}",
                 "post /v1/drill",

@@ -56,7 +56,8 @@ pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerS
 pub use saved::SavedStatus;
 pub use settings::VolumeSettings;
 pub use statistics::{
-    BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencySummary, SizeClass,
+    BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencyBucket, LatencyHistogram,
+    LatencySummary, PeriodStatistics, Periods, SizeClass, Statistics, StatisticsOfVolume,
 };
 pub use status::{
     Memory, MemorySizing, MemoryState, Mode, Status, VolumeList, VolumeState, VolumeStatus,

@@ -4,12 +4,16 @@ use std::fmt::Write;
 
 /// `GET`: the status of the server.
 pub const STATUS: &str = "/v1/status";
+/// `GET`: the statistics of the volumes over time.
+pub const STATISTICS: &str = "/v1/statistics";
 /// `PATCH`: change settings of the server.
 pub const SETTINGS: &str = "/v1/settings";
 /// `GET`: all volumes. `POST`: add one.
 pub const VOLUMES: &str = "/v1/volumes";
 /// `GET`, `PATCH`, `DELETE`: one volume.
 pub const VOLUME: &str = "/v1/volumes/{name}";
+/// `GET`: the statistics of a volume over time.
+pub const VOLUME_STATISTICS: &str = "/v1/volumes/{name}/statistics";
 /// `POST`: flush a volume: destage all dirty data and flush its disk.
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 /// `POST`: save a volume in memory to its image.
@@ -43,6 +47,11 @@ pub fn volume(name: &str) -> String {
         }
     }
     path
+}
+
+/// The path to the statistics of the volume `name`.
+pub fn volume_statistics(name: &str) -> String {
+    format!("{}/statistics", volume(name))
 }
 
 /// The path to flush the volume `name`.

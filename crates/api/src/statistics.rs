@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// The counters of a volume since it was added. A request is counted once, however often it is
-/// retried; a huge write that is received in pieces counts once for each piece. Hits, partial hits
-/// and misses add up to the reads and to the writes.
+/// Counters of a volume: since it was added, or in a period. A request is counted once, however
+/// often it is retried; a huge write that is received in pieces counts once for each piece. Hits,
+/// partial hits and misses add up to the reads and to the writes.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
     /// Reads by clients.
@@ -113,6 +113,25 @@ pub struct Counters {
     /// Bytes of pinned ranges that were read because they are pinned, in whole lines.
     #[serde(default)]
     pub pin_loaded_bytes: u64,
+    /// Destages for a FLUSH, a change of mode, throttled writers, or a write to the disk over dirty
+    /// data.
+    #[serde(default)]
+    pub destages_urgent: u64,
+    /// Destages because of age or the amount of dirty data.
+    #[serde(default)]
+    pub destages_normal: u64,
+    /// Parts of writes throttled at the dirty limit.
+    #[serde(default)]
+    pub throttled_writes: u64,
+    /// Lines found damaged in memory.
+    #[serde(default)]
+    pub damaged_lines: u64,
+    /// Lines among these with dirty data that were repaired by parity.
+    #[serde(default)]
+    pub corrected_lines: u64,
+    /// Lines among these that lost dirty data.
+    #[serde(default)]
+    pub lost_lines: u64,
 }
 
 impl Counters {
@@ -177,7 +196,7 @@ pub struct SizeClass {
 pub struct DiskUse {
     /// I/Os in flight now.
     pub in_flight: u64,
-    /// The time since the volume was added in which an I/O was in flight.
+    /// The time in which an I/O was in flight. For several volumes, the sum of their times.
     pub busy_seconds: f64,
     /// The sum of the latencies of the disk's I/Os. Divided by a time, it is the mean number of
     /// I/Os in flight.
@@ -238,6 +257,85 @@ pub struct LatencySummary {
     pub p999_us: f64,
     /// The maximum.
     pub max_us: f64,
+}
+
+/// A latency histogram.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct LatencyHistogram {
+    /// The sum of the latencies, in microseconds.
+    pub sum_us: f64,
+    /// Latencies by length, from short to long; buckets without latencies are left out.
+    pub buckets: Vec<LatencyBucket>,
+}
+
+/// Similar latencies.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct LatencyBucket {
+    /// The end of the bucket, in microseconds. Its start is at most an eighth of that shorter, or
+    /// 0.128 us.
+    pub up_to_us: f64,
+    /// The number of latencies.
+    pub count: u64,
+}
+
+/// The statistics of the server over time.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Statistics {
+    /// The time since the server began to count; totals are older.
+    pub seconds: u64,
+    /// All volumes that are served.
+    pub all: Periods,
+    /// Each volume, in the order of their names, without histograms.
+    pub volumes: Vec<StatisticsOfVolume>,
+}
+
+/// The statistics of a volume over time.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct StatisticsOfVolume {
+    /// The volume.
+    pub name: String,
+    /// What was counted, by period.
+    #[serde(flatten)]
+    pub periods: Periods,
+}
+
+/// What was counted in some periods.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Periods {
+    /// Since the volume was first served; kept over restarts of the server, for the name and
+    /// backing of the volume.
+    pub total: PeriodStatistics,
+    /// In the last five minutes, and up to one more.
+    pub last_5_minutes: PeriodStatistics,
+    /// In the last hour, and up to five more minutes.
+    pub last_hour: PeriodStatistics,
+    /// In the last day, and up to one more hour.
+    pub last_day: PeriodStatistics,
+}
+
+/// What was counted in a period.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct PeriodStatistics {
+    /// The length of the period: shorter than its name says while the volume has not been served
+    /// for so long; zero for the total, whose age is not kept.
+    pub seconds: u64,
+    /// Counters.
+    pub counters: Counters,
+    /// Latencies.
+    pub latency: Latencies,
+    /// The use of the disk.
+    pub disk: DiskUse,
+    /// Latency histograms, where they are shown: those of the field `latency` but `write`, which is
+    /// the sum of `write_memory` and `write_disk`. Histograms without latencies are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub histograms: BTreeMap<String, LatencyHistogram>,
+}
+
+impl Periods {
+    /// Each period.
+    pub const fn all_mut(&mut self) -> [&mut PeriodStatistics; 4] {
+        [&mut self.total, &mut self.last_5_minutes, &mut self.last_hour, &mut self.last_day]
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use crate::{Manager, ProgressFn, configured_status, convert::invalid, geometry_status};
 use forebay_api::{
     BackgroundStatus, DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus,
-    LearnStatus, Memory, PatrolStatus, PinState, PinStatus, Problem, Progress, Status,
-    UnservedWrites, VolumeStatus, WarmUpStatus,
+    LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
+    Progress, Statistics, StatisticsOfVolume, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -170,6 +170,26 @@ impl FakeManager {
 }
 
 impl Manager for FakeManager {
+    fn statistics(&self) -> Statistics {
+        let volumes = self.volume_list().into_iter().map(|volume| {
+            let total = PeriodStatistics {
+                seconds: 0,
+                counters: volume.counters,
+                latency: volume.latency,
+                disk: volume.disk,
+                ..PeriodStatistics::default()
+            };
+            let last_hour = PeriodStatistics { seconds: 3700, ..total.clone() };
+            let periods = Periods { total, last_hour, ..Periods::default() };
+            StatisticsOfVolume { name: volume.name, periods }
+        });
+        Statistics { seconds: 3725, volumes: volumes.collect(), ..Statistics::default() }
+    }
+
+    fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume> {
+        self.statistics().volumes.into_iter().find(|volume| volume.name == name)
+    }
+
     fn status(&self) -> Status {
         let volumes = self.volume_list();
         let dirty_bytes = self.dirty_bytes(|_| true);

@@ -1,6 +1,8 @@
 //! The daemon's side of the control API.
 
-use forebay_api::{DrillReport, Memory, Problem, Progress, Status, VolumeStatus};
+use forebay_api::{
+    DrillReport, Memory, Problem, Progress, Statistics, StatisticsOfVolume, Status, VolumeStatus,
+};
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
 
@@ -19,6 +21,13 @@ pub trait Manager: Send + Sync {
     /// The status of the server, its volumes and journals. Returns within milliseconds, even if
     /// disks hang.
     fn status(&self) -> Status;
+
+    /// The statistics of the volumes over time. As quick as [`Manager::status`].
+    fn statistics(&self) -> Statistics;
+
+    /// The statistics of one volume over time, with latency histograms; `None` if there is no such
+    /// volume. As quick as [`Manager::status`].
+    fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume>;
 
     /// Changes settings of the server, and returns the memory that results. In the background,
     /// memory is given back, and dirty data is reduced to a smaller share.

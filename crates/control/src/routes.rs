@@ -14,8 +14,8 @@ use axum::{
     routing::{get, patch, post},
 };
 use forebay_api::{
-    AddVolume, DrillReport, ErrorKind, Memory, PinRequest, Problem, ServerSettings, Status,
-    VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
+    AddVolume, DrillReport, ErrorKind, Memory, PinRequest, Problem, ServerSettings, Statistics,
+    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -52,6 +52,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     let app = App { manager, operations: permits(), slow_calls: permits() };
     Router::new()
         .route(paths::STATUS, get(status))
+        .route(paths::STATISTICS, get(statistics))
         .route(paths::SETTINGS, patch(set_server))
         .route(paths::STOP, post(stop))
         .route(paths::UPGRADE, post(upgrade))
@@ -59,6 +60,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::OPENAPI, get(|| async { Json(openapi()) }))
         .route(paths::VOLUMES, get(list_volumes).post(add_volume))
         .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
+        .route(paths::VOLUME_STATISTICS, get(volume_statistics))
         .route(paths::VOLUME_FLUSH, post(flush_volume))
         .route(paths::VOLUME_SAVE, post(save_volume))
         .route(paths::VOLUME_TRUST, post(trust_volume))
@@ -128,6 +130,19 @@ fn permit(permits: &Arc<Semaphore>) -> Answer<OwnedSemaphorePermit> {
 
 async fn status(State(app): State<App>) -> Answer<Json<Status>> {
     app.call(|manager| manager.status()).await.map(Json)
+}
+
+async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
+    app.call(|manager| manager.statistics()).await.map(Json)
+}
+
+async fn volume_statistics(
+    State(app): State<App>,
+    Name(name): Name,
+) -> Answer<Json<StatisticsOfVolume>> {
+    let wanted = name.clone();
+    let found = app.call(move |manager| manager.volume_statistics(&wanted)).await?;
+    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
 
 async fn set_server(

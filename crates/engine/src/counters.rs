@@ -13,6 +13,11 @@ macro_rules! counters {
             pub const fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
             }
+
+            /// Calls a function with the name and the value of each count.
+            pub fn visit(&mut self, visit: &mut dyn FnMut(&'static str, &mut u64)) {
+                $(visit(concat!("engine.", stringify!($name)), &mut self.$name);)*
+            }
         }
     };
 }

@@ -31,10 +31,10 @@ pub(crate) enum Command {
     Serve(ServeArguments),
     /// Show the status of a running forebay
     Status(ShowArguments),
-    /// Show the statistics of one volume of a running forebay
+    /// Show the statistics of the volumes of a running forebay
     Stats {
-        /// The volume's name
-        name: String,
+        /// The volume to show in detail [default: all, in short]
+        name: Option<String>,
         #[command(flatten)]
         show: ShowArguments,
     },

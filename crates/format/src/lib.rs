@@ -9,8 +9,12 @@
 mod checksum;
 mod history;
 pub mod journal;
+mod statistics;
 mod warm_list;
 
 pub use checksum::{Checksum, checksum};
 pub use history::{HistoryError, HistoryFile, history_bytes};
+pub use statistics::{
+    Group, Identity, STATISTICS_BYTES_MAX, StatisticsError, StatisticsFile, pack, unpack,
+};
 pub use warm_list::{WarmDisk, WarmList, WarmListError, warm_list_bytes};

@@ -69,7 +69,8 @@ pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,
 };
 pub use stats::{
-    DiskUse, Latencies, LatencyClass, LatencyHistogram, RequestCounters, size_class_bytes,
+    DiskUse, Latencies, LatencyClass, LatencyHistogram, NamedStatistics, RequestCounters,
+    VolumeStatistics, size_class_bytes,
 };
 pub use timeouts::Timeouts;
 pub use warm_up::{WarmLists, WarmUpState, WarmUpStatus};

@@ -16,8 +16,9 @@ use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
 use crate::resize::{self, ResizeError, Resizer};
-use crate::service::{RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
+use crate::service::{Curves, RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
 use crate::shared::{Message, Shared};
+use crate::stats::NamedStatistics;
 use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
 use crate::worker::Crew;
@@ -147,7 +148,19 @@ impl Runtime {
     /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
     /// shard's lock is held only while the counters of a few volumes are copied.
     pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
-        self.volumes.status(self.engine(), &self.memory_bounds())
+        self.volumes.status(self.engine(), &self.memory_bounds(), Curves::Copied)
+    }
+
+    /// As [`Self::status`], without the miss-ratio curves: in constant time for each volume.
+    pub fn status_without_curves(&self) -> Result<RuntimeStatus, VolumeError> {
+        self.volumes.status(self.engine(), &self.memory_bounds(), Curves::LeftOut)
+    }
+
+    /// Copies what is counted of each volume, in constant time for each. No worker is interrupted;
+    /// a shard's lock is held while the counters of a few volumes are copied. Also possible while
+    /// the runtime stops; there are no volumes after that.
+    pub fn statistics(&self) -> Vec<NamedStatistics> {
+        self.volumes.statistics()
     }
 
     /// The dirty limit of all shards at the full size of the pool, in bytes.
@@ -336,6 +349,7 @@ impl Runtime {
     }
 
     /// Removes a volume: flushes it to its disk, drains its clients, and closes the disk.
+    /// `progress` is called as by [`Self::stop`].
     ///
     /// # Errors
     /// When there is no such volume, or the disk fails or hangs: the volume is still served then.

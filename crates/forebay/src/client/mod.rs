@@ -37,16 +37,26 @@ pub(crate) fn status(arguments: &ShowArguments) -> anyhow::Result<()> {
 }
 
 /// `forebay stats`.
-pub(crate) fn stats(name: &str, arguments: &ShowArguments) -> anyhow::Result<()> {
-    let status = connect(&arguments.state)?.status()?;
+pub(crate) fn stats(name: Option<&str>, arguments: &ShowArguments) -> anyhow::Result<()> {
+    let client = connect(&arguments.state)?;
+    let Some(name) = name else {
+        let over_time = client.statistics()?;
+        return match arguments.json {
+            true => print(&(to_string_pretty(&over_time)? + "\n")),
+            false => print(&statistics::all(&over_time)),
+        };
+    };
+    let over_time = client.volume_statistics(name)?;
+    if arguments.json {
+        return print(&(to_string_pretty(&over_time)? + "\n"));
+    }
+    let status = client.status()?;
+    // It may have been removed just now.
     let volume = status.volumes.iter().find(|volume| volume.name == name);
     let volume = volume.ok_or_else(|| {
         with_remedy(anyhow!("no volume '{name}'"), "see the names with `forebay volume list`")
     })?;
-    if arguments.json {
-        return print(&(to_string_pretty(volume)? + "\n"));
-    }
-    print(&statistics::statistics(volume, &status.memory))
+    print(&statistics::statistics(volume, &status.memory, &over_time.periods))
 }
 
 /// `forebay set`.

@@ -2,15 +2,19 @@
 
 use super::columns::{lines, table};
 use super::units::{bytes, count, latency_us, percent};
-use forebay_api::{Counters, Latencies, LatencySummary, Memory, SizeClass, VolumeStatus};
+use forebay_api::{
+    Counters, Latencies, LatencySummary, Memory, PeriodStatistics, Periods, SizeClass, Statistics,
+    VolumeStatus,
+};
 use std::collections::BTreeMap;
 
-/// All statistics of a volume: an overview, then tables of requests, reasons, latencies, the disk's
-/// I/Os and sizes. Tables without content are left out.
-pub(super) fn statistics(volume: &VolumeStatus, memory: &Memory) -> String {
+/// All statistics of a volume: an overview, then tables of periods, requests, reasons, latencies,
+/// the disk's I/Os and sizes. Tables without content are left out.
+pub(super) fn statistics(volume: &VolumeStatus, memory: &Memory, over_time: &Periods) -> String {
     let counters = &volume.counters;
     [
         overview(volume, memory),
+        format!("\n{}", periods(over_time)),
         requests(counters),
         reasons(counters),
         latencies(&volume.latency),
@@ -18,6 +22,59 @@ pub(super) fn statistics(volume: &VolumeStatus, memory: &Memory) -> String {
         sizes(counters),
     ]
     .concat()
+}
+
+/// What was counted of all volumes, and of each, by period.
+pub(super) fn all(statistics: &Statistics) -> String {
+    let of = |name: &str, over_time: &Periods| format!("{name}\n{}", periods(over_time));
+    let mut text = match statistics.volumes.len() {
+        0 => return "no volume is served\n".into(),
+        1 => String::new(),
+        _ => of("all volumes", &statistics.all) + "\n",
+    };
+    let volumes = statistics.volumes.iter().map(|volume| of(&volume.name, &volume.periods));
+    text += &volumes.collect::<Vec<_>>().join("\n");
+    text
+}
+
+/// A table with a row for each period.
+fn periods(periods: &Periods) -> String {
+    let mut table = table([
+        "PERIOD",
+        "READS",
+        "WRITES",
+        "HIT",
+        "SAVED I/O",
+        "SAVED",
+        "HIT P99",
+        "MISS P99",
+        "BUSY",
+    ]);
+    for (name, period) in [
+        ("5 min", &periods.last_5_minutes),
+        ("hour", &periods.last_hour),
+        ("day", &periods.last_day),
+        ("total", &periods.total),
+    ] {
+        let PeriodStatistics { seconds, counters, latency, disk, .. } = period;
+        let per_second = |value: f64| (*seconds > 0).then(|| value / *seconds as f64);
+        let p99 = |summary: &LatencySummary| match summary.count {
+            0 => "-".to_owned(),
+            _ => latency_us(summary.p99_us),
+        };
+        table.add_row([
+            name.to_owned(),
+            count(counters.reads),
+            count(counters.writes),
+            percent(counters.hit_ratio()),
+            signed(counters.saved_ios, count),
+            signed(counters.saved_bytes, bytes),
+            p99(&latency.read_hit),
+            p99(&latency.read_miss),
+            percent(per_second(disk.busy_seconds)),
+        ]);
+    }
+    lines(table, &[0])
 }
 
 fn overview(volume: &VolumeStatus, memory: &Memory) -> String {
@@ -215,7 +272,7 @@ fn wrapped(heading: &str, items: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_api::{BackendIos, IoPattern};
+    use forebay_api::{BackendIos, DiskUse, IoPattern, StatisticsOfVolume};
 
     fn volume() -> VolumeStatus {
         let summary = |count, mean_us: f64| LatencySummary {
@@ -285,10 +342,19 @@ mod tests {
         }
     }
 
+    fn over_time() -> Periods {
+        let VolumeStatus { counters, latency, .. } = volume();
+        let disk = DiskUse { in_flight: 1, busy_seconds: 30.0, wait_seconds: 120.0 };
+        let histograms = BTreeMap::new();
+        let last_5_minutes = PeriodStatistics { seconds: 300, counters, latency, disk, histograms };
+        let total = PeriodStatistics { seconds: 0, ..last_5_minutes.clone() };
+        Periods { total, last_5_minutes, ..Periods::default() }
+    }
+
     #[test]
     fn all_statistics_of_a_volume_fit_in_80_columns() {
         let memory = Memory { pool_bytes: 52 << 20, ..Memory::default() };
-        let text = statistics(&volume(), &memory);
+        let text = statistics(&volume(), &memory, &over_time());
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/client/statistics.txt");
         if std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
             std::fs::write(path, &text).unwrap();
@@ -300,8 +366,23 @@ mod tests {
 
     #[test]
     fn a_volume_without_requests_has_an_overview_and_no_ratios() {
-        let text = statistics(&VolumeStatus::default(), &Memory::default());
+        let text = statistics(&VolumeStatus::default(), &Memory::default(), &Periods::default());
         assert!(text.contains("hits %                      -\n"), "{text}");
-        assert_eq!(text.matches("\n\n").count(), 1, "{text}");
+        assert_eq!(text.matches("\n\n").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn volumes_are_added_up_if_there_are_several() {
+        let of = |name: &str| StatisticsOfVolume { name: name.into(), periods: over_time() };
+        let mut shown = Statistics { volumes: vec![of("a")], all: over_time(), seconds: 9 };
+        let titles = |shown: &Statistics| {
+            let text = all(shown);
+            let first = text.split("\n\n").map(|table| table.lines().next().unwrap().to_owned());
+            first.collect::<Vec<_>>()
+        };
+        assert_eq!(titles(&shown), ["a"]);
+        shown.volumes.push(of("b"));
+        assert_eq!(titles(&shown), ["all volumes", "a", "b"]);
+        assert_eq!(all(&Statistics::default()), "no volume is served\n");
     }
 }

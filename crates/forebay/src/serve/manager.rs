@@ -7,16 +7,19 @@ use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::{Journals, identity};
 use super::listen::{self, BoundListener};
+use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
 use super::ratio::Ratio;
 use super::saves::Saves;
 use super::sizing::Sizing;
+use super::statistics::{self, History};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
 use super::{report, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{
-    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Status, VolumeStatus,
+    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Statistics, StatisticsOfVolume,
+    Status, VolumeStatus,
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
@@ -56,6 +59,8 @@ pub(super) struct Daemon {
     /// How long adding a volume or a listener waits for a disk or address in use.
     in_use_wait: Duration,
     stopped: Notify,
+    /// Statistics over time.
+    history: Arc<History>,
     /// The program that an upgrade starts; `None` without a keeper.
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
@@ -86,6 +91,7 @@ impl Daemon {
         ratio: CacheRatio,
     ) -> Self {
         let calibrations = Arc::new(Calibrations::open(config.state.join("calibrations.json")));
+        let history = Arc::new(History::open(&config.state));
         let runtime = Arc::new(runtime);
         let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
         let ratio = Ratio::new(Arc::clone(&runtime), ratio);
@@ -111,6 +117,7 @@ impl Daemon {
             claims: Claims::new(CLAIM_WAIT),
             journals,
             calibrations,
+            history,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
@@ -280,13 +287,36 @@ impl Daemon {
         self.stop_claimed(claim, &[], progress).map_err(problem)
     }
 
+    /// Adds what has been counted since the last time to the statistics.
+    fn observe(&self) {
+        self.history.observe(|| self.runtime.statistics());
+    }
+
+    /// Reports progress. At the end, when everything is on the disks, adds it to the statistics.
+    fn observing<'a>(&'a self, progress: ProgressFn<'a>) -> impl FnMut(u64) + 'a {
+        let mut report = reporter(progress);
+        move |left| {
+            report(left);
+            if left == 0 {
+                self.observe();
+            }
+        }
+    }
+
+    /// Starts the thread that keeps the statistics. Dropping the result ends it.
+    pub(super) fn keep_statistics(&self) -> std::io::Result<Periodic> {
+        let runtime = Arc::clone(&self.runtime);
+        statistics::start(Arc::clone(&self.history), move || runtime.statistics())
+    }
+
     fn stop_claimed(
         &self,
         claim: Claim<'_>,
         given_up: &[String],
         progress: ProgressFn<'_>,
     ) -> Result<(), VolumeError> {
-        self.runtime.stop_without(given_up, reporter(progress))?;
+        self.runtime.stop_without(given_up, self.observing(progress))?;
+        self.history.save();
         // A change that has been waiting for a disk must not use a closed journal.
         claim.keep();
         if let Some(power) = self.power.get() {
@@ -502,6 +532,16 @@ impl Manager for Daemon {
         Ok(self.memory(&figures))
     }
 
+    fn statistics(&self) -> Statistics {
+        self.observe();
+        self.history.statistics()
+    }
+
+    fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume> {
+        self.observe();
+        self.history.volume_statistics(name)
+    }
+
     fn volume_list(&self) -> Vec<VolumeStatus> {
         self.figures().map(|figures| self.volumes(&figures)).unwrap_or_default()
     }
@@ -590,8 +630,10 @@ impl Manager for Daemon {
 
     fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
         let _claim = self.claims.volume(name)?;
-        self.runtime.remove_volume(name, reporter(progress)).map_err(problem)?;
+        self.runtime.remove_volume(name, self.observing(progress)).map_err(problem)?;
         self.state().volumes.retain(|spec| spec.name != name);
+        // Before another volume gets its number.
+        self.observe();
         tracing::info!(volume = %name, "volume removed");
         self.log_ratio();
         Ok(())
@@ -646,6 +688,8 @@ impl Manager for Daemon {
         successor.check()?;
         let claim = self.claims.everything()?;
         self.runtime.pause().map_err(problem)?;
+        self.observe();
+        self.history.save();
         // From here on the next process uses pool and journals.
         claim.keep();
         self.is_upgrade.store(true, Ordering::Relaxed);

@@ -110,6 +110,8 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         .context("cannot start the thread that watches for other programs that wait")?;
     let saves = saves::start(Arc::clone(&daemon))
         .context("cannot start the thread that saves volumes in memory")?;
+    let history =
+        daemon.keep_statistics().context("cannot start the thread that keeps statistics")?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     //
@@ -125,6 +127,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     drop(sizer);
     drop(background);
     drop(saves);
+    drop(history);
     tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.

@@ -85,6 +85,7 @@ pub(super) fn volume(
         (false, true) => VolumeState::Failing,
         (false, false) => VolumeState::Serving,
     };
+    let statistics = figures.statistics();
     VolumeStatus {
         size_bytes: figures.backing.size_bytes,
         effective_mode: effective_mode.into(),
@@ -103,9 +104,9 @@ pub(super) fn volume(
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),
         curve: curve(figures, memory),
-        counters: counters(figures),
+        counters: counters(&statistics),
         latency: latencies(&figures.latencies),
-        disk: disk_use(figures),
+        disk: disk_use(&statistics, figures.disk.in_flight),
         ..forebay_control::configured_status(spec)
     }
 }

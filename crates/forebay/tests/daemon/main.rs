@@ -37,6 +37,7 @@ mod rescue;
 mod resize;
 mod saved;
 mod sizing;
+mod statistics;
 mod stopping;
 mod time_of_day;
 mod vault;

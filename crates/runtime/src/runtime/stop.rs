@@ -13,7 +13,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 impl Runtime {
     /// Stops: flushes all volumes, drains the clients, saves volumes in memory to their images, and
-    /// ends the workers. `progress` is called periodically with the dirty bytes left.
+    /// ends the workers. `progress` is called periodically with the dirty bytes left, and with zero
+    /// when everything is on the disks and counted in the statistics.
     ///
     /// # Errors
     /// When a disk fails or hangs, if an image cannot be written, or if a volume that is not served
@@ -59,6 +60,8 @@ impl Runtime {
         }
         shared.run_on_all(move |tasks| tasks.stop(abandons))?;
         self.crew.join();
+        // Everything is on the disks, and counted.
+        progress(0);
         self.collapser.stop();
         self.resizer.stop();
         self.volumes.learner().stop();

@@ -83,6 +83,7 @@ impl VolumeService {
         let volume = Arc::new(Volume {
             id,
             name: info.name.clone(),
+            identity: settings.identity,
             read_only: AtomicBool::new(info.read_only),
             info: SharedLock::new(info),
             backend: settings.backend,

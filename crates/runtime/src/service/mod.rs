@@ -31,6 +31,7 @@ mod status;
 pub use calibrate::CalibrateError;
 pub use drain::Stall;
 pub use settings::{VolumeChange, VolumeSettings};
+pub(crate) use status::Curves;
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 
 pub(crate) use drain::{POLL, flush_all, outstanding, save_all, wait_until_idle};

@@ -34,6 +34,8 @@ impl VolumeService {
             self.calibrator.schedule(volume);
             return emptied;
         }
+        // Everything is on the disk, and counted.
+        progress(0);
         self.calibrator.wait_until_free(volume);
         if let Some(used) = &volume.journal {
             // The disk has everything. Records that stayed would undo later changes to the disk

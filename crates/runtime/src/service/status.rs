@@ -8,12 +8,15 @@ use crate::pins::{PinStatus, pinned_lines_max};
 use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
 use crate::shared::Volume;
-use crate::stats::{DiskUse, Latencies, RequestCounters, add_up};
+use crate::stats::{
+    DiskUse, Latencies, NamedStatistics, RequestCounters, VolumeStatistics, add_up,
+};
 use crate::warm_up::WarmUpStatus;
 use forebay_backend::{Description, Displaced, Saved};
 use forebay_engine::{ShardUsage, VolumeCounters};
 use forebay_policy::{GovernorStatus, MemoryBounds, MissRatioCurve};
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -88,7 +91,7 @@ pub struct VolumeStatus {
     pub requests: RequestCounters,
     /// Counters of the engine.
     pub engine: VolumeCounters,
-    /// Its miss-ratio curve; `None` if there is no memory for it.
+    /// Its miss-ratio curve; `None` if there is no memory for it, or if curves were not asked for.
     pub curve: Option<MissRatioCurve>,
     /// Preloaded lines that were evicted before a client read them.
     pub preloaded_in_vain_lines: u64,
@@ -113,6 +116,19 @@ pub struct VolumeStatus {
 }
 
 impl VolumeStatus {
+    /// What is counted.
+    pub fn statistics(&self) -> VolumeStatistics {
+        VolumeStatistics {
+            requests: self.requests.clone(),
+            engine: self.engine,
+            admitted_lines: self.admitted_lines,
+            evicted_lines: self.evicted_lines,
+            preloaded_in_vain_lines: self.preloaded_in_vain_lines,
+            disk_busy_ns: self.disk.busy.as_nanos() as u64,
+            latencies: self.latencies.clone(),
+        }
+    }
+
     /// Adds the part of a shard.
     fn add(&mut self, view: &VolumeView) {
         self.mode = view.mode;
@@ -152,9 +168,17 @@ pub struct RuntimeStatus {
 /// Volumes whose counters are copied under one acquisition of a shard's lock.
 const VOLUMES_PER_LOCK: usize = 64;
 
+/// Whether a status has the miss-ratio curves, whose copies take long.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Curves {
+    /// With them.
+    Copied,
+    /// Without.
+    LeftOut,
+}
+
 /// The counters of a volume in one shard.
 struct VolumeView {
-    id: VolumeId,
     mode: Mode,
     resident_lines: u64,
     dirty_lines: u64,
@@ -170,7 +194,7 @@ struct VolumeView {
 /// A snapshot of all shards.
 struct ShardView {
     usage: Vec<ShardUsage>,
-    volumes: Vec<VolumeView>,
+    volumes: HashMap<VolumeId, Vec<VolumeView>>,
 }
 
 impl VolumeService {
@@ -179,15 +203,16 @@ impl VolumeService {
         &self,
         engine: &'static str,
         bounds: &MemoryBounds,
+        curves: Curves,
     ) -> Result<RuntimeStatus, VolumeError> {
         if self.shared.inboxes.iter().any(|inbox| inbox.is_closed()) {
             return Err(VolumeError::Stopping);
         }
         let volumes = self.shared.volumes.all();
-        let view = self.view_shards(&volumes);
+        let view = self.view_shards(&volumes, curves);
         let mut memory = self.memory_status(bounds, &view.usage);
         let volumes = volumes.iter().map(|volume| {
-            let of_volume = || view.volumes.iter().filter(|view| view.id == volume.id);
+            let of_volume = || view.volumes.get(&volume.id).into_iter().flatten();
             let pins = volume.pins.status(of_volume().map(|view| view.retained_lines).sum());
             memory.pinned_bytes += pins.pinned_lines * LINE_BYTES;
             let (requests, latencies) = add_up(&volume.stats);
@@ -238,18 +263,57 @@ impl VolumeService {
         })
     }
 
+    /// See [`crate::Runtime::statistics`].
+    pub(crate) fn statistics(&self) -> Vec<NamedStatistics> {
+        let volumes = self.shared.volumes.all();
+        let now = self.shared.started.elapsed();
+        let begin = |volume: &Arc<Volume>| {
+            let (requests, latencies) = add_up(&volume.stats);
+            let disk = volume.disk.until(now);
+            let statistics = VolumeStatistics {
+                requests,
+                latencies,
+                disk_busy_ns: disk.busy.as_nanos() as u64,
+                ..VolumeStatistics::default()
+            };
+            NamedStatistics {
+                id: volume.id,
+                name: volume.name.clone(),
+                identity: volume.identity,
+                disk_in_flight: disk.in_flight,
+                statistics,
+            }
+        };
+        let mut all: Vec<NamedStatistics> = volumes.iter().map(begin).collect();
+        for number in 0..self.shared.shards.len() {
+            for volumes in all.chunks_mut(VOLUMES_PER_LOCK) {
+                let shard = self.shared.shard(number);
+                for NamedStatistics { id, statistics, .. } in volumes {
+                    if shard.has_volume(*id) {
+                        let warm = shard.slots().warm();
+                        statistics.engine.add(shard.volume(*id).counters());
+                        statistics.admitted_lines += warm.admitted_lines(*id);
+                        statistics.evicted_lines += warm.evicted_lines(*id);
+                        statistics.preloaded_in_vain_lines += warm.preloaded_in_vain(*id);
+                    }
+                }
+            }
+        }
+        all
+    }
+
     /// Visits the shards one after the other, for a moment each.
-    fn view_shards(&self, volumes: &[Arc<Volume>]) -> ShardView {
+    fn view_shards(&self, volumes: &[Arc<Volume>], curves: Curves) -> ShardView {
         let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
-        let mut view = ShardView { usage: Vec::new(), volumes: Vec::new() };
+        let mut view = ShardView { usage: Vec::new(), volumes: HashMap::new() };
         for number in 0..self.shared.shards.len() {
             view.usage.push(self.shared.shard(number).usage());
             for ids in ids.chunks(VOLUMES_PER_LOCK) {
                 let shard = self.shared.shard(number);
                 for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
                     let volume = shard.volume(id);
-                    view.volumes.push(VolumeView {
-                        id,
+                    let has_curve = curves == Curves::Copied;
+                    view.volumes.entry(id).or_default().push(VolumeView {
                         mode: volume.mode(),
                         resident_lines: shard.slots().resident_lines(id),
                         dirty_lines: volume.dirty_lines() as u64,
@@ -259,7 +323,7 @@ impl VolumeService {
                         evicted_lines: shard.slots().warm().evicted_lines(id),
                         retained_lines: shard.slots().warm().retained_lines(id),
                         counters: *volume.counters(),
-                        curve: volume.curve(),
+                        curve: if has_curve { volume.curve() } else { None },
                     });
                 }
             }

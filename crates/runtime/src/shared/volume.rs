@@ -26,6 +26,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Volume {
     pub id: VolumeId,
     pub name: String,
+    /// Its name and its backing in short: another volume of the same name has another one.
+    pub identity: [u8; 32],
     /// Its description for clients.
     pub info: SharedLock<VolumeInfo>,
     pub backend: Arc<dyn Backend>,

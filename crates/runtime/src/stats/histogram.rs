@@ -5,6 +5,7 @@
 //! The price: 1.8 KiB for each histogram, whatever it holds.
 
 use super::Count;
+use super::volume::Visit;
 
 /// Bits of a value below the first bucket's width: 128 ns.
 const UNIT_BITS: u32 = 7;
@@ -104,6 +105,12 @@ impl LatencyHistogram {
         let difference = pairs.map(|(now, then)| now.checked_sub(*then)).collect();
         let sum_ns = self.sum_ns.wrapping_sub(earlier.sum_ns);
         Option::map(difference, |buckets| Self { buckets, sum_ns }).unwrap_or_default()
+    }
+
+    /// Calls a function with the buckets, and with the sum.
+    pub(super) fn visit(&mut self, [buckets, sum]: [&'static str; 2], visit: Visit<'_>) {
+        visit(buckets, None, &mut self.buckets);
+        visit(sum, None, std::slice::from_mut(&mut self.sum_ns));
     }
 
     /// The number of latencies.

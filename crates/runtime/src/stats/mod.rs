@@ -3,14 +3,17 @@
 
 mod disk_load;
 mod histogram;
+mod volume;
 
 pub(crate) use disk_load::DiskLoad;
 pub use disk_load::DiskUse;
 pub(crate) use histogram::Histogram;
 pub use histogram::LatencyHistogram;
+pub use volume::{NamedStatistics, VolumeStatistics};
 
 use forebay_engine::{IoCause, Uncached};
 use std::sync::atomic::{AtomicU64, Ordering};
+use volume::Visit;
 
 /// The classes of sizes of requests: up to 512 bytes, up to 1 KiB, and so on to 32 MiB.
 pub const SIZE_CLASSES: usize = 17;
@@ -30,10 +33,22 @@ pub const fn size_class_bytes(class: usize) -> u64 {
 const REASONS: usize = Uncached::ALL.len();
 const CAUSES: usize = IoCause::ALL.len();
 
+fn size_label(class: usize) -> String {
+    size_class_bytes(class).to_string()
+}
+
+fn reason_label(reason: usize) -> String {
+    Uncached::ALL[reason].name().to_owned()
+}
+
+fn cause_label(cause: usize) -> String {
+    IoCause::ALL[cause].name().to_owned()
+}
+
 macro_rules! counts {
     (
         scalars { $($(#[$doc:meta])* $name:ident,)* }
-        arrays { $($(#[$array_doc:meta])* $array:ident: $len:expr,)* }
+        arrays { $($(#[$array_doc:meta])* $array:ident: [$len:expr] by $label:expr,)* }
     ) => {
         /// The counters of one worker for one volume.
         #[derive(Debug, Default)]
@@ -57,6 +72,12 @@ macro_rules! counts {
                     let pairs = self.$array.iter_mut().zip(&counts.$array);
                     pairs.for_each(|(sum, count)| *sum += count.get());
                 )*
+            }
+
+            /// Calls a function with each counter. The names are kept in files.
+            pub(crate) fn visit(&mut self, visit: Visit<'_>) {
+                $(visit(stringify!($name), None, std::slice::from_mut(&mut self.$name));)*
+                $(visit(stringify!($array), Some($label), &mut self.$array);)*
             }
         }
     };
@@ -115,21 +136,21 @@ counts! {
     }
     arrays {
         /// Reads answered, by size: see [`size_class_bytes`].
-        read_sizes: SIZE_CLASSES,
+        read_sizes: [SIZE_CLASSES] by size_label,
         /// Writes answered, by size: see [`size_class_bytes`].
-        write_sizes: SIZE_CLASSES,
+        write_sizes: [SIZE_CLASSES] by size_label,
         /// Reads that are no hits, by [`Uncached`].
-        uncached_reads: REASONS,
+        uncached_reads: [REASONS] by reason_label,
         /// Writes that were not acknowledged from the pool, by [`Uncached`].
-        uncached_writes: REASONS,
+        uncached_writes: [REASONS] by reason_label,
         /// Reads sent to the backend, by [`IoCause`].
-        backend_reads_by_cause: CAUSES,
+        backend_reads_by_cause: [CAUSES] by cause_label,
         /// Bytes of these reads.
-        backend_read_bytes_by_cause: CAUSES,
+        backend_read_bytes_by_cause: [CAUSES] by cause_label,
         /// Writes sent to the backend, by [`IoCause`].
-        backend_writes_by_cause: CAUSES,
+        backend_writes_by_cause: [CAUSES] by cause_label,
         /// Bytes of these writes.
-        backend_write_bytes_by_cause: CAUSES,
+        backend_write_bytes_by_cause: [CAUSES] by cause_label,
     }
 }
 
@@ -224,6 +245,22 @@ impl LatencyClass {
         Self::DiskFlush,
         Self::DiskErase,
     ];
+
+    /// The names of its buckets and of its sum in files.
+    const fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::ReadHit => ["latency.read-hit", "latency-ns.read-hit"],
+            Self::ReadMiss => ["latency.read-miss", "latency-ns.read-miss"],
+            Self::WriteMemory => ["latency.write-memory", "latency-ns.write-memory"],
+            Self::WriteDisk => ["latency.write-disk", "latency-ns.write-disk"],
+            Self::Flush => ["latency.flush", "latency-ns.flush"],
+            Self::Trim => ["latency.trim", "latency-ns.trim"],
+            Self::DiskRead => ["latency.disk-read", "latency-ns.disk-read"],
+            Self::DiskWrite => ["latency.disk-write", "latency-ns.disk-write"],
+            Self::DiskFlush => ["latency.disk-flush", "latency-ns.disk-flush"],
+            Self::DiskErase => ["latency.disk-erase", "latency-ns.disk-erase"],
+        }
+    }
 }
 
 /// Latencies by class. Those of requests run from the start of the turn in which the request was
@@ -250,6 +287,12 @@ impl Latencies {
             for (sum, more) in self.0.iter_mut().zip(&worker.latencies) {
                 sum.add(more);
             }
+        }
+    }
+
+    fn visit(&mut self, visit: Visit<'_>) {
+        for (latencies, class) in self.0.iter_mut().zip(LatencyClass::ALL) {
+            latencies.visit(class.names(), visit);
         }
     }
 

@@ -1,14 +1,16 @@
 //! Converts the runtime's statistics to the types of the control API.
 
-use forebay_api::{BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencySummary, SizeClass};
+use forebay_api::{
+    BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencyBucket, LatencySummary, SizeClass,
+};
 use forebay_runtime::{
     IoCause, Latencies as Histograms, LatencyClass, LatencyHistogram, RequestCounters, Uncached,
-    VolumeStatus as Figures, size_class_bytes,
+    VolumeStatistics, size_class_bytes,
 };
 use forebay_types::LINE_BYTES;
 use std::collections::BTreeMap;
 
-pub(super) fn counters(figures: &Figures) -> Counters {
+pub(in crate::serve) fn counters(figures: &VolumeStatistics) -> Counters {
     let (requests, engine) = (&figures.requests, &figures.engine);
     let saved = |clients: u64, disk: u64| clients.wrapping_sub(disk).cast_signed();
     let (reads, writes) = (requests.reads(), requests.writes());
@@ -60,6 +62,12 @@ pub(super) fn counters(figures: &Figures) -> Counters {
         preload_used_bytes: engine.preload_used_lines * LINE_BYTES,
         preload_in_vain_bytes: figures.preloaded_in_vain_lines * LINE_BYTES,
         pin_loaded_bytes: engine.pin_loaded_lines * LINE_BYTES,
+        destages_urgent: engine.destages_urgent,
+        destages_normal: engine.destages_background,
+        throttled_writes: engine.throttled_writes,
+        damaged_lines: engine.damaged_lines,
+        corrected_lines: engine.corrected_lines,
+        lost_lines: engine.lost_lines,
     }
 }
 
@@ -100,7 +108,7 @@ fn pattern(requests: &RequestCounters) -> IoPattern {
     }
 }
 
-pub(super) fn disk_use(figures: &Figures) -> DiskUse {
+pub(in crate::serve) fn disk_use(figures: &VolumeStatistics, in_flight: u64) -> DiskUse {
     let disk = [
         LatencyClass::DiskRead,
         LatencyClass::DiskWrite,
@@ -109,13 +117,13 @@ pub(super) fn disk_use(figures: &Figures) -> DiskUse {
     ];
     let waits_us = disk.map(|class| figures.latencies.of(class).sum_us());
     DiskUse {
-        in_flight: figures.disk.in_flight,
-        busy_seconds: figures.disk.busy.as_secs_f64(),
+        in_flight,
+        busy_seconds: figures.disk_busy_ns as f64 / 1e9,
         wait_seconds: waits_us.iter().sum::<f64>() / 1e6,
     }
 }
 
-pub(super) fn latencies(latencies: &Histograms) -> Latencies {
+pub(in crate::serve) fn latencies(latencies: &Histograms) -> Latencies {
     let of = |class| latency(latencies.of(class));
     let mut writes = latencies.of(LatencyClass::WriteMemory).clone();
     writes.merge(latencies.of(LatencyClass::WriteDisk));
@@ -134,8 +142,40 @@ pub(super) fn latencies(latencies: &Histograms) -> Latencies {
     }
 }
 
+/// The histograms that have latencies, by the names of the fields of [`Latencies`].
+pub(in crate::serve) fn histograms(
+    latencies: &Histograms,
+) -> BTreeMap<String, forebay_api::LatencyHistogram> {
+    let some = LatencyClass::ALL.iter().filter_map(|&class| {
+        let histogram = latencies.of(class);
+        let buckets = histogram.buckets();
+        let buckets = buckets.map(|(up_to_us, count)| LatencyBucket { up_to_us, count });
+        let buckets: Vec<_> = buckets.collect();
+        let sum_us = histogram.sum_us();
+        let shown = forebay_api::LatencyHistogram { sum_us, buckets };
+        (!shown.buckets.is_empty()).then(|| (class_name(class).to_owned(), shown))
+    });
+    some.collect()
+}
+
+/// The name of a class in the API.
+const fn class_name(class: LatencyClass) -> &'static str {
+    match class {
+        LatencyClass::ReadHit => "read_hit",
+        LatencyClass::ReadMiss => "read_miss",
+        LatencyClass::WriteMemory => "write_memory",
+        LatencyClass::WriteDisk => "write_disk",
+        LatencyClass::Flush => "flush",
+        LatencyClass::Trim => "trim",
+        LatencyClass::DiskRead => "disk_read",
+        LatencyClass::DiskWrite => "disk_write",
+        LatencyClass::DiskFlush => "disk_flush",
+        LatencyClass::DiskErase => "disk_erase",
+    }
+}
+
 /// The summary of a histogram.
-pub(super) fn latency(histogram: &LatencyHistogram) -> LatencySummary {
+pub(in crate::serve) fn latency(histogram: &LatencyHistogram) -> LatencySummary {
     LatencySummary {
         count: histogram.count(),
         mean_us: histogram.mean_us(),
