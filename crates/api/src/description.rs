@@ -31,6 +31,7 @@ pub fn openapi() -> openapi::OpenApi {
         status,
         statistics,
         volume_statistics,
+        metrics,
         set_server,
         list_volumes,
         add_volume,
@@ -66,6 +67,15 @@ fn status() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn statistics() {}
+
+/// Shows the figures of the server as metrics for Prometheus
+#[utoipa::path(get, path = paths::METRICS, tag = "server",
+    responses(
+        (status = 200, description = "Metrics in the text format, version 0.0.4", body = String,
+            content_type = "text/plain; version=0.0.4; charset=utf-8"),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn metrics() {}
 
 /// Shows the statistics of one volume over time, with latency histograms
 #[utoipa::path(get, path = paths::VOLUME_STATISTICS, tag = "volumes",
@@ -260,6 +270,7 @@ mod tests {
             requests,
             [
                 "delete /v1/volumes/{name}",
+                "get /metrics",
                 "get /v1/openapi.json",
                 "get /v1/statistics",
                 "get /v1/status",

@@ -6,6 +6,8 @@ use std::fmt::Write;
 pub const STATUS: &str = "/v1/status";
 /// `GET`: the statistics of the volumes over time.
 pub const STATISTICS: &str = "/v1/statistics";
+/// `GET`: the figures of the server as metrics for Prometheus.
+pub const METRICS: &str = "/metrics";
 /// `PATCH`: change settings of the server.
 pub const SETTINGS: &str = "/v1/settings";
 /// `GET`: all volumes. `POST`: add one.

@@ -2,8 +2,8 @@
 
 use crate::{
     BackgroundMode, CacheRatio, Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
-    Listen, LogLevel, MemorySettings, Mistake, Settings, TlsSettings, UpsSettings, VolumeSpec,
-    Workers,
+    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, TlsSettings, UpsSettings,
+    VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups::check_ups_named,
@@ -51,6 +51,8 @@ pub struct Config {
     pub cache_ratio: CacheRatio,
     /// The NBD listeners, at least one.
     pub nbd: Vec<Listen>,
+    /// The address at which metrics are served.
+    pub metrics: Option<MetricsAddress>,
     /// The directory of the control socket and the lock.
     pub state: PathBuf,
     /// The volumes to serve, in the given order. May be empty: volumes can be added later.
@@ -114,6 +116,7 @@ impl Config {
             memory,
             cache_ratio: settings.cache_ratio.expect(HAS_DEFAULT),
             nbd: settings.nbd.clone(),
+            metrics: settings.metrics,
             state,
             volumes,
             workers: settings.workers.expect(HAS_DEFAULT),

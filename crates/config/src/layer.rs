@@ -2,8 +2,8 @@
 
 use crate::{
     BackgroundMode, CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen,
-    LogLevel, MemoryReserve, MemorySetting, Mistake, Percent, Seconds, Secret, TlsMode, Ups,
-    VolumeSpec, Workers, volume::parsed, words::listed,
+    LogLevel, MemoryReserve, MemorySetting, MetricsAddress, Mistake, Percent, Seconds, Secret,
+    TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::listed,
 };
 use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -101,6 +101,7 @@ settings! {
     cache_ratio: Option<CacheRatio> = "cache-ratio", parsed, CacheRatio::to_string;
     nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
     state: Option<PathBuf> = "state", path, |path| path.display().to_string();
+    metrics: Option<MetricsAddress> = "metrics", parsed, MetricsAddress::to_string;
     workers: Option<Workers> = "workers", parsed, Workers::to_string;
     io: Option<IoEngine> = "io", parsed, IoEngine::to_string;
     keeper: Option<KeeperMode> = "keeper", parsed, KeeperMode::to_string;
@@ -221,6 +222,7 @@ mod tests {
                     "SIZE" => "1GiB",
                     "READ:WRITE" => "25:75",
                     "ADDRESS..." => "tcp:[::1]:10809",
+                    "ADDRESS:PORT" => "127.0.0.1:9101",
                     "UPS..." => "rack@nas",
                     word => word,
                 };

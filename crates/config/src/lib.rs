@@ -22,6 +22,7 @@ mod layer;
 mod listen;
 mod machine;
 mod memory;
+mod metrics;
 mod pin;
 mod protection;
 mod server_change;
@@ -47,6 +48,7 @@ pub use memory::{
     AUTO_BYTES_MIN, KeptMemory, MACHINE_BYTES_MIN, MemoryChoice, MemoryError, MemoryReserve,
     MemorySettings, RESERVE_BYTES,
 };
+pub use metrics::MetricsAddress;
 pub use pin::{parse_pinned_ranges, pinned_ranges_shown};
 pub use protection::Protection;
 pub use server_change::ServerChange;

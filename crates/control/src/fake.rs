@@ -1,7 +1,9 @@
 //! A fake manager for tests of the server and of its clients: volumes are entries in a list, and
 //! their dirty data is a number that operations count down.
 
-use crate::{Manager, ProgressFn, configured_status, convert::invalid, geometry_status};
+use crate::{
+    Manager, Measurements, ProgressFn, configured_status, convert::invalid, geometry_status,
+};
 use forebay_api::{
     BackgroundStatus, DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus,
     LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
@@ -9,6 +11,7 @@ use forebay_api::{
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An operation counts down in this many steps.
@@ -170,6 +173,11 @@ impl FakeManager {
 }
 
 impl Manager for FakeManager {
+    fn measurements(&self) -> Measurements {
+        let status = self.status();
+        Measurements { histograms: vec![BTreeMap::new(); status.volumes.len()], status }
+    }
+
     fn statistics(&self) -> Statistics {
         let volumes = self.volume_list().into_iter().map(|volume| {
             let total = PeriodStatistics {

@@ -11,6 +11,7 @@ mod convert;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod manager;
+mod metrics;
 mod routes;
 mod server;
 mod socket;
@@ -22,6 +23,7 @@ pub use convert::{
     server_request, settings_request, volume_change, volume_spec,
 };
 pub use manager::{Manager, ProgressFn};
+pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};
 pub use server::Server;
 pub use socket::{SocketError, SocketFile, listen_at};

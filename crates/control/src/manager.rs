@@ -1,5 +1,6 @@
 //! The daemon's side of the control API.
 
+use crate::Measurements;
 use forebay_api::{
     DrillReport, Memory, Problem, Progress, Statistics, StatisticsOfVolume, Status, VolumeStatus,
 };
@@ -21,6 +22,9 @@ pub trait Manager: Send + Sync {
     /// The status of the server, its volumes and journals. Returns within milliseconds, even if
     /// disks hang.
     fn status(&self) -> Status;
+
+    /// The figures for the metrics. Faster than [`Manager::status`], as it copies no curves.
+    fn measurements(&self) -> Measurements;
 
     /// The statistics of the volumes over time. As quick as [`Manager::status`].
     fn statistics(&self) -> Statistics;

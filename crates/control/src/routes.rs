@@ -1,15 +1,15 @@
 //! The routes of the control API and their handlers.
 
 use crate::{
-    Manager,
+    METRICS_TYPE, Manager,
     answer::{Body, Name, Refusal},
     convert::{pinned_ranges, server_change, volume_change, volume_spec},
-    stream,
+    metrics, stream,
 };
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, State},
-    http::StatusCode,
+    http::{HeaderName, StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::{get, patch, post},
 };
@@ -53,6 +53,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STATISTICS, get(statistics))
+        .route(paths::METRICS, get(show_metrics))
         .route(paths::SETTINGS, patch(set_server))
         .route(paths::STOP, post(stop))
         .route(paths::UPGRADE, post(upgrade))
@@ -134,6 +135,11 @@ async fn status(State(app): State<App>) -> Answer<Json<Status>> {
 
 async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
     app.call(|manager| manager.statistics()).await.map(Json)
+}
+
+async fn show_metrics(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {
+    let text = app.call(|manager| metrics(&manager.measurements())).await?;
+    Ok(([(CONTENT_TYPE, METRICS_TYPE)], text))
 }
 
 async fn volume_statistics(

@@ -37,7 +37,7 @@ pub const STATISTICS_BYTES_MAX: u64 = 64 << 20;
 /// A name, and how many numbers it has.
 pub type Group = (String, usize);
 
-/// Whose numbers an entry has: a checksum of a volume's name and backing.
+/// Identifies the volume of an entry: a checksum of its name and backing.
 pub type Identity = [u8; IDENTITY_BYTES];
 
 /// The totals of some volumes.
@@ -45,7 +45,7 @@ pub type Identity = [u8; IDENTITY_BYTES];
 pub struct StatisticsFile {
     /// The names of the numbers, at most 255 bytes each.
     pub groups: Vec<Group>,
-    /// Each volume, and its numbers in the order of the groups; packed, see [`pack`]. At most 4096.
+    /// For each volume its numbers in the order of the groups, packed with [`pack`]. At most 4096.
     pub entries: Vec<(Identity, Vec<u8>)>,
 }
 
@@ -274,7 +274,7 @@ mod tests {
         }
         let mut newer = bytes;
         newer[8] = 2;
-        // The rest of a newer file means nothing to this program, its checksum included.
+        // The version is checked before the checksum, which a newer format may compute differently.
         assert_eq!(StatisticsFile::decode(&newer), Err(StatisticsError::Version(2)));
         let empty = StatisticsFile::default();
         assert_eq!(StatisticsFile::decode(&empty.encode()), Ok(empty));

@@ -165,7 +165,7 @@ pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
 };
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 26] = [
+pub const PROGRAM_SETTINGS: [Setting; 27] = [
     live(
         "memory",
         "SIZE|auto",
@@ -212,6 +212,13 @@ pub const PROGRAM_SETTINGS: [Setting; 26] = [
         "DIR",
         "",
         "directory of the lock, the control socket and the default NBD socket",
+    ),
+    fixed(
+        "metrics",
+        "ADDRESS:PORT",
+        "",
+        "TCP address of this machine at which metrics for Prometheus are served, such as \
+         127.0.0.1:9101",
     ),
     fixed("workers", "1-64|auto", "auto", "worker threads; `auto` is one per processor, at most 8"),
     fixed("io", "auto|io_uring|epoll", "auto", "I/O engine; `auto` is the first that works"),

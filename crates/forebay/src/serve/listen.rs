@@ -101,7 +101,7 @@ fn cannot_listen(host: &str, port: u16) -> String {
 }
 
 /// Repeats `bind` while the address is in use, for up to `wait`.
-fn retry_while_in_use<T, E>(
+pub(super) fn retry_while_in_use<T, E>(
     wait: Duration,
     is_in_use: impl Fn(&E) -> bool,
     bind: impl Fn() -> Result<T, E>,
@@ -116,23 +116,28 @@ fn retry_while_in_use<T, E>(
     }
 }
 
+/// What to do if a TCP port cannot be bound. `option` sets another one.
+pub(super) fn bind_remedy(error: ErrorKind, option: &str) -> String {
+    match error {
+        ErrorKind::AddrInUse => format!(
+            "stop the program that listens there (`ss -ltnp` names it), or choose another port \
+             with {option}"
+        ),
+        ErrorKind::AddrNotAvailable => "name an address of this machine (`ip address`)".to_owned(),
+        ErrorKind::PermissionDenied => {
+            "choose a port above 1023, or run with the capability CAP_NET_BIND_SERVICE".to_owned()
+        }
+        _ => format!("choose another address with {option}"),
+    }
+}
+
 fn bind_tcp(host: &str, port: u16, wait: Duration) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let what = || cannot_listen(host, port);
     let addresses = resolve(host, port)?;
     let is_in_use = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
     let bound = retry_while_in_use(wait, is_in_use, || TcpListener::bind(addresses.as_slice()));
     let socket = bound.map_err(|error| {
-        let remedy = match error.kind() {
-            ErrorKind::AddrInUse => {
-                "stop the program that listens there (`ss -ltnp` names it), or choose another port \
-                 with --nbd tcp:HOST:PORT"
-            }
-            ErrorKind::AddrNotAvailable => "name an address of this machine (`ip address`)",
-            ErrorKind::PermissionDenied => {
-                "choose a port above 1023, or run with the capability CAP_NET_BIND_SERVICE"
-            }
-            _ => "choose another address with --nbd tcp:HOST:PORT",
-        };
+        let remedy = bind_remedy(error.kind(), "--nbd tcp:HOST:PORT");
         with_remedy(anyhow::Error::new(error).context(what()), remedy)
     })?;
     let bound = socket.local_addr().with_context(what)?;

@@ -26,7 +26,7 @@ use forebay_config::{
     CacheRatio, Change, Config, Listen, ReadLatency, ServerChange, TlsUse, VolumeChange,
     VolumeSpec, WriteBackSpec,
 };
-use forebay_control::{Manager, ProgressFn, SocketFile};
+use forebay_control::{Manager, Measurements, ProgressFn, SocketFile};
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
     CalibrateError, Limits, PinError, ReadTarget, Runtime, RuntimeStatus,
@@ -34,6 +34,7 @@ use forebay_runtime::{
 };
 use forebay_types::{DiskGeometry, PinnedRanges, Size};
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -438,10 +439,11 @@ impl Daemon {
     /// The volumes of the runtime, in the order in which they were added.
     fn volumes(&self, figures: &RuntimeStatus) -> Vec<VolumeStatus> {
         let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
+        let by_name: HashMap<&str, _> =
+            figures.volumes.iter().map(|volume| (&*volume.name, volume)).collect();
         let state = self.state();
         let pairs = state.volumes.iter().filter_map(|spec| {
-            let found = figures.volumes.iter().find(|volume| volume.name == spec.name);
-            found.map(|volume| {
+            by_name.get(&*spec.name).map(|volume| {
                 report::volume(spec, volume, &figures.memory, power.as_ref(), stripe_bytes_max)
             })
         });
@@ -490,10 +492,9 @@ impl Daemon {
         let remedy = "start the server with --tls selective, --tls-cert and --tls-key";
         Err(Problem::new(ErrorKind::Invalid, message, remedy))
     }
-}
 
-impl Manager for Daemon {
-    fn status(&self) -> Status {
+    /// The status of the server, with these figures of the runtime unless it stops.
+    fn status_with(&self, figures: Option<&RuntimeStatus>) -> Status {
         let state = self.state();
         let base = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -504,21 +505,40 @@ impl Manager for Daemon {
             ..Status::default()
         };
         drop(state);
-        let Some(figures) = self.figures() else { return base };
+        let Some(figures) = figures else { return base };
         Status {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
-            memory: self.memory(&figures),
-            division: division(&figures),
-            patrol: report::patrol(&figures),
+            memory: self.memory(figures),
+            division: division(figures),
+            patrol: report::patrol(figures),
             background: self.background.status(),
             connections: figures.connections,
             journals: self.journals.status(),
-            volumes: self.volumes(&figures),
+            volumes: self.volumes(figures),
             power: self.power_status(),
             vault: self.runtime.vault().map(|vault| vault::status(&vault)),
             ..base
         }
+    }
+}
+
+impl Manager for Daemon {
+    fn status(&self) -> Status {
+        self.status_with(self.figures().as_ref())
+    }
+
+    fn measurements(&self) -> Measurements {
+        let figures = self.runtime.status_without_curves().ok();
+        let status = self.status_with(figures.as_ref());
+        let figures = figures.iter().flat_map(|figures| &figures.volumes);
+        let latencies: HashMap<&str, _> =
+            figures.map(|volume| (&*volume.name, &volume.latencies)).collect();
+        let of_volume = |volume: &VolumeStatus| {
+            latencies.get(&*volume.name).map(|latencies| statistics::histograms(latencies))
+        };
+        let histograms = status.volumes.iter().map(|it| of_volume(it).unwrap_or_default());
+        Measurements { histograms: histograms.collect(), status }
     }
 
     fn set_server(&self, change: &ServerChange) -> Result<Memory, Problem> {

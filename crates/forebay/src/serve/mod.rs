@@ -13,6 +13,7 @@ mod listen;
 mod manager;
 mod members;
 mod memory;
+mod metrics;
 mod outlook;
 mod periodic;
 mod power;
@@ -90,6 +91,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let mut signals = Signals::listen().context("cannot install signal handlers")?;
     let control = Server::bind(&state)?;
     let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
+    let metrics = config.metrics.map(|address| metrics::bind(address, in_use_wait)).transpose()?;
     let pool = kept.pool.take();
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
@@ -120,6 +122,9 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     tokio.block_on(keeper::notify_serving(&mut keeper_socket));
     bound.into_iter().for_each(|bound| daemon.accept(bound));
     control_servers.serve(control);
+    if let Some(server) = metrics {
+        metrics::serve(server, Arc::clone(&daemon) as _);
+    }
     tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
     // Before the control servers end, as it may start another one.
     drop(presence);

@@ -18,6 +18,7 @@ mod listening;
 mod locks;
 mod memory;
 mod memory_limits;
+mod metrics;
 mod mirror;
 #[allow(dead_code, reason = "the driver's tests use the rest")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]

@@ -101,6 +101,8 @@ fn command_line_errors() {
         &["serve", "--io", "kqueue"],
         &["serve", "--nbd", "tcp:x"],
         &["serve", "--nbd", "udp:x:1"],
+        &["serve", "--metrics", "9101"],
+        &["serve", "--metrics", "0.0.0.0:9101"],
         &["serve", "--tls", "forced"],
         &["serve", "--vault", "x", "x"],
         &["serve", "--config", "none.toml"],

@@ -17,6 +17,8 @@ on_both_engines! {
     a_refused_request_is_an_error_and_nothing_else,
     latencies_are_counted_once_for_each_request_and_io,
     the_disk_is_busy_while_an_io_hangs,
+    statistics_are_those_of_the_status_without_its_curves,
+    a_stop_reports_its_end_when_everything_is_counted,
 }
 
 const KIB: u64 = 1 << 10;
@@ -192,4 +194,48 @@ fn the_disk_is_busy_while_an_io_hangs(engine: Engine) {
     assert_eq!(ended.in_flight, 0);
     wait_until("time passes", PATIENCE, || server.status("disk").disk.at > ended.at);
     assert_eq!(server.status("disk").disk.busy, ended.busy);
+}
+
+fn statistics_are_those_of_the_status_without_its_curves(engine: Engine) {
+    let server = Server::start(engine);
+    server.add_memory("disk", 16 * MIB, Mode::WriteBack);
+    server.add_memory("other", 16 * MIB, Mode::WriteThrough);
+    for name in ["disk", "other"] {
+        let mut client = server.client(name);
+        assert_eq!(client.write(0, &[1; 8192]), Ok(()));
+        assert!(client.read(4096, 8192).is_ok());
+    }
+    // Writes that are not deferred have ended, and so has the destage.
+    server.runtime.flush_volume("disk", |_| {}).unwrap();
+    let (status, short) = (server.runtime.status(), server.runtime.status_without_curves());
+    let (status, short) = (status.unwrap().volumes, short.unwrap().volumes);
+    let statistics = server.runtime.statistics();
+    assert_eq!((status.len(), short.len(), statistics.len()), (2, 2, 2));
+    for ((full, short), counted) in status.iter().zip(&short).zip(&statistics) {
+        assert!(full.curve.is_some() && short.curve.is_none(), "{}", full.name);
+        assert_eq!((full.id, &full.name), (counted.id, &counted.name));
+        assert_eq!(full.statistics(), counted.statistics);
+        assert_eq!(short.statistics(), counted.statistics);
+        assert!(counted.statistics.requests.reads() == 1 && counted.disk_in_flight == 0);
+    }
+}
+
+fn a_stop_reports_its_end_when_everything_is_counted(engine: Engine) {
+    let server = Server::start(engine);
+    server.add_memory("disk", 16 * MIB, Mode::WriteBack);
+    server.add_memory("gone", 16 * MIB, Mode::WriteBack);
+    let written = |name: &str| {
+        let all = server.runtime.statistics();
+        let found = all.into_iter().find(|volume| volume.name == name);
+        found.map(|volume| volume.statistics.requests.backend_write_bytes())
+    };
+    for name in ["disk", "gone"] {
+        assert_eq!(server.client(name).write(0, &[1; 8192]), Ok(()));
+    }
+    let mut last = None;
+    server.runtime.remove_volume("gone", |left| last = Some((left, written("gone")))).unwrap();
+    assert_eq!(last, Some((0, Some(8192))));
+    server.runtime.stop(|left| last = Some((left, written("disk")))).unwrap();
+    assert_eq!(last, Some((0, Some(8192))));
+    assert_eq!(written("disk"), None);
 }

@@ -40,7 +40,6 @@ fn totals_belong_to_the_name_and_the_backing() {
     let history = History::open(directory.path());
     history.observe(|| vec![volume("a", 3, 4, 0), volume("b", 2, 5, 1)]);
     assert_eq!((reads(&history, "a"), reads(&history, "b")), (9, 9));
-    // A volume that moves to another name within one identity never happens; its name is in it.
     history.observe(Vec::new);
     assert_eq!(history.statistics().all, Periods::default());
 }

@@ -1,0 +1,43 @@
+//! The figures of the server as metrics for Prometheus, in its text format, version 0.0.4.
+//!
+//! Counters begin with the server, or when a volume was added: a reader of counters takes a smaller
+//! value for a new begin, so totals that are kept over restarts would count twice after a kill.
+//! Seconds and bytes everywhere; ratios from 0 to 1. A state is one metric for each possible state,
+//! 1 for the present one. A volume that is removed is gone from the next answer.
+//!
+//! [`server`] also serves them on a TCP port of this machine.
+
+mod families;
+pub(crate) mod server;
+mod text;
+
+use families::{journals, program, protection, volumes};
+use forebay_api::{LatencyHistogram, Status};
+use std::collections::BTreeMap;
+use text::Text;
+
+/// The type of the answer.
+pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The figures that the metrics show.
+#[derive(Clone, Debug, Default)]
+pub struct Measurements {
+    /// The status, without miss-ratio curves.
+    pub status: Status,
+    /// The latency histograms of each volume, in the order of the status, by the names of the
+    /// fields of [`forebay_api::Latencies`].
+    pub histograms: Vec<BTreeMap<String, LatencyHistogram>>,
+}
+
+/// The metrics as text.
+pub fn metrics(measured: &Measurements) -> String {
+    let mut text = Text::default();
+    program(&mut text, &measured.status);
+    volumes(&mut text, measured);
+    journals(&mut text, &measured.status.journals);
+    protection(&mut text, &measured.status);
+    text.into_string()
+}
+
+#[cfg(test)]
+mod tests;
