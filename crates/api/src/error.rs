@@ -15,6 +15,10 @@ pub enum ErrorKind {
     NotFound,
     /// The path does not support this method.
     MethodNotAllowed,
+    /// The request needs a valid token.
+    Unauthorized,
+    /// The token does not suffice, or the request comes from another page than the dashboard.
+    Forbidden,
     /// The body is too large.
     TooLarge,
     /// There is no volume of this name.
@@ -40,6 +44,8 @@ impl ErrorKind {
             Self::BadRequest
             | Self::NotFound
             | Self::MethodNotAllowed
+            | Self::Unauthorized
+            | Self::Forbidden
             | Self::TooLarge
             | Self::UnknownVolume
             | Self::VolumeExists
@@ -53,6 +59,8 @@ impl ErrorKind {
     pub const fn http_status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden => 403,
             Self::NotFound | Self::UnknownVolume => 404,
             Self::MethodNotAllowed => 405,
             Self::VolumeExists => 409,

@@ -2,7 +2,8 @@
 
 use crate::{
     BackgroundMode, CacheRatio, Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
-    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, TlsSettings, UpsSettings,
+    Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, TcpAddress, TlsSettings,
+    UpsSettings,
     VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
@@ -53,6 +54,10 @@ pub struct Config {
     pub nbd: Vec<Listen>,
     /// The address at which metrics are served.
     pub metrics: Option<MetricsAddress>,
+    /// The address of the dashboard; `None` without one.
+    pub dashboard: Option<TcpAddress>,
+    /// The token file of the dashboard.
+    pub dashboard_tokens: Option<PathBuf>,
     /// The directory of the control socket and the lock.
     pub state: PathBuf,
     /// The volumes to serve, in the given order. May be empty: volumes can be added later.
@@ -100,6 +105,11 @@ impl Config {
         }
         settings.state = Some(state.clone());
         check_listeners(&settings.nbd)?;
+        if settings.dashboard.is_none() && settings.dashboard_tokens.is_some() {
+            let message = "dashboard-tokens is set, but there is no dashboard";
+            let remedy = Action::set("dashboard", "HOST:PORT");
+            return Err(ConfigError::new(Mistake::Value, message, remedy));
+        }
         let memory = MemorySettings {
             memory: settings.memory.expect(HAS_DEFAULT),
             min: settings.memory_min.expect(HAS_DEFAULT),
@@ -117,6 +127,8 @@ impl Config {
             cache_ratio: settings.cache_ratio.expect(HAS_DEFAULT),
             nbd: settings.nbd.clone(),
             metrics: settings.metrics,
+            dashboard: settings.dashboard.clone(),
+            dashboard_tokens: settings.dashboard_tokens.clone(),
             state,
             volumes,
             workers: settings.workers.expect(HAS_DEFAULT),

@@ -3,7 +3,7 @@
 use crate::{
     BackgroundMode, CacheRatio, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen,
     LogLevel, MemoryReserve, MemorySetting, MetricsAddress, Mistake, Percent, Seconds, Secret,
-    TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::listed,
+    TcpAddress, TlsMode, Ups, VolumeSpec, Workers, volume::parsed, words::listed,
 };
 use forebay_types::PROGRAM_SETTINGS;
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -102,6 +102,8 @@ settings! {
     nbd: Vec<Listen> = "nbd", parsed, Listen::to_string;
     state: Option<PathBuf> = "state", path, |path| path.display().to_string();
     metrics: Option<MetricsAddress> = "metrics", parsed, MetricsAddress::to_string;
+    dashboard: Option<TcpAddress> = "dashboard", parsed, TcpAddress::to_string;
+    dashboard_tokens: Option<PathBuf> = "dashboard-tokens", path, |path| path.display().to_string();
     workers: Option<Workers> = "workers", parsed, Workers::to_string;
     io: Option<IoEngine> = "io", parsed, IoEngine::to_string;
     keeper: Option<KeeperMode> = "keeper", parsed, KeeperMode::to_string;
@@ -223,6 +225,7 @@ mod tests {
                     "READ:WRITE" => "25:75",
                     "ADDRESS..." => "tcp:[::1]:10809",
                     "ADDRESS:PORT" => "127.0.0.1:9101",
+                    "HOST:PORT" => "[::1]:8080",
                     "UPS..." => "rack@nas",
                     word => word,
                 };

@@ -40,7 +40,7 @@ pub use error::{ConfigError, ConfigResult, Mistake, Position};
 pub use file::parse_toml;
 pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;
-pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
+pub use listen::{Listen, TcpAddress, UNIX_PATH_BYTES_MAX};
 pub use machine::{
     Bound, GroupLimit, Load, LoadSources, MemInfo, MemoryPressure, MemorySources, Stalls,
 };

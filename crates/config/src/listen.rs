@@ -92,6 +92,40 @@ impl Listen {
     }
 }
 
+/// A TCP address to listen at: `HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TcpAddress {
+    /// An address or a host name; an IPv6 address is kept without its brackets.
+    pub host: String,
+    /// The port; 0 lets the system choose one.
+    pub port: u16,
+}
+
+impl FromStr for TcpAddress {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match Listen::tcp(text) {
+            Ok(Listen::Tcp { host, port }) => Ok(Self { host, port }),
+            _ => {
+                let shown: String = text.chars().take(256).collect();
+                let message = format!("invalid address {shown:?}");
+                let help = "write HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080";
+                Err(ConfigError::new(Mistake::Value, message, help))
+            }
+        }
+    }
+}
+
+impl fmt::Display for TcpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
 impl FromStr for Listen {
     type Err = ConfigError;
 
@@ -156,6 +190,17 @@ mod tests {
         ] {
             let error = text.parse::<Listen>().unwrap_err().explained();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_tcp_address_is_a_host_and_a_port() {
+        for text in ["127.0.0.1:8080", "[::1]:0", "nas.example:65535"] {
+            assert_eq!(text.parse::<TcpAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", "8080", ":8080", "::1:8080", "tcp:127.0.0.1:80", "a:b", "a:65536"] {
+            let error = text.parse::<TcpAddress>().unwrap_err().explained();
+            assert!(error.starts_with("invalid address") && error.contains("HOST:PORT"), "{error}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! The control server: HTTP and JSON over a Unix socket, beside the data path.
+//! The control server: HTTP and JSON over a Unix socket, beside the data path; and the dashboard, a
+//! page for browsers with the same API on a TCP port.
 //!
 //! The crate owns the state directory, which a lock reserves for one daemon, and the control socket
 //! in it. It translates the requests of [`forebay_api`] into calls of a [`Manager`]. Requests are
@@ -8,6 +9,7 @@
 
 mod answer;
 mod convert;
+mod dashboard;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod manager;
@@ -21,6 +23,9 @@ mod stream;
 pub use convert::{
     add_request, configured_status, geometry_status, pin_request, pinned_ranges, server_change,
     server_request, settings_request, volume_change, volume_spec,
+};
+pub use dashboard::{
+    Dashboard, DashboardError, DashboardKeys, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens,
 };
 pub use manager::{Manager, ProgressFn};
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};

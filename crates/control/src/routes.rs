@@ -11,7 +11,7 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderName, StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
-    routing::{get, patch, post},
+    routing::{delete, get, patch, post},
 };
 use forebay_api::{
     AddVolume, DrillReport, ErrorKind, Memory, PinRequest, Problem, ServerSettings, Statistics,
@@ -47,27 +47,52 @@ struct App {
 
 type Answer<T> = Result<T, Refusal>;
 
+/// The routes of the control socket: all of the API.
 pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
-    let permits = || Arc::new(Semaphore::new(LONG_OPERATIONS_MAX));
-    let app = App { manager, operations: permits(), slow_calls: permits() };
+    let routes = remote_routes()
+        .route(paths::STOP, post(stop))
+        .route(paths::UPGRADE, post(upgrade))
+        .route(paths::VOLUMES, post(add_volume))
+        .route(paths::VOLUME, delete(remove_volume))
+        .route(paths::VOLUME_TRUST, post(trust_volume));
+    finish(routes, manager)
+}
+
+/// The routes of the dashboard. Requests that open another file, may lose data, or end the server
+/// are refused.
+pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
+    let routes = remote_routes()
+        .route(paths::STOP, post(local_only))
+        .route(paths::UPGRADE, post(local_only))
+        .route(paths::VOLUMES, post(local_only))
+        .route(paths::VOLUME, delete(local_only))
+        .route(paths::VOLUME_TRUST, post(local_only));
+    finish(routes, manager)
+}
+
+/// The routes of both.
+fn remote_routes() -> Router<App> {
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STATISTICS, get(statistics))
         .route(paths::METRICS, get(show_metrics))
         .route(paths::SETTINGS, patch(set_server))
-        .route(paths::STOP, post(stop))
-        .route(paths::UPGRADE, post(upgrade))
         .route(paths::DRILL, post(drill))
         .route(paths::OPENAPI, get(|| async { Json(openapi()) }))
-        .route(paths::VOLUMES, get(list_volumes).post(add_volume))
-        .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
+        .route(paths::VOLUMES, get(list_volumes))
+        .route(paths::VOLUME, get(show_volume).patch(set_volume))
         .route(paths::VOLUME_STATISTICS, get(volume_statistics))
         .route(paths::VOLUME_FLUSH, post(flush_volume))
         .route(paths::VOLUME_SAVE, post(save_volume))
-        .route(paths::VOLUME_TRUST, post(trust_volume))
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
         .route(paths::VOLUME_PIN, post(pin_volume))
         .route(paths::VOLUME_UNPIN, post(unpin_volume))
+}
+
+fn finish(routes: Router<App>, manager: Arc<dyn Manager>) -> Router {
+    let permits = || Arc::new(Semaphore::new(LONG_OPERATIONS_MAX));
+    let app = App { manager, operations: permits(), slow_calls: permits() };
+    routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(REQUEST_BODY_BYTES_MAX))
@@ -278,6 +303,14 @@ async fn upgrade(State(app): State<App>) -> Response {
 async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
     tracing::info!("request to rehearse a power failure");
     Ok(Json(app.call_slowly(|manager| manager.drill()).await??))
+}
+
+async fn local_only() -> Refusal {
+    Refusal(Problem::new(
+        ErrorKind::Forbidden,
+        "this request is accepted at the control socket only",
+        "use the command forebay on that machine",
+    ))
 }
 
 async fn not_found() -> Refusal {

@@ -111,6 +111,7 @@ fn values_in_manual(values: &str) -> String {
         "RANGES" => "ranges".to_owned(),
         "NUMBER" => "a number".to_owned(),
         "TEXT" => "a line of text".to_owned(),
+        "HOST:PORT" => "an address".to_owned(),
         "DIR" => "a directory".to_owned(),
         "FILE" => "a file".to_owned(),
         "PATH" => "a path".to_owned(),

@@ -4,7 +4,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind as UsageKind};
 use forebay_api::{ClientError, ErrorKind, Problem};
 use forebay_backend::OpenError;
 use forebay_config::{ConfigError, MemoryError};
-use forebay_control::{ControlError, SocketError};
+use forebay_control::{ControlError, DashboardError, SocketError, TokenError};
 use forebay_power::drivers::{AddressError, AuthorityError};
 use forebay_power::{ExpressionError, RulesError};
 use forebay_runtime::{JournalError, StartError, VaultError, VolumeError};
@@ -181,6 +181,8 @@ fn fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
         .or_else(|| of::<OpenError>(error))
         .or_else(|| of::<ControlError>(error))
         .or_else(|| of::<SocketError>(error))
+        .or_else(|| of::<DashboardError>(error))
+        .or_else(|| of::<TokenError>(error))
         .or_else(|| of::<StartError>(error))
         .or_else(|| of::<VolumeError>(error))
         .or_else(|| of::<JournalError>(error))

@@ -165,7 +165,7 @@ pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
 };
 
 /// All settings of the program, in the order of help texts.
-pub const PROGRAM_SETTINGS: [Setting; 27] = [
+pub const PROGRAM_SETTINGS: [Setting; 29] = [
     live(
         "memory",
         "SIZE|auto",
@@ -219,6 +219,20 @@ pub const PROGRAM_SETTINGS: [Setting; 27] = [
         "",
         "TCP address of this machine at which metrics for Prometheus are served, such as \
          127.0.0.1:9101",
+    ),
+    fixed(
+        "dashboard",
+        "HOST:PORT",
+        "",
+        "address of the dashboard, a page for browsers, such as 127.0.0.1:8080; by default there is \
+         none; other machines need `tls-cert`, `tls-key` and `dashboard-tokens`",
+    ),
+    fixed(
+        "dashboard-tokens",
+        "FILE",
+        "",
+        "tokens of the dashboard, a line `look TOKEN` or `operate TOKEN` for each; without it, \
+         reading is free, and a token for changes is generated",
     ),
     fixed("workers", "1-64|auto", "auto", "worker threads; `auto` is one per processor, at most 8"),
     fixed("io", "auto|io_uring|epoll", "auto", "I/O engine; `auto` is the first that works"),

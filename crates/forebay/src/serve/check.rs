@@ -2,7 +2,7 @@
 //! beside a daemon that uses the same disks.
 
 use super::vault::can_be_created;
-use super::{journals, listen, memory, power, successor, tls};
+use super::{dashboard, journals, listen, memory, power, successor, tls};
 use crate::reliance::Kind;
 use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
@@ -22,6 +22,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     memory::choose(config, successor::memory_of_server())?;
     tls::load(&config.tls)?;
     power::check(&config.ups)?;
+    dashboard::check(config)?;
     check_state(config)?;
     for volume in &config.volumes {
         let name = &volume.name;

@@ -1,7 +1,8 @@
 //! The control servers: one from the start on, and another one after each recreation of the state
 //! directory. They are independent: the failure of one does not affect the others or the daemon.
 
-use forebay_control::{ControlError, Manager, Server, StateDir};
+use super::dashboard::LinkFile;
+use forebay_control::{ControlError, Dashboard, Manager, Server, StateDir};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -13,26 +14,49 @@ pub(super) struct ControlServers {
     manager: Arc<dyn Manager>,
     has_ended: watch::Sender<bool>,
     running: Mutex<Vec<JoinHandle<()>>>,
+    /// The file with the link of the dashboard.
+    link: Mutex<Option<LinkFile>>,
 }
 
 impl ControlServers {
     /// The servers, none yet, on a tokio runtime with I/O and time.
     pub(super) fn new(tokio: Handle, manager: Arc<dyn Manager>) -> Self {
-        Self { tokio, manager, has_ended: watch::Sender::new(false), running: Mutex::default() }
+        let (has_ended, running) = (watch::Sender::new(false), Mutex::default());
+        Self { tokio, manager, has_ended, running, link: Mutex::default() }
     }
 
     /// Starts a server on a bound socket.
     pub(super) fn serve(&self, control: Server) {
-        let (manager, mut has_ended) = (Arc::clone(&self.manager), self.has_ended.subscribe());
-        let server = self.tokio.spawn(async move {
-            let end = async move {
-                // Fails only if the servers are dropped, which also ends them.
-                let _ = has_ended.wait_for(|has_ended| *has_ended).await;
-            };
-            if let Err(error) = control.run(manager, end).await {
+        let server = control.run(Arc::clone(&self.manager), self.end_of_servers());
+        self.spawn(async move {
+            if let Err(error) = server.await {
                 tracing::error!(%error, "control server failed");
             }
         });
+    }
+
+    /// Starts the dashboard, whose link is in a file until the end.
+    pub(super) fn serve_dashboard(&self, dashboard: Dashboard, link: LinkFile) {
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
+        let server = dashboard.run(Arc::clone(&self.manager), self.end_of_servers());
+        self.spawn(async move {
+            if let Err(error) = server.await {
+                tracing::error!(%error, "dashboard failed");
+            }
+        });
+    }
+
+    /// Ends when the servers are to end.
+    fn end_of_servers(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut has_ended = self.has_ended.subscribe();
+        async move {
+            // Fails only if the servers are dropped, which also ends them.
+            let _ = has_ended.wait_for(|has_ended| *has_ended).await;
+        }
+    }
+
+    fn spawn(&self, server: impl Future<Output = ()> + Send + 'static) {
+        let server = self.tokio.spawn(server);
         self.running.lock().unwrap_or_else(PoisonError::into_inner).push(server);
     }
 
@@ -42,6 +66,9 @@ impl ControlServers {
     /// The control socket is in use or cannot be created.
     pub(super) fn serve_again(&self, state: &StateDir) -> Result<(), ControlError> {
         self.serve(Server::bind(state)?);
+        if let Some(link) = &*self.link.lock().unwrap_or_else(PoisonError::into_inner) {
+            link.write_again();
+        }
         Ok(())
     }
 
@@ -56,6 +83,7 @@ impl ControlServers {
             // Fails only if the server panicked, which was logged.
             let _ = server.await;
         }
+        drop(self.link.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

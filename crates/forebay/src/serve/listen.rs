@@ -46,7 +46,7 @@ pub(super) fn bind(
             Ok(BoundListener { listener, address: address.to_string(), file: Some(file) })
         }
         Listen::Tcp { host, port } => {
-            let (socket, bound) = bind_tcp(host, *port, wait)?;
+            let (socket, bound) = bind_tcp(host, *port, wait, "--nbd tcp:HOST:PORT")?;
             check_encryption(address, bound.ip(), settings)?;
             socket.set_nonblocking(true)?;
             let listener = Listener::new(socket.into(), true, policy, tls.cloned());
@@ -91,7 +91,7 @@ pub(super) fn has_directory(path: &Path) -> bool {
     parent.unwrap_or(Path::new(".")).is_dir()
 }
 
-fn resolve(host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+pub(super) fn resolve(host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let addresses = (host, port).to_socket_addrs().with_context(|| cannot_listen(host, port));
     Ok(addresses.map_err(|error| with_remedy(error, "check the host name"))?.collect())
 }
@@ -131,13 +131,23 @@ pub(super) fn bind_remedy(error: ErrorKind, option: &str) -> String {
     }
 }
 
-fn bind_tcp(host: &str, port: u16, wait: Duration) -> anyhow::Result<(TcpListener, SocketAddr)> {
+/// Listens at a TCP address. Retries an address that is in use for up to `wait`. `option` is the
+/// option of the command line that chooses another one.
+///
+/// # Errors
+/// Fails if the host is unknown, or the address cannot be bound.
+pub(super) fn bind_tcp(
+    host: &str,
+    port: u16,
+    wait: Duration,
+    option: &str,
+) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let what = || cannot_listen(host, port);
     let addresses = resolve(host, port)?;
     let is_in_use = |error: &io::Error| error.kind() == ErrorKind::AddrInUse;
     let bound = retry_while_in_use(wait, is_in_use, || TcpListener::bind(addresses.as_slice()));
     let socket = bound.map_err(|error| {
-        let remedy = bind_remedy(error.kind(), "--nbd tcp:HOST:PORT");
+        let remedy = bind_remedy(error.kind(), option);
         with_remedy(anyhow::Error::new(error).context(what()), remedy)
     })?;
     let bound = socket.local_addr().with_context(what)?;

@@ -15,7 +15,7 @@ use super::sizing::Sizing;
 use super::statistics::{self, History};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{report, tls, vault};
+use super::{dashboard, report, tls, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{
     DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Statistics, StatisticsOfVolume,
@@ -26,7 +26,7 @@ use forebay_config::{
     CacheRatio, Change, Config, Listen, ReadLatency, ServerChange, TlsUse, VolumeChange,
     VolumeSpec, WriteBackSpec,
 };
-use forebay_control::{Manager, Measurements, ProgressFn, SocketFile};
+use forebay_control::{DashboardKeys, Manager, Measurements, ProgressFn, SocketFile};
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
     CalibrateError, Limits, PinError, ReadTarget, Runtime, RuntimeStatus,
@@ -66,6 +66,8 @@ pub(super) struct Daemon {
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
     is_rolled_back: bool,
+    /// Certificate and tokens of the dashboard.
+    dashboard: Option<DashboardKeys>,
     is_upgrade: AtomicBool,
 }
 
@@ -122,6 +124,7 @@ impl Daemon {
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
+            dashboard: None,
             is_rolled_back: false,
             is_upgrade: AtomicBool::new(false),
         }
@@ -135,6 +138,11 @@ impl Daemon {
     /// Sets whether the program of an upgrade exited before it served, so that this one runs again.
     pub(super) const fn set_rolled_back(&mut self, is_rolled_back: bool) {
         self.is_rolled_back = is_rolled_back;
+    }
+
+    /// Sets the keys of the dashboard, which a reload reads again.
+    pub(super) fn set_dashboard(&mut self, keys: DashboardKeys) {
+        self.dashboard = Some(keys);
     }
 
     /// Returns true if the daemon has stopped for an upgrade, with its pool intact.
@@ -273,6 +281,11 @@ impl Daemon {
             && let Err(error) = tls::reload(setup, &old.tls)
         {
             tracing::error!(error = sentence(&error), "reload failed, certificate unchanged");
+        }
+        if let Some(keys) = &self.dashboard
+            && let Err(error) = dashboard::reload(keys, &old)
+        {
+            tracing::error!(error = sentence(&error), "reload failed, dashboard unchanged");
         }
         let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
         self.state().config.apply_live(new, &failed, |name| {

@@ -6,6 +6,7 @@ mod calibrations;
 mod check;
 mod claims;
 mod control;
+mod dashboard;
 mod division;
 mod histories;
 mod journals;
@@ -35,6 +36,7 @@ use crate::signals::Signals;
 use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
+use dashboard::LinkFile;
 use forebay_config::{Config, Ecc, IoEngine, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
@@ -92,12 +94,25 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let control = Server::bind(&state)?;
     let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
     let metrics = config.metrics.map(|address| metrics::bind(address, in_use_wait)).transpose()?;
+    let dashboard = match dashboard::open(&config, in_use_wait)? {
+        Some(dashboard) => {
+            let link = LinkFile::create(state.path(), dashboard.link())?;
+            Some((dashboard, link))
+        }
+        None => {
+            dashboard::remove_link(state.path());
+            None
+        }
+    };
     let pool = kept.pool.take();
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
     let (mut daemon, bound) = start(config, pool, overrides, in_use_wait)?;
     daemon.set_successor(successor);
     daemon.set_rolled_back(kept.is_rollback);
+    if let Some((dashboard, _)) = &dashboard {
+        daemon.set_dashboard(dashboard.keys());
+    }
     let daemon = Arc::new(daemon);
     let mut keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
     let control_servers =
@@ -124,6 +139,9 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     control_servers.serve(control);
     if let Some(server) = metrics {
         metrics::serve(server, Arc::clone(&daemon) as _);
+    }
+    if let Some((dashboard, link)) = dashboard {
+        control_servers.serve_dashboard(dashboard, link);
     }
     tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
     // Before the control servers end, as it may start another one.

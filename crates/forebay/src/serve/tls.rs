@@ -15,7 +15,17 @@ use std::sync::Arc;
 /// # Errors
 /// Fails if a file cannot be read or does not hold a usable certificate or key.
 pub(super) fn load(settings: &TlsSettings) -> anyhow::Result<Option<TlsSetup>> {
-    Ok(configure(settings)?.map(TlsSetup::new))
+    Ok(configure(settings, settings.client_ca.as_deref())?.map(TlsSetup::new))
+}
+
+/// Sets up TLS for clients that present no certificate, such as browsers, unless it is off.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn without_client_certificates(
+    settings: &TlsSettings,
+) -> anyhow::Result<Option<ServerConfig>> {
+    configure(settings, None)
 }
 
 /// Reads the files again, for new connections.
@@ -23,13 +33,16 @@ pub(super) fn load(settings: &TlsSettings) -> anyhow::Result<Option<TlsSetup>> {
 /// # Errors
 /// As [`load`]. The old certificate then stays in use.
 pub(super) fn reload(setup: &TlsSetup, settings: &TlsSettings) -> anyhow::Result<()> {
-    if let Some(config) = configure(settings)? {
+    if let Some(config) = configure(settings, settings.client_ca.as_deref())? {
         setup.replace(config);
     }
     Ok(())
 }
 
-fn configure(settings: &TlsSettings) -> anyhow::Result<Option<ServerConfig>> {
+fn configure(
+    settings: &TlsSettings,
+    client_ca: Option<&Path>,
+) -> anyhow::Result<Option<ServerConfig>> {
     if settings.mode == TlsMode::Off {
         return Ok(None);
     }
@@ -44,7 +57,7 @@ fn configure(settings: &TlsSettings) -> anyhow::Result<Option<ServerConfig>> {
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions)?;
-    let builder = match &settings.client_ca {
+    let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();

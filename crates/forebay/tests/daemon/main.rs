@@ -10,6 +10,7 @@ mod common;
 mod connections;
 mod crash;
 mod curve;
+mod dashboard;
 mod gather;
 mod geometry;
 mod kept;

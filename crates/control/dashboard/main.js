@@ -1,0 +1,171 @@
+// The page: asks for the status once a second while it is visible, and shows a view of it.
+
+import { Problem, ask, setToken, takeToken, token } from "/api.js";
+import { el, text } from "/dom.js";
+import { seconds } from "/format.js";
+import { Model } from "/model.js";
+import { Overview } from "/overview.js";
+import { VolumeView } from "/volume.js";
+
+const INTERVAL_MS = 1000;
+const RETRY_MS_MAX = 10000;
+
+const byId = (id) => document.getElementById(id);
+const main = byId("main");
+const model = new Model();
+const session = { role: null };
+let view = null;
+let timer = null;
+let failures = 0;
+let isPolling = false;
+
+// The view that the address names.
+function route() {
+  const name = /^#\/volume\/(.+)$/.exec(location.hash);
+  view?.destroy();
+  view = name ? new VolumeView(decodeURIComponent(name[1])) : new Overview();
+  main.replaceChildren(view.node);
+  document.title = name ? `${decodeURIComponent(name[1])} · Forebay` : "Forebay";
+  view.show();
+  if (model.status) view.update(model);
+  scrollTo(0, 0);
+}
+
+function showLink(state, words) {
+  const chip = byId("link");
+  chip.className = `chip ${state}`;
+  text(chip, words);
+  document.body.classList.toggle("stale", state === "bad");
+}
+
+function showRole() {
+  const button = byId("role");
+  const isOperator = session.role === "operate";
+  text(button, isOperator ? "Lock changes" : "Unlock changes");
+  button.title = isOperator ? "Forget the token in this tab"
+    : "Enter a token, to change settings";
+  document.body.classList.toggle("operator", isOperator);
+}
+
+async function poll() {
+  if (isPolling) return;
+  isPolling = true;
+  clearTimeout(timer);
+  let wait = INTERVAL_MS;
+  try {
+    const { json, taken, role } = await ask("GET", "/v1/status");
+    failures = 0;
+    if (session.role !== role) {
+      session.role = role;
+      showRole();
+    }
+    model.take(json, taken);
+    text(byId("server"), `${json.version} · up ${seconds(json.uptime_seconds)}`);
+    showLink("good", "live");
+    view.update(model);
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    failures += 1;
+    wait = Math.min(INTERVAL_MS * 2 ** failures, RETRY_MS_MAX);
+    if (error.status === 401 && token()) {
+      // It may be of a former daemon, and reading may need none.
+      setToken(null);
+      wait = 0;
+    } else if (error.status === 401) {
+      session.role = null;
+      showRole();
+      showLink("bad", "no access");
+      if (!byId("dialog").open) askToken(error.sentence);
+    } else {
+      showLink("bad", error.status ? error.message : "no connection");
+    }
+  } finally {
+    isPolling = false;
+    if (!document.hidden) timer = setTimeout(poll, wait);
+  }
+}
+
+// Asks for a token.
+function askToken(reason) {
+  const dialog = byId("dialog");
+  const input = el("input", {
+    type: "password", autocomplete: "off", spellcheck: "false", name: "token",
+    "aria-label": "Token",
+  });
+  const error = el("p", { class: "error", role: "alert" });
+  const form = el("form", {
+    method: "dialog",
+    onsubmit: async (event) => {
+      event.preventDefault();
+      const before = token();
+      setToken(input.value.trim());
+      try {
+        const { role } = await ask("GET", "/v1/status");
+        session.role = role;
+        showRole();
+        dialog.close();
+        poll();
+      } catch (problem) {
+        setToken(before);
+        text(error, problem.sentence ?? String(problem));
+      }
+    },
+  },
+  el("h2", { id: "dialog-title" }, "Enter a token"),
+  el("p", {}, reason),
+  el("p", { class: "muted" }, "On the daemon's machine, the file dashboard.url in its state ",
+    "directory has a link with the token; or take one from its token file. This tab forgets it ",
+    "when it is closed."),
+  input, error,
+  el("div", { class: "buttons" },
+    el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+    el("button", { type: "submit", class: "primary" }, "Use it")));
+  dialog.replaceChildren(form);
+  dialog.showModal();
+  input.focus();
+}
+
+// Light, dark, or what the system says.
+const THEMES = ["auto", "light", "dark"];
+
+function theme(next) {
+  const chosen = next ?? localStorage.getItem("forebay-theme") ?? "auto";
+  if (next) localStorage.setItem("forebay-theme", next);
+  if (chosen === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = chosen;
+  const button = byId("theme");
+  text(button, `Theme: ${chosen}`);
+  button.onclick = () => theme(THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length]);
+  view?.redraw();
+}
+
+takeToken();
+theme();
+showRole();
+byId("role").addEventListener("click", () => {
+  if (session.role === "operate") {
+    setToken(null);
+    session.role = null;
+    showRole();
+    poll();
+  } else {
+    askToken("Changes need a token with the role operate.");
+  }
+});
+addEventListener("hashchange", () => {
+  const before = location.hash;
+  takeToken();
+  if (before !== location.hash) poll();
+  route();
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  // The address names the view.
+  event.preventDefault();
+  main.focus();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view?.redraw());
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) poll();
+});
+route();
+poll();

@@ -1,0 +1,251 @@
+// The figures over time: what happened between two statuses, per volume and in total.
+//
+// The API has counters that only grow. An interval is the difference of two; the total is the sum
+// of the differences of all volumes, so that adding or removing a volume does not disturb it.
+
+const FINE_POINTS = 900;
+const COARSE_SECONDS = 15;
+const COARSE_POINTS = 1440;
+const VOLUMES_TRACKED = 64;
+
+export const ALL = "";
+
+const COUNTERS = [
+  "reads", "writes", "read_bytes", "write_bytes", "flushes", "trims", "zeroes", "read_hits",
+  "read_partial_hits", "read_misses", "deferred_writes", "backend_reads", "backend_writes",
+  "backend_read_bytes", "backend_write_bytes", "saved_ios", "errors",
+];
+const LATENCIES = [
+  "read_hit", "read_miss", "write", "write_memory", "write_disk", "disk_read", "disk_write",
+];
+
+// What a volume has counted so far.
+function counted(volume) {
+  const sums = {};
+  for (const name of COUNTERS) sums[name] = volume.counters[name] ?? 0;
+  for (const name of LATENCIES) {
+    const { count, mean_us } = volume.latency[name];
+    sums[`${name}_count`] = count;
+    sums[`${name}_us`] = count * mean_us;
+  }
+  sums.busy = volume.disk.busy_seconds;
+  return sums;
+}
+
+// The difference; null if the volume was added anew in between.
+function difference(now, before) {
+  if (now.reads < before.reads || now.writes < before.writes) return null;
+  return Object.fromEntries(Object.keys(now).map((name) => [name, now[name] - before[name]]));
+}
+
+function addUp(parts) {
+  const sum = {};
+  for (const part of parts) {
+    for (const [name, value] of Object.entries(part)) sum[name] = (sum[name] ?? 0) + value;
+  }
+  return sum;
+}
+
+const ratio = (part, whole, scale = 1) => whole > 0 ? scale * part / whole : null;
+
+// The rates of an interval.
+function rates(part, seconds) {
+  const mean = (name) => ratio(part[`${name}_us`], part[`${name}_count`]);
+  const requests = part.reads + part.writes;
+  return {
+    reads: part.reads / seconds,
+    writes: part.writes / seconds,
+    requests: requests / seconds,
+    readBytes: part.read_bytes / seconds,
+    writeBytes: part.write_bytes / seconds,
+    hit: ratio(part.read_hits + part.deferred_writes, requests, 100),
+    readHit: ratio(part.read_hits, part.reads, 100),
+    saved: part.saved_ios / seconds,
+    clientIos: (requests + part.flushes + part.trims + part.zeroes) / seconds,
+    diskReads: part.backend_reads / seconds,
+    diskWrites: part.backend_writes / seconds,
+    diskReadBytes: part.backend_read_bytes / seconds,
+    diskWriteBytes: part.backend_write_bytes / seconds,
+    readHitUs: mean("read_hit"),
+    readMissUs: mean("read_miss"),
+    writeMemoryUs: mean("write_memory"),
+    writeDiskUs: mean("write_disk"),
+    diskReadUs: mean("disk_read"),
+    diskWriteUs: mean("disk_write"),
+    busy: Math.min(ratio(part.busy, seconds, 100), 100),
+    errors: part.errors,
+  };
+}
+
+// Points of one volume or of all.
+class Track {
+  constructor() {
+    this.fine = [];
+    this.coarse = [];
+    this.pending = [];
+  }
+
+  add(point) {
+    this.fine.push(point);
+    if (this.fine.length > FINE_POINTS) this.fine.shift();
+    this.pending.push(point);
+    if (point.time - this.pending[0].time >= COARSE_SECONDS) {
+      this.coarse.push(mean(this.pending));
+      this.pending = [];
+      if (this.coarse.length > COARSE_POINTS) this.coarse.shift();
+    }
+  }
+
+  points(spanSeconds) {
+    const source = spanSeconds <= FINE_POINTS ? this.fine : this.coarse;
+    const from = Date.now() / 1000 - spanSeconds;
+    return source.filter((point) => point.time >= from);
+  }
+
+  last() {
+    return this.fine.at(-1) ?? null;
+  }
+}
+
+function mean(points) {
+  const result = {};
+  for (const name of Object.keys(points[0])) {
+    const values = points.map((point) => point[name]).filter((value) => value !== null);
+    result[name] = values.length ? values.reduce((a, b) => a + b) / values.length : null;
+  }
+  return result;
+}
+
+export class Model {
+  constructor() {
+    this.status = null;
+    this.tracks = new Map();
+    // For the last minute: the sums of each interval, with its end.
+    this.recent = new Map();
+    this.before = null;
+  }
+
+  // Takes a status that was made at `taken`, in milliseconds on the daemon's clock.
+  take(status, taken) {
+    const sums = new Map(status.volumes.map((volume) => [volume.name, counted(volume)]));
+    const before = this.before;
+    const isSame = before && before.pid === status.pid && taken >= before.taken;
+    this.status = status;
+    if (isSame && taken === before.taken) return;
+    this.before = { pid: status.pid, taken, sums };
+    // After a pause, as of a hidden page, an interval would average too much.
+    const seconds = isSame ? (taken - before.taken) / 1000 : Infinity;
+    if (seconds > 30) {
+      this.recent.clear();
+      return;
+    }
+    const time = Date.now() / 1000;
+    const parts = [];
+    for (const volume of status.volumes) {
+      const old = before.sums.get(volume.name);
+      const part = old && difference(sums.get(volume.name), old);
+      if (!part) continue;
+      parts.push(part);
+      if (this.tracks.has(volume.name) || this.tracks.size <= VOLUMES_TRACKED) {
+        this.add(volume.name, part, seconds, time, {
+          dirty: volume.dirty_bytes, cached: volume.cached_bytes,
+        });
+      }
+    }
+    const { memory } = status;
+    this.add(ALL, addUp([counted(NO_VOLUME), ...parts]), seconds, time, {
+      dirty: memory.dirty_bytes, cached: memory.used_bytes,
+    });
+    for (const name of [...this.tracks.keys()]) {
+      if (name !== ALL && !sums.has(name)) {
+        this.tracks.delete(name);
+        this.recent.delete(name);
+      }
+    }
+  }
+
+  add(name, part, seconds, time, state) {
+    if (!this.tracks.has(name)) this.tracks.set(name, new Track());
+    this.tracks.get(name).add({ time, ...rates(part, seconds), ...state });
+    const recent = this.recent.get(name) ?? [];
+    recent.push({ time, seconds, part });
+    this.recent.set(name, recent.filter((it) => it.time > time - 60));
+  }
+
+  points(name, spanSeconds) {
+    return this.tracks.get(name)?.points(spanSeconds) ?? [];
+  }
+
+  // The rates over the last minute, or as much of it as is known.
+  minute(name) {
+    const recent = this.recent.get(name);
+    if (!recent?.length) return null;
+    const seconds = recent.reduce((sum, it) => sum + it.seconds, 0);
+    return rates(addUp(recent.map((it) => it.part)), seconds);
+  }
+}
+
+const NO_LATENCY = { count: 0, mean_us: 0 };
+const NO_VOLUME = {
+  counters: {},
+  latency: Object.fromEntries(LATENCIES.map((name) => [name, NO_LATENCY])),
+  disk: { busy_seconds: 0 },
+};
+
+// The totals since the start, over all volumes or of one.
+export function totals(volumes) {
+  const sum = addUp([counted(NO_VOLUME), ...volumes.map(counted)]);
+  const requests = sum.reads + sum.writes;
+  const mean = (name) => ratio(sum[`${name}_us`], sum[`${name}_count`]);
+  const clientIos = requests + sum.flushes + sum.trims + sum.zeroes;
+  return {
+    ...sum, requests, clientIos,
+    hit: ratio(sum.read_hits + sum.deferred_writes, requests, 100),
+    saved: sum.saved_ios,
+    savedPercent: ratio(sum.saved_ios, clientIos, 100),
+    readHitUs: mean("read_hit"), readMissUs: mean("read_miss"),
+    writeMemoryUs: mean("write_memory"), writeDiskUs: mean("write_disk"),
+  };
+}
+
+// What is wrong, the worst first.
+export function problems(status) {
+  const found = [];
+  const bad = (text, volume) => found.push({ level: "bad", text, volume });
+  const warn = (text, volume) => found.push({ level: "warn", text, volume });
+  for (const volume of status.volumes) {
+    const { name, counters, pins, damage } = volume;
+    if (volume.state === "failing") bad(`${name}: ${volume.state_reason ?? "failing"}`, name);
+    if (volume.state === "flushing") warn(`${name} is being flushed or restored`, name);
+    if (volume.effective_mode !== volume.mode) {
+      warn(`${name} works in ${volume.effective_mode}, not ${volume.mode}: ${
+        volume.effective_mode_reason ?? "no reason given"}`, name);
+    }
+    if (counters.errors > counters.refused) {
+      const failed = counters.errors - counters.refused;
+      warn(`${name} has answered ${failed} requests with an error`, name);
+    }
+    if (counters.backend_errors > 0) {
+      warn(`${name}: its disk has failed ${counters.backend_errors} I/Os`, name);
+    }
+    if (pins.state === "failing" || pins.state === "refused") {
+      warn(`${name}: pinned ranges ${pins.state}: ${pins.state_reason ?? "the disk fails reads"}`,
+        name);
+    }
+    if (damage.lost_lines > 0) bad(`${name}: ${damage.lost_lines} lines lost in memory`, name);
+  }
+  for (const journal of status.journals) {
+    if (journal.state === "failed") bad(`journal ${journal.name}: ${journal.state_reason}`);
+    if (journal.state === "degraded") warn(`journal ${journal.name}: ${journal.state_reason}`);
+  }
+  const { power, vault, memory } = status;
+  if (power?.halted) bad(`writes are halted: ${power.reason}`);
+  else if (power && !power.write_back_allowed) warn(`UPS: ${power.reason}`);
+  if (vault && vault.state !== "ready") {
+    const text = `vault ${vault.state}${vault.state_reason ? `: ${vault.state_reason}` : ""}`;
+    (vault.state === "failed" ? bad : warn)(text);
+  }
+  if (memory.sizing?.state === "short") warn(`memory is short: ${memory.sizing.reason}`);
+  if (status.rolled_back) warn("the last upgrade failed, and this is the old program again");
+  return found.sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
+}
