@@ -9,6 +9,7 @@
 pub mod allocations;
 pub mod area;
 pub mod bare;
+pub mod browser;
 pub mod cells;
 pub mod client;
 pub mod commit;
