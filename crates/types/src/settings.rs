@@ -224,8 +224,8 @@ pub const PROGRAM_SETTINGS: [Setting; 29] = [
         "dashboard",
         "HOST:PORT",
         "",
-        "address of the dashboard, a page for browsers, such as 127.0.0.1:8080; by default there is \
-         none; other machines need `tls-cert`, `tls-key` and `dashboard-tokens`",
+        "address of the dashboard, a page for browsers, such as 127.0.0.1:8080; by default there \
+         is none; other machines need `tls-cert`, `tls-key` and `dashboard-tokens`",
     ),
     fixed(
         "dashboard-tokens",

@@ -16,8 +16,8 @@ const HOST_BYTES_MAX: usize = 255;
 /// Checks the header `Host`.
 ///
 /// With `only_local`, it must be a loopback address, `localhost`, or `name`, with any port: a
-/// tunnel has another one. Otherwise any host will do, because then every request needs a token, which
-/// pages of other hosts do not have.
+/// tunnel has another one. Otherwise any host will do, because then every request needs a token,
+/// which pages of other hosts do not have.
 pub(super) fn check_host(headers: &HeaderMap, name: &str, only_local: bool) -> Result<(), Problem> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let refused = |message: &str| {

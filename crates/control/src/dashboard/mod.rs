@@ -9,6 +9,7 @@
 //!   request does, and the connection is encrypted.
 //! - `cache` keeps answers for half a second, so that the number of readers does not reach the data
 //!   path.
+//! - `pace` limits the rate of requests.
 //! - `paced` ends connections whose clients stop reading.
 //! - `assets` has the page, which loads nothing from elsewhere.
 //!
@@ -18,6 +19,7 @@
 mod access;
 mod assets;
 mod cache;
+mod pace;
 mod paced;
 mod server;
 mod tokens;
@@ -39,6 +41,11 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const CACHED_FOR: Duration = Duration::from_millis(500);
 /// Limit of different answers kept. The page asks for one.
 const CACHED_MAX: usize = 16;
+
+/// Limit of requests in each [`WINDOW`], for the page and the API together. At 500 a second, the
+/// dashboard takes a few percent of a processor, however many clients there are.
+const REQUESTS_PER_WINDOW: u32 = 50;
+const WINDOW: Duration = Duration::from_millis(100);
 
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]

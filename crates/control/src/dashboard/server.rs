@@ -2,7 +2,7 @@
 
 use super::{
     CONNECTIONS_KEPT_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Limits, TokenError, Tokens, access,
-    assets, cache::Cache, paced::Paced, tokens::Role,
+    assets, cache::Cache, pace::Pace, paced::Paced, tokens::Role,
 };
 use crate::{Manager, REQUEST_BODY_BYTES_MAX, answer::Refusal, routes};
 use axum::{
@@ -45,6 +45,8 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 /// Numbers of descriptors that connections leave to the rest of the daemon; with a low limit, an
 /// eighth of it.
 const DESCRIPTORS_RESERVED: u64 = 32;
+/// Wait after a refused connection, which limits what clients beyond the limit cost.
+const REFUSED_PAUSE: Duration = Duration::from_millis(5);
 /// The header with the role that a request has.
 const ROLE: &str = "forebay-role";
 /// The answer to a connection beyond the limit, if it is not encrypted.
@@ -222,6 +224,7 @@ impl Dashboard {
             only_local: self.address.ip().is_loopback(),
             host: self.host,
             cache: Cache::new(),
+            pace: Pace::new(),
             permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             limits: self.limits,
         });
@@ -234,15 +237,21 @@ impl Dashboard {
                 () = &mut end => break,
                 accepted = listener.accept() => accepted,
             };
-            match accepted {
-                Ok((stream, _)) => gate.accept(stream, &router, &has_ended),
+            let pause = match accepted {
+                Ok((stream, _)) => {
+                    if gate.accept(stream, &router, &has_ended) {
+                        continue;
+                    }
+                    REFUSED_PAUSE
+                }
                 Err(error) => {
                     tracing::warn!(%error, "dashboard: accept failed");
-                    tokio::select! {
-                        () = &mut end => break,
-                        () = sleep(ACCEPT_RETRY) => {}
-                    }
+                    ACCEPT_RETRY
                 }
+            };
+            tokio::select! {
+                () = &mut end => break,
+                () = sleep(pause) => {}
             }
         }
         ending.send_replace(true);
@@ -269,30 +278,37 @@ struct Gate {
     /// The host that the operator has named.
     host: String,
     cache: Cache,
+    pace: Pace,
     /// Permits for connections.
     permits: Arc<Semaphore>,
     limits: Limits,
 }
 
 impl Gate {
-    /// Starts a connection, or refuses it.
-    fn accept(self: &Arc<Self>, stream: TcpStream, router: &Router, end: &watch::Receiver<bool>) {
+    /// Starts a connection; returns false if it is refused.
+    fn accept(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        router: &Router,
+        end: &watch::Receiver<bool>,
+    ) -> bool {
         let keys = self.keys.get();
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             if keys.tls.is_none() {
                 // The buffer of a new connection has room for it; a failure is the client's loss.
                 let _ = stream.try_write(CROWDED);
             }
-            return;
+            return false;
         };
         if !has_descriptors_beside(stream.as_raw_fd()) {
-            return;
+            return false;
         }
         // A failure only delays packets.
         let _ = stream.set_nodelay(true);
         let connection =
             Connection { router: router.clone(), end: end.clone(), limits: self.limits };
         tokio::spawn(connection.serve(stream, keys.tls, permit));
+        true
     }
 
     /// Whether connections are to be closed after their answers.
@@ -371,6 +387,7 @@ fn router(manager: Arc<dyn Manager>, gate: &Arc<Gate>) -> Router {
 
 /// Checks the host of every request, and adds what every answer has.
 async fn finish(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    gate.pace.admit().await;
     let mut response = match access::check_host(request.headers(), &gate.host, gate.only_local) {
         Ok(()) => next.run(request).await,
         Err(problem) => Refusal(problem).into_response(),

@@ -26,13 +26,36 @@ const LINK_FILE: &str = "dashboard.url";
 /// # Errors
 /// Fails if the address cannot be bound, if a file cannot be read, or if other machines could reach
 /// the address and the configuration lacks TLS or tokens.
-pub(super) fn open(config: &Config, wait: Duration) -> anyhow::Result<Option<Dashboard>> {
+fn open(config: &Config, wait: Duration) -> anyhow::Result<Option<Dashboard>> {
     let Some(TcpAddress { host, port }) = &config.dashboard else { return Ok(None) };
     let (listener, bound) = bind_tcp(host, *port, wait, "--dashboard HOST:PORT")?;
     let (tls, tokens) = (encryption(config, bound.ip())?, tokens(config)?);
-    let dashboard = Dashboard::new(listener, host, tls, tokens)?;
-    tracing::info!(address = dashboard.url(), "dashboard started");
-    Ok(Some(dashboard))
+    Ok(Some(Dashboard::new(listener, host, tls, tokens)?))
+}
+
+/// As [`open`], with the file for the dashboard's link. Without a dashboard, removes the link that
+/// a killed daemon has left.
+///
+/// # Errors
+/// As [`open`]; or the link cannot be written.
+pub(super) fn open_with_link(
+    config: &Config,
+    state: &Path,
+    wait: Duration,
+) -> anyhow::Result<Option<(Dashboard, LinkFile)>> {
+    match open(config, wait)? {
+        Some(dashboard) => {
+            let link = LinkFile::create(state, dashboard.link())?;
+            let (address, file) = (dashboard.url(), link.path.display());
+            tracing::info!(address, link = %file, "dashboard started");
+            Ok(Some((dashboard, link)))
+        }
+        None => {
+            // Usually there is none.
+            let _ = fs::remove_file(state.join(LINK_FILE));
+            Ok(None)
+        }
+    }
 }
 
 /// Checks the configuration of the dashboard without binding its address.
@@ -70,12 +93,6 @@ fn encryption(config: &Config, address: IpAddr) -> anyhow::Result<Option<ServerC
 
 fn tokens(config: &Config) -> anyhow::Result<Option<Tokens>> {
     Ok(config.dashboard_tokens.as_deref().map(Tokens::read).transpose()?)
-}
-
-/// Removes the link of a daemon that was killed.
-pub(super) fn remove_link(state: &Path) {
-    // Usually there is none.
-    let _ = fs::remove_file(state.join(LINK_FILE));
 }
 
 /// The file with the dashboard's link, for the daemon's user. The link may hold a token. Removed

@@ -36,7 +36,6 @@ use crate::signals::Signals;
 use anyhow::Context;
 pub(crate) use check::check;
 use control::ControlServers;
-use dashboard::LinkFile;
 use forebay_config::{Config, Ecc, IoEngine, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
@@ -94,16 +93,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     let control = Server::bind(&state)?;
     let in_use_wait = if state.was_killed() { KILLED_WAIT } else { IN_USE_WAIT };
     let metrics = config.metrics.map(|address| metrics::bind(address, in_use_wait)).transpose()?;
-    let dashboard = match dashboard::open(&config, in_use_wait)? {
-        Some(dashboard) => {
-            let link = LinkFile::create(state.path(), dashboard.link())?;
-            Some((dashboard, link))
-        }
-        None => {
-            dashboard::remove_link(state.path());
-            None
-        }
-    };
+    let dashboard = dashboard::open_with_link(&config, state.path(), in_use_wait)?;
     let pool = kept.pool.take();
     let successor = Successor::new(kept.successor.take(), pool.as_ref())
         .context("cannot duplicate the descriptor of the pool")?;
