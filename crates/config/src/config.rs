@@ -3,8 +3,7 @@
 use crate::{
     BackgroundMode, CacheRatio, Change, ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode,
     Listen, LogLevel, MemorySettings, MetricsAddress, Mistake, Settings, TcpAddress, TlsSettings,
-    UpsSettings,
-    VolumeSpec, Workers,
+    UpsSettings, VolumeSpec, Workers,
     layer::{HAS_DEFAULT, check_unique},
     parse_toml,
     ups::check_ups_named,

@@ -9,6 +9,7 @@ use forebay_config::{ServerChange, Settings, Source, VolumeSpec, default_state};
 use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A block cache between clients and disks.
 #[derive(Debug, Parser)]
@@ -29,8 +30,15 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve volumes to clients until stopped
     Serve(ServeArguments),
-    /// Show the status of a running forebay
-    Status(ShowArguments),
+    /// Show whether a running forebay works, what is wrong, and what it saves
+    #[command(long_about = "Show whether a running forebay works, what is wrong, and what it \
+        saves.\nWithout NAME: the state, errors and warnings with what to do, the requests served \
+        from memory, the I/Os and bytes that the disks were spared, latencies, and a line for each \
+        volume. HIT % counts reads found in memory and writes acknowledged from memory; the \
+        latency HIT is theirs, and MISS that of the others, both as means. Counters begin with \
+        the server, or when the volume was added; with --watch they are those of the last \
+        interval. Everything fits in 80 columns: long names are cut in the middle.")]
+    Status(StatusArguments),
     /// Show the statistics of the volumes of a running forebay
     Stats {
         /// The volume to show in detail [default: all, in short]
@@ -116,6 +124,60 @@ pub(crate) struct ShowArguments {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) state: StateArguments,
+}
+
+/// Arguments of `forebay status`.
+#[derive(Args, Debug)]
+pub(crate) struct StatusArguments {
+    /// Show this volume in depth
+    pub(crate) name: Option<String>,
+    /// Show everything: the server and each volume in depth
+    #[arg(long, conflicts_with = "name")]
+    pub(crate) all: bool,
+    /// Show it every SECONDS, with the rates of that time, until interrupted [default: 2]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "2",
+        value_parser = watch_seconds,
+        conflicts_with = "json"
+    )]
+    pub(crate) watch: Option<Duration>,
+    /// Colors: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = color_choice)]
+    pub(crate) color: ColorChoice,
+    #[command(flatten)]
+    pub(crate) show: ShowArguments,
+}
+
+/// When output has colors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ColorChoice {
+    /// On a terminal, unless the environment asks for none.
+    Auto,
+    Always,
+    Never,
+}
+
+fn color_choice(text: &str) -> Result<ColorChoice, String> {
+    match text {
+        "auto" => Ok(ColorChoice::Auto),
+        "always" => Ok(ColorChoice::Always),
+        "never" => Ok(ColorChoice::Never),
+        _ => Err(format!("--color {text} is not possible: write auto, always or never")),
+    }
+}
+
+/// Parses the interval of `--watch`, in seconds.
+fn watch_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+        format!(
+            "--watch {text} is not a number of seconds: write 0.1 to 86400, as in --watch 2, and \
+             the name of a volume before --watch"
+        )
+    })
 }
 
 /// Arguments of `forebay pin`.

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => {
             return run_server(arguments).unwrap_or_else(|error| report::failure(&error));
         }
-        Command::Status(arguments) => client::status(&arguments),
+        Command::Status(arguments) => client::status::status(&arguments),
         Command::Stats { name, show } => client::stats(name.as_deref(), &show),
         Command::Volume(command) => client::volume(command),
         Command::Pin(arguments) => client::pins::pin(&arguments),

@@ -49,7 +49,9 @@ fn unknown_command(error: &clap::Error) -> String {
     };
     let named = strings(ContextKind::InvalidSubcommand).concat();
     let remedy = match &*named {
-        "top" | "monitor" | "watch" => "`watch forebay status` shows the status repeatedly".into(),
+        "top" | "monitor" | "watch" => {
+            "`forebay status --watch` shows the status repeatedly, with rates".into()
+        }
         "freeze" | "snapshot" | "quiesce" | "sync" => {
             "`forebay volume flush NAME` writes a volume's dirty data to its disk; it does not \
              hold writes, so stop the programs that write first"
@@ -234,9 +236,16 @@ fn print_error(sentence: &str) {
 /// # Errors
 /// Fails for example if standard output is a file on a full disk.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
     // Names and descriptions in tables must not control the terminal.
-    let text = Shown::lines(text).to_string();
+    print_escaped(&Shown::lines(text).to_string())
+}
+
+/// Like [`print`], for text whose parts are escaped already.
+///
+/// # Errors
+/// Those of [`print`].
+pub(crate) fn print_escaped(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(anyhow::Error::new(error).context("cannot write to standard output"))

@@ -3,6 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+#[path = "cli/terminal.rs"]
+mod terminal;
+#[path = "cli/watch.rs"]
+mod watch;
+
 use forebay_control::{Server, StateDir, fake::FakeManager};
 use forebay_types::{PROGRAM_SETTINGS, VOLUME_SETTINGS};
 use std::{
@@ -33,7 +38,14 @@ fn run(state: &Path, arguments: &[&str]) -> Ran {
 /// Runs a test against a daemon that serves these volumes.
 fn with_daemon(volumes: &[&str], test: impl FnOnce(&FakeManager, &dyn Fn(&[&str]) -> Ran)) {
     let directory = tempfile::tempdir().unwrap();
-    let state = StateDir::take(directory.path()).unwrap();
+    with_daemon_at(directory.path(), volumes, |fake| {
+        test(fake, &|arguments| run(directory.path(), arguments));
+    });
+}
+
+/// Runs a test against a daemon with this state directory.
+fn with_daemon_at(directory: &Path, volumes: &[&str], test: impl FnOnce(&FakeManager)) {
+    let state = StateDir::take(directory).unwrap();
     let server = Server::bind(&state).unwrap();
     let fake = Arc::new(FakeManager::new(volumes));
     let manager = fake.clone();
@@ -42,7 +54,7 @@ fn with_daemon(volumes: &[&str], test: impl FnOnce(&FakeManager, &dyn Fn(&[&str]
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(server.run(manager, async { drop(ended.await) })).unwrap();
     });
-    test(&fake, &|arguments| run(directory.path(), arguments));
+    test(&fake);
     drop(end);
     serving.join().unwrap();
 }
@@ -197,18 +209,38 @@ fn status_prints_a_table_or_json() {
         let ran = forebay(&["status"]);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
         for part in [
-            "forebay 0.0.1-fake, process 2147483647, up 1 h 2 min, 2 workers on epoll\n",
-            "memory: 20 MiB of 512 MiB in use, 10 MiB dirty; limit 1.0 GiB, 4.0 MiB of it for",
-            "clients: 3 connected, listening at tcp:[::1]:10809\n\n",
-            "NAME     SIZE  MODE              HIT  READS  WRITES  CACHED   DIRTY\n",
-            "disk  1.0 GiB  write-through  87.5 %  1.0 k      20  20 MiB  10 MiB\n",
-            "db    1.0 GiB  bypass              -      0       0     0 B     0 B\n",
+            "ok       forebay 0.0.1-fake serves 2 volumes to 3 clients, up 1 h 2 min\n",
+            "requests            1.0 k since the start, 85.8 % served from memory\n",
+            "memory              20 MiB of 512 MiB in use, 10 MiB dirty\n",
+            "VOLUME  MODE           STATE     SIZE  HIT %   REQS    HIT   MISS  DIRTY  CACHED\n",
+            "disk    write-through  serving   1.0G   85.8   1.0k      -      -    10M     20M\n",
+            "db      bypass         serving   1.0G      -      0      -      -      0       0\n",
         ] {
             assert!(ran.out.contains(part), "{part}\n{}", ran.out);
         }
+        let all = forebay(&["status", "--all"]).out;
+        for part in [
+            "  process             2147483647, version 0.0.1-fake\n",
+            "  workers             2 on epoll\n",
+            "  listening at        tcp:[::1]:10809\n",
+            "  total               limit 1.0 GiB, 4.0 MiB of it for the index\n",
+            "  patrol              parity, the first walk has not ended; no damage found\n",
+            "ok       volume disk: serving, write-through, 1.0 GiB\n",
+            "ok       volume db: serving, bypass, 1.0 GiB\n",
+        ] {
+            assert!(all.contains(part), "{part}\n{all}");
+        }
+        let one = forebay(&["status", "db"]).out;
+        assert!(all.ends_with(&one) && one.starts_with("ok       volume db: "), "{one}");
         let json: serde_json::Value =
             serde_json::from_str(&forebay(&["status", "--json"]).out).unwrap();
         assert_eq!(json["volumes"][0]["counters"]["read_hits"], 875);
+        let one: serde_json::Value =
+            serde_json::from_str(&forebay(&["status", "disk", "--json"]).out).unwrap();
+        assert_eq!(one, json["volumes"][0]);
+        let ran = forebay(&["status", "nix"]);
+        let sentence = "forebay: no volume 'nix': see the names with `forebay volume list`\n";
+        assert_eq!((ran.code, ran.err.as_str()), (Some(1), sentence));
         let json: serde_json::Value =
             serde_json::from_str(&forebay(&["volume", "list", "--json"]).out).unwrap();
         assert_eq!(json[1]["mode"], "bypass");
@@ -239,7 +271,7 @@ fn volumes_are_added_changed_flushed_and_removed() {
             output(&["volume", "set", "b", "mode=bypass", "read-only=no"]),
             "volume 'b' is changed: 1.0 GiB, bypass\n"
         );
-        assert!(!output(&["status"]).contains("JOURNAL"), "no journal is in use");
+        assert!(!output(&["status"]).contains("journal"), "no journal is in use");
         let journaled = "vm=/vm,mode=write-back,protection=journal,journal=error(rate=0):j";
         assert_eq!(
             output(&["volume", "add", journaled]),
@@ -249,9 +281,10 @@ fn volumes_are_added_changed_flushed_and_removed() {
         let journal = json["volumes"][2]["journal"].as_str().unwrap();
         assert!(journal.starts_with("error(rate=0):/") && journal.ends_with("/j"), "{journal}");
         assert_eq!(json["journals"][0]["name"], journal);
-        assert!(output(&["status"]).contains("\nJOURNAL "));
+        assert!(output(&["status"]).contains("\njournals            working, "));
+        assert!(output(&["status", "--all"]).contains(&format!("\nJournal {journal}\n")));
         assert_eq!(output(&["volume", "remove", "b"]), "volume 'b' is removed\n");
-        assert!(!output(&["volume", "list"]).contains("b "), "volume b is gone");
+        assert!(!output(&["volume", "list"]).contains("\nb "), "volume b is gone");
     });
 }
 

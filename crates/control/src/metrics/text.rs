@@ -23,7 +23,7 @@ impl Text {
         self.0
     }
 
-    /// Begins a family: all samples of one name, which is given without `forebay_`. A family without
+    /// Begins a family: all samples of one name, given without `forebay_`. A family without
     /// samples consists of its HELP and TYPE lines, which the format allows.
     pub(super) fn family<'a>(&'a mut self, kind: Kind, name: &'a str, help: &str) -> Family<'a> {
         debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");

@@ -1,29 +1,16 @@
-//! The table of the write sizes that are worth gathering.
+//! The write sizes that are worth gathering.
 
-use super::columns::{lines, table};
 use super::units::{bytes, micros};
-use forebay_api::{GatherStatus, VolumeStatus};
+use forebay_api::GatherStatus;
 use forebay_types::Size;
-
-/// The table after an empty line: each volume with the size, its source, and the measured cost of
-/// an I/O. Empty if there are no volumes.
-pub(super) fn gather(volumes: &[VolumeStatus]) -> String {
-    if volumes.is_empty() {
-        return String::new();
-    }
-    let mut table = table(["WRITES OF", "WORTH GATHERING", "AN I/O TAKES"]);
-    for volume in volumes {
-        table.add_row([volume.name.clone(), worth(&volume.gather), cost(&volume.gather)]);
-    }
-    format!("\n{}", lines(table, &[0, 1, 2]))
-}
 
 /// Size and cost in one sentence.
 pub(super) fn summary(gather: &GatherStatus) -> String {
     format!("writes worth gathering: {}; an I/O takes {}", worth(gather), cost(gather))
 }
 
-fn worth(gather: &GatherStatus) -> String {
+/// The size, with its source.
+pub(super) fn worth(gather: &GatherStatus) -> String {
     match gather.below_bytes {
         0 => format!("none ({})", gather.source),
         bytes => format!("below {} ({})", Size(bytes), gather.source),
@@ -31,7 +18,7 @@ fn worth(gather: &GatherStatus) -> String {
 }
 
 /// The measured cost of an I/O, and why there is no measurement, or no newer one.
-fn cost(gather: &GatherStatus) -> String {
+pub(super) fn cost(gather: &GatherStatus) -> String {
     let fixed_us = gather.fixed_us.map(|us| us.round() as u64);
     let measured = fixed_us.map(|us| match gather.bytes_per_second {
         Some(speed) => format!("{} + its size at {}/s", micros(us), bytes(speed)),
@@ -46,21 +33,8 @@ mod tests {
     use super::*;
     use forebay_api::GatherSource;
 
-    const TABLE: &str = "
-WRITES OF  WORTH GATHERING         AN I/O TAKES
-hdd        below 8MiB (measured)   12 ms + its size at 120 MiB/s
-fixed      below 32MiB (measured)  2.0 ms, whatever its size; not measured: why not
-off        none (set by hand)      not measured: gather-below is set
-bad        below 64KiB (default)   not measured: I/O error
-";
-
     #[test]
-    fn each_volume_shows_which_writes_are_worth_gathering_and_why() {
-        let volume = |name: &str, gather| VolumeStatus {
-            name: name.into(),
-            gather,
-            ..VolumeStatus::default()
-        };
+    fn writes_that_are_worth_gathering_are_shown_with_the_reason() {
         let measured = |below_bytes, fixed_us, bytes_per_second| GatherStatus {
             below_bytes,
             source: GatherSource::Measured,
@@ -80,14 +54,22 @@ bad        below 64KiB (default)   not measured: I/O error
             not_measured: Some("why not".into()),
             ..measured(32 << 20, 2000.0, None)
         };
-        let volumes = [
-            volume("hdd", hdd.clone()),
-            volume("fixed", fixed),
-            volume("off", not(0, GatherSource::SetByHand, "gather-below is set")),
-            volume("bad", not(64 << 10, GatherSource::Default, "I/O error")),
-        ];
-        assert_eq!(gather(&volumes), TABLE);
-        assert_eq!(gather(&[]), "");
+        for (gather, below, takes) in [
+            (&hdd, "below 8MiB (measured)", "12 ms + its size at 120 MiB/s"),
+            (&fixed, "below 32MiB (measured)", "2.0 ms, whatever its size; not measured: why not"),
+            (
+                &not(0, GatherSource::SetByHand, "gather-below is set"),
+                "none (set by hand)",
+                "not measured: gather-below is set",
+            ),
+            (
+                &not(64 << 10, GatherSource::Default, "I/O error"),
+                "below 64KiB (default)",
+                "not measured: I/O error",
+            ),
+        ] {
+            assert_eq!((&*worth(gather), &*cost(gather)), (below, takes));
+        }
         assert_eq!(
             summary(&hdd),
             "writes worth gathering: below 8MiB (measured); an I/O takes 12 ms + its size at 120 \

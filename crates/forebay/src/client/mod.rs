@@ -2,19 +2,13 @@
 
 mod bar;
 pub(crate) mod columns;
-mod curve;
-mod disks;
-mod division;
 mod exit;
 mod gather;
-mod governor;
-mod learn;
 pub(crate) mod pins;
+mod sentences;
 mod statistics;
-pub(crate) mod table;
+pub(crate) mod status;
 pub(crate) mod units;
-mod warm_up;
-mod write_back;
 
 use crate::{
     cli::{ShowArguments, StateArguments, VolumeCommand, state_default},
@@ -22,19 +16,11 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
-use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
+use forebay_api::{BlockingClient, DrillReport, Status};
 use forebay_config::{CONTROL_SOCKET, ServerChange, VolumeChange};
 use serde_json::to_string_pretty;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// `forebay status`.
-pub(crate) fn status(arguments: &ShowArguments) -> anyhow::Result<()> {
-    let status = connect(&arguments.state)?.status()?;
-    if arguments.json {
-        return print(&(to_string_pretty(&status)? + "\n"));
-    }
-    print(&table::status(&status))
-}
 
 /// `forebay stats`.
 pub(crate) fn stats(name: Option<&str>, arguments: &ShowArguments) -> anyhow::Result<()> {
@@ -63,11 +49,11 @@ pub(crate) fn stats(name: Option<&str>, arguments: &ShowArguments) -> anyhow::Re
 pub(crate) fn set(settings: &[String], arguments: &StateArguments) -> anyhow::Result<()> {
     let change = ServerChange::parse(settings.iter().map(String::as_str))?;
     let memory = connect(arguments)?.set_server(&forebay_control::server_request(&change))?;
-    let limit = table::memory_limit(&memory);
+    let limit = sentences::memory_limit(&memory);
     let ratio = memory.cache_ratio.as_ref().filter(|_| change.cache_ratio.is_some());
     match (change.has_memory(), ratio, change.background) {
         (false, Some(ratio), _) => {
-            print(&format!("cache ratio is set: {}\n", table::shares(ratio)))
+            print(&format!("cache ratio is set: {}\n", sentences::shares(ratio)))
         }
         (false, None, Some(mode)) => print(&format!("background work is set to {mode}\n")),
         _ => print(&format!("memory is set: {limit}\n")),
@@ -83,18 +69,18 @@ pub(crate) fn save(name: &str, arguments: &StateArguments) -> anyhow::Result<()>
 /// `forebay volume`.
 pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     match command {
-        VolumeCommand::List(arguments) => list(&arguments),
+        VolumeCommand::List(arguments) => status::list(&arguments),
         VolumeCommand::Add { volume, state } => {
             let here = std::env::current_dir().context("cannot find the current directory")?;
             let request = forebay_control::add_request(&volume.from_directory(&here));
             let added = connect(&state)?.add_volume(&request)?;
-            print(&format!("{} is served: {}\n", named(&added.name), table::summary(&added)))
+            print(&format!("{} is served: {}\n", named(&added.name), sentences::summary(&added)))
         }
         VolumeCommand::Set { name, settings, state } => {
             let change = VolumeChange::parse(settings.iter().map(String::as_str))?;
             let request = forebay_control::settings_request(&change);
             let volume = connect(&state)?.set_volume(&name, &request)?;
-            print(&format!("{} is changed: {}\n", named(&name), table::summary(&volume)))
+            print(&format!("{} is changed: {}\n", named(&name), sentences::summary(&volume)))
         }
         VolumeCommand::Remove { name, state } => {
             let (client, bar) = (connect(&state)?, Bar::new(&format!("removing {}", named(&name))));
@@ -127,7 +113,7 @@ pub(crate) fn drill(arguments: &ShowArguments) -> anyhow::Result<()> {
     if arguments.json {
         print(&(to_string_pretty(&report)? + "\n"))?;
     } else {
-        print(&table::drill(&report))?;
+        print(&sentences::drill(&report))?;
     }
     if report.saved_in_time {
         return Ok(());
@@ -190,21 +176,17 @@ fn report_upgrade(status: &Status) -> anyhow::Result<()> {
     Err(with_remedy(error, "see its log, and upgrade again when the cause is gone"))
 }
 
-fn list(arguments: &ShowArguments) -> anyhow::Result<()> {
-    let volumes: Vec<VolumeStatus> = connect(&arguments.state)?.volume_list()?;
-    if arguments.json {
-        return print(&(to_string_pretty(&volumes)? + "\n"));
-    }
-    print(&table::volumes(&volumes))
-}
-
-fn connect(arguments: &StateArguments) -> anyhow::Result<BlockingClient> {
+/// The daemon's control socket.
+fn socket(arguments: &StateArguments) -> anyhow::Result<PathBuf> {
     let state = arguments.state.clone().or_else(state_default).ok_or_else(|| {
         let error = anyhow!("this user has no default state directory");
         with_remedy(error, "name the daemon's state directory with --state DIR")
     })?;
-    let socket = state.join(CONTROL_SOCKET);
-    BlockingClient::new(socket).map_err(|error| {
+    Ok(state.join(CONTROL_SOCKET))
+}
+
+fn connect(arguments: &StateArguments) -> anyhow::Result<BlockingClient> {
+    BlockingClient::new(socket(arguments)?).map_err(|error| {
         let error = anyhow::Error::new(error).context("cannot create an event loop");
         with_remedy(error, "check the limit of open files (`ulimit -n`)")
     })

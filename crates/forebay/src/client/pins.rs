@@ -1,4 +1,4 @@
-//! `forebay pin` and `forebay unpin`, and the table of pinned ranges.
+//! `forebay pin` and `forebay unpin`.
 
 mod device;
 mod file;
@@ -6,7 +6,6 @@ mod follow;
 mod map;
 mod proof;
 
-use super::columns::{lines, table};
 use super::units::bytes;
 use super::{connect, named};
 use crate::cli::{PinArguments, UnpinArguments};
@@ -19,9 +18,6 @@ use forebay_types::PinnedRanges;
 use map::FileMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-
-/// The maximum width of a volume's ranges in the table, in characters.
-const RANGES_WIDTH_MAX: usize = 40;
 
 /// `forebay pin`.
 pub(crate) fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
@@ -160,37 +156,6 @@ fn sentence(volume: &VolumeStatus) -> String {
     }
 }
 
-/// The volumes that have pinned ranges, after an empty line, and below them the reasons for refused
-/// ranges. Empty if no volume has any.
-pub(super) fn pins(volumes: &[VolumeStatus]) -> String {
-    let shown = || volumes.iter().filter(|volume| volume.pins.state != PinState::None);
-    if shown().next().is_none() {
-        return String::new();
-    }
-    let mut table = table(["PINS OF", "STATE", "PINNED", "IN MEMORY", "RANGES"]);
-    let mut notes = String::new();
-    for volume in shown() {
-        let VolumeStatus { name, pins, .. } = volume;
-        let mut ranges = ranges(volume).to_owned();
-        if ranges.len() > RANGES_WIDTH_MAX {
-            // The text is ASCII.
-            ranges.truncate(RANGES_WIDTH_MAX - 3);
-            ranges.push_str("...");
-        }
-        table.add_row([
-            name.clone(),
-            pins.state.to_string(),
-            bytes(pins.pinned_bytes),
-            bytes(pins.loaded_bytes),
-            ranges,
-        ]);
-        let reason = pins.state_reason.iter();
-        notes.extend(reason.map(|reason| format!("\n{name}: not pinned: {reason}")));
-    }
-    let end = if notes.is_empty() { "" } else { "\n" };
-    format!("\n{}{notes}{end}", lines(table, &[0, 1, 4]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,35 +167,17 @@ mod tests {
     }
 
     #[test]
-    fn pinned_ranges_are_shown_with_what_is_in_memory() {
+    fn the_result_of_a_change_says_what_is_in_memory() {
         let loading = PinStatus {
             state: PinState::Loading,
             pinned_bytes: 3 << 20,
             loaded_bytes: 1 << 20,
             ..PinStatus::default()
         };
-        let refused = PinStatus {
-            state: PinState::Refused,
-            state_reason: Some("it has 4 bytes: pin less".into()),
-            ..PinStatus::default()
-        };
-        let many = ["16TiB+4KiB"; 5].join(",");
-        let volumes = [
-            volume("a", "0B+1MiB,8MiB+2MiB", loading),
-            volume("b", &many, refused),
-            volume("c", "none", PinStatus::default()),
-        ];
-        assert_eq!(
-            pins(&volumes),
-            "\nPINS OF  STATE     PINNED  IN MEMORY  RANGES\n\
-             a        loading  3.0 MiB    1.0 MiB  0B+1MiB,8MiB+2MiB\n\
-             b        refused      0 B        0 B  16TiB+4KiB,16TiB+4KiB,16TiB+4KiB,16Ti...\n\n\
-             b: not pinned: it has 4 bytes: pin less\n"
-        );
-        assert_eq!(pins(&volumes[2..]), "");
         let told = "3.0 MiB of volume 'a' are pinned, 1.0 MiB of them in memory: \
                     0B+1MiB,8MiB+2MiB\n";
-        assert_eq!(sentence(&volumes[0]), told);
-        assert_eq!(sentence(&volumes[2]), "volume 'c' has no pinned ranges\n");
+        assert_eq!(sentence(&volume("a", "0B+1MiB,8MiB+2MiB", loading)), told);
+        let none = volume("c", "none", PinStatus::default());
+        assert_eq!(sentence(&none), "volume 'c' has no pinned ranges\n");
     }
 }

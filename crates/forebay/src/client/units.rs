@@ -62,6 +62,50 @@ pub(super) fn latency_us(us: f64) -> String {
     }
 }
 
+/// A rate per second: `0.5`, `12`, `1.2 k`.
+pub(super) fn rate(per_second: f64) -> String {
+    if per_second < 9.95 {
+        short(per_second, per_second > 0.0)
+    } else {
+        count(per_second.round() as u64)
+    }
+}
+
+/// Numbers for cells of tables, in at most five columns.
+pub(super) mod compact {
+    use super::{bytes as long_bytes, count as long_count, latency_us};
+
+    /// A number of bytes in binary units: `512`, `1.5K`, `128G`.
+    pub(crate) fn bytes(bytes: u64) -> String {
+        long_bytes(bytes).replace([' ', 'i', 'B'], "")
+    }
+
+    /// A count: `950`, `1.2k`, `12G`.
+    pub(crate) fn count(count: u64) -> String {
+        long_count(count).replace(' ', "")
+    }
+
+    /// A rate per second: `0.5`, `12`, `1.2k`.
+    pub(crate) fn rate(per_second: f64) -> String {
+        super::rate(per_second).replace(' ', "")
+    }
+
+    /// A measured latency: `42us`, `4.2ms`, `1.5s`; a dash for `None`.
+    pub(crate) fn latency(us: Option<f64>) -> String {
+        match us {
+            None => "-".to_owned(),
+            Some(us) if us >= 999.5e6 => ">999s".to_owned(),
+            Some(us) => latency_us(us.max(0.0)).replace(' ', ""),
+        }
+    }
+
+    /// A ratio in percent: `87.5`, `100.0`; a dash for `None`.
+    pub(crate) fn percent(ratio: Option<f64>) -> String {
+        let percent = ratio.map(|ratio| (ratio * 100.0).clamp(0.0, 100.0));
+        percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}"))
+    }
+}
+
 /// Rounds to one decimal below ten if the value has a fraction, otherwise to an integer.
 fn short(value: f64, has_fraction: bool) -> String {
     if has_fraction && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
@@ -88,6 +132,35 @@ mod tests {
             [(0, "0"), (999, "999"), (1000, "1.0 k"), (999_949, "1.0 M"), (u64::MAX, "18 E")]
         {
             assert_eq!(count(value), text);
+        }
+    }
+
+    #[test]
+    fn cells_of_tables_have_at_most_five_columns() {
+        for (value, text) in
+            [(0, "0"), (512, "512"), (1023, "1023"), (1 << 40, "1.0T"), (u64::MAX, "16E")]
+        {
+            assert_eq!(compact::bytes(value), text);
+        }
+        assert_eq!(compact::bytes((1 << 40) - (1 << 30)), "1023G");
+        assert_eq!(compact::count(u64::MAX), "18E");
+        for (per_second, text) in [(0.0, "0"), (0.5, "0.5"), (9.96, "10"), (1234.0, "1.2k")] {
+            assert_eq!(compact::rate(per_second), text);
+        }
+        assert_eq!(compact::rate(f64::MAX), "18E");
+        for (us, text) in [
+            (None, "-"),
+            (Some(4.24), "4.2us"),
+            (Some(999_500.0), "1.0s"),
+            (Some(998e6), "998s"),
+            (Some(f64::MAX), ">999s"),
+        ] {
+            assert_eq!(compact::latency(us), text);
+        }
+        for (ratio, text) in
+            [(None, "-"), (Some(0.0), "0.0"), (Some(0.0954), "9.5"), (Some(2.0), "100.0")]
+        {
+            assert_eq!(compact::percent(ratio), text);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The effect of less or more memory on a volume, and the parts of the pool that volumes have, as
 //! the status shows them.
 
-use crate::process::{Daemon, MIB};
+use crate::process::{Daemon, MIB, on_one_line};
 
 #[test]
 fn the_status_says_that_half_the_pool_would_do_for_a_small_volume() {
@@ -10,7 +10,8 @@ fn the_status_says_that_half_the_pool_would_do_for_a_small_volume() {
     let daemon = Daemon::start(directory.path(), "auto", "256MiB", &[volume]);
     let curve = || daemon.status()["volumes"][0]["curve"].clone();
     assert_eq!((&curve()["accesses"], &curve()["points"]), (&0.into(), &serde_json::json!([])));
-    assert!(!daemon.run(&["status"]).1.contains("MISSES OF"), "before the first access");
+    let shown = || on_one_line(&daemon.run(&["status", "disk"]).1);
+    assert!(!shown().contains("memory advice"), "before the first access");
 
     let mut client = daemon.client("disk");
     for n in 0..3 * 32 {
@@ -30,9 +31,9 @@ fn the_status_says_that_half_the_pool_would_do_for_a_small_volume() {
         assert!((0.3..0.37).contains(&ratio), "{curve}");
     }
     assert_eq!(outlook["advice"], "less", "{curve}");
-    let (_, text) = daemon.run(&["status"]);
-    let reason = outlook["reason"].as_str().unwrap();
-    assert!(text.contains("MISSES OF") && text.contains(&format!("\ndisk: {reason}\n")), "{text}");
+    let (text, reason) = (shown(), outlook["reason"].as_str().unwrap());
+    assert!(text.contains(" with half the pool, "), "{text}");
+    assert!(text.contains("memory advice ") && text.contains(&format!(": {reason} ")), "{text}");
     daemon.stop();
 }
 
@@ -59,7 +60,7 @@ fn the_status_says_what_part_of_the_pool_each_volume_has_and_what_its_curve_woul
     assert_eq!(found["volumes"][0]["name"], "hot");
     assert!(part(0, "lines") >= 1024.0 && part(1, "lines") > 0.0, "{found}");
     assert!((0.0..0.5).contains(&found["gain"].as_f64().unwrap()), "{found}");
-    let (_, text) = daemon.run(&["status"]);
-    assert!(text.contains("\nPOOL OF ") && text.contains(&reason(&found)), "{text}");
+    let text = on_one_line(&daemon.run(&["status", "--all"]).1);
+    assert!(text.contains("Parts of the pool") && text.contains(&reason(&found)), "{text}");
     daemon.stop();
 }

@@ -2,7 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::process::{Daemon, run_forebay, status};
+use crate::process::{Daemon, on_one_line, run_forebay, status};
 use serde_json::{Value, json};
 
 #[test]
@@ -56,13 +56,13 @@ fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
     let (code, text) = run_forebay(directory, &["volume", "calibrate", "none"]);
     assert!(code != Some(0) && text.contains("no volume 'none'"), "{text}");
 
-    let (_, text) = run_forebay(directory, &["status"]);
-    for row in [
-        "WRITES OF  WORTH GATHERING".to_owned(),
-        "set        below 64KiB (set by hand)  not measured: gather-below is set".to_owned(),
-        format!("bad        below 64KiB (default)      not measured: {reason}"),
-    ] {
-        assert!(text.contains(&row), "{text}");
+    for (volume, source, reason) in
+        [("set", "set by hand", "gather-below is set"), ("bad", "default", reason)]
+    {
+        let text = on_one_line(&run_forebay(directory, &["status", volume]).1);
+        let fields =
+            format!("worth gathering below 64KiB ({source}) an I/O takes not measured: {reason}");
+        assert!(text.contains(&fields), "{text}");
     }
     let set = |setting: &str| run_forebay(directory, &["volume", "set", "set", setting]);
     assert_eq!(set("gather-below=off").0, Some(0));

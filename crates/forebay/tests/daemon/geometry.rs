@@ -1,6 +1,6 @@
 //! The geometry of disks: set, reported by the disk, or unknown, and shown in the status.
 
-use crate::process::{Daemon, run_forebay, status};
+use crate::process::{Daemon, on_one_line, run_forebay, status};
 use forebay_nbd::proto::export_flag;
 use serde_json::json;
 
@@ -41,12 +41,14 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
         (&json!(false), &json!("device"))
     );
 
-    let (_, text) = run_forebay(directory.path(), &["status"]);
-    let row = "array    112KiB (set by hand)  16KiB (set by hand)  96KiB (set by hand)  112KiB";
-    assert!(text.contains(row), "{text}");
+    let text = on_one_line(&run_forebay(directory.path(), &["status", "array"]).1);
+    let fields = "stripe 112KiB (set by hand) chunk 16KiB (set by hand) stripes from 96KiB (set by \
+                  hand) best I/O 112KiB rotational yes (set by hand)";
+    assert!(text.contains(fields), "{text}");
+    let text = on_one_line(&run_forebay(directory.path(), &["status"]).1);
     let log = daemon.log();
-    for sentence in [format!("array: {contradiction}\n"), format!("wide: {note}\n")] {
-        assert!(text.contains(&sentence), "{text}");
+    for sentence in [format!("array: {contradiction}"), format!("wide: {note}")] {
+        assert!(text.contains(&format!("warning volume {sentence}")), "{text}");
         let (name, note) = sentence.split_once(": ").unwrap();
         let event = format!("inconsistent disk geometry volume={name} note={note}");
         assert!(log.contains(&event), "{log}");

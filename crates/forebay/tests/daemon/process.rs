@@ -49,6 +49,11 @@ pub fn failed_start(directory: &Path, arguments: &[&str]) -> String {
     text
 }
 
+/// A text without the line breaks and blanks that depend on its width.
+pub fn on_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// The status of the daemon whose state is in `directory`.
 pub fn status(directory: &Path) -> serde_json::Value {
     let (code, text) = run_forebay(directory, &["status", "--json"]);

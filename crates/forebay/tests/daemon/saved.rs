@@ -6,7 +6,7 @@ use crate::common::random::Random;
 use crate::common::wait_until;
 use crate::kept::reconnect;
 use crate::power::UpsMachine;
-use crate::process::{Daemon, MIB, failed_start, run_forebay};
+use crate::process::{Daemon, MIB, failed_start, on_one_line, run_forebay};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -125,9 +125,9 @@ fn after_a_kill_a_volume_in_memory_is_as_it_was_saved_last() {
     let mut lost = model.clone();
     write(&daemon, &mut lost, 2, 512);
     assert!(content(&daemon) == lost && lost != model);
-    let (code, text) = daemon.run(&["status"]);
+    let (code, text) = daemon.run(&["status", "--all"]);
     assert_eq!(code, Some(0));
-    assert!(text.contains("and a crash loses later writes"), "{text}");
+    assert!(on_one_line(&text).contains("and a crash loses later writes"), "{text}");
     fs::remove_file(&daemon.socket).unwrap();
     daemon.kill_server();
     wait_until("the next server answers", PATIENCE, || daemon.socket.exists());
@@ -309,8 +309,8 @@ fn a_volume_in_memory_is_saved_at_intervals_and_again_after_a_failure() {
         write(&daemon, &mut model, round, 512);
         is_saved(&model);
     }
-    let (_, text) = daemon.run(&["status"]);
-    assert!(text.contains("every 1 s and at a stop"), "{text}");
+    let (_, text) = daemon.run(&["status", "disk"]);
+    assert!(on_one_line(&text).contains("written every 1 s and at a stop"), "{text}");
     // The name of the new image is taken, and then its directory is gone.
     let obstacle = there.join("ram.img.new");
     fs::create_dir(&obstacle).unwrap();
@@ -322,7 +322,8 @@ fn a_volume_in_memory_is_saved_at_intervals_and_again_after_a_failure() {
         assert_eq!(state["changed"], true, "{state}");
         let error = state["error"].as_str().unwrap().to_owned();
         let (_, text) = daemon.run(&["status"]);
-        assert!(text.contains(&format!("THE LAST SAVE FAILED: {error}: {remedy}")), "{text}");
+        let text = on_one_line(&text);
+        assert!(text.contains(&format!("within a minute: {error} -> {remedy}")), "{text}");
         wait_until("the log has it", PATIENCE, || {
             let log = daemon.log();
             log.contains("cannot save volume in memory, the former image is unchanged")

@@ -4,7 +4,7 @@ use crate::common::client::PATIENCE;
 use crate::common::random::Random;
 use crate::common::wait_until;
 use crate::memory_limits::{container, machine, set_memory};
-use crate::process::{Daemon, MIB, make_file};
+use crate::process::{Daemon, MIB, make_file, on_one_line};
 use crate::resize::{memory, set};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -43,8 +43,11 @@ fn a_shortage_of_memory_shrinks_the_cache_to_its_minimum() {
     assert_eq!(sizing(&daemon, "available_bytes"), 400 * MIB);
     assert_eq!(sizing(&daemon, "reserve_bytes"), 500 * MIB);
     // For two seconds, memory on its way out counts as available.
-    let line = "\nmemory size: 256MiB, 256 MiB with enough memory; memory is short";
-    wait_until("the status says so", PATIENCE, || daemon.run(&["status"]).1.contains(line));
+    let field = "memory size 256MiB, 256 MiB with enough memory; memory is short";
+    wait_until("the status says so", PATIENCE, || {
+        let text = on_one_line(&daemon.run(&["status", "--all"]).1);
+        text.contains(field) && text.contains("warning memory: memory is short")
+    });
     let log = daemon.log();
     for event in ["memory is short, the cache shrinks", "the cache is at its minimum"] {
         assert_eq!(log.matches(event).count(), 1, "{event}: {log}");

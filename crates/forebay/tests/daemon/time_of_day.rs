@@ -142,9 +142,9 @@ fn what_was_needed_at_nine_is_in_memory_before_nine_on_the_third_day() {
     let score = learned(&daemon)["score"].clone();
     assert_eq!((&score["slot"], &score["used_bytes"]), (&"Wed 09:00".into(), &bytes.into()));
     assert_eq!(score["preloaded_bytes"], bytes);
-    let (code, table) = daemon.run(&["status"]);
+    let (code, text) = daemon.run(&["status", "--all"]);
     assert_eq!(code, Some(0));
-    assert!(table.contains("LEARNED OF"), "{table}");
+    assert!(text.contains("\n  last forecast       "), "{text}");
     let log = daemon.log();
     for line in ["access history loaded", "daily_regions", "forecast scored", "preload ended"] {
         assert!(log.contains(line), "{line}: {log}");

@@ -118,6 +118,12 @@ fn command_line_errors() {
         &["rescue", "list", "none.img"],
         &["rescue", "verify", "s3://bucket/journal"],
         &["status"],
+        &["status", "--watch", "disk"],
+        &["status", "--watch=0"],
+        &["status", "--watch", "inf"],
+        &["status", "--watch", "--json"],
+        &["status", "disk", "--all"],
+        &["status", "--color", "blue"],
     ] {
         page += &run(directory.path(), arguments);
     }

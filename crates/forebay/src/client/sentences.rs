@@ -1,0 +1,111 @@
+//! Sentences about the server and its volumes.
+
+use super::units::bytes;
+use forebay_api::{CacheRatio, DrillReport, Latencies, Memory, VolumeStatus};
+
+/// The limit of the memory, and its maximum if that is larger.
+pub(super) fn memory_limit(memory: &Memory) -> String {
+    let limit = bytes(memory.limit_bytes);
+    match memory.limit_bytes_max > memory.limit_bytes {
+        true => format!("limit {limit}, at most {}", bytes(memory.limit_bytes_max)),
+        false => format!("limit {limit}"),
+    }
+}
+
+/// The shares of the cache in a few words: `33 % for reads, 67 % (60 MiB) for writes`.
+pub(super) fn shares(ratio: &CacheRatio) -> String {
+    let CacheRatio { read_percent, write_percent, .. } = ratio;
+    let limit = bytes(ratio.write_bytes);
+    format!("{read_percent} % for reads, {write_percent} % ({limit}) for writes")
+}
+
+/// The report of a drill.
+pub(super) fn drill(report: &DrillReport) -> String {
+    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
+    let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
+    let latencies = |latencies: &Latencies| {
+        format!(
+            "reads from memory {:.0}, reads from disk {:.0}, writes {:.0} us",
+            latencies.read_hit.mean_us, latencies.read_miss.mean_us, latencies.write.mean_us
+        )
+    };
+    let test = if report.test_data { " of test data" } else { "" };
+    format!(
+        "drill of {}: {}\n\
+         dirty: {}, saved: {}{test}, stable after {} ({}/s), disks flushed after {}, read \
+         back after {}\n\
+         read back: {}, {} as in memory, {} changed meanwhile, {} failures of the vault\n\
+         battery: {}, dirty limit: {}\n\
+         clients before: {}\n\
+         clients during: {}\n\
+         report: {}\n",
+        report.begun_at,
+        report.verdict,
+        bytes(report.dirty_bytes),
+        bytes(report.bytes),
+        seconds(report.write_ms),
+        bytes(report.bytes_per_second),
+        seconds(report.disks_ms),
+        seconds(report.total_ms),
+        if report.verified { "verified" } else { "NOT VERIFIED" },
+        bytes(report.same_bytes),
+        bytes(report.changed_bytes),
+        report.failures,
+        or_unknown(report.battery_seconds.map(|seconds| format!("{seconds} s"))),
+        or_unknown(report.dirty_bytes_max.map(bytes)),
+        latencies(&report.latency_before),
+        latencies(&report.latency_during),
+        report.path.as_deref().unwrap_or("not kept; see the log"),
+    )
+}
+
+/// One volume in a few words: `1.0 GiB, write-through`.
+pub(super) fn summary(volume: &VolumeStatus) -> String {
+    let read_only = if volume.read_only { ", read-only" } else { "" };
+    let mut text = format!("{}, {}{read_only}", bytes(volume.size_bytes), volume.mode);
+    if let Some(note) = mode_note(volume) {
+        text += &format!("; {note}");
+    }
+    if let Some(reason) = &volume.pins.state_reason {
+        text += &format!("; its ranges are not pinned: {reason}");
+    }
+    volume.geometry.notes.iter().for_each(|note| text += &format!("; {note}"));
+    text
+}
+
+/// How the effective mode differs from the configured one, and why; `None` if it does not.
+pub(super) fn mode_note(volume: &VolumeStatus) -> Option<String> {
+    let reason = volume.effective_mode_reason.as_ref();
+    (volume.mode != volume.effective_mode).then(|| {
+        let reason = reason.map(|reason| format!(", {reason}")).unwrap_or_default();
+        format!("{} instead of {}{reason}", volume.effective_mode, volume.mode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_api::Mode;
+
+    #[test]
+    fn a_summary_has_what_is_not_as_configured() {
+        let volume = VolumeStatus {
+            size_bytes: 8 << 40,
+            mode: Mode::WriteBack,
+            effective_mode: Mode::WriteBack,
+            ..VolumeStatus::default()
+        };
+        let degraded = VolumeStatus {
+            effective_mode: Mode::WriteThrough,
+            effective_mode_reason: Some("memory is full of dirty data".into()),
+            ..volume.clone()
+        };
+        let mut noted = volume;
+        noted.geometry.notes = vec!["stripes of two widths".into()];
+        assert_eq!(summary(&noted), "8.0 TiB, write-back; stripes of two widths");
+        assert_eq!(
+            summary(&degraded),
+            "8.0 TiB, write-back; write-through instead of write-back, memory is full of dirty data"
+        );
+    }
+}

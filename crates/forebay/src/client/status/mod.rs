@@ -1,0 +1,153 @@
+//! `forebay status`: an overview, one volume in depth, or everything; once, or again and again.
+
+mod alerts;
+mod details;
+mod figures;
+mod overview;
+pub(crate) mod page;
+mod screen;
+mod server;
+mod volumes;
+mod watch;
+
+use super::{connect, socket};
+use crate::cli::{ColorChoice, ShowArguments, StatusArguments};
+use crate::report::{print, print_escaped, with_remedy};
+use anyhow::anyhow;
+use figures::View;
+use forebay_api::{Status, VolumeStatus};
+use page::{Page, WIDTH};
+use rustix::termios::tcgetwinsize;
+use serde_json::to_string_pretty;
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal};
+
+/// `forebay status`.
+pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<()> {
+    let StatusArguments { name, all, watch, color, show } = arguments;
+    let has_color = has_color(
+        *color,
+        io::stdout().is_terminal(),
+        std::env::var_os("NO_COLOR").as_deref(),
+        std::env::var_os("TERM").as_deref(),
+    );
+    let what = match (name, all) {
+        (Some(name), _) => What::Volume(name),
+        (None, true) => What::All,
+        (None, false) => What::Overview,
+    };
+    if let Some(interval) = *watch {
+        return watch::run(&socket(&show.state)?, interval, has_color, &|view, size| {
+            what.page(view, size)
+        });
+    }
+    let status = connect(&show.state)?.status()?;
+    if show.json {
+        return json(&status, name.as_deref());
+    }
+    let page = what.page(&View::since_start(&status), Size::of_output(None))?;
+    print_escaped(&page.text(has_color))
+}
+
+fn json(status: &Status, name: Option<&str>) -> anyhow::Result<()> {
+    let text = match name {
+        Some(name) => to_string_pretty(find(status, name)?)?,
+        None => to_string_pretty(status)?,
+    };
+    print(&(text + "\n"))
+}
+
+/// `forebay volume list`.
+pub(crate) fn list(arguments: &ShowArguments) -> anyhow::Result<()> {
+    let volumes = connect(&arguments.state)?.volume_list()?;
+    if arguments.json {
+        return print(&(to_string_pretty(&volumes)? + "\n"));
+    }
+    let status = Status { volumes, ..Status::default() };
+    let mut page = Page::new(Size::of_output(None).width);
+    overview::volume_list(&View::since_start(&status), &mut page);
+    print_escaped(&page.text(false))
+}
+
+/// What is shown.
+#[derive(Clone, Copy, Debug)]
+enum What<'a> {
+    Overview,
+    All,
+    Volume(&'a str),
+}
+
+impl What<'_> {
+    /// The page. With a height, it may be shorter, but can still be too high.
+    fn page(self, view: &View<'_>, size: Size) -> anyhow::Result<Page> {
+        let mut page = Page::new(size.width);
+        match self {
+            Self::Overview => return Ok(overview::overview(view, size.width, size.height)),
+            Self::All => {
+                page = overview::overview(view, size.width, Some(usize::MAX));
+                server::server(view.status, &mut page);
+                for (volume, figures) in view.volumes() {
+                    page.blank();
+                    details::details(view, volume, figures, &mut page);
+                }
+            }
+            Self::Volume(name) => {
+                find(view.status, name)?;
+                for (volume, figures) in view.volumes().filter(|(it, _)| it.name == name) {
+                    details::details(view, volume, figures, &mut page);
+                }
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// The volume of this name.
+fn find<'a>(status: &'a Status, name: &str) -> anyhow::Result<&'a VolumeStatus> {
+    let found = status.volumes.iter().find(|volume| volume.name == name);
+    found.ok_or_else(|| {
+        with_remedy(anyhow!("no volume '{name}'"), "see the names with `forebay volume list`")
+    })
+}
+
+/// The space for a page, in columns and lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    /// At least [`WIDTH`].
+    width: usize,
+    /// None if the page may be as high as it needs.
+    height: Option<usize>,
+}
+
+impl Size {
+    /// The width of the terminal that standard output is, and this height. Everything fits in
+    /// [`WIDTH`] columns; more are used for names of volumes.
+    fn of_output(height: Option<usize>) -> Self {
+        let window = tcgetwinsize(io::stdout()).ok();
+        let columns = window.map_or(WIDTH, |window| usize::from(window.ws_col));
+        Self { width: columns.max(WIDTH), height }
+    }
+}
+
+/// Whether the output has colors.
+fn has_color(
+    choice: ColorChoice,
+    is_terminal: bool,
+    no_color: Option<&OsStr>,
+    term: Option<&OsStr>,
+) -> bool {
+    match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => {
+            is_terminal
+                && no_color.is_none_or(OsStr::is_empty)
+                && term.is_none_or(|term| term != "dumb")
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;

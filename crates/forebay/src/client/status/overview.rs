@@ -1,0 +1,226 @@
+//! The overview: whether the server works, what is wrong, what the cache saves, and the volumes.
+
+use super::alerts::{self, Alert, Severity};
+use super::figures::{Figures, Times, View};
+use super::page::{Page, Piece, Style, cut};
+use super::volumes;
+use crate::client::units::{bytes, count, duration, latency_us, percent, rate};
+use forebay_api::{
+    BackgroundShare, JournalStatus, MemoryAdvice, PinState, Status, VolumeStatus, WarmUpState,
+};
+use std::time::Duration;
+
+/// The alerts that the overview has in full.
+const ALERTS_MAX: usize = 8;
+/// The column where the first line goes on after the state.
+const SENTENCE_AT: usize = 9;
+/// The least volumes that the table shows, however low the screen is.
+const VOLUMES_MIN: usize = 3;
+
+const NO_VOLUMES: &str = "no volumes: add one with `forebay volume add NAME=BACKING`";
+
+/// The overview. With a `height` in lines, it has fewer volumes, so that it fits.
+pub(crate) fn overview(view: &View<'_>, width: usize, height: Option<usize>) -> Page {
+    let mut page = Page::new(width);
+    head(view.status, &mut page);
+    page.blank();
+    benefit(&view.total(), view.period, &mut page);
+    resources(view.status, &mut page);
+    page.blank();
+    if view.status.volumes.is_empty() {
+        page.wrapped(Style::Plain, NO_VOLUMES);
+        return page;
+    }
+    // The table has two lines of heading, and one that says that volumes are missing.
+    let most = height.map_or(usize::MAX, |height| {
+        let left = height.saturating_sub(page.len() + 2);
+        let all = view.status.volumes.len();
+        if all <= left { all } else { left.saturating_sub(1).max(VOLUMES_MIN) }
+    });
+    volumes::table(view, most, &mut page);
+    if height.is_none() {
+        page.blank();
+        let text = "`forebay status NAME` shows one volume in depth, `--all` everything";
+        page.wrapped(Style::Faint, text);
+    }
+    page
+}
+
+/// The volumes, and what is wrong with them.
+pub(super) fn volume_list(view: &View<'_>, page: &mut Page) {
+    if view.status.volumes.is_empty() {
+        page.wrapped(Style::Plain, NO_VOLUMES);
+        return;
+    }
+    volumes::table(view, usize::MAX, page);
+    let alerts = alerts::alerts(view.status);
+    page.blank();
+    alerts::show(&alerts, usize::MAX, page);
+}
+
+/// Whether the server works, and what is wrong.
+pub(super) fn head(status: &Status, page: &mut Page) {
+    let alerts = alerts::alerts(status);
+    let plural = |n: u64, one: &str| format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" });
+    let mut sentence = format!(
+        "forebay {} serves {} to {}, up {}",
+        cut(&status.version, 24),
+        plural(status.volumes.len() as u64, "volume"),
+        plural(status.connections, "client"),
+        duration(status.uptime_seconds),
+    );
+    if !alerts.is_empty() {
+        sentence += &format!(": {}", alerts::summary(&alerts));
+    }
+    let (style, word) = state(&alerts);
+    page.hanging(Piece::new(style, word), SENTENCE_AT, Style::Plain, &sentence);
+    if !alerts.is_empty() {
+        page.blank();
+        alerts::show(&alerts, ALERTS_MAX, page);
+    }
+}
+
+/// The state in a word.
+pub(super) fn state(alerts: &[Alert]) -> (Style, &'static str) {
+    match alerts.iter().map(|alert| alert.severity).min() {
+        None => (Style::Good, "ok"),
+        Some(Severity::Warning) => (Style::Warning, "degraded"),
+        Some(Severity::Error) => (Style::Error, "failing"),
+    }
+}
+
+/// What the cache saves: requests served from memory, I/Os, bytes and time.
+pub(super) fn benefit(figures: &Figures, period: Option<Duration>, page: &mut Page) {
+    let when = match period {
+        None => "since the start".to_owned(),
+        Some(period) => format!("in the last {:.1} s", period.as_secs_f64()),
+    };
+    let number = |n: u64| match period {
+        None => count(n),
+        Some(period) => format!("{}/s", rate(n as f64 / period.as_secs_f64())),
+    };
+    let size = |n: u64| match period {
+        None => bytes(n),
+        Some(period) => format!("{}/s", bytes((n as f64 / period.as_secs_f64()) as u64)),
+    };
+    if figures.client_ios == 0 {
+        page.field("requests", format!("none {when}"));
+        return;
+    }
+    let hits = match figures.hit_ratio() {
+        None => String::new(),
+        Some(ratio) => format!(", {} served from memory", percent(Some(ratio))),
+    };
+    page.field("requests", format!("{} {when}{hits}", number(figures.requests)));
+    page.field("I/Os saved", saved(figures.saved_ios, figures.client_ios, &number));
+    if figures.bytes > 0 {
+        page.field("bytes saved", saved(figures.saved_bytes, figures.bytes, &size));
+    }
+    latency("read latency", &figures.read, "read from the disk", &figures.disk_read, page);
+    latency("write latency", &figures.write, "write to the disk", &figures.disk_write, page);
+}
+
+/// What of the clients' I/Os or bytes the disks were spared.
+fn saved(saved: i64, all: u64, shown: &dyn Fn(u64) -> String) -> String {
+    let part = saved as f64 / all.max(1) as f64;
+    match saved < 0 {
+        true => format!(
+            "none: the disks had {} more than the {} of clients",
+            shown(saved.unsigned_abs()),
+            shown(all)
+        ),
+        false => format!("{} of {} ({})", shown(saved as u64), shown(all), percent(Some(part))),
+    }
+}
+
+fn latency(label: &str, clients: &Times, what: &str, disk: &Times, page: &mut Page) {
+    let Some(mean) = clients.mean_us() else { return };
+    let disk = match disk.mean_us() {
+        Some(us) => format!("a {what} takes {}", latency_us(us)),
+        None => format!("there was no {what}"),
+    };
+    page.field(label, format!("{} on average; {disk}", latency_us(mean)));
+}
+
+/// Memory, and what protects dirty data or makes the cache work.
+fn resources(status: &Status, page: &mut Page) {
+    let memory = &status.memory;
+    page.field(
+        "memory",
+        format!(
+            "{} of {} in use, {} dirty",
+            bytes(memory.used_bytes),
+            bytes(memory.pool_bytes),
+            bytes(memory.dirty_bytes)
+        ),
+    );
+    if let Some(text) = journals(&status.journals) {
+        page.field("journals", text);
+    }
+    if let Some(power) = &status.power {
+        let (dirty, most) = (bytes(power.dirty_bytes), bytes(power.dirty_bytes_max));
+        let text = format!("{dirty} dirty under a UPS, {most} allowed; {}", power.forecast);
+        page.field("power", text);
+    }
+    if let Some(vault) = &status.vault {
+        page.field("vault", format!("{}, {}", vault.state, bytes(vault.capacity_bytes)));
+    }
+    if let Some(text) = loading(&status.volumes) {
+        page.field("being read", text);
+    }
+    if status.background.share() != BackgroundShare::Full {
+        let (share, reason) = (status.background.share(), &status.background.reason);
+        page.field("background work", format!("{share}; {reason}"));
+    }
+    if let Some(text) = more_memory(&status.volumes) {
+        page.field("more memory", text);
+    }
+}
+
+/// The journals in a few words.
+fn journals(journals: &[JournalStatus]) -> Option<String> {
+    let sum =
+        |part: fn(&JournalStatus) -> u64| journals.iter().map(part).fold(0, u64::saturating_add);
+    let (used, capacity) = (sum(|it| it.used_bytes), sum(|it| it.capacity_bytes));
+    let states = match journals {
+        [] => return None,
+        [journal] => journal.state.to_string(),
+        _ => format!("{} journals", journals.len()),
+    };
+    Some(format!("{states}, {} of {} in use", bytes(used), bytes(capacity)))
+}
+
+/// What warm-ups and pins still have to read.
+fn loading(volumes: &[VolumeStatus]) -> Option<String> {
+    let sum =
+        |part: &dyn Fn(&VolumeStatus) -> u64| volumes.iter().map(part).fold(0, u64::saturating_add);
+    let warm_up = sum(&|volume| match volume.warm_up.state {
+        WarmUpState::Loading => {
+            volume.warm_up.planned_bytes.saturating_sub(volume.warm_up.done_bytes)
+        }
+        _ => 0,
+    });
+    let pins = sum(&|volume| match volume.pins.state {
+        PinState::Loading => volume.pins.pinned_bytes.saturating_sub(volume.pins.loaded_bytes),
+        _ => 0,
+    });
+    let parts = [("for the warm-up", warm_up), ("of pinned ranges", pins)];
+    let parts = parts.iter().filter(|(_, left)| *left > 0);
+    let parts: Vec<_> = parts.map(|(what, left)| format!("{} {what}", bytes(*left))).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// The volumes that more memory would serve better.
+fn more_memory(volumes: &[VolumeStatus]) -> Option<String> {
+    let advised = volumes.iter().filter_map(|volume| {
+        let outlook = volume.curve.outlook.as_ref()?;
+        (outlook.advice == MemoryAdvice::More).then_some((volume, outlook))
+    });
+    let advised: Vec<_> = advised.collect();
+    let (volume, outlook) = advised.first()?;
+    let others = match advised.len() - 1 {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    Some(format!("would serve {}{others} better: {}", cut(&volume.name, 40), outlook.reason))
+}
