@@ -109,16 +109,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
     let presence = presence::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
         .context("cannot start the thread that monitors files in use")?;
-    let outlook = outlook::start(Arc::clone(&daemon))
-        .context("cannot start the thread that reports the memory outlook")?;
-    let sizer = sizing::start(Arc::clone(&daemon))
-        .context("cannot start the thread that sizes the cache")?;
-    let background = background::start(Arc::clone(&daemon))
-        .context("cannot start the thread that watches for other programs that wait")?;
-    let saves = saves::start(Arc::clone(&daemon))
-        .context("cannot start the thread that saves volumes in memory")?;
-    let history =
-        daemon.keep_statistics().context("cannot start the thread that keeps statistics")?;
+    let watchers = start_watchers(&daemon)?;
     // Nothing below may fail: writes are acknowledged from now on, and only a stop or an upgrade
     // keeps what is not on the disks.
     //
@@ -136,11 +127,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     tokio.block_on(wait_for_stop(&daemon, async || signals.next().await, keeper_socket));
     // Before the control servers end, as it may start another one.
     drop(presence);
-    drop(outlook);
-    drop(sizer);
-    drop(background);
-    drop(saves);
-    drop(history);
+    drop(watchers);
     tokio.block_on(control_servers.end());
     drop(entered);
     // Does not wait for commands: one that opens a hanging disk may never return.
@@ -152,6 +139,21 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     kept.release();
     tracing::info!("shutdown complete, all dirty data flushed");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the threads that act at intervals. Dropping the result ends them.
+fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
+    let outlook = outlook::start(Arc::clone(daemon))
+        .context("cannot start the thread that reports the memory outlook")?;
+    let sizer = sizing::start(Arc::clone(daemon))
+        .context("cannot start the thread that sizes the cache")?;
+    let background = background::start(Arc::clone(daemon))
+        .context("cannot start the thread that watches for other programs that wait")?;
+    let saves = saves::start(Arc::clone(daemon))
+        .context("cannot start the thread that saves volumes in memory")?;
+    let history =
+        daemon.keep_statistics().context("cannot start the thread that keeps statistics")?;
+    Ok((outlook, sizer, background, saves, history))
 }
 
 /// Logs how many clients the remaining file descriptors allow. Called once everything else is open.

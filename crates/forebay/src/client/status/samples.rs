@@ -160,7 +160,12 @@ pub(crate) fn healthy() -> Status {
         name: "scratch".into(),
         size_bytes: 64 << 30,
         cached_bytes: 512 << 20,
-        saved: Some(SavedStatus { file: "/img".into(), age_seconds: Some(90), changed: true }),
+        saved: Some(SavedStatus {
+            file: "/img".into(),
+            age_seconds: Some(90),
+            changed: true,
+            ..SavedStatus::default()
+        }),
         ..VolumeStatus::default()
     };
     Status {
