@@ -9,6 +9,8 @@ import { VolumeView } from "/volume.js";
 
 const INTERVAL_MS = 1000;
 const RETRY_MS_MAX = 10000;
+// The periods have steps of a minute.
+const STATISTICS_MS = 15000;
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
@@ -18,6 +20,7 @@ let view = null;
 let timer = null;
 let failures = 0;
 let isPolling = false;
+let statisticsAt = -Infinity;
 
 // The view that the address names.
 function route() {
@@ -60,6 +63,10 @@ async function poll() {
       showRole();
     }
     model.take(json, taken);
+    if (performance.now() - statisticsAt > STATISTICS_MS) {
+      statisticsAt = performance.now();
+      model.statistics = (await ask("GET", "/v1/statistics")).json;
+    }
     text(byId("server"), `${json.version} · up ${seconds(json.uptime_seconds)}`);
     showLink("good", "live");
     view.update(model);

@@ -119,6 +119,8 @@ function mean(points) {
 export class Model {
   constructor() {
     this.status = null;
+    // The statistics by periods, once they are known.
+    this.statistics = null;
     this.tracks = new Map();
     // For the last minute: the sums of each interval, with its end.
     this.recent = new Map();
@@ -170,6 +172,13 @@ export class Model {
     const recent = this.recent.get(name) ?? [];
     recent.push({ time, seconds, part });
     this.recent.set(name, recent.filter((it) => it.time > time - 60));
+  }
+
+  // What was counted by periods, of a volume or of all; null while it is unknown.
+  periods(name) {
+    if (!this.statistics) return null;
+    return name === ALL ? this.statistics.all
+      : this.statistics.volumes.find((volume) => volume.name === name) ?? null;
   }
 
   points(name, spanSeconds) {

@@ -7,6 +7,7 @@ import {
 } from "/format.js";
 import { ServerControls } from "/control.js";
 import { ALL, problems, totals } from "/model.js";
+import { PeriodTable } from "/periods.js";
 
 export const SPANS = [
   [120, "2 minutes"], [900, "15 minutes"], [3600, "1 hour"], [21600, "6 hours"],
@@ -166,13 +167,15 @@ export class Overview {
       ["Journal", "State", "Used", "Records", "Commit, mean", "Commit, p99"]);
     this.journalCard = card("Journals", this.journals);
     this.server = el("dl", { class: "facts" });
+    this.periods = new PeriodTable();
     this.controls = new ServerControls();
     this.node = el("div", { class: "view" }, el("h1", { class: "unseen" }, "Overview"),
       this.problems, this.tiles.node,
       el("section", { class: "card", "aria-label": "Volumes" }, el("h2", {}, "Volumes"),
         this.volumes),
       this.grid.node, this.controls.node,
-      el("div", { class: "grid" }, this.memoryCard, this.powerCard, this.journalCard,
+      el("div", { class: "grid" }, this.periods.node, this.memoryCard, this.powerCard,
+        this.journalCard,
         card("Server", this.server)));
   }
 
@@ -211,6 +214,7 @@ export class Overview {
       (row, volume) => updateVolumeRow(row, volume, model.minute(volume.name)));
     this.controls.update(status);
     this.grid.update(model);
+    this.periods.update(model.periods(ALL));
     this.updateMemory(status);
     this.updatePower(status);
     this.journalCard.hidden = !status.journals.length;

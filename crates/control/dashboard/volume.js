@@ -6,6 +6,7 @@ import { bars, card, el, facts, rows, table, text } from "/dom.js";
 import { bytes, count, exact, latency, percent, seconds } from "/format.js";
 import { problems, totals } from "/model.js";
 import { ChartGrid, Tiles, showProblems } from "/overview.js";
+import { PeriodTable } from "/periods.js";
 
 const LATENCIES = [
   ["read_hit", "Read from memory"], ["read_miss", "Read with the disk"],
@@ -123,6 +124,7 @@ export class VolumeView {
     this.writeSizes = barList("Writes", "No write yet.");
     this.causes = table("I/Os of the disk by cause",
       ["Cause", "Reads", "Read", "Writes", "Written"]);
+    this.periods = new PeriodTable();
     this.facts = el("dl", { class: "facts" });
     this.counts = el("dl", { class: "facts" });
     this.settings = el("dl", { class: "facts" });
@@ -134,7 +136,7 @@ export class VolumeView {
         wide(card("Latency", this.latencies)),
         card("Not from memory: why", this.uncachedReads.node, this.uncachedWrites.node),
         card("Sizes of requests", this.readSizes.node, this.writeSizes.node),
-        card("I/Os of the disk", this.causes), card("State", this.facts),
+        card("I/Os of the disk", this.causes), this.periods.node, card("State", this.facts),
         card("Counted since it was added", this.counts), card("Settings", this.settings)));
     this.node = el("div", { class: "view" },
       el("p", {}, el("a", { href: "#/" }, "← All volumes")),
@@ -173,6 +175,7 @@ export class VolumeView {
     this.controls.update(volume);
     this.grid.update(model);
     this.whatIf.update(volume.curve);
+    this.periods.update(model.periods(this.name));
     this.updateTables(volume);
     this.updateFacts(volume);
   }

@@ -23,7 +23,7 @@ macro_rules! file {
 }
 
 /// The files of the page.
-pub(super) const ASSETS: [Asset; 15] = [
+pub(super) const ASSETS: [Asset; 16] = [
     ("/", HTML, file!("index.html")),
     ("/style.css", CSS, file!("style.css")),
     ("/icon.svg", SVG, file!("icon.svg")),
@@ -33,6 +33,7 @@ pub(super) const ASSETS: [Asset; 15] = [
     ("/format.js", SCRIPT, file!("format.js")),
     ("/dom.js", SCRIPT, file!("dom.js")),
     ("/charts.js", SCRIPT, file!("charts.js")),
+    ("/periods.js", SCRIPT, file!("periods.js")),
     ("/control.js", SCRIPT, file!("control.js")),
     ("/overview.js", SCRIPT, file!("overview.js")),
     ("/volume.js", SCRIPT, file!("volume.js")),

@@ -1,0 +1,45 @@
+// What was counted in the last minutes, hours and days, as the daemon keeps it over restarts.
+
+import { card, rows, table } from "/dom.js";
+import { bytes, count, exact, latency, percent, seconds } from "/format.js";
+
+const PERIODS = [
+  ["last_5_minutes", "5 minutes"], ["last_hour", "Hour"], ["last_day", "Day"], ["total", "All"],
+];
+
+const ratio = (part, whole) => whole > 0 ? 100 * part / whole : null;
+
+// The rows: a name, and what to show of a period.
+const FIGURES = [
+  ["From memory", ({ counters: c }) =>
+    percent(ratio(c.read_hits + c.deferred_writes, c.reads + c.writes))],
+  ["Reads", ({ counters: c }) => count(c.reads)],
+  ["Writes", ({ counters: c }) => count(c.writes)],
+  ["Read, written", ({ counters: c }) => `${bytes(c.read_bytes)}, ${bytes(c.write_bytes)}`],
+  ["I/Os saved", ({ counters: c }) => count(c.saved_ios)],
+  ["Read hit, mean", ({ latency: l }) => mean(l.read_hit)],
+  ["Read miss, mean", ({ latency: l }) => mean(l.read_miss)],
+  ["Read miss, 99 %", ({ latency: l }) => latency(l.read_miss.count ? l.read_miss.p99_us : null)],
+  ["Disk read, 99 %", ({ latency: l }) => latency(l.disk_read.count ? l.disk_read.p99_us : null)],
+  ["Errors", ({ counters: c }) => exact(c.errors)],
+  ["Counted for", (period) => period.seconds ? seconds(period.seconds) : ""],
+];
+
+const mean = (summary) => latency(summary.count ? summary.mean_us : null);
+
+export class PeriodTable {
+  constructor() {
+    this.table = table("What was counted in the last minutes, hours and days",
+      ["", ...PERIODS.map(([, label]) => label)]);
+    this.node = card("By period, kept over restarts", this.table);
+    this.node.classList.add("wide");
+  }
+
+  // Takes the periods of a volume or of all; none before the first answer.
+  update(periods) {
+    this.node.hidden = !periods;
+    if (!periods) return;
+    rows(this.table, FIGURES.map(([label, show]) =>
+      [label, ...PERIODS.map(([name]) => show(periods[name]))]));
+  }
+}
