@@ -39,6 +39,15 @@ pub(crate) enum Command {
         the server, or when the volume was added; with --watch they are those of the last \
         interval. Everything fits in 80 columns: long names are cut in the middle.")]
     Status(StatusArguments),
+    /// Monitor a running forebay in the terminal
+    #[command(
+        long_about = "Monitor a running forebay in the terminal.\nRequests per second and hit \
+        % as charts, latencies of hits, of misses and of the disks, memory, dirty data and power, \
+        and the volumes as a list that can be sorted. Enter shows one volume in depth, ? the keys, \
+        and q ends it. It needs 80 columns and 24 rows. The server has one request per interval \
+        to answer."
+    )]
+    Top(TopArguments),
     /// Show the statistics of the volumes of a running forebay
     Stats {
         /// The volume to show in detail [default: all, in short]
@@ -151,6 +160,19 @@ pub(crate) struct StatusArguments {
     pub(crate) show: ShowArguments,
 }
 
+/// Arguments of `forebay top`.
+#[derive(Args, Debug)]
+pub(crate) struct TopArguments {
+    /// Ask the server every SECONDS
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval_seconds)]
+    pub(crate) interval: Duration,
+    /// Colors: auto (unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = color_choice)]
+    pub(crate) color: ColorChoice,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+}
+
 /// When output has colors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColorChoice {
@@ -169,10 +191,21 @@ fn color_choice(text: &str) -> Result<ColorChoice, String> {
     }
 }
 
-/// Parses the interval of `--watch`, in seconds.
-fn watch_seconds(text: &str) -> Result<Duration, String> {
+/// Parses an interval of 0.1 to 86400 seconds.
+fn seconds(text: &str) -> Option<Duration> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+    seconds.map(Duration::from_secs_f64)
+}
+
+/// Parses the interval of `top`.
+fn interval_seconds(text: &str) -> Result<Duration, String> {
+    seconds(text)
+        .ok_or_else(|| format!("--interval {text} is not a number of seconds: write 0.1 to 86400"))
+}
+
+/// Parses the interval of `--watch`.
+fn watch_seconds(text: &str) -> Result<Duration, String> {
+    seconds(text).ok_or_else(|| {
         format!(
             "--watch {text} is not a number of seconds: write 0.1 to 86400, as in --watch 2, and \
              the name of a volume before --watch"

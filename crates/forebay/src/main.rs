@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             return run_server(arguments).unwrap_or_else(|error| report::failure(&error));
         }
         Command::Status(arguments) => client::status::status(&arguments),
+        Command::Top(arguments) => client::top::top(&arguments),
         Command::Stats { name, show } => client::stats(name.as_deref(), &show),
         Command::Volume(command) => client::volume(command),
         Command::Pin(arguments) => client::pins::pin(&arguments),

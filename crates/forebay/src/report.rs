@@ -49,8 +49,8 @@ fn unknown_command(error: &clap::Error) -> String {
     };
     let named = strings(ContextKind::InvalidSubcommand).concat();
     let remedy = match &*named {
-        "top" | "monitor" | "watch" => {
-            "`forebay status --watch` shows the status repeatedly, with rates".into()
+        "monitor" | "watch" => {
+            "`forebay top` is a monitor, and `forebay status --watch` prints repeatedly".into()
         }
         "freeze" | "snapshot" | "quiesce" | "sync" => {
             "`forebay volume flush NAME` writes a volume's dirty data to its disk; it does not \

@@ -5,6 +5,8 @@
 
 #[path = "cli/terminal.rs"]
 mod terminal;
+#[path = "cli/top.rs"]
+mod top;
 #[path = "cli/watch.rs"]
 mod watch;
 

@@ -8,6 +8,7 @@ pub(crate) mod pins;
 mod sentences;
 mod statistics;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod units;
 
 use crate::{

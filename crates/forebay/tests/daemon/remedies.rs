@@ -97,7 +97,7 @@ fn no_remedy_suggests_extending_or_overwriting_another_programs_file() {
 fn an_unknown_command_gets_the_equivalent_command() {
     let directory = tempfile::tempdir().unwrap();
     for (command, remedy) in [
-        ("top", "forebay status --watch"),
+        ("monitor", "forebay top"),
         ("freeze", "forebay volume flush NAME"),
         ("evict", "--memory"),
         ("statuss", "did you mean 'status'?"),

@@ -57,7 +57,7 @@ fn command_line_errors() {
     let mut page = String::new();
     for arguments in [
         &["sevre"][..],
-        &["top"],
+        &["monitor"],
         &["freeze"],
         &["serve", "disk=/dev/sdb"],
         &["serve", "memory:1GiB"],
@@ -124,6 +124,8 @@ fn command_line_errors() {
         &["status", "--watch", "--json"],
         &["status", "disk", "--all"],
         &["status", "--color", "blue"],
+        &["top", "--interval", "0"],
+        &["top"],
     ] {
         page += &run(directory.path(), arguments);
     }

@@ -72,6 +72,11 @@ impl Alert {
             && !self.names.is_empty()
     }
 
+    /// The alert without what to do.
+    pub(crate) fn sentence(&self) -> String {
+        format!("{}: {}", self.subject(), self.text)
+    }
+
     /// What it is about: `volume a`, `volumes a, b and 38 more`.
     fn subject(&self) -> String {
         let name = |name: &String| cut(name, NAME_WIDTH_MAX);
@@ -133,8 +138,7 @@ pub(crate) fn summary(alerts: &[Alert]) -> String {
 pub(crate) fn show(alerts: &[Alert], most: usize, page: &mut Page) {
     for alert in alerts.iter().take(most) {
         let (style, word) = (alert.severity.style(), alert.severity.word());
-        let text = format!("{}: {}", alert.subject(), alert.text);
-        page.hanging(Piece::new(style, word), ALERTS_AT, Style::Plain, &text);
+        page.hanging(Piece::new(style, word), ALERTS_AT, Style::Plain, &alert.sentence());
         if !alert.remedy.is_empty() {
             let label = Piece::plain(format!("{:ALERTS_AT$}->", ""));
             page.hanging(label, ALERTS_AT + 3, Style::Plain, &alert.remedy);

@@ -1,13 +1,13 @@
 //! `forebay status`: an overview, one volume in depth, or everything; once, or again and again.
 
-mod alerts;
-mod details;
-mod figures;
-mod overview;
+pub(crate) mod alerts;
+pub(crate) mod details;
+pub(crate) mod figures;
+pub(crate) mod overview;
 pub(crate) mod page;
 mod screen;
 mod server;
-mod volumes;
+pub(crate) mod volumes;
 mod watch;
 
 use super::{connect, socket};
@@ -25,12 +25,7 @@ use std::io::{self, IsTerminal};
 /// `forebay status`.
 pub(crate) fn status(arguments: &StatusArguments) -> anyhow::Result<()> {
     let StatusArguments { name, all, watch, color, show } = arguments;
-    let has_color = has_color(
-        *color,
-        io::stdout().is_terminal(),
-        std::env::var_os("NO_COLOR").as_deref(),
-        std::env::var_os("TERM").as_deref(),
-    );
+    let has_color = output_has_color(*color);
     let what = match (name, all) {
         (Some(name), _) => What::Volume(name),
         (None, true) => What::All,
@@ -129,7 +124,14 @@ impl Size {
     }
 }
 
-/// Whether the output has colors.
+/// Whether standard output has colors.
+pub(crate) fn output_has_color(choice: ColorChoice) -> bool {
+    let variable = |name| std::env::var_os(name);
+    let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
+    has_color(choice, io::stdout().is_terminal(), no_color.as_deref(), term.as_deref())
+}
+
+/// Whether an output has colors.
 fn has_color(
     choice: ColorChoice,
     is_terminal: bool,

@@ -17,7 +17,8 @@ const SENTENCE_AT: usize = 9;
 /// The least volumes that the table shows, however low the screen is.
 const VOLUMES_MIN: usize = 3;
 
-const NO_VOLUMES: &str = "no volumes: add one with `forebay volume add NAME=BACKING`";
+/// What is shown instead of a table without volumes.
+pub(crate) const NO_VOLUMES: &str = "no volumes: add one with `forebay volume add NAME=BACKING`";
 
 /// The overview. With a `height` in lines, it has fewer volumes, so that it fits.
 pub(crate) fn overview(view: &View<'_>, width: usize, height: Option<usize>) -> Page {
@@ -81,7 +82,7 @@ pub(super) fn head(status: &Status, page: &mut Page) {
 }
 
 /// The state in a word.
-pub(super) fn state(alerts: &[Alert]) -> (Style, &'static str) {
+pub(crate) fn state(alerts: &[Alert]) -> (Style, &'static str) {
     match alerts.iter().map(|alert| alert.severity).min() {
         None => (Style::Good, "ok"),
         Some(Severity::Warning) => (Style::Warning, "degraded"),

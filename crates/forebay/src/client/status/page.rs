@@ -56,6 +56,14 @@ impl Piece {
     pub(crate) fn plain(text: impl AsRef<str>) -> Self {
         Self::new(Style::Plain, text)
     }
+
+    pub(crate) const fn style(&self) -> Style {
+        self.style
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
 }
 
 /// Lines of text.
@@ -160,6 +168,11 @@ impl Page {
             self.lines.truncate(height.saturating_sub(1));
             self.lines.push(vec![Piece::new(Style::Faint, format!("... {missing} more lines"))]);
         }
+    }
+
+    /// The pieces of each line.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[Piece]> {
+        self.lines.iter().map(Vec::as_slice)
     }
 
     /// The lines as text, with control sequences for colors if `color`.
