@@ -240,10 +240,10 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_escaped(&Shown::lines(text).to_string())
 }
 
-/// Like [`print`], for text whose parts are escaped already.
+/// Like [`print()`], for text whose parts are escaped already.
 ///
 /// # Errors
-/// Those of [`print`].
+/// Those of [`print()`].
 pub(crate) fn print_escaped(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
