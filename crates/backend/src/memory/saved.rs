@@ -74,7 +74,7 @@ struct Save {
 
 impl Store {
     /// Carries out a write, or lets it wait for the save in progress. Returns that save's number
-    /// and progress if the write is the first one that waits.
+    /// and progress if they are to be watched from now on.
     fn change(&self, io: Io) -> Option<(u64, u64)> {
         let save = read(&self.save);
         self.is_changed.store(true, Ordering::Relaxed);
@@ -82,8 +82,8 @@ impl Store {
             None => io,
             Some(Save { snapshot, number }) => match snapshot.prepare(&self.memory, io) {
                 Prepared::Ready(io) => io,
-                Prepared::Waiting { is_first, taken } => {
-                    return is_first.then_some((*number, taken));
+                Prepared::Waiting { begins_watch, taken } => {
+                    return begins_watch.then_some((*number, taken));
                 }
             },
         };
@@ -133,14 +133,14 @@ impl Store {
     /// Gives a save up if writes wait and it has made no progress since it had taken `before`
     /// chunks.
     fn check(self: &Arc<Self>, timer: &TimerHandle, number: u64, before: u64) {
-        let (taken, has_waiting) = match &*read(&self.save) {
-            Some(save) if save.number == number => save.snapshot.progress(),
-            _ => return,
+        let taken = match &*read(&self.save) {
+            Some(save) if save.number == number => save.snapshot.watch(),
+            _ => None,
         };
-        match has_waiting {
-            true if taken == before => self.end(number),
-            true => self.check_later(timer, number, taken),
-            false => {}
+        match taken {
+            Some(taken) if taken == before => self.end(number),
+            Some(taken) => self.check_later(timer, number, taken),
+            None => {}
         }
     }
 }
@@ -239,7 +239,7 @@ impl Backend for SavedMemory {
             return Ok(());
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // What is written from here on is a change; what was written before is in the image.
+        // Writes from here on count as changes; those before are in the image.
         {
             let mut save = write(&self.store.save);
             if !self.store.is_changed.swap(false, Ordering::Relaxed) {
@@ -478,23 +478,20 @@ mod tests {
         *write(&memory.store.save) = Some(Save { snapshot: Snapshot::new(LARGE), number: 7 });
     }
 
-    /// Writes one sector of each chunk without waiting; the tag is the chunk's number.
-    fn overwrite(memory: &SavedMemory, chunks: std::ops::Range<u64>, results: &Arc<Results>) {
-        // Lives as long as the I/Os.
+    /// A write of one sector of a chunk; the tag is the chunk's number.
+    fn write_of(chunk: u64, results: &Arc<Results>) -> Io {
+        // Lives as long as the I/O.
         let bytes: &'static mut [u8] = vec![0xee; 512].leak();
-        for chunk in chunks {
-            // SAFETY: it lives until the end, and nothing writes to it.
-            let buffer = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
-            let done = Completion::new(Arc::clone(results) as _, chunk);
-            let kind = IoKind::Write { fua: false };
-            memory.submit(Io {
-                kind,
-                offset: chunk * CHUNK,
-                len: 512,
-                buffers: vec![buffer],
-                done,
-            });
-        }
+        // SAFETY: it lives until the end, and nothing writes to it.
+        let buffer = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
+        let done = Completion::new(Arc::clone(results) as _, chunk);
+        let kind = IoKind::Write { fua: false };
+        Io { kind, offset: chunk * CHUNK, len: 512, buffers: vec![buffer], done }
+    }
+
+    /// Writes one sector of each chunk without waiting.
+    fn overwrite(memory: &SavedMemory, chunks: std::ops::Range<u64>, results: &Arc<Results>) {
+        chunks.for_each(|chunk| memory.submit(write_of(chunk, results)));
     }
 
     #[test]
@@ -537,6 +534,31 @@ mod tests {
         while memory.store.take(7, &mut buffer).unwrap().is_some() {}
         memory.store.end(7);
         assert!(results.tags().0.contains(&999) && sector(100) == 0);
+    }
+
+    /// Regression: each write that waited alone scheduled another check, which went on until the
+    /// end of the save.
+    #[test]
+    fn writes_that_wait_one_after_another_are_watched_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let memory = numbered(directory.path(), STALL);
+        begin(&memory);
+        let (results, mut buffer) = (Arc::new(Results::default()), vec![0; CHUNK as usize]);
+        overwrite(&memory, 0..64, &results);
+        let begun = |chunk: u64| memory.store.change(write_of(chunk, &results)).is_some();
+        let mut admit = || {
+            memory.store.take(7, &mut buffer).unwrap();
+        };
+        assert!(begun(64));
+        admit();
+        assert!(!begun(65), "it is watched already");
+        admit();
+        let watch = || read(&memory.store.save).as_ref().unwrap().snapshot.watch();
+        assert_eq!(watch(), None, "no write waits");
+        assert!(begun(66));
+        assert_eq!(watch(), Some(2));
+        memory.store.end(7);
+        assert_eq!(results.tags().0.len(), 67);
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(super) enum Prepared {
     Ready(Io),
     /// It waits for [`Snapshot::take`].
     Waiting {
-        /// No other one waited.
-        is_first: bool,
+        /// The caller is to watch the progress from now on, until [`Snapshot::watch`] ends that.
+        begins_watch: bool,
         /// The number of chunks taken by then.
         taken: u64,
     },
@@ -47,6 +47,8 @@ struct State {
     copies_max: u64,
     /// Writes that wait, in order of arrival.
     waiting: VecDeque<Io>,
+    /// The progress is watched, because writes wait or have waited lately.
+    is_watched: bool,
 }
 
 impl Snapshot {
@@ -61,6 +63,7 @@ impl Snapshot {
             copies: BTreeMap::new(),
             copies_max: (chunks / COPIES_SHARE).max(COPIES_MIN),
             waiting: VecDeque::new(),
+            is_watched: false,
         };
         Self { state: Mutex::new(state) }
     }
@@ -72,15 +75,16 @@ impl Snapshot {
         if state.copy(memory, io.range()) {
             return Prepared::Ready(io);
         }
-        let is_first = state.waiting.is_empty();
         state.waiting.push_back(io);
-        Prepared::Waiting { is_first, taken: state.count }
+        let begins_watch = !std::mem::replace(&mut state.is_watched, true);
+        Prepared::Waiting { begins_watch, taken: state.count }
     }
 
-    /// The number of chunks taken so far, and whether writes wait.
-    pub(super) fn progress(&self) -> (u64, bool) {
-        let state = lock(&self.state);
-        (state.count, !state.waiting.is_empty())
+    /// The number of chunks taken so far. If no write waits, `None`, and the watch ends.
+    pub(super) fn watch(&self) -> Option<u64> {
+        let mut state = lock(&self.state);
+        state.is_watched = !state.waiting.is_empty();
+        state.is_watched.then_some(state.count)
     }
 
     /// Takes the next chunk into `buffer`. Returns its number; `None` at the end. Moves the writes
