@@ -186,7 +186,7 @@ export class VolumeControls {
     await this.modeResult.of(async () => {
       const volume = await this.change({ mode });
       return volume.effective_mode === mode ? `The mode is ${mode} now.`
-        : `The mode is set; for now it works in ${volume.effective_mode}.`;
+        : `The mode is set; the volume is still in ${volume.effective_mode}.`;
     });
     this.modeField.isTouched = false;
   }

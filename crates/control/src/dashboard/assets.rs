@@ -1,4 +1,4 @@
-//! The page, embedded in the program. Whoever may connect may load it: it has no data.
+//! The page, embedded in the program. It contains no data, so loading it needs no token.
 
 use axum::{
     Router,

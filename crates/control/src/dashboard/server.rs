@@ -203,7 +203,7 @@ impl Dashboard {
     }
 
     /// The same with the generated token, if there is one. The token is behind the `#`, which
-    /// browsers do not send. Whoever knows this may change settings.
+    /// browsers do not send. This link permits changes of settings.
     pub fn link(&self) -> String {
         match self.keys.get().tokens.generated() {
             Some(token) => format!("{}#token={token}", self.url()),

@@ -236,7 +236,7 @@ fn a_save_by_command_has_the_content_of_one_moment_while_clients_write() {
             while !is_done.load(Ordering::Relaxed) {
                 last += 1;
                 client.write(0, &sector(last)).unwrap();
-                // What was written before is in between.
+                // Between the other two places, and different each time.
                 client.write(SIZE / 2 + last % 1000 * 512, &sector(last)).unwrap();
                 client.write(SIZE - 512, &sector(last)).unwrap();
             }

@@ -202,8 +202,8 @@ fn shown(periods: &PeriodNumbers, disk_in_flight: u64) -> Periods {
 /// The file of the totals.
 struct TotalsFile {
     path: PathBuf,
-    /// What was written last; `None` if the file could not be read, so it is not replaced by one
-    /// without what it has.
+    /// The last write; `None` if the file could not be read. Then it is not replaced, because its
+    /// totals would be lost.
     writing: Mutex<Option<Written>>,
 }
 
