@@ -2,15 +2,16 @@
 //! access to the control socket. It answers `GET /metrics` and refuses everything else.
 //!
 //! One answer per connection. The number of connections, the size of a request and the time for
-//! it are bounded, so clients cannot exhaust the server.
+//! it are bounded, so clients cannot exhaust the server. A text is kept for a moment: many clients
+//! cost the daemon as much as one.
 
 use super::{METRICS_TYPE, metrics};
 use crate::Manager;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -24,6 +25,28 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 const TIME_MAX: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted, as without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a text is the answer to further requests.
+const KEPT_FOR: Duration = Duration::from_millis(500);
+
+/// The metrics, made at most once in [`KEPT_FOR`].
+#[derive(Default)]
+struct Text(Mutex<Option<(Instant, Arc<str>)>>);
+
+impl Text {
+    /// The metrics at `now`, or shortly before. Others wait while they are made.
+    fn at(&self, now: Instant, manager: &dyn Manager) -> Arc<str> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((made, text)) if now.saturating_duration_since(*made) < KEPT_FOR => text.clone(),
+            _ => {
+                let text: Arc<str> = metrics(&manager.measurements()).into();
+                *kept = Some((now, Arc::clone(&text)));
+                text
+            }
+        }
+    }
+}
 
 /// A listening server of metrics. Connections wait until [`MetricsServer::run`] accepts them.
 #[derive(Debug)]
@@ -54,16 +77,17 @@ impl MetricsServer {
     pub async fn run(self, manager: Arc<dyn Manager>) -> io::Result<Infallible> {
         let listener = tokio::net::TcpListener::from_std(self.0)?;
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let text = Arc::new(Text::default());
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             };
             let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
-            let manager = Arc::clone(&manager);
+            let (manager, text) = (Arc::clone(&manager), Arc::clone(&text));
             tokio::spawn(async move {
                 // A client that disconnects or exceeds the time is not an error of the server.
-                let _ = timeout(TIME_MAX, serve(stream, manager)).await;
+                let _ = timeout(TIME_MAX, serve(stream, manager, text)).await;
                 drop(permit);
             });
         }
@@ -71,11 +95,16 @@ impl MetricsServer {
 }
 
 /// Reads one request and answers it.
-async fn serve(mut stream: TcpStream, manager: Arc<dyn Manager>) -> io::Result<()> {
+async fn serve(
+    mut stream: TcpStream,
+    manager: Arc<dyn Manager>,
+    text: Arc<Text>,
+) -> io::Result<()> {
     let head = read_head(&mut stream).await?;
     let (status, more, body) = match head.as_deref().map_or(Asked::TooLong, asked) {
         Asked::Metrics => {
-            let made = tokio::task::spawn_blocking(move || metrics(&manager.measurements())).await;
+            let make = move || text.at(Instant::now(), &*manager);
+            let made = tokio::task::spawn_blocking(make).await;
             match made {
                 Ok(text) => ("200 OK", format!("content-type: {METRICS_TYPE}\r\n"), text),
                 Err(_) => plain("500 Internal Server Error", "the log says why"),
@@ -97,8 +126,8 @@ async fn serve(mut stream: TcpStream, manager: Arc<dyn Manager>) -> io::Result<(
     stream.shutdown().await
 }
 
-fn plain(status: &'static str, body: &str) -> (&'static str, String, String) {
-    (status, "content-type: text/plain\r\n".to_owned(), format!("{body}\n"))
+fn plain(status: &'static str, body: &str) -> (&'static str, String, Arc<str>) {
+    (status, "content-type: text/plain\r\n".to_owned(), format!("{body}\n").into())
 }
 
 /// Reads a request up to the empty line after its headers; `None` if it is too long.
@@ -214,6 +243,16 @@ mod tests {
             let answer = server.answer(request.as_bytes());
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{request}: {answer}");
         }
+    }
+
+    #[test]
+    fn the_metrics_are_made_once_in_a_moment() {
+        let (text, manager) = (Text::default(), FakeManager::new(&["disk=/dev/sdb"]));
+        let now = Instant::now();
+        let first = text.at(now, &manager);
+        manager.set_dirty("disk", 4096);
+        assert_eq!(text.at(now + KEPT_FOR - Duration::from_millis(1), &manager), first);
+        assert_ne!(text.at(now + KEPT_FOR, &manager), first);
     }
 
     #[test]
