@@ -310,12 +310,40 @@ fn a_drill_does_not_keep_the_battery_waiting_for_a_disk() {
     let drilled = Arc::clone(&vault);
     let drill = std::thread::spawn(move || drilled.drill(&ALL[..1], 0));
     assert!(gate.wait_held(1, PATIENCE));
-    // It returns when the drill has ended, which has nothing left to read back.
     vault.set_on_battery(true);
     assert!(gate.wait_held(1, PATIENCE), "the disk still hangs");
     let error = drill.join().unwrap().unwrap_err();
     assert!(matches!(error, VaultError::CalledOff(_)), "{error}");
     gate.open();
+    server.stop();
+}
+
+/// Regression: the thread that monitors the UPS waited for the measurement to end.
+#[test]
+fn a_vault_that_hangs_does_not_keep_the_battery_waiting() {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let gate = Gate::new(Arc::clone(&device) as _);
+    let (server, vault) = serve(Engine::Epoll, &disk, &gate);
+    wait_until_measured(&vault);
+    gate.close(Kinds::WRITE);
+    let measured = Arc::clone(&vault);
+    let measurement = std::thread::spawn(move || measured.measure());
+    assert!(gate.wait_held(1, PATIENCE));
+    let (told, tells) = std::sync::mpsc::channel();
+    let battery = Arc::clone(&vault);
+    std::thread::spawn(move || {
+        battery.set_on_battery(true);
+        told.send(())
+    });
+    // The held write ends by itself after 30 seconds.
+    let is_told = tells.recv_timeout(std::time::Duration::from_secs(20)).is_ok();
+    gate.open();
+    assert!(is_told, "it waited for the vault");
+    let error = measurement.join().unwrap().unwrap_err();
+    assert!(matches!(error, VaultError::CalledOff(_)), "{error}");
+    // Back on mains, it is measured as before.
+    vault.set_on_battery(false);
+    vault.measure().unwrap();
     server.stop();
 }
 

@@ -67,8 +67,10 @@ impl Vault {
         let mut work = self.work();
         {
             let state = self.state();
-            if state.phase != VaultPhase::Ready {
-                return Err(VaultError::Occupied(self.name.clone()));
+            match state.phase {
+                VaultPhase::Ready => {}
+                VaultPhase::Failed(error) => return Err(VaultError::io(&self.name, error)),
+                _ => return Err(VaultError::Occupied(self.name.clone())),
             }
             if state.on_battery {
                 return Err(VaultError::CalledOff(self.name.clone()));

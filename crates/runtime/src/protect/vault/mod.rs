@@ -159,7 +159,8 @@ pub struct Vault {
     shared: Arc<Shared>,
     state: Lock<State>,
     work: Lock<Work, { order::VAULT_WORK }>,
-    /// Cancels measurements, drills and probes, because a dump needs the device.
+    /// Cancels measurements, drills and probes: a dump needs the device, the machine is on battery,
+    /// or the server stops.
     cancelled: AtomicBool,
     /// Wakes the vault's thread.
     wakeup: LazyCondvar,
@@ -315,14 +316,14 @@ impl Vault {
         ids.iter().map(|&id| lines(id)).sum::<usize>() as u64 * LINE_BYTES
     }
 
-    /// Sets whether the machine is on battery. Measurements, drills and probes do not write then.
+    /// Sets whether the machine is on battery. Measurements, drills and probes do not begin then,
+    /// and one in progress ends soon. Does not wait for its end: the caller monitors the power, and
+    /// the vault may hang.
     pub fn set_on_battery(&self, on_battery: bool) {
-        self.state().on_battery = on_battery;
-        if on_battery {
-            // Cancel one in progress, and wait for its end.
-            self.cancelled.store(true, Ordering::Relaxed);
-            let _work = self.work();
-            self.cancelled.store(false, Ordering::Relaxed);
+        let mut state = self.state();
+        state.on_battery = on_battery;
+        if !state.stopping {
+            self.cancelled.store(on_battery, Ordering::Relaxed);
         }
     }
 
