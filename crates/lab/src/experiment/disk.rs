@@ -19,6 +19,8 @@ pub(crate) struct DiskTally {
     pub write_bytes: u64,
     /// Time with an I/O in flight, in nanoseconds.
     pub busy_ns: u64,
+    /// The sum of the times that all I/Os were in flight, in nanoseconds.
+    pub in_flight_ns: u64,
 }
 
 /// A disturbance of a disk.
@@ -83,6 +85,8 @@ pub(crate) struct Disk<T> {
     in_flight: Slab<T>,
     /// The start of the current busy period.
     busy_from_ns: u64,
+    /// Up to when `in_flight_ns` is counted.
+    counted_ns: u64,
     tally: DiskTally,
     disturbance: Option<Disturbance>,
 }
@@ -92,7 +96,9 @@ impl<T> Disk<T> {
     pub(crate) fn named(name: &str) -> Result<Self, OpenError> {
         let (model, size_bytes) = timing(name)?;
         let (in_flight, tally) = (Slab::default(), DiskTally::default());
-        Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally, disturbance: None })
+        let (busy_from_ns, counted_ns) = (0, 0);
+        let disturbance = None;
+        Ok(Self { model, size_bytes, in_flight, busy_from_ns, counted_ns, tally, disturbance })
     }
 
     pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
@@ -112,7 +118,18 @@ impl<T> Disk<T> {
         self.model.geometry()
     }
 
+    /// The time that all I/Os were in flight, up to now.
+    fn in_flight_ns(&self, now_ns: u64) -> u64 {
+        self.tally.in_flight_ns + (now_ns - self.counted_ns) * self.in_flight.len() as u64
+    }
+
+    fn count(&mut self, now_ns: u64) {
+        self.tally.in_flight_ns = self.in_flight_ns(now_ns);
+        self.counted_ns = now_ns;
+    }
+
     pub(crate) fn start(&mut self, now_ns: u64, kind: IoKind, range: ByteRange, purpose: T) {
+        self.count(now_ns);
         match kind {
             IoKind::Read => {
                 self.tally.reads += 1;
@@ -150,6 +167,7 @@ impl<T> Disk<T> {
 
     /// Removes an I/O that is complete by now.
     pub(crate) fn end(&mut self, now_ns: u64) -> Option<T> {
+        self.count(now_ns);
         let disk_ns = self.disk_ns(now_ns);
         let replacement =
             self.disturbance.as_mut().and_then(|disturbance| disturbance.replacement.as_mut());
@@ -165,6 +183,7 @@ impl<T> Disk<T> {
     /// The counters up to now. I/Os in flight are included.
     pub(crate) fn tally(&self, now_ns: u64) -> DiskTally {
         let since_ns = if self.in_flight.len() > 0 { now_ns - self.busy_from_ns } else { 0 };
-        DiskTally { busy_ns: self.tally.busy_ns + since_ns, ..self.tally }
+        let (busy_ns, in_flight_ns) = (self.tally.busy_ns + since_ns, self.in_flight_ns(now_ns));
+        DiskTally { busy_ns, in_flight_ns, ..self.tally }
     }
 }

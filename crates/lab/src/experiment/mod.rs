@@ -1,6 +1,6 @@
 //! Experiments in virtual time: the benefit of the cache for its users.
 //!
-//! The first six experiments repeat published measurements of older caches on modelled disks and
+//! The first seven experiments repeat published measurements of older caches on modelled disks and
 //! print both figures. The cache is the shipped one. Hours of virtual time take seconds, and the
 //! same seed gives the same figures.
 //!
@@ -16,6 +16,7 @@ mod iometer;
 mod logon;
 pub(crate) mod machine;
 mod mail_server;
+mod oltp;
 mod overrun;
 mod plot;
 mod preloader;
@@ -49,6 +50,8 @@ named! {
         CallCenterUsers = "call-center-users",
         /// The response of a mail server, by cache size and time.
         MailServer = "mail-server",
+        /// A database with more and more users.
+        Oltp = "oltp",
         /// Small reads, one at a time.
         Iometer = "iometer",
         /// Reads beside writeback.
@@ -75,6 +78,7 @@ impl Experiment {
             Self::MailServer => {
                 "response of a mail server by cache size, and while the cache warms"
             }
+            Self::Oltp => "response, disk and processor of a database, fifty more users at a time",
             Self::Iometer => "reads of 4 KiB, one at a time, sequential and half random",
             Self::ReadLatency => "latency of reads while 4 GiB are written back",
             Self::Overrun => "rates of writers that are faster than the disk, for ten minutes",
@@ -94,6 +98,7 @@ impl Experiment {
             Self::Logon => logon::run(&logon::Plan::FULL, seed),
             Self::CallCenterUsers => call_center::run(&call_center::Plan::FULL, seed),
             Self::MailServer => mail_server::run(&mail_server::Plan::FULL, seed),
+            Self::Oltp => oltp::run(&oltp::Plan::FULL, seed),
             Self::Iometer => iometer::run(&iometer::Plan::FULL, seed),
             Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
             Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),

@@ -295,6 +295,64 @@ fn a_server_with_a_cache_supports_more_users() {
 }
 
 #[test]
+fn database_users_are_answered_sooner_and_keep_the_disk_less_busy() {
+    let schedule = Schedule { warmup_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
+    let plan = oltp::Plan {
+        pool_bytes: 256 * MIB,
+        small_pool_bytes: 64 * MIB,
+        warmup_ns: 600 * SECOND_NS,
+        users_step: 50,
+        steps: 3,
+        schedule,
+    };
+    let points = oltp::points(&plan, 1).unwrap();
+    assert_eq!(points.iter().map(|point| point.users).collect::<Vec<_>>(), [50, 100, 150]);
+    assert!(points.is_sorted_by(|few, many| few.without.response < many.without.response));
+    for point in &points {
+        let oltp::Point { without, with, .. } = point;
+        assert!(with.response < without.response, "{point:?}");
+        assert!(with.busy < without.busy && with.ios < without.ios, "{point:?}");
+        assert!(with.waiting < without.waiting && with.idle > without.idle, "{point:?}");
+        for it in [without, with] {
+            // Little's law, and shares of the same time.
+            assert!((it.queue - it.ios * it.wait / 1e3).abs() < 1e-6 * it.queue, "{it:?}");
+            assert!(it.busy <= 100.0 && it.busy <= 100.0 * it.queue + 1e-6, "{it:?}");
+            assert!((it.working + it.waiting + it.idle - 100.0).abs() < 1e-9, "{it:?}");
+        }
+    }
+    let report = oltp::run(&plan, 1).unwrap();
+    assert_eq!(report, oltp::run(&plan, 1).unwrap());
+    assert_eq!(report.tables[0].rows.len(), 3, "two sizes of the cache, and the published one");
+    assert_eq!(report.tables[2].rows.len(), points.len());
+}
+
+/// A step in which nothing happens.
+const SILENT: oltp::Measured = oltp::Measured {
+    response: 0.0,
+    ios: 0.0,
+    blocks: 0.0,
+    queue: 0.0,
+    wait: 0.0,
+    busy: 0.0,
+    working: 0.0,
+    waiting: 0.0,
+    idle: 100.0,
+};
+
+/// A step measures nothing if the timed user gets no answer in it; that must not pass as fast.
+#[test]
+fn users_within_the_limit_end_at_the_first_slow_step() {
+    let plan = oltp::Plan { users_step: 50, ..oltp::Plan::FULL };
+    let within = |responses: &[f64]| {
+        let steps = responses.iter().map(|&response| oltp::Measured { response, ..SILENT });
+        oltp::users_within(&plan, steps)
+    };
+    assert_eq!(within(&[30.0, 40.0, 41.0, 1.0]), 100);
+    assert_eq!(within(&[f64::INFINITY, 1.0]), 0);
+    assert_eq!(within(&[1.0, 1.0]), 100);
+}
+
+#[test]
 fn an_unknown_experiment_lists_the_known_ones() {
     for experiment in Experiment::ALL {
         assert_eq!(experiment.name().parse(), Ok(experiment));

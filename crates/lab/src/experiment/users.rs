@@ -129,19 +129,16 @@ fn measure_step(machine: &mut Machine, crowd: &mut Crowd<'_>, schedule: Schedule
     let begun_ns = machine.now_ns();
     machine.run(begun_ns + schedule.warmup_ns, crowd);
     let (busy_ns, waited_ns) = (machine.disk_tally().busy_ns, machine.waited_ns());
-    crowd.requests = [Mean::default(); KINDS_MAX];
-    crowd.operations.clear();
+    crowd.begin();
     machine.run(begun_ns + schedule.warmup_ns + schedule.measured_ns, crowd);
     let share = |ns: u64| ns as f64 / schedule.measured_ns as f64;
     let mut operations = Mean::default();
     crowd.operations.iter().for_each(|operation| operations.add(operation.took_ns, 1));
-    let mut requests = Mean::default();
-    crowd.requests.iter().for_each(|kind| requests.add(kind.sum_ns, kind.count));
     Measured {
         waiting: share(machine.waited_ns() - waited_ns),
         kinds: crowd.requests.map(|kind| share(kind.sum_ns)),
         busy: share(machine.disk_tally().busy_ns - busy_ns),
-        request_seconds: requests.seconds(),
+        request_seconds: crowd.request_seconds(),
         operation_seconds: operations.seconds(),
     }
 }
@@ -236,6 +233,19 @@ impl<'a> Crowd<'a> {
     /// The completed operations, in the order of their ends.
     pub(super) fn operations(&self) -> &[Operation] {
         &self.operations
+    }
+
+    /// Forgets all requests and operations so far.
+    pub(super) fn begin(&mut self) {
+        self.requests = [Mean::default(); KINDS_MAX];
+        self.operations.clear();
+    }
+
+    /// The mean duration of the requests since [`Crowd::begin`], in seconds.
+    pub(super) fn request_seconds(&self) -> f64 {
+        let mut requests = Mean::default();
+        self.requests.iter().for_each(|kind| requests.add(kind.sum_ns, kind.count));
+        requests.seconds()
     }
 
     /// A random time up to twice the mean.
