@@ -478,12 +478,13 @@ mod tests {
         *write(&memory.store.save) = Some(Save { snapshot: Snapshot::new(LARGE), number: 7 });
     }
 
+    /// What [`write_of`] writes.
+    static SECTOR: [u8; 512] = [0xee; 512];
+
     /// A write of one sector of a chunk; the tag is the chunk's number.
     fn write_of(chunk: u64, results: &Arc<Results>) -> Io {
-        // Lives as long as the I/O.
-        let bytes: &'static mut [u8] = vec![0xee; 512].leak();
-        // SAFETY: it lives until the end, and nothing writes to it.
-        let buffer = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
+        // SAFETY: it is never freed, and a write only reads its buffers.
+        let buffer = unsafe { Buffer::new(SECTOR.as_ptr().cast_mut(), SECTOR.len()) };
         let done = Completion::new(Arc::clone(results) as _, chunk);
         let kind = IoKind::Write { fua: false };
         Io { kind, offset: chunk * CHUNK, len: 512, buffers: vec![buffer], done }
