@@ -26,8 +26,8 @@ server=
 trap 'kill $server $disk 2>/dev/null || true; rm -rf "$dir"' EXIT
 
 # Times that are long beside those of two processes on a busy machine.
-nbdkit -f -t 256 -U "$dir/disk.sock" --filter=stats --filter=delay memory 256M statsfile="$dir/disk" \
-  delay-read=200ms delay-write=300ms &
+nbdkit -f -t 256 -U "$dir/disk.sock" --filter=stats --filter=delay memory 256M \
+  statsfile="$dir/disk" delay-read=200ms delay-write=300ms &
 disk=$!
 wait_for_socket "$dir/disk.sock" "$disk" || fail "nbdkit did not start"
 "$forebay" serve --volume "v=nbd+unix:///?socket=$dir/disk.sock,$options" \
@@ -52,7 +52,9 @@ disk=
 of_fio() { jq -r ".jobs[0].$1" "$dir/fio.json"; }
 ours() { jq -r ".total | $1" "$dir/ours.json"; }
 # of_disk KIND: its operations and the seconds of all.
-of_disk() { sed -n "s/^$1: \([0-9]*\) ops, \([0-9.]*\) s.*/\1 \2/p" "$dir/disk" | grep . || echo 0 0; }
+of_disk() {
+  sed -n "s/^$1: \([0-9]*\) ops, \([0-9.]*\) s.*/\1 \2/p" "$dir/disk" | grep . || echo 0 0
+}
 # The mean of several kinds, in us, and in the field FIELD of the statistics.
 mean() {
   ours "[.latency | $1] | (map(.count * .mean_us) | add) / ([1, (map(.count) | add)] | max)"

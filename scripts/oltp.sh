@@ -151,5 +151,6 @@ awk -v rate_min="$rate_min" '
     printf "%8d %-7s %8.1f %9.1f %9.1f %7.1f %6.1f %8.1f %7.1f %7.1f  %s\n", $1, $2, $3, $4, $5,
       $6, $7, $8, $9, $10, verdict
   }
-  END { exit missed > 0 }' < <(sort -s -n -k 1,1 "$dir/rows") || fail "limits of the rate were missed"
+  END { exit missed > 0 }' < <(sort -s -n -k 1,1 "$dir/rows") ||
+  fail "limits of the rate were missed"
 say "busy, wait: of the disk; iowait, idle: of the processors, with all that the machine does"
