@@ -47,7 +47,7 @@ const CORE_ABOVE_LRU_MAX: f64 = 0.07;
 const SMALL_MEAN_MAX: f64 = 0.7110;
 const SMALL_ABOVE_LRU_MAX: f64 = 0.02;
 const WARM_MEAN_MAX: f64 = 0.6690;
-const WARM_ABOVE_LRU_MAX: f64 = 0.07;
+const WARM_ABOVE_LRU_MAX: f64 = 0.075;
 
 #[derive(Debug, thiserror::Error)]
 enum ExampleError {
