@@ -1,8 +1,8 @@
 //! The client for programs without an async runtime, such as the command line.
 
 use crate::{
-    AddVolume, Client, ClientError, DrillReport, Memory, PinRequest, Progress, ServerSettings,
-    Statistics, StatisticsOfVolume, Status, VolumeSettings, VolumeStatus,
+    AddVolume, Client, ClientError, DrillReport, History, Memory, PinRequest, Progress,
+    ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeSettings, VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -34,6 +34,11 @@ impl BlockingClient {
     /// See [`Client::statistics`].
     pub fn statistics(&self) -> Result<Statistics> {
         self.runtime.block_on(self.client.statistics())
+    }
+
+    /// See [`Client::history`].
+    pub fn history(&self, name: Option<&str>) -> Result<History> {
+        self.runtime.block_on(self.client.history(name))
     }
 
     /// See [`Client::volume_statistics`].

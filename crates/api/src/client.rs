@@ -4,7 +4,7 @@
 //! socket's path, so it also reaches a restarted server.
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, Memory, PinRequest, Problem, Progress,
+    AddVolume, DrillReport, ErrorBody, Event, History, Memory, PinRequest, Problem, Progress,
     ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings,
     VolumeStatus, paths,
 };
@@ -152,6 +152,14 @@ impl Client {
     /// The statistics of the volumes over time.
     pub async fn statistics(&self) -> Result<Statistics> {
         self.query(paths::STATISTICS).await
+    }
+
+    /// The past of one volume, or of all together, interval by interval.
+    pub async fn history(&self, name: Option<&str>) -> Result<History> {
+        match name {
+            None => self.query(paths::HISTORY).await,
+            Some(name) => self.query(&paths::volume_history(name)).await,
+        }
     }
 
     /// The statistics of one volume over time, with latency histograms.

@@ -3,8 +3,8 @@
 #![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, Memory, PinRequest, ServerSettings, Statistics,
-    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, paths,
+    AddVolume, DrillReport, ErrorBody, Event, History, Memory, PinRequest, ServerSettings,
+    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -31,6 +31,8 @@ pub fn openapi() -> openapi::OpenApi {
         status,
         statistics,
         volume_statistics,
+        history,
+        volume_history,
         metrics,
         set_server,
         list_volumes,
@@ -85,6 +87,23 @@ fn metrics() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn volume_statistics() {}
+
+/// Shows the past of all volumes together: intervals of five minutes and of an hour
+#[utoipa::path(get, path = paths::HISTORY, tag = "server",
+    responses(
+        (status = 200, description = "The intervals", body = History),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn history() {}
+
+/// Shows the past of one volume: intervals of five minutes and of an hour
+#[utoipa::path(get, path = paths::VOLUME_HISTORY, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The intervals", body = History),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn volume_history() {}
 
 /// Changes settings of the server while it runs
 ///
@@ -271,11 +290,13 @@ mod tests {
             [
                 "delete /v1/volumes/{name}",
                 "get /metrics",
+                "get /v1/history",
                 "get /v1/openapi.json",
                 "get /v1/statistics",
                 "get /v1/status",
                 "get /v1/volumes",
                 "get /v1/volumes/{name}",
+                "get /v1/volumes/{name}/history",
                 "get /v1/volumes/{name}/statistics",
                 "patch /v1/settings",
                 "patch /v1/volumes/{name}",

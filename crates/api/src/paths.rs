@@ -14,6 +14,10 @@ pub const SETTINGS: &str = "/v1/settings";
 pub const VOLUMES: &str = "/v1/volumes";
 /// `GET`, `PATCH`, `DELETE`: one volume.
 pub const VOLUME: &str = "/v1/volumes/{name}";
+/// `GET`: the past of all volumes together, interval by interval.
+pub const HISTORY: &str = "/v1/history";
+/// `GET`: the past of a volume, interval by interval.
+pub const VOLUME_HISTORY: &str = "/v1/volumes/{name}/history";
 /// `GET`: the statistics of a volume over time.
 pub const VOLUME_STATISTICS: &str = "/v1/volumes/{name}/statistics";
 /// `POST`: flush a volume: destage all dirty data and flush its disk.
@@ -49,6 +53,11 @@ pub fn volume(name: &str) -> String {
         }
     }
     path
+}
+
+/// The path to the history of the volume `name`.
+pub fn volume_history(name: &str) -> String {
+    format!("{}/history", volume(name))
 }
 
 /// The path to the statistics of the volume `name`.

@@ -75,6 +75,16 @@ function clock(seconds, withSeconds) {
   return withSeconds ? `${time}:${two(date.getSeconds())}` : time;
 }
 
+function day(seconds) {
+  return new Date(seconds * 1000).toLocaleDateString(undefined, { day: "numeric", month: "short" });
+}
+
+// A time for the legend: with the date if it is of another day.
+function stamp(seconds) {
+  const isToday = new Date(seconds * 1000).toDateString() === new Date().toDateString();
+  return isToday ? clock(seconds, true) : `${day(seconds)}, ${clock(seconds, false)}`;
+}
+
 function axis(more) {
   return {
     stroke: () => style("--muted"),
@@ -155,7 +165,8 @@ export class Chart {
       axes: [
         axis({
           space: 70, size: 26, gap: 6,
-          values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step < 60)),
+          values: (_, splits, __, ___, step) =>
+            splits.map((at) => (step < 43200 ? clock(at, step < 60) : day(at))),
         }),
         axis({
           size: 66, gap: 6,
@@ -190,7 +201,7 @@ export class Chart {
   legend() {
     const at = this.plot?.cursor.idx ?? null;
     const index = at ?? this.data[0].length - 1;
-    text(this.time, at === null ? "" : clock(this.data[0][at], true));
+    text(this.time, at === null ? "" : stamp(this.data[0][at]));
     this.values.forEach((value, series) =>
       text(value, this.definition.show(this.data[series + 1][index] ?? null)));
   }
@@ -215,7 +226,7 @@ function columns(points, series) {
   const data = [[], ...series.map(() => [])];
   let before = null;
   for (const point of points) {
-    if (before !== null && point.time - before > 40) {
+    if (before !== null && point.time - before > Math.max(40, 1.5 * (point.length ?? 0))) {
       data[0].push((before + point.time) / 2);
       for (let index = 1; index < data.length; index += 1) data[index].push(null);
     }

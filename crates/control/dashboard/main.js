@@ -1,9 +1,9 @@
 // The page: asks for the status once a second while it is visible, and shows a view of it.
 
-import { Problem, ask, setToken, takeToken, token } from "/api.js";
+import { Problem, ask, setToken, takeToken, token, volumePath } from "/api.js";
 import { el, text } from "/dom.js";
 import { seconds } from "/format.js";
-import { Model } from "/model.js";
+import { ALL, Model } from "/model.js";
 import { Overview } from "/overview.js";
 import { VolumeView } from "/volume.js";
 
@@ -11,6 +11,8 @@ const INTERVAL_MS = 1000;
 const RETRY_MS_MAX = 10000;
 // The periods have steps of a minute.
 const STATISTICS_MS = 15000;
+// The intervals of the past have five.
+const PAST_MS = 60000;
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
@@ -21,6 +23,7 @@ let timer = null;
 let failures = 0;
 let isPolling = false;
 let statisticsAt = -Infinity;
+let past = { name: null, at: -Infinity };
 
 // The view that the address names.
 function route() {
@@ -66,6 +69,13 @@ async function poll() {
     if (performance.now() - statisticsAt > STATISTICS_MS) {
       statisticsAt = performance.now();
       model.statistics = (await ask("GET", "/v1/statistics")).json;
+    }
+    const { name } = view;
+    if (past.name !== name || performance.now() - past.at > PAST_MS) {
+      past = { name, at: performance.now() };
+      const isKnown = name === ALL || json.volumes.some((volume) => volume.name === name);
+      const path = name === ALL ? "/v1/history" : volumePath(name, "history");
+      if (isKnown) model.takePast(name, (await ask("GET", path)).json);
     }
     text(byId("server"), `${json.version} · up ${seconds(json.uptime_seconds)}`);
     showLink("good", "live");

@@ -1,4 +1,5 @@
-// The figures over time: what happened between two statuses, per volume and in total.
+// The figures over time: what happened between two statuses, per volume and in total; and before
+// the page was opened, what the daemon has kept.
 //
 // The API has counters that only grow. An interval is the difference of two; the total is the sum
 // of the differences of all volumes, so that adding or removing a volume does not disturb it.
@@ -77,6 +78,46 @@ function rates(part, seconds) {
   };
 }
 
+// The rates of an interval that the daemon has kept. `skew` is the time of the browser's clock less
+// the daemon's.
+function pastRates(point, skew) {
+  const requests = point.reads + point.writes;
+  const per = (count) => point.seconds > 0 ? count / point.seconds : null;
+  const some = (mean) => mean > 0 ? mean : null;
+  return {
+    time: point.ended_at + skew,
+    length: point.seconds,
+    reads: per(point.reads),
+    writes: per(point.writes),
+    requests: per(requests),
+    readBytes: per(point.read_bytes),
+    writeBytes: per(point.write_bytes),
+    hit: ratio(point.read_hits + point.deferred_writes, requests, 100),
+    readHit: ratio(point.read_hits, point.reads, 100),
+    saved: per(point.saved_ios),
+    clientIos: per(requests + point.other_requests),
+    diskReads: per(point.backend_reads),
+    diskWrites: per(point.backend_writes),
+    diskReadBytes: per(point.backend_read_bytes),
+    diskWriteBytes: per(point.backend_write_bytes),
+    readHitUs: some(point.read_hit_us),
+    readMissUs: some(point.read_miss_us),
+    writeMemoryUs: some(point.write_memory_us),
+    writeDiskUs: some(point.write_disk_us),
+    diskReadUs: some(point.disk_read_us),
+    diskWriteUs: some(point.disk_write_us),
+    busy: Math.min(100 * per(point.disk_busy_seconds), 100),
+    errors: point.errors,
+    dirty: point.dirty_bytes,
+    cached: point.cached_bytes,
+  };
+}
+
+// The longest span that is shown by what the page has seen itself, and the longest one of the
+// intervals of five minutes.
+const LIVE_SECONDS = COARSE_SECONDS * COARSE_POINTS;
+const DAY_SECONDS = 86400;
+
 // Points of one volume or of all.
 class Track {
   constructor() {
@@ -122,6 +163,8 @@ export class Model {
     // The statistics by periods, once they are known.
     this.statistics = null;
     this.tracks = new Map();
+    // By volume, the intervals that the daemon has kept.
+    this.past = new Map();
     // For the last minute: the sums of each interval, with its end.
     this.recent = new Map();
     this.before = null;
@@ -162,6 +205,7 @@ export class Model {
       if (name !== ALL && !sums.has(name)) {
         this.tracks.delete(name);
         this.recent.delete(name);
+        this.past.delete(name);
       }
     }
   }
@@ -181,8 +225,25 @@ export class Model {
       : this.statistics.volumes.find((volume) => volume.name === name) ?? null;
   }
 
+  // Takes the intervals that the daemon has kept of a volume or of all.
+  takePast(name, history) {
+    const skew = Date.now() / 1000 - history.now;
+    const rates = (points) => points.map((point) => pastRates(point, skew));
+    this.past.set(name, { day: rates(history.five_minutes), days: rates(history.hours) });
+  }
+
+  // The points of the last seconds. What the page has not seen is taken from the daemon.
   points(name, spanSeconds) {
-    return this.tracks.get(name)?.points(spanSeconds) ?? [];
+    const live = this.tracks.get(name)?.points(Math.min(spanSeconds, LIVE_SECONDS)) ?? [];
+    const past = this.past.get(name);
+    const now = Date.now() / 1000;
+    const source = (spanSeconds > DAY_SECONDS ? past?.days : past?.day) ?? [];
+    if (spanSeconds > LIVE_SECONDS) {
+      return source.filter(({ time }) => time >= now - spanSeconds);
+    }
+    const seen = live[0]?.time ?? now;
+    const before = source.filter(({ time }) => time >= now - spanSeconds && time < seen);
+    return [...before, ...live];
   }
 
   // The rates over the last minute, or as much of it as is known.

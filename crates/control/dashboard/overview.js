@@ -11,6 +11,7 @@ import { PeriodTable } from "/periods.js";
 
 export const SPANS = [
   [120, "2 minutes"], [900, "15 minutes"], [3600, "1 hour"], [21600, "6 hours"],
+  [86400, "1 day"], [864000, "10 days"],
 ];
 
 // What is shown of the past, on every view.
@@ -149,6 +150,7 @@ function updateVolumeRow(row, volume, minute) {
 
 export class Overview {
   constructor() {
+    this.name = ALL;
     this.problems = el("ul", { class: "problems", role: "status" });
     this.tiles = new Tiles();
     this.grid = new ChartGrid(ALL, CHARTS);

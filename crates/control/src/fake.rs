@@ -5,9 +5,10 @@ use crate::{
     Manager, Measurements, ProgressFn, configured_status, convert::invalid, geometry_status,
 };
 use forebay_api::{
-    BackgroundStatus, DrillReport, ErrorKind, GatherSource, GatherStatus, JournalStatus,
-    LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
-    Progress, Statistics, StatisticsOfVolume, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
+    BackgroundStatus, DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint,
+    JournalStatus, LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState,
+    PinStatus, Problem, Progress, Statistics, StatisticsOfVolume, Status, UnservedWrites,
+    VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -192,6 +193,16 @@ impl Manager for FakeManager {
             StatisticsOfVolume { name: volume.name, periods }
         });
         Statistics { seconds: 3725, volumes: volumes.collect(), ..Statistics::default() }
+    }
+
+    fn history(&self, name: Option<&str>) -> Option<History> {
+        let volumes = self.volume_list();
+        let is_meant = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
+        let meant = volumes.iter().filter(is_meant);
+        let reads = meant.clone().map(|volume| volume.counters.reads).sum();
+        let point = HistoryPoint { ended_at: 600, seconds: 300, reads, ..HistoryPoint::default() };
+        let is_known = name.is_none() || meant.count() > 0;
+        is_known.then(|| History { now: 700, five_minutes: vec![point], hours: Vec::new() })
     }
 
     fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume> {

@@ -2,7 +2,8 @@
 
 use crate::Measurements;
 use forebay_api::{
-    DrillReport, Memory, Problem, Progress, Statistics, StatisticsOfVolume, Status, VolumeStatus,
+    DrillReport, History, Memory, Problem, Progress, Statistics, StatisticsOfVolume, Status,
+    VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -28,6 +29,10 @@ pub trait Manager: Send + Sync {
 
     /// The statistics of the volumes over time. As quick as [`Manager::status`].
     fn statistics(&self) -> Statistics;
+
+    /// The past of one volume, or of all together; `None` if there is no such volume. As quick as
+    /// [`Manager::status`].
+    fn history(&self, name: Option<&str>) -> Option<History>;
 
     /// The statistics of one volume over time, with latency histograms; `None` if there is no such
     /// volume. As quick as [`Manager::status`].

@@ -14,8 +14,9 @@ use axum::{
     routing::{delete, get, patch, post},
 };
 use forebay_api::{
-    AddVolume, DrillReport, ErrorKind, Memory, PinRequest, Problem, ServerSettings, Statistics,
-    StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
+    AddVolume, DrillReport, ErrorKind, History, Memory, PinRequest, Problem, ServerSettings,
+    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, openapi,
+    paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -75,6 +76,7 @@ fn remote_routes() -> Router<App> {
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STATISTICS, get(statistics))
+        .route(paths::HISTORY, get(history))
         .route(paths::METRICS, get(show_metrics))
         .route(paths::SETTINGS, patch(set_server))
         .route(paths::DRILL, post(drill))
@@ -82,6 +84,7 @@ fn remote_routes() -> Router<App> {
         .route(paths::VOLUMES, get(list_volumes))
         .route(paths::VOLUME, get(show_volume).patch(set_volume))
         .route(paths::VOLUME_STATISTICS, get(volume_statistics))
+        .route(paths::VOLUME_HISTORY, get(volume_history))
         .route(paths::VOLUME_FLUSH, post(flush_volume))
         .route(paths::VOLUME_SAVE, post(save_volume))
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
@@ -160,6 +163,17 @@ async fn status(State(app): State<App>) -> Answer<Json<Status>> {
 
 async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
     app.call(|manager| manager.statistics()).await.map(Json)
+}
+
+async fn history(State(app): State<App>) -> Answer<Json<History>> {
+    let found = app.call(|manager| manager.history(None)).await?;
+    Ok(Json(found.unwrap_or_default()))
+}
+
+async fn volume_history(State(app): State<App>, Name(name): Name) -> Answer<Json<History>> {
+    let wanted = name.clone();
+    let found = app.call(move |manager| manager.history(Some(&wanted))).await?;
+    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
 
 async fn show_metrics(State(app): State<App>) -> Answer<([(HeaderName, &'static str); 1], String)> {

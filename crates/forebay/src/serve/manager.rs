@@ -570,6 +570,11 @@ impl Manager for Daemon {
         self.history.statistics()
     }
 
+    fn history(&self, name: Option<&str>) -> Option<forebay_api::History> {
+        self.observe();
+        self.history.past(name)
+    }
+
     fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume> {
         self.observe();
         self.history.volume_statistics(name)

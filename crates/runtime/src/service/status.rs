@@ -281,6 +281,8 @@ impl VolumeService {
                 name: volume.name.clone(),
                 identity: volume.identity,
                 disk_in_flight: disk.in_flight,
+                dirty_lines: 0,
+                cached_lines: 0,
                 statistics,
             }
         };
@@ -288,9 +290,11 @@ impl VolumeService {
         for number in 0..self.shared.shards.len() {
             for volumes in all.chunks_mut(VOLUMES_PER_LOCK) {
                 let shard = self.shared.shard(number);
-                for NamedStatistics { id, statistics, .. } in volumes {
+                for NamedStatistics { id, dirty_lines, cached_lines, statistics, .. } in volumes {
                     if shard.has_volume(*id) {
                         let warm = shard.slots().warm();
+                        *dirty_lines += shard.volume(*id).dirty_lines() as u64;
+                        *cached_lines += shard.slots().resident_lines(*id);
                         statistics.engine.add(shard.volume(*id).counters());
                         statistics.admitted_lines += warm.admitted_lines(*id);
                         statistics.evicted_lines += warm.evicted_lines(*id);

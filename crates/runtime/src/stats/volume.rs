@@ -35,6 +35,10 @@ pub struct NamedStatistics {
     pub identity: [u8; 32],
     /// I/Os of its disk in flight now.
     pub disk_in_flight: u64,
+    /// Its dirty lines now.
+    pub dirty_lines: u64,
+    /// Its lines in the pool now.
+    pub cached_lines: u64,
     /// What was counted since the volume was added.
     pub statistics: VolumeStatistics,
 }

@@ -1,11 +1,12 @@
 //! The statistics of all volumes over time, and their totals over restarts.
 //!
 //! A thread observes the counters every half a minute, and so does each query. Totals belong to the
-//! name and backing of a volume. They are kept in the state directory: written every five minutes
-//! if they have changed, and when the server stops or is upgraded. A kill loses what was counted
-//! since.
+//! name and backing of a volume, and so does its past. They are kept in the state directory: totals
+//! are written every five minutes if they have changed, the past every hour, and both when the
+//! server stops or is upgraded. A kill loses what was counted since.
 
 mod convert;
+mod past;
 mod periods;
 
 pub(super) use convert::{counters, disk_use, histograms, latencies, latency};
@@ -14,24 +15,29 @@ use super::periodic::Periodic;
 use super::warm_lists::read_file;
 use crate::marks;
 use forebay_api::{PeriodStatistics, Periods, Statistics, StatisticsOfVolume};
-use forebay_format::{Identity, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
+use forebay_format::{Group, Identity, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
 use forebay_runtime::{NamedStatistics, VolumeStatistics};
+use forebay_types::LINE_BYTES;
+use past::{Content, Past};
 use periods::Series;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The interval at which the counters are observed.
 const OBSERVE: Duration = Duration::from_secs(30);
 /// Observations between two writes of the totals.
 const OBSERVATIONS_PER_WRITE: u32 = 10;
+/// The same for the past, of which an interval is an hour.
+const OBSERVATIONS_PER_WRITE_OF_PAST: u32 = 120;
 /// Volumes whose totals are kept although they are not served: the ones served last.
 const UNSERVED_MAX: usize = 256;
 
 /// The statistics of a daemon.
 pub(super) struct History {
-    file: TotalsFile,
+    file: KeptFile,
+    past_file: KeptFile,
     begun: Instant,
     state: Mutex<State>,
 }
@@ -40,22 +46,40 @@ pub(super) struct History {
 struct State {
     /// The volumes that are served, by name.
     served: BTreeMap<String, Entry>,
-    /// Totals of volumes that are not served, packed. The last one was served last.
-    unserved: Vec<(Identity, Vec<u8>)>,
+    /// Volumes that are not served. The last one was served last.
+    unserved: Vec<Unserved>,
+}
+
+/// What is kept of a volume that is not served.
+struct Unserved {
+    identity: Identity,
+    /// Its total, packed.
+    total: Vec<u8>,
+    /// Its past, as [`Past::kept`] returned it.
+    past: Option<Vec<u8>>,
 }
 
 struct Entry {
     identity: Identity,
     series: Series,
+    past: Past,
     disk_in_flight: u64,
 }
 
 impl History {
     /// Reads the totals in a state directory. If they are unusable, they begin at zero.
     pub(super) fn open(state_dir: &Path) -> Self {
-        let (file, unserved) = TotalsFile::open(state_dir.join("statistics.totals"));
-        let state = State { unserved, ..State::default() };
-        Self { file, begun: Instant::now(), state: Mutex::new(state) }
+        let groups = VolumeStatistics::groups();
+        let (file, totals) = KeptFile::open(state_dir.join("statistics.totals"), groups);
+        let path = state_dir.join("statistics.history");
+        let (past_file, pasts) = KeptFile::open(path, past::groups());
+        let mut pasts: HashMap<_, _> = pasts.into_iter().collect();
+        let unserved = totals.into_iter().map(|(identity, total)| {
+            let past = pasts.remove(&identity);
+            Unserved { identity, total, past }
+        });
+        let state = State { unserved: unserved.collect(), ..State::default() };
+        Self { file, past_file, begun: Instant::now(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -67,7 +91,17 @@ impl History {
         let mut state = self.state();
         // Under the lock, so that no older counters follow newer ones.
         let volumes = count();
-        state.observe(volumes, self.begun.elapsed().as_secs());
+        state.observe(volumes, self.begun.elapsed().as_secs(), clock_s());
+    }
+
+    /// The past of one volume, or of all together, as of the last observation; `None` if there is
+    /// no such volume.
+    pub(super) fn past(&self, name: Option<&str>) -> Option<forebay_api::History> {
+        let state = self.state();
+        Some(match name {
+            None => past::history(state.served.values().map(|entry| &entry.past), clock_s()),
+            Some(name) => past::history(std::iter::once(&state.served.get(name)?.past), clock_s()),
+        })
     }
 
     /// The statistics, as of the last observation.
@@ -88,8 +122,14 @@ impl History {
         Some(StatisticsOfVolume { name: name.to_owned(), periods })
     }
 
-    /// Writes the totals if they have changed. Queries need not wait meanwhile.
+    /// Writes totals and past if they have changed. Queries need not wait meanwhile.
     pub(super) fn save(&self) {
+        self.save_totals();
+        let past = self.state().pasts();
+        self.past_file.write(&past);
+    }
+
+    fn save_totals(&self) {
         let totals = self.state().totals();
         self.file.write(&totals);
     }
@@ -104,27 +144,36 @@ pub(super) fn start(
     Periodic::start("statistics", OBSERVE, move || {
         history.observe(&count);
         observations += 1;
-        if observations % OBSERVATIONS_PER_WRITE == 0 {
+        if observations % OBSERVATIONS_PER_WRITE_OF_PAST == 0 {
             history.save();
+        } else if observations % OBSERVATIONS_PER_WRITE == 0 {
+            history.save_totals();
         }
     })
 }
 
 impl State {
-    fn observe(&mut self, volumes: Vec<NamedStatistics>, now_s: u64) {
+    /// `now_s` is the time since the start, `clock_s` the system's.
+    fn observe(&mut self, volumes: Vec<NamedStatistics>, now_s: u64, clock_s: u64) {
         let identities: HashSet<Identity> = volumes.iter().map(|volume| volume.identity).collect();
         let gone = self.served.extract_if(.., |_, entry| !identities.contains(&entry.identity));
         let gone: Vec<_> = gone.map(|(_, entry)| entry).collect();
-        self.unserved.extend(gone.iter().map(|gone| (gone.identity, pack(gone.series.total()))));
+        self.unserved.extend(gone.iter().map(Entry::unserved));
         for volume in volumes {
+            let content = Content {
+                dirty_bytes: volume.dirty_lines * LINE_BYTES,
+                cached_bytes: volume.cached_lines * LINE_BYTES,
+            };
             let numbers = volume.statistics.into_numbers();
             let unserved = &mut self.unserved;
             let entry = self.served.entry(volume.name).or_insert_with(|| {
-                let total = take(unserved, &volume.identity, numbers.len());
+                let (total, past) = take(unserved, &volume.identity, numbers.len());
+                let past = Past::new(past.as_deref(), &total, clock_s);
                 let series = Series::new(total, now_s);
-                Entry { identity: volume.identity, series, disk_in_flight: 0 }
+                Entry { identity: volume.identity, series, past, disk_in_flight: 0 }
             });
             entry.series.observe(u64::from(volume.id.0), numbers, now_s);
+            entry.past.observe(entry.series.total(), content, clock_s);
             entry.disk_in_flight = volume.disk_in_flight;
         }
         let excess = self.unserved.len().saturating_sub(UNSERVED_MAX);
@@ -162,26 +211,51 @@ impl State {
     fn totals(&self) -> StatisticsFile {
         let served = self.served.values();
         let served = served.map(|entry| (entry.identity, pack(entry.series.total())));
-        let entries = self.unserved.iter().cloned().chain(served).collect();
-        StatisticsFile { groups: VolumeStatistics::groups(), entries }
+        let unserved = self.unserved.iter().map(|it| (it.identity, it.total.clone()));
+        StatisticsFile {
+            groups: VolumeStatistics::groups(),
+            entries: unserved.chain(served).collect(),
+        }
     }
+
+    fn pasts(&self) -> StatisticsFile {
+        let served = self.served.values().map(|entry| (entry.identity, entry.past.kept()));
+        let unserved = self.unserved.iter();
+        let unserved = unserved.filter_map(|it| Some((it.identity, it.past.clone()?)));
+        StatisticsFile { groups: past::groups(), entries: unserved.chain(served).collect() }
+    }
+}
+
+/// The system's clock, in seconds since 1970.
+fn clock_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// The length of each period in seconds, the total's first, and its numbers.
 type PeriodNumbers = [(u64, Vec<u64>); 4];
 
 impl Entry {
+    fn unserved(&self) -> Unserved {
+        let (total, past) = (pack(self.series.total()), Some(self.past.kept()));
+        Unserved { identity: self.identity, total, past }
+    }
+
     fn numbers(&self, now_s: u64) -> PeriodNumbers {
         let [minutes, hour, day] = self.series.periods(now_s);
         [(0, self.series.total().to_vec()), minutes, hour, day]
     }
 }
 
-/// The total of a volume that was not served, or zeroes.
-fn take(unserved: &mut Vec<(Identity, Vec<u8>)>, wanted: &Identity, count: usize) -> Vec<u64> {
-    let found = unserved.iter().rposition(|(identity, _)| identity == wanted);
-    let packed = found.map(|at| unserved.remove(at).1);
-    packed.and_then(|packed| unpack(&packed, count)).unwrap_or_else(|| vec![0; count])
+/// The total of a volume that was not served, or zeroes, and its past.
+fn take(
+    unserved: &mut Vec<Unserved>,
+    wanted: &Identity,
+    count: usize,
+) -> (Vec<u64>, Option<Vec<u8>>) {
+    let found = unserved.iter().rposition(|volume| volume.identity == *wanted);
+    let found = found.map(|at| unserved.remove(at));
+    let total = found.as_ref().and_then(|volume| unpack(&volume.total, count));
+    (total.unwrap_or_else(|| vec![0; count]), found.and_then(|volume| volume.past))
 }
 
 fn shown(periods: &PeriodNumbers, disk_in_flight: u64) -> Periods {
@@ -199,11 +273,11 @@ fn shown(periods: &PeriodNumbers, disk_in_flight: u64) -> Periods {
     Periods { total, last_5_minutes, last_hour, last_day }
 }
 
-/// The file of the totals.
-struct TotalsFile {
+/// A file with numbers of each volume.
+struct KeptFile {
     path: PathBuf,
     /// The last write; `None` if the file could not be read. Then it is not replaced, because its
-    /// totals would be lost.
+    /// numbers would be lost.
     writing: Mutex<Option<Written>>,
 }
 
@@ -215,20 +289,20 @@ struct Written {
     has_failed: bool,
 }
 
-impl TotalsFile {
-    /// Reads the file. Returns the totals in the order of the numbers of this program.
-    fn open(path: PathBuf) -> (Self, Vec<(Identity, Vec<u8>)>) {
+impl KeptFile {
+    /// Reads the file. Returns its entries with the numbers of these groups.
+    fn open(path: PathBuf, groups: Vec<Group>) -> (Self, Vec<(Identity, Vec<u8>)>) {
         let (mut entries, mut written) = (Vec::new(), Some(Written::default()));
         match read_file(&path, STATISTICS_BYTES_MAX) {
             Ok(None) => {}
             Ok(Some(bytes)) => match StatisticsFile::decode(&bytes) {
-                Ok(file) => entries = file.entries_for(&VolumeStatistics::groups()),
+                Ok(file) => entries = file.entries_for(&groups),
                 Err(error) => put_aside(&path, &error),
             },
             Err(error) => {
                 tracing::warn!(
                     file = %path.display(), %error,
-                    "cannot read statistics, totals begin at zero and are not kept"
+                    "cannot read statistics, they begin at zero and are not kept"
                 );
                 written = None;
             }
@@ -237,20 +311,20 @@ impl TotalsFile {
     }
 
     /// Replaces the file, unless it has this content already.
-    fn write(&self, totals: &StatisticsFile) {
+    fn write(&self, kept: &StatisticsFile) {
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(written) = &mut *writing else { return };
-        if written.content.as_ref() == Some(totals) {
+        if written.content.as_ref() == Some(kept) {
             return;
         }
-        let result = marks::replace(&self.path, totals.encode());
+        let result = marks::replace(&self.path, kept.encode());
         if let Err(error) = &result
             && !written.has_failed
         {
             tracing::warn!(file = %self.path.display(), %error, "cannot keep statistics");
         }
         let has_failed = result.is_err();
-        *written = Written { content: (!has_failed).then(|| totals.clone()), has_failed };
+        *written = Written { content: (!has_failed).then(|| kept.clone()), has_failed };
     }
 }
 
@@ -263,7 +337,7 @@ fn put_aside(path: &Path, error: &forebay_format::StatisticsError) {
         kept_as = moved.as_ref().map_or_else(|error| format!("none: {error}"), |()| {
             aside.display().to_string()
         }),
-        "statistics are unusable, totals begin at zero"
+        "statistics are unusable, they begin at zero"
     );
 }
 
