@@ -100,6 +100,11 @@ impl Forebay {
         Ok(())
     }
 
+    /// The socket of its control API.
+    pub fn control_socket(&self) -> PathBuf {
+        self.state.join("control.sock")
+    }
+
     /// The current counters of a volume.
     pub fn counters(&self, volume: &str) -> Result<Counters> {
         Counters::parse(&self.command(&["status", "--json"])?, volume)

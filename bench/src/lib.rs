@@ -24,4 +24,5 @@ pub mod model;
 pub mod page_cache;
 pub mod servers;
 pub mod table;
+pub mod ways;
 pub mod wire;
