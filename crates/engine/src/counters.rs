@@ -48,6 +48,8 @@ counters! {
     direct_reads_no_room,
     /// Parts of reads that bypassed the cache because a read shared with other parts failed.
     direct_reads_after_error,
+    /// Parts of reads that bypassed the cache because their region is held out.
+    direct_reads_hold_out,
     /// Parts of writes acknowledged from memory.
     writes_back,
     /// Parts of writes acknowledged from the disk because of the volume's mode.
@@ -60,6 +62,8 @@ counters! {
     writes_through_dirty_limit,
     /// Parts of writes acknowledged from the disk because no slot could be freed.
     writes_through_no_room,
+    /// Parts of writes acknowledged from the disk because their region is held out.
+    writes_through_hold_out,
     /// Parts of writes through the cache that were held back until another write to their stripe
     /// completed.
     writes_held,

@@ -74,7 +74,7 @@ pub use shard::pins::Pinned;
 pub use shard::{Shard, ShardUsage, begin_forecast, end_former_forecasts, limits_of_size};
 pub use slabs::resize::ResizeStep;
 pub use slabs::{Slab, Slabs};
-pub use uncached::{LineHits, Uncached};
+pub use uncached::{Arm, LineHits, Uncached};
 pub use volume::ShardVolume;
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;

@@ -66,12 +66,14 @@ pub enum PlantedBug {
     DropRetained,
     /// A write is acknowledged from memory beyond the dirty limit.
     PassDirtyLimit,
+    /// A read of a held-out region takes dirty sectors from the disk.
+    IgnoreDirtyInHoldOut,
 }
 
 impl PlantedBug {
     /// All planted bugs.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -103,6 +105,7 @@ impl PlantedBug {
         Self::GiveBackDirty,
         Self::DropRetained,
         Self::PassDirtyLimit,
+        Self::IgnoreDirtyInHoldOut,
     ];
 }
 

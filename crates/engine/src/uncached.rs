@@ -20,6 +20,8 @@ pub enum Uncached {
     NoRoom,
     /// The volume is in bypass mode.
     Bypass,
+    /// Its region is held out.
+    HoldOut,
     /// A read that was shared with others has failed, so it was retried past the cache.
     AfterError,
     /// The request failed before its lines were looked up.
@@ -28,7 +30,7 @@ pub enum Uncached {
 
 impl Uncached {
     /// All reasons, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Miss,
         Self::IoInFlight,
         Self::WriteThrough,
@@ -37,6 +39,7 @@ impl Uncached {
         Self::DirtyLimit,
         Self::NoRoom,
         Self::Bypass,
+        Self::HoldOut,
         Self::AfterError,
         Self::Failed,
     ];
@@ -52,6 +55,7 @@ impl Uncached {
             Self::DirtyLimit => "dirty-limit",
             Self::NoRoom => "no-room",
             Self::Bypass => "bypass",
+            Self::HoldOut => "hold-out",
             Self::AfterError => "after-error",
             Self::Failed => "failed",
         }
@@ -67,11 +71,23 @@ pub struct LineHits {
     pub misses: u32,
     /// Why the pool did not serve it alone; `None` if it did.
     pub uncached: Option<Uncached>,
+    /// Lines served as if there were no cache, because their region is held out. Zero if anything
+    /// that only a cache does has taken part.
+    pub held_out: u32,
+}
+
+/// Which side of the comparison with a hold-out a request belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// The cache has served it.
+    Served,
+    /// It was served as if there were no cache.
+    HeldOut,
 }
 
 impl LineHits {
     /// One line, in the pool.
-    pub const ONE_HIT: Self = Self { hits: 1, misses: 0, uncached: None };
+    pub const ONE_HIT: Self = Self { hits: 1, misses: 0, uncached: None, held_out: 0 };
 
     /// The same, served past the cache for a reason.
     pub(crate) const fn past_cache(self, reason: Uncached) -> Self {
@@ -83,6 +99,16 @@ impl LineHits {
         self.hits += other.hits;
         self.misses += other.misses;
         self.uncached = self.uncached.max(other.uncached);
+        self.held_out += other.held_out;
+    }
+
+    /// The side of the comparison. `None` if the request belongs to neither: only a part of it was
+    /// held out, or the cache took part in what was.
+    pub fn arm(&self) -> Option<Arm> {
+        if self.held_out == 0 {
+            return (self.uncached != Some(Uncached::HoldOut)).then_some(Arm::Served);
+        }
+        (self.held_out == self.hits + self.misses).then_some(Arm::HeldOut)
     }
 }
 
@@ -92,12 +118,28 @@ mod tests {
 
     #[test]
     fn the_last_reason_in_order_counts() {
-        let part = |hits, misses, uncached| LineHits { hits, misses, uncached };
+        let part = |hits, misses, uncached| LineHits { hits, misses, uncached, held_out: 0 };
         let mut sum = LineHits::default();
         sum.add(part(1, 2, Some(Uncached::NoRoom)));
         sum.add(part(3, 0, None));
         sum.add(part(0, 1, Some(Uncached::Miss)));
         assert_eq!(sum, part(4, 3, Some(Uncached::NoRoom)));
+    }
+
+    #[test]
+    fn a_request_that_is_held_out_in_part_belongs_to_no_side() {
+        let held = LineHits { misses: 2, held_out: 2, ..LineHits::default() };
+        let held = held.past_cache(Uncached::HoldOut);
+        let mixed = LineHits { held_out: 0, ..held };
+        assert_eq!([LineHits::ONE_HIT.arm(), held.arm()], [Some(Arm::Served), Some(Arm::HeldOut)]);
+        for other in [LineHits::ONE_HIT, mixed] {
+            let mut sum = held;
+            sum.add(other);
+            assert_eq!(sum.arm(), None, "{sum:?}");
+        }
+        let mut both = held;
+        both.add(held);
+        assert_eq!((both.arm(), mixed.arm()), (Some(Arm::HeldOut), None));
     }
 
     #[test]

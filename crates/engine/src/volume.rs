@@ -8,7 +8,9 @@ use crate::sabotage::{Planted, PlantedBug};
 use crate::writeback::Writeback;
 use crate::{Elevator, LineKey, Part, Protection, Slot, VolumeCounters};
 use forebay_policy::{CurveConfig, CurveEstimator, MissRatioCurve, Pace};
-use forebay_types::{ByteRange, LINE_BYTES, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId};
+use forebay_types::{
+    ByteRange, HoldOut, LINE_BYTES, Mode, REGION_BYTES, Stripes, UnsafeUps, VolumeId,
+};
 use std::sync::Arc;
 
 /// A volume in one shard: its settings, its counters, and its dirty lines. Borrowed from
@@ -18,6 +20,8 @@ pub struct ShardVolume {
     id: VolumeId,
     size_bytes: u64,
     mode: Mode,
+    /// The regions served as if there were no cache.
+    hold_out: HoldOut,
     protection: Protection,
     /// For a volume that a UPS protects: how a write that the UPS does not cover is acknowledged.
     unsafe_ups: UnsafeUps,
@@ -42,6 +46,7 @@ impl ShardVolume {
             id,
             size_bytes,
             mode,
+            hold_out: HoldOut::NONE,
             protection: Protection::None,
             unsafe_ups: UnsafeUps::Stable,
             gather_below: u64::MAX,
@@ -65,6 +70,26 @@ impl ShardVolume {
     /// removed once it is clean and idle.
     pub const fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
+    }
+
+    /// Sets which regions are served as if there were no cache, from the next request on. Reads of
+    /// them go to the disk, except for what only the pool has. Writes are acknowledged from the
+    /// disk, except in an ordered write-back volume, where each would have to wait for all earlier
+    /// epochs. Nothing of them is prefetched or preloaded, except for pinned ranges.
+    pub const fn set_hold_out(&mut self, hold_out: HoldOut) {
+        self.hold_out = hold_out;
+    }
+
+    /// Whether the region of a byte is held out. In bypass, none is.
+    #[inline]
+    pub fn holds_out(&self, offset: u64) -> bool {
+        !self.hold_out.is_none() && self.is_held_out(offset)
+    }
+
+    #[cold]
+    fn is_held_out(&self, offset: u64) -> bool {
+        let stripes = self.writeback.dirty().stripes();
+        self.mode != Mode::Bypass && self.hold_out.holds(stripes.region_of(offset))
     }
 
     /// Sets what preserves acknowledged data that is not on the disk yet, from the next request on.
@@ -114,6 +139,10 @@ impl ShardVolume {
     /// Counts a read of the disk for a client.
     pub(crate) fn count_read(&self) {
         self.writeback.scheduler().count_read();
+    }
+
+    pub(crate) const fn is_ordered(&self) -> bool {
+        self.writeback.epochs().is_some()
     }
 
     /// Sets the rate of writeback from this shard. Beside reads, the rate rises as the shard nears

@@ -11,6 +11,7 @@ mod fault;
 mod geometry;
 mod granule;
 mod history;
+mod hold_out;
 pub mod limits;
 mod mode;
 mod pinned;
@@ -33,6 +34,7 @@ pub use history::{
     HistoryRegion, HistorySlot, PART_BYTES, PART_LINES, SLOT_SECONDS, SLOTS_PER_DAY,
     SLOTS_PER_WEEK, TimeSlot,
 };
+pub use hold_out::HoldOut;
 pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeUps};
 pub use pinned::PinnedRanges;
 pub use settings::{PROGRAM_SETTINGS, Setting, VOLUME_KEYS, VOLUME_SETTINGS};

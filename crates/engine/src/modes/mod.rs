@@ -91,6 +91,7 @@ enum Through {
     Fua,
     DirtyLimit,
     NoRoom,
+    HoldOut,
 }
 
 impl Through {
@@ -101,6 +102,7 @@ impl Through {
             Self::Fua => Uncached::Fua,
             Self::DirtyLimit => Uncached::DirtyLimit,
             Self::NoRoom => Uncached::NoRoom,
+            Self::HoldOut => Uncached::HoldOut,
         }
     }
 }
@@ -128,10 +130,12 @@ const fn effective(
     protection: Protection,
     terms: WriteTerms,
     fits_quota: bool,
+    held_out: bool,
 ) -> Effective {
     let protected = !matches!(protection, Protection::None);
     match mode {
         Mode::Bypass => Effective::Bypass,
+        _ if held_out => Effective::WriteThrough(Through::HoldOut),
         Mode::WriteThrough => Effective::WriteThrough(Through::Mode),
         Mode::WriteBack if terms.through => Effective::WriteThrough(Through::Protection),
         Mode::WriteBack if terms.fua && !protected => Effective::WriteThrough(Through::Fua),
@@ -215,7 +219,23 @@ impl<'a, M: LineTable> Writer<'a, M> {
         let state = &*self.lines.volume;
         let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         let terms = WriteTerms { fua, ..terms };
-        effective(state.mode(), state.protection(), terms, self.fits_quota(part))
+        let held_out = self.is_held_out(part);
+        effective(state.mode(), state.protection(), terms, self.fits_quota(part), held_out)
+    }
+
+    /// Whether a write goes to the disk because its region is held out.
+    fn is_held_out(&self, part: &Part) -> bool {
+        let state = &*self.lines.volume;
+        let waits_for_epochs = || state.mode() == Mode::WriteBack && state.is_ordered();
+        state.holds_out(part.range.offset) && !part.restores && !waits_for_epochs()
+    }
+
+    /// The lines of a part, if the disk gets it as the client sent it, and at once.
+    fn pure_lines(&self, part: &Part, why: Through, attempt: Attempt) -> u32 {
+        let is_forced =
+            self.lines.is_recorded(part) || self.lines.volume.promises_stable(self.lines.planted);
+        let is_pure = why == Through::HoldOut && attempt.count == 0 && !is_forced;
+        if is_pure { line_parts(part.volume, part.range).count() as u32 } else { 0 }
     }
 
     /// Whether a write to the disk must reach stable storage. A write past a journal must, because
@@ -309,7 +329,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
             self.scratch.lines.push((line, found));
         }
         let hits = self.scratch.lines.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
-        LineHits { hits, misses: self.scratch.lines.len() as u32 - hits, uncached: None }
+        let misses = self.scratch.lines.len() as u32 - hits;
+        LineHits { hits, misses, ..LineHits::default() }
     }
 
     /// Counts the lines of a write once, in the attempt that carries it out.
@@ -329,6 +350,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
             Through::Fua => counters.writes_through_fua += 1,
             Through::DirtyLimit => counters.writes_through_dirty_limit += 1,
             Through::NoRoom => counters.writes_through_no_room += 1,
+            Through::HoldOut => counters.writes_through_hold_out += 1,
         }
     }
 }
@@ -346,12 +368,14 @@ mod tests {
         for protection in [Protection::None, Protection::Journal, Protection::Power] {
             for terms in [no, fua, through] {
                 for room in [false, true] {
-                    assert_eq!(effective(Mode::Bypass, protection, terms, room), Bypass);
-                    let mode = WriteThrough(Through::Mode);
-                    assert_eq!(effective(Mode::WriteThrough, protection, terms, room), mode);
+                    let of = |mode, held| effective(mode, protection, terms, room, held);
+                    assert_eq!([of(Mode::Bypass, false), of(Mode::Bypass, true)], [Bypass; 2]);
+                    assert_eq!(of(Mode::WriteThrough, false), WriteThrough(Through::Mode));
+                    let held = [of(Mode::WriteThrough, true), of(Mode::WriteBack, true)];
+                    assert_eq!(held, [WriteThrough(Through::HoldOut); 2]);
                 }
             }
-            let back = |terms, room| effective(Mode::WriteBack, protection, terms, room);
+            let back = |terms, room| effective(Mode::WriteBack, protection, terms, room, false);
             assert_eq!(back(no, true), WriteBack);
             assert_eq!(back(no, false), WriteThrough(Through::DirtyLimit));
             assert_eq!(back(through, true), WriteThrough(Through::Protection));

@@ -53,6 +53,12 @@ pub enum PreloadOutcome {
     Started,
 }
 
+/// The outcome of a read of lost sectors.
+const FAILED: (ReadOutcome, LineHits) = {
+    let uncached = Some(Uncached::Failed);
+    (ReadOutcome::Failed(IoError::Io), LineHits { hits: 0, misses: 0, uncached, held_out: 0 })
+};
+
 /// Why a part is preloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreloadKind {
@@ -115,6 +121,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, LineHits) {
+        if self.lines.volume.holds_out(part.range.offset) {
+            return self.read_held_out(part, attempt, segments, out);
+        }
         let first_try = attempt == Attempt::default();
         let mut line_hits = LineHits::default();
         for line in line_parts(part.volume, part.range) {
@@ -196,15 +205,8 @@ impl<'a, M: LineTable> Reader<'a, M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, LineHits) {
-        if self.lines.volume.lost_sectors() > 0
-            && line_parts(part.volume, part.range)
-                .any(|line| self.lines.lost_under(line.key, line.mask) != 0)
-        {
-            let uncached = Some(Uncached::Failed);
-            return (
-                ReadOutcome::Failed(IoError::Io),
-                LineHits { uncached, ..LineHits::default() },
-            );
+        if self.has_lost(part) {
+            return FAILED;
         }
         let first_try = attempt == Attempt::default();
         let mode = self.lines.volume.mode();
@@ -256,7 +258,56 @@ impl<'a, M: LineTable> Reader<'a, M> {
             return (ReadOutcome::Waiting, line_hits);
         }
         line_hits.uncached = Some(self.count_direct(attempt, mode));
-        (self.read_direct(part, segments, out), line_hits)
+        (self.read_direct(part, |line| line.valid, segments, out), line_hits)
+    }
+
+    /// Whether sectors of a part are lost.
+    fn has_lost(&self, part: &Part) -> bool {
+        self.lines.volume.lost_sectors() > 0
+            && line_parts(part.volume, part.range)
+                .any(|line| self.lines.lost_under(line.key, line.mask) != 0)
+    }
+
+    /// Reads a part of a held-out region as if there were no cache: from the disk, even if the pool
+    /// has clean lines of it. Only dirty sectors come from the pool, because the disk does not have
+    /// them. The policy does not learn of the read.
+    fn read_held_out(
+        &mut self,
+        part: &Part,
+        attempt: Attempt,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> (ReadOutcome, LineHits) {
+        if self.has_lost(part) {
+            return FAILED;
+        }
+        let trusts_disk = self.lines.planted.is(PlantedBug::IgnoreDirtyInHoldOut);
+        let dirty = |line: &LineMeta| if trusts_disk { 0 } else { line.dirty };
+        let (mut lines, mut is_pure, mut wait_for) = (0, attempt.count == 0, None);
+        for line in line_parts(part.volume, part.range) {
+            lines += 1;
+            let dirty = dirty(&self.lines.index.line(line.key)) & line.mask;
+            is_pure &= dirty == 0;
+            match self.lines.ops.busy(line.key) {
+                None | Some((_, OpKind::Fill)) => {}
+                _ if dirty == line.mask => {}
+                Some((op, _)) => wait_for = Some(op),
+            }
+        }
+        let mut line_hits = LineHits::default();
+        if attempt == Attempt::default() {
+            let held_out = if is_pure && wait_for.is_none() { lines } else { 0 };
+            let uncached = Some(Uncached::HoldOut);
+            line_hits = LineHits { hits: 0, misses: lines, uncached, held_out };
+            self.lines.volume.record_access(part);
+            self.lines.volume.counters_mut().read_miss_lines += u64::from(lines);
+        }
+        if let Some(op) = wait_for {
+            self.lines.wait(op, part, WaitFor::End);
+            return (ReadOutcome::Waiting, line_hits);
+        }
+        self.lines.volume.counters_mut().direct_reads_hold_out += 1;
+        (self.read_direct(part, dirty, segments, out), line_hits)
     }
 
     /// Counts a read past the cache. Returns its reason.
@@ -333,10 +384,12 @@ impl<'a, M: LineTable> Reader<'a, M> {
         id.op
     }
 
-    /// Reads the sectors that are not in the pool into the part's private memory.
+    /// Reads the sectors that do not come from the pool (`from_pool`) into the part's private
+    /// memory.
     fn read_direct(
         &mut self,
         part: &Part,
+        from_pool: impl Fn(&LineMeta) -> u8,
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> ReadOutcome {
@@ -344,13 +397,16 @@ impl<'a, M: LineTable> Reader<'a, M> {
         for line in line_parts(part.volume, part.range) {
             let found = self.lines.index.find(line.key);
             let meta = found.map_or(LineMeta::FREE, |slot| *self.lines.index.get(slot));
-            let missing = line.mask & !meta.valid;
+            let pooled = meta.valid & from_pool(&meta);
+            let missing = line.mask & !pooled;
             if missing != 0 {
-                assert!(missing & meta.dirty == 0, "the disk lacks the newest data of {meta:?}");
+                let is_known = missing & meta.dirty == 0
+                    || self.lines.planted.is(PlantedBug::IgnoreDirtyInHoldOut);
+                assert!(is_known, "the disk lacks the newest data of {meta:?}");
                 let busy = self.lines.ops.busy(line.key).map(|(_, kind)| kind);
                 assert!(matches!(busy, None | Some(OpKind::Fill)), "{meta:?} is in a {busy:?}");
             }
-            for (first, count, in_pool) in pieces(line.mask, meta.valid) {
+            for (first, count, in_pool) in pieces(line.mask, pooled) {
                 let offset = first * SECTOR_BYTES as u32;
                 let at = line.key.offset() + u64::from(offset);
                 let place = match found {
@@ -368,6 +424,9 @@ impl<'a, M: LineTable> Reader<'a, M> {
             if let Place::Slot { slot, .. } = segment.place {
                 self.lines.index.pin(slot);
             }
+        }
+        if runs.is_empty() {
+            return ReadOutcome::Ready;
         }
         self.lines.volume.count_read();
         let op = Op::new(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());

@@ -88,7 +88,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.mark_dirty(slot, line.mask, now_ms);
             self.lines.index.unpin(slot);
         }
-        self.count_staged(part, hits, staged.len(), None, out);
+        self.count_staged(part, hits, staged.len(), (None, 0), out);
         self.boost(part);
         self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is only in the pool.
@@ -122,11 +122,18 @@ impl<M: LineTable> Writer<'_, M> {
             self.scratch.lines.clear();
             let mut hits = 0;
             for (line, slot) in self.staged_lines(part, staged) {
-                hits += usize::from(self.install(&line, slot, out));
+                // Of a held-out region, nothing new comes into the pool: the slot is only the source
+                // of the write.
+                let is_new = || self.lines.index.find(line.key).is_none();
+                if why != Through::HoldOut || !is_new() {
+                    hits += usize::from(self.install(&line, slot, out));
+                }
                 self.scratch.lines.push((line, Some(slot)));
             }
             self.scratch.lines.reverse();
-            self.count_staged(part, hits, staged.len(), Some(why.reason()), out);
+            let held_out = self.pure_lines(part, why, attempt);
+            let uncached = (Some(why.reason()), held_out);
+            self.count_staged(part, hits, staged.len(), uncached, out);
         } else {
             self.forget_lines(part, out);
             // A slot that is kept for dirty sectors elsewhere in its line is not the source of the
@@ -148,11 +155,11 @@ impl<M: LineTable> Writer<'_, M> {
         part: &Part,
         hits: usize,
         lines: usize,
-        uncached: Option<Uncached>,
+        (uncached, held_out): (Option<Uncached>, u32),
         out: &mut Outbox,
     ) {
         let (hits, misses) = (hits as u32, (lines - hits) as u32);
-        self.count_write(part, LineHits { hits, misses, uncached }, out);
+        self.count_write(part, LineHits { hits, misses, uncached, held_out }, out);
     }
 
     /// The lines of a part with their slots, in descending order.

@@ -8,7 +8,9 @@ use crate::ops::gather::Gated;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::writeback::span::Span;
-use crate::{Attempt, IoCause, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot};
+use crate::{
+    Attempt, IoCause, IoVerb, LineHits, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot,
+};
 use forebay_policy::Hint;
 use forebay_types::SECTOR_BYTES;
 
@@ -34,12 +36,15 @@ impl<M: LineTable> Writer<'_, M> {
             return WriteOutcome::Waiting;
         }
         self.count_through(why);
-        let line_hits = self.look_up_pinned(part);
-        self.count_write(part, line_hits.past_cache(why.reason()), out);
+        let line_hits = self.look_up_pinned(part).past_cache(why.reason());
+        let held_out = self.pure_lines(part, why, attempt);
+        self.count_write(part, LineHits { held_out, ..line_hits }, out);
         for at in 0..self.scratch.lines.len() {
             let (line, found) = self.scratch.lines[at];
             self.scratch.lines[at].1 = match found {
                 Some(slot) => self.slot_to_overwrite(at, slot, out),
+                // Nothing of a held-out region comes into the pool.
+                None if why == Through::HoldOut => None,
                 None => self.lines.index.allocate(line.key, Hint::Write).inspect(|&slot| {
                     self.lines.index.pin(slot);
                 }),
@@ -192,7 +197,8 @@ impl<M: LineTable> Writer<'_, M> {
         op.note = self.lines.note_for(part, NoteKind::Forget);
         op.gated = Gated::new(part, self.lines.volume, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
-        let held = self.lines.ops.must_hold_back(part.range.len, &op, trial);
+        let held =
+            !self.is_held_out(part) && self.lines.ops.must_hold_back(part.range.len, &op, trial);
         let id = self.lines.start(op);
         match held {
             true => {

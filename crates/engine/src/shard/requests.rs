@@ -39,6 +39,7 @@ impl<M: LineTable> Shard<M> {
         // Fast path: such a read is so short that borrowing the components for a `Reader` would
         // cost a tenth of its time.
         if attempt == Attempt::default()
+            && !self.volumes.get(part.volume).holds_out(part.range.offset)
             && let Some(line) = only_line(part.volume, part.range)
             && let Some(slot) = self.index.pin_hit(line.key, line.mask)
         {

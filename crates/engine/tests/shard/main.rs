@@ -6,6 +6,7 @@
 mod curve;
 mod elevator;
 mod gather;
+mod hold_out;
 mod kill;
 #[path = "../../../lab/src/policies/lru.rs"]
 mod lru;

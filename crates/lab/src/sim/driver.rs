@@ -337,6 +337,7 @@ impl Simulation {
         self.world.size_sometimes();
         self.world.resize_sometimes();
         self.world.change_share_sometimes();
+        self.world.change_hold_out_sometimes();
         self.change_pins();
         let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];

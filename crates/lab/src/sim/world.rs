@@ -9,6 +9,7 @@ use super::SimOptions;
 use super::device::Device;
 use super::device::disk::sectors_of;
 use super::expected::Expected;
+use super::hold_out::HoldOuts;
 use super::integrity::{Integrity, check_verified};
 use super::journal::Journal;
 use super::kill::Kill;
@@ -59,6 +60,7 @@ pub(crate) struct World {
     /// What decides the size of the pool, in some machines.
     pub sizing: Option<Sizing>,
     pub shares: Shares,
+    pub hold_outs: HoldOuts,
     /// The worker of the current call.
     pub worker: u8,
     #[cfg(feature = "sabotage")]
@@ -81,6 +83,7 @@ impl World {
             resize: Resize::new(plan.resize, options.seed),
             sizing: Sizing::draw(&plan, options.seed),
             shares: Shares::new(options.seed),
+            hold_outs: HoldOuts::new(options.seed),
             worker: 0,
             #[cfg(feature = "sabotage")]
             planted: options.planted,

@@ -171,7 +171,8 @@ impl ClientTable {
         let volume = client.volume.as_ref().expect("a client with requests has entered a volume");
         let result = unless_halted(volume, request.kind, result);
         if let Some(class) = tally::count(volume, worker, submitted, result, line_hits) {
-            self.tallies.add(volume, class, submitted.arrived);
+            let compared = tally::compared(volume, submitted, result, line_hits);
+            self.tallies.add(volume, (class, compared), submitted.arrived);
         }
         Some(result)
     }

@@ -2,17 +2,20 @@
 
 use super::Submitted;
 use crate::shared::Volume;
-use crate::stats::{Count, Counts, LatencyClass, SIZE_CLASSES, size_class};
+use crate::stats::{Compared, Count, Counts, LatencyClass, SIZE_CLASSES, size_class};
 use forebay_engine::{LineHits, Uncached};
 use forebay_types::{ByteRange, IoResult, LINE_BYTES};
 use forebay_volume::RequestKind;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Requests of a turn with the same latency, such as a batch of hits.
 struct Tally {
     volume: Arc<Volume>,
     class: LatencyClass,
+    /// What it counts for in the comparison with a hold-out.
+    compared: Option<Compared>,
     arrived: Instant,
     count: u64,
 }
@@ -23,16 +26,28 @@ pub(super) struct Tallies(Vec<Tally>);
 
 impl Tallies {
     /// Adds an answered request.
-    pub(super) fn add(&mut self, volume: &Arc<Volume>, class: LatencyClass, arrived: Instant) {
+    pub(super) fn add(
+        &mut self,
+        volume: &Arc<Volume>,
+        (class, compared): (LatencyClass, Option<Compared>),
+        arrived: Instant,
+    ) {
         match self.0.last_mut() {
             Some(last)
                 if last.class == class
+                    && last.compared == compared
                     && last.arrived == arrived
                     && Arc::ptr_eq(&last.volume, volume) =>
             {
                 last.count += 1;
             }
-            _ => self.0.push(Tally { volume: Arc::clone(volume), class, arrived, count: 1 }),
+            _ => self.0.push(Tally {
+                volume: Arc::clone(volume),
+                class,
+                compared,
+                arrived,
+                count: 1,
+            }),
         }
     }
 
@@ -47,8 +62,24 @@ impl Tallies {
             let stats = &tally.volume.stats[worker];
             stats.counts.waited_us.add(ns * tally.count / 1_000);
             stats.record(tally.class, ns, tally.count);
+            if let Some(compared) = tally.compared {
+                stats.record_compared(compared, ns, tally.count);
+            }
         }
     }
+}
+
+/// What an answer counts for in the comparison with a hold-out, if the volume has one.
+pub(super) fn compared(
+    volume: &Volume,
+    submitted: &Submitted,
+    result: IoResult,
+    line_hits: LineHits,
+) -> Option<Compared> {
+    if !volume.has_hold_out.load(Ordering::Relaxed) || result.is_err() {
+        return None;
+    }
+    Compared::of(submitted.request.kind, submitted.request.range, line_hits)
 }
 
 /// Counts an answer. Returns the class of its latency; `None` if it is not recorded.

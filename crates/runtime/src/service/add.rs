@@ -115,6 +115,7 @@ impl VolumeService {
             // Clients must not enter before the volume's data is recovered.
             leaving: AtomicBool::new(true),
             half_added: AtomicBool::new(false),
+            has_hold_out: AtomicBool::new(false),
         });
         let registered = Arc::clone(&volume);
         self.shared

@@ -48,7 +48,7 @@ use calibrate::Calibrator;
 use drain::OnProgress;
 use forebay_backend::Saved;
 use forebay_policy::SplitCost;
-use forebay_types::Mode;
+use forebay_types::{HoldOut, Mode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -130,6 +130,16 @@ impl VolumeService {
         if mode == Mode::Bypass {
             self.shared.shards.drop_clean(id);
         }
+        Ok(())
+    }
+
+    /// See [`crate::Runtime::set_hold_out`].
+    pub(crate) fn set_hold_out(&self, name: &str, hold_out: HoldOut) -> VolumeResult {
+        let _changing = self.changes.lock();
+        let volume = self.shared.volumes.named(name)?;
+        // Whatever is answered while the flag and the shards differ counts as served, which it was.
+        volume.has_hold_out.store(!hold_out.is_none(), Ordering::Relaxed);
+        self.shared.shards.set_hold_out(volume.id, hold_out);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
 use crate::shared::Volume;
 use crate::stats::{
-    DiskUse, Latencies, NamedStatistics, RequestCounters, VolumeStatistics, add_up,
+    DiskUse, Latencies, NamedStatistics, RequestCounters, VolumeStatistics, add_up, add_up_arms,
 };
 use crate::warm_up::WarmUpStatus;
 use forebay_backend::{Description, Displaced, Saved};
@@ -283,6 +283,7 @@ impl VolumeService {
                 disk_in_flight: disk.in_flight,
                 dirty_lines: 0,
                 cached_lines: 0,
+                arms: add_up_arms(&volume.stats),
                 statistics,
             }
         };

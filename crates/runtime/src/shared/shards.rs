@@ -7,7 +7,7 @@ use super::Volume;
 use crate::locks::{Lock, Locked, order};
 use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts};
-use forebay_types::{LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId, WriteShare};
+use forebay_types::{HoldOut, LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId, WriteShare};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -83,6 +83,12 @@ impl Shards {
     /// Sets the cache mode of a volume.
     pub(crate) fn set_mode(&self, id: VolumeId, mode: Mode) {
         self.each().for_each(|mut shard| shard.volume_mut(id).set_mode(mode));
+    }
+
+    /// Sets which regions of a volume are held out.
+    pub(crate) fn set_hold_out(&self, id: VolumeId, hold_out: HoldOut) {
+        let shards = self.each().filter(|shard| shard.has_volume(id));
+        shards.for_each(|mut shard| shard.volume_mut(id).set_hold_out(hold_out));
     }
 
     /// The cache mode of a volume. `None` while it is being added or removed.

@@ -79,6 +79,8 @@ pub(crate) struct Volume {
     pub stats: Vec<WorkerStats>,
     /// Clients that have entered the volume.
     pub connections: AtomicU64,
+    /// Whether a share of its regions is held out.
+    pub has_hold_out: AtomicBool,
     /// The volume is being added or removed: new requests are refused.
     pub leaving: AtomicBool,
     /// Its addition has failed and could not be undone: a removal tries that again.

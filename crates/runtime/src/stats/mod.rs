@@ -1,10 +1,13 @@
 //! Per-worker statistics of each volume. Each counter has one writer, so an update is a plain load
 //! and store; readers add up the workers, and block none of them.
 
+mod arms;
 mod disk_load;
 mod histogram;
 mod volume;
 
+pub(crate) use arms::Compared;
+pub use arms::{ArmTimes, ResponseTimes};
 pub(crate) use disk_load::DiskLoad;
 pub use disk_load::DiskUse;
 pub(crate) use histogram::Histogram;
@@ -308,12 +311,19 @@ impl Latencies {
 pub(crate) struct WorkerStats {
     pub(crate) counts: Counts,
     latencies: [Histogram; LatencyClass::ALL.len()],
+    arms: arms::Arms,
 }
 
 impl WorkerStats {
     /// Records `times` equal latencies. Only the worker itself may call it.
     pub(crate) fn record(&self, class: LatencyClass, ns: u64, times: u64) {
         self.latencies[class as usize].record(ns, times);
+    }
+
+    /// Records `times` equal response times of compared requests. Only the worker itself may call
+    /// it.
+    pub(crate) fn record_compared(&self, compared: Compared, ns: u64, times: u64) {
+        self.arms.record(compared, ns, times);
     }
 }
 
@@ -327,6 +337,13 @@ pub(crate) fn add_up_counters(workers: &[WorkerStats]) -> RequestCounters {
     let mut counters = RequestCounters::default();
     workers.iter().for_each(|worker| counters.add(&worker.counts));
     counters
+}
+
+/// Adds up the response times of both sides of the comparison with a hold-out.
+pub(crate) fn add_up_arms(workers: &[WorkerStats]) -> ArmTimes {
+    let mut times = ArmTimes::default();
+    workers.iter().for_each(|worker| times.add(&worker.arms));
+    times
 }
 
 /// Adds up the statistics of all workers.

@@ -1,7 +1,7 @@
 //! Everything that is counted of a volume, also as a plain list of numbers that can be added,
 //! subtracted and kept.
 
-use super::{Latencies, RequestCounters};
+use super::{ArmTimes, Latencies, RequestCounters};
 use forebay_engine::VolumeCounters;
 use forebay_types::VolumeId;
 
@@ -41,6 +41,9 @@ pub struct NamedStatistics {
     pub cached_lines: u64,
     /// What was counted since the volume was added.
     pub statistics: VolumeStatistics,
+    /// The response times on both sides of the comparison with a hold-out, counted while the volume
+    /// has one. They are not kept over a restart.
+    pub arms: ArmTimes,
 }
 
 /// Calls a function with the name and the numbers of a group, and the name of each of its numbers

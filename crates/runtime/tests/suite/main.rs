@@ -35,6 +35,7 @@ mod faults;
 mod guard;
 mod handshake;
 mod hanging;
+mod hold_out;
 mod journal;
 mod mirror;
 mod pieces;

@@ -73,7 +73,8 @@ impl<H: Host> Dispatcher<H> {
     fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
         let shard = shard_of(volume, host.stripes(volume), range.offset, host.shards());
         host.call(shard, &[], &mut self.out, |shard, out| {
-            if shard.volume(volume).mode() != Mode::Bypass {
+            let state = shard.volume(volume);
+            if state.mode() != Mode::Bypass && !state.holds_out(range.offset) {
                 shard.prefetch(volume, range, mark, out);
             }
         });
@@ -96,10 +97,13 @@ impl<H: Host> Dispatcher<H> {
         let shard =
             shard_of(part.volume, host.stripes(part.volume), part.range.offset, host.shards());
         let outcome = host.call(shard, &[], &mut self.out, |shard, out| {
-            match shard.volume(part.volume).mode() {
-                Mode::Bypass => PreloadOutcome::Done,
-                _ => shard.preload(part, lines, kind, out),
+            let state = shard.volume(part.volume);
+            // What is pinned stays in memory, although reads of it do not use it for a while.
+            let is_held_out = kind != PreloadKind::Pinned && state.holds_out(part.range.offset);
+            if state.mode() == Mode::Bypass || is_held_out {
+                return PreloadOutcome::Done;
             }
+            shard.preload(part, lines, kind, out)
         });
         match outcome {
             PreloadOutcome::Done => Step::Done(Ok(())),

@@ -1,6 +1,7 @@
 //! Tests of the totals by identity, and of their file.
 
 use super::*;
+use forebay_runtime::ArmTimes;
 use forebay_types::VolumeId;
 
 /// A volume of which `reads` hits were counted.
@@ -15,6 +16,7 @@ fn volume(name: &str, identity: u8, id: u16, reads: u64) -> NamedStatistics {
         dirty_lines: 0,
         cached_lines: 0,
         statistics,
+        arms: ArmTimes::default(),
     }
 }
 
