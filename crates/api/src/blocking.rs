@@ -1,8 +1,9 @@
 //! The client for programs without an async runtime, such as the command line.
 
 use crate::{
-    AddVolume, Client, ClientError, DrillReport, History, Memory, PinRequest, Progress,
-    ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeSettings, VolumeStatus,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, Client, ClientError, DrillReport,
+    History, Memory, PinRequest, Progress, ServerSettings, Statistics, StatisticsOfVolume, Status,
+    VolumeSettings, VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -104,6 +105,26 @@ impl BlockingClient {
     /// See [`Client::unpin_volume`].
     pub fn unpin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
         self.runtime.block_on(self.client.unpin_volume(name, request))
+    }
+
+    /// See [`Client::analysis`].
+    pub fn analysis(&self) -> Result<AnalysisStatus> {
+        self.runtime.block_on(self.client.analysis())
+    }
+
+    /// See [`Client::analysis_result`].
+    pub fn analysis_result(&self) -> Result<Analysis> {
+        self.runtime.block_on(self.client.analysis_result())
+    }
+
+    /// See [`Client::start_analysis`].
+    pub fn start_analysis(&self, request: &AnalysisRequest) -> Result<AnalysisStatus> {
+        self.runtime.block_on(self.client.start_analysis(request))
+    }
+
+    /// See [`Client::stop_analysis`].
+    pub fn stop_analysis(&self) -> Result<AnalysisStatus> {
+        self.runtime.block_on(self.client.stop_analysis())
     }
 
     /// See [`Client::drill`].

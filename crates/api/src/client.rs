@@ -4,9 +4,9 @@
 //! socket's path, so it also reaches a restarted server.
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, History, Memory, PinRequest, Problem, Progress,
-    ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings,
-    VolumeStatus, paths,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
+    Memory, PinRequest, Problem, Progress, ServerSettings, Statistics, StatisticsOfVolume, Status,
+    VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
@@ -238,6 +238,26 @@ impl Client {
     /// Unpins ranges of a volume.
     pub async fn unpin_volume(&self, name: &str, request: &PinRequest) -> Result<VolumeStatus> {
         self.request(Method::POST, &paths::volume_unpin(name), Some(request)).await
+    }
+
+    /// The progress of the analysis.
+    pub async fn analysis(&self) -> Result<AnalysisStatus> {
+        self.query(paths::ANALYSIS).await
+    }
+
+    /// The analysis with all that it has counted.
+    pub async fn analysis_result(&self) -> Result<Analysis> {
+        self.query(paths::ANALYSIS_RESULT).await
+    }
+
+    /// Starts an analysis.
+    pub async fn start_analysis(&self, request: &AnalysisRequest) -> Result<AnalysisStatus> {
+        self.request(Method::POST, paths::ANALYSIS, Some(request)).await
+    }
+
+    /// Stops the analysis.
+    pub async fn stop_analysis(&self) -> Result<AnalysisStatus> {
+        self.request(Method::DELETE, paths::ANALYSIS, None::<&()>).await
     }
 
     /// Rehearses a power failure.

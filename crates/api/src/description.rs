@@ -3,8 +3,9 @@
 #![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{
-    AddVolume, DrillReport, ErrorBody, Event, History, Memory, PinRequest, ServerSettings,
-    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, paths,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
+    Memory, PinRequest, ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeList,
+    VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -49,6 +50,10 @@ pub fn openapi() -> openapi::OpenApi {
         stop,
         upgrade,
         drill,
+        analysis,
+        start_analysis,
+        stop_analysis,
+        analysis_result,
         description
     )
 )]
@@ -144,6 +149,41 @@ fn upgrade() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn drill() {}
+
+/// Shows the progress of the analysis of the benefit
+#[utoipa::path(get, path = paths::ANALYSIS, tag = "server",
+    responses(
+        (status = 200, description = "The progress", body = AnalysisStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn analysis() {}
+
+/// Starts an analysis of the benefit
+///
+/// In its first phase, volumes are served as if there were no cache. It replaces a former analysis
+/// that has ended. It survives restarts of the server.
+#[utoipa::path(post, path = paths::ANALYSIS, tag = "server", request_body = AnalysisRequest,
+    responses(
+        (status = 201, description = "The progress", body = AnalysisStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn start_analysis() {}
+
+/// Stops the analysis before its end: the cache works fully again, and the result stays
+#[utoipa::path(delete, path = paths::ANALYSIS, tag = "server",
+    responses(
+        (status = 200, description = "The progress", body = AnalysisStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn stop_analysis() {}
+
+/// Shows the analysis with all that it has counted so far
+#[utoipa::path(get, path = paths::ANALYSIS_RESULT, tag = "server",
+    responses(
+        (status = 200, description = "The analysis", body = Analysis),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn analysis_result() {}
 
 /// Shows this description
 #[utoipa::path(get, path = paths::OPENAPI, tag = "server",
@@ -288,8 +328,11 @@ mod tests {
         assert_eq!(
             requests,
             [
+                "delete /v1/analysis",
                 "delete /v1/volumes/{name}",
                 "get /metrics",
+                "get /v1/analysis",
+                "get /v1/analysis/result",
                 "get /v1/history",
                 "get /v1/openapi.json",
                 "get /v1/statistics",
@@ -300,6 +343,7 @@ mod tests {
                 "get /v1/volumes/{name}/statistics",
                 "patch /v1/settings",
                 "patch /v1/volumes/{name}",
+                "post /v1/analysis",
                 "post /v1/drill",
                 "post /v1/stop",
                 "post /v1/upgrade",

@@ -12,6 +12,7 @@
 //! either line was cut off, and the client reports that. A request that fails at once, for example
 //! for an unknown volume, is answered with an HTTP status instead of a stream.
 
+mod analysis;
 mod background;
 mod blocking;
 mod cache_ratio;
@@ -38,6 +39,10 @@ mod vault;
 mod warm_up;
 mod write_back;
 
+pub use analysis::{
+    Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
+    AnalysisStatus, AnalysisVolume, SizeTimes,
+};
 pub use background::{BackgroundShare, BackgroundStatus};
 pub use blocking::BlockingClient;
 pub use cache_ratio::CacheRatio;

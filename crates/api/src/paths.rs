@@ -32,6 +32,10 @@ pub const VOLUME_CALIBRATE: &str = "/v1/volumes/{name}/calibrate";
 pub const VOLUME_PIN: &str = "/v1/volumes/{name}/pin";
 /// `POST`: unpin ranges of a volume.
 pub const VOLUME_UNPIN: &str = "/v1/volumes/{name}/unpin";
+/// `GET`: the progress of the analysis. `POST`: start one. `DELETE`: stop it.
+pub const ANALYSIS: &str = "/v1/analysis";
+/// `GET`: the analysis with all that it has counted.
+pub const ANALYSIS_RESULT: &str = "/v1/analysis/result";
 /// `POST`: rehearse a power failure.
 pub const DRILL: &str = "/v1/drill";
 /// `POST`: flush all volumes and stop the server.

@@ -2,13 +2,14 @@
 //! their dirty data is a number that operations count down.
 
 use crate::{
-    Manager, Measurements, ProgressFn, configured_status, convert::invalid, geometry_status,
+    AnalysisManager, Manager, Measurements, ProgressFn, configured_status, convert::invalid,
+    geometry_status,
 };
 use forebay_api::{
-    BackgroundStatus, DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint,
-    JournalStatus, LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState,
-    PinStatus, Problem, Progress, Statistics, StatisticsOfVolume, Status, UnservedWrites,
-    VolumeStatus, WarmUpStatus,
+    Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
+    DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
+    LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
+    Progress, Statistics, StatisticsOfVolume, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -41,6 +42,7 @@ struct FakeState {
     is_stopped: bool,
     /// The memory that was set.
     limit_bytes: Option<u64>,
+    analysis: AnalysisStatus,
 }
 
 impl FakeManager {
@@ -173,9 +175,32 @@ impl FakeManager {
     }
 }
 
+impl AnalysisManager for FakeManager {
+    fn status(&self) -> AnalysisStatus {
+        self.lock().analysis.clone()
+    }
+
+    fn result(&self) -> Analysis {
+        Analysis { status: AnalysisManager::status(self), batches: Vec::new() }
+    }
+
+    fn start(&self, request: AnalysisRequest) -> Result<AnalysisStatus, Problem> {
+        self.check_all()?;
+        let (state, phase) = (AnalysisState::Running, Some(AnalysisPhase::Measure));
+        self.lock().analysis =
+            AnalysisStatus { state, phase, request, ..AnalysisStatus::default() };
+        Ok(AnalysisManager::status(self))
+    }
+
+    fn stop(&self) -> Result<AnalysisStatus, Problem> {
+        self.lock().analysis.state = AnalysisState::Stopped;
+        Ok(AnalysisManager::status(self))
+    }
+}
+
 impl Manager for FakeManager {
     fn measurements(&self) -> Measurements {
-        let status = self.status();
+        let status = Manager::status(self);
         Measurements { histograms: vec![BTreeMap::new(); status.volumes.len()], status }
     }
 
@@ -256,7 +281,7 @@ impl Manager for FakeManager {
             return Err(Problem::new(ErrorKind::Invalid, message, "set another one"));
         }
         self.lock().limit_bytes = Some(bytes);
-        Ok(self.status().memory)
+        Ok(Manager::status(self).memory)
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {
@@ -334,6 +359,10 @@ impl Manager for FakeManager {
             not_measured: None,
         };
         Ok(volume.clone())
+    }
+
+    fn analysis(&self) -> &dyn AnalysisManager {
+        self
     }
 
     fn drill(&self) -> Result<DrillReport, Problem> {

@@ -27,7 +27,7 @@ pub use convert::{
 pub use dashboard::{
     Dashboard, DashboardError, DashboardKeys, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens,
 };
-pub use manager::{Manager, ProgressFn};
+pub use manager::{AnalysisManager, Manager, ProgressFn};
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};
 pub use server::Server;

@@ -2,8 +2,8 @@
 
 use crate::Measurements;
 use forebay_api::{
-    DrillReport, History, Memory, Problem, Progress, Statistics, StatisticsOfVolume, Status,
-    VolumeStatus,
+    Analysis, AnalysisRequest, AnalysisStatus, DrillReport, History, Memory, Problem, Progress,
+    Statistics, StatisticsOfVolume, Status, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -107,6 +107,9 @@ pub trait Manager: Send + Sync {
     /// There is no such volume, or a range is not inside it.
     fn unpin_volume(&self, name: &str, ranges: PinnedRanges) -> Result<VolumeStatus, Problem>;
 
+    /// The analysis of the benefit.
+    fn analysis(&self) -> &dyn AnalysisManager;
+
     /// Rehearses a power failure, stores the report, and returns it.
     ///
     /// # Errors
@@ -125,4 +128,26 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// The pool has no keeper, or the program cannot be started; the daemon continues.
     fn upgrade(&self) -> Result<(), Problem>;
+}
+
+/// The analysis of the benefit, of which there is one at a time.
+pub trait AnalysisManager: Send + Sync {
+    /// Its progress. As quick as [`Manager::status`].
+    fn status(&self) -> AnalysisStatus;
+
+    /// All that it has counted. As quick as [`Manager::status`].
+    fn result(&self) -> Analysis;
+
+    /// Starts an analysis. It replaces a former one that has ended.
+    ///
+    /// # Errors
+    /// An analysis runs, a length or the share is out of bounds, a volume is unknown or in bypass,
+    /// there is none or too many, or the state directory cannot be written.
+    fn start(&self, request: AnalysisRequest) -> Result<AnalysisStatus, Problem>;
+
+    /// Stops the analysis.
+    ///
+    /// # Errors
+    /// None runs.
+    fn stop(&self) -> Result<AnalysisStatus, Problem>;
 }

@@ -14,9 +14,9 @@ use axum::{
     routing::{delete, get, patch, post},
 };
 use forebay_api::{
-    AddVolume, DrillReport, ErrorKind, History, Memory, PinRequest, Problem, ServerSettings,
-    Statistics, StatisticsOfVolume, Status, VolumeList, VolumeSettings, VolumeStatus, openapi,
-    paths,
+    AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorKind, History, Memory,
+    PinRequest, Problem, ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeList,
+    VolumeSettings, VolumeStatus, openapi, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -80,6 +80,8 @@ fn remote_routes() -> Router<App> {
         .route(paths::METRICS, get(show_metrics))
         .route(paths::SETTINGS, patch(set_server))
         .route(paths::DRILL, post(drill))
+        .route(paths::ANALYSIS, get(analysis).post(start_analysis).delete(stop_analysis))
+        .route(paths::ANALYSIS_RESULT, get(analysis_result))
         .route(paths::OPENAPI, get(|| async { Json(openapi()) }))
         .route(paths::VOLUMES, get(list_volumes))
         .route(paths::VOLUME, get(show_volume).patch(set_volume))
@@ -317,6 +319,28 @@ async fn upgrade(State(app): State<App>) -> Response {
 async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
     tracing::info!("request to rehearse a power failure");
     Ok(Json(app.call_slowly(|manager| manager.drill()).await??))
+}
+
+async fn analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
+    app.call(|manager| manager.analysis().status()).await.map(Json)
+}
+
+async fn analysis_result(State(app): State<App>) -> Answer<Json<Analysis>> {
+    app.call(|manager| manager.analysis().result()).await.map(Json)
+}
+
+async fn start_analysis(
+    State(app): State<App>,
+    Body(request): Body<AnalysisRequest>,
+) -> Answer<(StatusCode, Json<AnalysisStatus>)> {
+    tracing::info!(?request, "request to analyze the benefit");
+    let status = app.call_slowly(move |manager| manager.analysis().start(request)).await??;
+    Ok((StatusCode::CREATED, Json(status)))
+}
+
+async fn stop_analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
+    tracing::info!("request to stop the analysis");
+    Ok(Json(app.call_slowly(|manager| manager.analysis().stop()).await??))
 }
 
 async fn local_only() -> Refusal {

@@ -3,6 +3,7 @@
 //! `forebay_config` parses the values of all settings, for the command line as for the
 //! configuration file, so that both accept the same values.
 
+use crate::client::analyze::AnalyzeCommand;
 use crate::rescue::RescueCommand;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use forebay_config::{ServerChange, Settings, Source, VolumeSpec, default_state};
@@ -55,6 +56,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         show: ShowArguments,
     },
+    /// Measure what a running forebay gains, against requests served as if there were no cache
+    #[command(subcommand)]
+    Analyze(AnalyzeCommand),
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),

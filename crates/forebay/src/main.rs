@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => client::status::status(&arguments),
         Command::Top(arguments) => client::top::top(&arguments),
         Command::Stats { name, show } => client::stats(name.as_deref(), &show),
+        Command::Analyze(command) => client::analyze::analyze(command),
         Command::Volume(command) => client::volume(command),
         Command::Pin(arguments) => client::pins::pin(&arguments),
         Command::Unpin(arguments) => client::pins::unpin_places(&arguments),

@@ -64,7 +64,7 @@ pub use protect::vault::{
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
 pub use resize::ResizeError;
-pub use runtime::{Engine, Runtime, RuntimeConfig};
+pub use runtime::{Engine, Runtime, RuntimeConfig, set_hold_out};
 pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,
 };

@@ -75,6 +75,16 @@ pub struct Runtime {
     volumes: VolumeService,
 }
 
+/// Sets which regions of a volume are served as if there were no cache, from the next request on.
+/// Their response times, and those of the others, are counted in [`NamedStatistics::arms`]. Nothing
+/// that was acknowledged is affected.
+///
+/// # Errors
+/// When there is no such volume.
+pub fn set_hold_out(runtime: &Runtime, name: &str, hold_out: HoldOut) -> Result<(), VolumeError> {
+    runtime.volumes.set_hold_out(name, hold_out)
+}
+
 impl Runtime {
     /// Creates the pool and starts the workers, each with a front end of this service.
     ///
@@ -293,16 +303,6 @@ impl Runtime {
     /// writable, or a journal or vault cannot record that the volume relies on it.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
         self.volumes.change(name, change)
-    }
-
-    /// Sets which regions of a volume are served as if there were no cache, from the next request
-    /// on. Their response times, and those of the others, are counted in
-    /// [`NamedStatistics::arms`]. Nothing that was acknowledged is affected.
-    ///
-    /// # Errors
-    /// When there is no such volume.
-    pub fn set_hold_out(&self, name: &str, hold_out: HoldOut) -> Result<(), VolumeError> {
-        self.volumes.set_hold_out(name, hold_out)
     }
 
     /// Replaces the pinned ranges of a volume: their lines stay in the pool. Lines that are not

@@ -122,7 +122,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.scratch.lines.clear();
             let mut hits = 0;
             for (line, slot) in self.staged_lines(part, staged) {
-                // Of a held-out region, nothing new comes into the pool: the slot is only the source
+                // Nothing new of a held-out region comes into the pool: the slot is the source
                 // of the write.
                 let is_new = || self.lines.index.find(line.key).is_none();
                 if why != Through::HoldOut || !is_new() {

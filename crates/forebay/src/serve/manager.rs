@@ -1,5 +1,6 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
+use super::analysis::Analyzer;
 use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
@@ -26,7 +27,9 @@ use forebay_config::{
     CacheRatio, Change, Config, Listen, ReadLatency, ServerChange, TlsUse, VolumeChange,
     VolumeSpec, WriteBackSpec,
 };
-use forebay_control::{DashboardKeys, Manager, Measurements, ProgressFn, SocketFile};
+use forebay_control::{
+    AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
+};
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
     CalibrateError, Limits, PinError, ReadTarget, Runtime, RuntimeStatus,
@@ -49,7 +52,7 @@ pub(super) struct Daemon {
     sizing: Sizing,
     ratio: Ratio,
     background: Background,
-    saves: Arc<Saves>,
+    pub(super) saves: Arc<Saves>,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -62,6 +65,8 @@ pub(super) struct Daemon {
     stopped: Notify,
     /// Statistics over time.
     history: Arc<History>,
+    /// The analysis of the benefit.
+    pub(super) analyzer: Arc<Analyzer>,
     /// The program that an upgrade starts; `None` without a keeper.
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
@@ -100,6 +105,7 @@ impl Daemon {
         let ratio = Ratio::new(Arc::clone(&runtime), ratio);
         let background = Background::new(Arc::clone(&runtime), config.background);
         let saves = Saves::new(Arc::clone(&runtime));
+        let analyzer = Arc::new(Analyzer::open(&config.state, &runtime));
         let state = State {
             config,
             volumes: Vec::new(),
@@ -121,6 +127,7 @@ impl Daemon {
             journals,
             calibrations,
             history,
+            analyzer,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
             successor: None,
@@ -219,10 +226,6 @@ impl Daemon {
 
     pub(super) const fn sizing(&self) -> &Sizing {
         &self.sizing
-    }
-
-    pub(super) const fn saves(&self) -> &Arc<Saves> {
-        &self.saves
     }
 
     pub(super) const fn background(&self) -> &Background {
@@ -694,6 +697,10 @@ impl Manager for Daemon {
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
         self.runtime.calibrate_volume(name).map_err(problem)?;
         self.volume_status(name)
+    }
+
+    fn analysis(&self) -> &dyn AnalysisManager {
+        &*self.analyzer
     }
 
     fn drill(&self) -> Result<DrillReport, Problem> {

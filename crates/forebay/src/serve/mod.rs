@@ -1,5 +1,6 @@
 //! The daemon: starts the runtime from a configuration, serves its volumes, and stops cleanly.
 
+mod analysis;
 mod background;
 mod battery;
 mod calibrations;
@@ -153,7 +154,9 @@ fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
         .context("cannot start the thread that saves volumes in memory")?;
     let history =
         daemon.keep_statistics().context("cannot start the thread that keeps statistics")?;
-    Ok((outlook, sizer, background, saves, history))
+    let analysis = analysis::start(&daemon.analyzer)
+        .context("cannot start the thread that analyzes the benefit")?;
+    Ok((outlook, sizer, background, saves, history, analysis))
 }
 
 /// Logs how many clients the remaining file descriptors allow. Called once everything else is open.

@@ -53,7 +53,7 @@ enum Cause {
 /// # Errors
 /// Fails if no thread can be started.
 pub(super) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
-    Periodic::start("saves", INTERVAL, move || daemon.saves().poll())
+    Periodic::start("saves", INTERVAL, move || daemon.saves.poll())
 }
 
 impl Saves {

@@ -325,7 +325,7 @@ fn write_report(report: &DrillReport, state_dir: &Path) -> anyhow::Result<PathBu
 }
 
 /// Formats a time in seconds since 1970 as in `2026-02-28T13:05:09Z`.
-fn utc(seconds: u64) -> String {
+pub(super) fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years start in March, so that a leap day is the last day of its year.
     let days = days + 719_468;

@@ -133,7 +133,7 @@ impl VolumeService {
         Ok(())
     }
 
-    /// See [`crate::Runtime::set_hold_out`].
+    /// See [`crate::set_hold_out`].
     pub(crate) fn set_hold_out(&self, name: &str, hold_out: HoldOut) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;

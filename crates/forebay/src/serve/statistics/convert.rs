@@ -125,12 +125,10 @@ pub(in crate::serve) fn disk_use(figures: &VolumeStatistics, in_flight: u64) -> 
 
 pub(in crate::serve) fn latencies(latencies: &Histograms) -> Latencies {
     let of = |class| latency(latencies.of(class));
-    let mut writes = latencies.of(LatencyClass::WriteMemory).clone();
-    writes.merge(latencies.of(LatencyClass::WriteDisk));
     Latencies {
         read_hit: of(LatencyClass::ReadHit),
         read_miss: of(LatencyClass::ReadMiss),
-        write: latency(&writes),
+        write: latency(&writes_of(latencies)),
         write_memory: of(LatencyClass::WriteMemory),
         write_disk: of(LatencyClass::WriteDisk),
         flush: of(LatencyClass::Flush),
@@ -140,6 +138,13 @@ pub(in crate::serve) fn latencies(latencies: &Histograms) -> Latencies {
         disk_flush: of(LatencyClass::DiskFlush),
         disk_erase: of(LatencyClass::DiskErase),
     }
+}
+
+/// The latencies of all writes.
+pub(in crate::serve) fn writes_of(latencies: &Histograms) -> LatencyHistogram {
+    let mut writes = latencies.of(LatencyClass::WriteMemory).clone();
+    writes.merge(latencies.of(LatencyClass::WriteDisk));
+    writes
 }
 
 /// The histograms that have latencies, by the names of the fields of [`Latencies`].

@@ -9,7 +9,7 @@ mod convert;
 mod past;
 mod periods;
 
-pub(super) use convert::{counters, disk_use, histograms, latencies, latency};
+pub(super) use convert::{counters, disk_use, histograms, latencies, latency, writes_of};
 
 use super::periodic::Periodic;
 use super::warm_lists::read_file;

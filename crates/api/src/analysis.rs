@@ -1,0 +1,210 @@
+//! An analysis of the benefit: a phase without the cache, one in which it fills, and one with it. A
+//! share of the regions is held out all the while.
+
+use crate::{DiskUse, LatencySummary};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use utoipa::ToSchema;
+
+/// A phase of an analysis.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnalysisPhase {
+    /// All requests are served as if there were no cache.
+    Measure,
+    /// The cache works, fills and learns. Its results do not count yet.
+    Learn,
+    /// The cache works.
+    Accelerate,
+}
+
+impl AnalysisPhase {
+    /// All phases, in order.
+    pub const ALL: [Self; 3] = [Self::Measure, Self::Learn, Self::Accelerate];
+}
+
+impl fmt::Display for AnalysisPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measure => "measure",
+            Self::Learn => "learn",
+            Self::Accelerate => "accelerate",
+        })
+    }
+}
+
+/// What an analysis does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnalysisState {
+    /// There is none.
+    #[default]
+    None,
+    /// It runs.
+    Running,
+    /// All phases are complete.
+    Complete,
+    /// It was stopped before its end.
+    Stopped,
+}
+
+impl fmt::Display for AnalysisState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Stopped => "stopped",
+        })
+    }
+}
+
+/// What to analyze, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AnalysisRequest {
+    /// The length of the phase `measure` in seconds: 1 to 604800.
+    pub measure_seconds: u64,
+    /// The length of the phase `learn` in seconds: 1 to 604800.
+    pub learn_seconds: u64,
+    /// The length of the phase `accelerate` in seconds: 1 to 604800.
+    pub accelerate_seconds: u64,
+    /// The percentage of the regions that are held out: 1 to 50.
+    pub hold_out_percent: u32,
+    /// The names of the volumes, at most 32. Empty for all that are not in bypass.
+    pub volumes: Vec<String>,
+}
+
+impl Default for AnalysisRequest {
+    fn default() -> Self {
+        let day = 24 * 60 * 60;
+        Self {
+            measure_seconds: day,
+            learn_seconds: day,
+            accelerate_seconds: day,
+            hold_out_percent: 1,
+            volumes: Vec::new(),
+        }
+    }
+}
+
+/// A time at which the server was not running, which an analysis outlived.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AnalysisInterruption {
+    /// When the server started again, in UTC.
+    pub resumed_at: String,
+    /// The phase that was interrupted.
+    pub phase: AnalysisPhase,
+}
+
+/// An analysis and its progress.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AnalysisStatus {
+    /// What it does. The other fields are meaningless if there is none.
+    pub state: AnalysisState,
+    /// The phase, while it runs.
+    pub phase: Option<AnalysisPhase>,
+    /// What was asked for.
+    pub request: AnalysisRequest,
+    /// When it began, in UTC.
+    pub begun_at: String,
+    /// When it ended, in UTC.
+    pub ended_at: Option<String>,
+    /// The time that was analyzed so far, in seconds, without interruptions.
+    pub analyzed_seconds: f64,
+    /// The time left, in seconds.
+    pub remaining_seconds: f64,
+    /// Complete intervals, each with other regions held out.
+    pub batches: u64,
+    /// Times at which the server was not running. The interval in progress is lost each time.
+    pub interruptions: Vec<AnalysisInterruption>,
+    /// Why the analysis cannot be kept over a restart at present.
+    pub problem: Option<String>,
+}
+
+/// Requests of a class of sizes, and the sum of their response times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SizeTimes {
+    /// The largest request of the class, in bytes.
+    pub up_to_bytes: u64,
+    /// Requests.
+    pub requests: u64,
+    /// The sum of their response times, in seconds.
+    pub seconds: f64,
+}
+
+/// A volume in one interval of an analysis.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AnalysisVolume {
+    /// Its name.
+    pub name: String,
+    /// Reads that the cache has served.
+    pub served_reads: Vec<SizeTimes>,
+    /// Reads that were held out.
+    pub held_reads: Vec<SizeTimes>,
+    /// Writes that the cache has served.
+    pub served_writes: Vec<SizeTimes>,
+    /// Writes that were held out. None in an ordered write-back volume, and none in one whose
+    /// protection makes them wait longer than without a cache.
+    pub held_writes: Vec<SizeTimes>,
+    /// All reads.
+    pub reads: u64,
+    /// All writes.
+    pub writes: u64,
+    /// Bytes of the reads.
+    pub read_bytes: u64,
+    /// Bytes of the writes.
+    pub write_bytes: u64,
+    /// Reads with all data in memory.
+    pub read_hits: u64,
+    /// Writes acknowledged from memory.
+    pub deferred_writes: u64,
+    /// The response times of reads.
+    pub read_latency: LatencySummary,
+    /// The response times of writes.
+    pub write_latency: LatencySummary,
+    /// Reads that went to the disk, of any cause.
+    pub disk_reads: u64,
+    /// Writes that went to the disk, of any cause.
+    pub disk_writes: u64,
+    /// Bytes of the disk's reads.
+    pub disk_read_bytes: u64,
+    /// Bytes of the disk's writes.
+    pub disk_write_bytes: u64,
+    /// How busy the disk was. `in_flight` is that of the end of the interval.
+    pub disk: DiskUse,
+    /// Bytes read ahead that clients then read.
+    pub prefetch_used_bytes: u64,
+    /// Bytes preloaded that clients then read.
+    pub preload_used_bytes: u64,
+    /// Writes that shared their I/O with others.
+    pub gathered_writes: u64,
+    /// The I/Os shared by these writes.
+    pub gathered_ios: u64,
+}
+
+/// An interval of an analysis. Other regions are held out in the next one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AnalysisBatch {
+    /// The phase.
+    pub phase: AnalysisPhase,
+    /// When it began, in UTC.
+    pub begun_at: String,
+    /// Its length in seconds.
+    pub seconds: f64,
+    /// The processor time of the server, in seconds.
+    pub cpu_seconds: f64,
+    /// The volumes that were served all the while.
+    pub volumes: Vec<AnalysisVolume>,
+}
+
+/// An analysis with all that it has counted.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Analysis {
+    /// Its progress.
+    pub status: AnalysisStatus,
+    /// Its intervals, in order.
+    pub batches: Vec<AnalysisBatch>,
+}

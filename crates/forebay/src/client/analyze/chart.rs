@@ -1,0 +1,119 @@
+//! A line chart as inline SVG.
+
+use std::fmt::Write;
+
+/// A line of a chart. A gap is where a value is missing.
+pub(super) struct Series {
+    pub(super) label: &'static str,
+    pub(super) color: &'static str,
+    pub(super) points: Vec<(f64, Option<f64>)>,
+}
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 220.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 26.0;
+/// Horizontal lines of the grid.
+const LINES: u32 = 4;
+
+/// The scale of values: the factor between their units.
+#[derive(Clone, Copy)]
+pub(super) enum Scale {
+    Decimal,
+    Binary,
+}
+
+/// Draws a chart. `ends` has a label and the end of each phase, in seconds; `show` formats a value.
+pub(super) fn chart(
+    title: &str,
+    series: &[Series],
+    ends: &[(String, f64)],
+    (scale, show): (Scale, fn(f64) -> String),
+) -> String {
+    let values = series.iter().flat_map(|one| one.points.iter().filter_map(|point| point.1));
+    let highest = values.fold(0.0, f64::max);
+    let (top, end_s) = (nice(highest, scale), ends.last().map_or(1.0, |end| end.1).max(1e-9));
+    let x = |seconds: f64| LEFT + (WIDTH - LEFT - RIGHT) * seconds / end_s;
+    let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top;
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\
+         <text x=\"{LEFT}\" y=\"14\" class=\"title\">{title}</text>"
+    );
+    let mut add = |text: String| svg.push_str(&text);
+    for line in 0..=LINES {
+        let value = top * f64::from(line) / f64::from(LINES);
+        let at = y(value);
+        add(format!(
+            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" class=\"grid\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" class=\"value\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 6.0,
+            at + 4.0,
+            show(value)
+        ));
+    }
+    let mut from = 0.0;
+    for (label, to) in ends.iter().filter(|(_, end)| *end > 0.0) {
+        let (at, middle) = (x(*to), x(f64::midpoint(from, *to)));
+        if *to > from {
+            add(format!(
+                "<text x=\"{middle:.1}\" y=\"{:.1}\" class=\"phase\">{label}</text>",
+                HEIGHT - 8.0
+            ));
+        }
+        if *to < end_s {
+            add(format!(
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{:.1}\" class=\"end\"/>",
+                HEIGHT - BOTTOM
+            ));
+        }
+        from = *to;
+    }
+    let mut legend = LEFT;
+    for Series { label, color, points } in series {
+        add(format!("<path d=\"{}\" class=\"line\" stroke=\"{color}\"/>", path(points, x, y)));
+        add(format!(
+            "<rect x=\"{legend:.1}\" y=\"20\" width=\"14\" height=\"4\" fill=\"{color}\"/>\
+             <text x=\"{:.1}\" y=\"26\" class=\"label\">{label}</text>",
+            legend + 18.0
+        ));
+        legend += 34.0 + 6.2 * label.len() as f64;
+    }
+    svg + "</svg>\n"
+}
+
+/// The path of a line, with a short stroke for a point between gaps.
+fn path(points: &[(f64, Option<f64>)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+    let mut path = String::new();
+    let mut is_open = false;
+    for &(seconds, value) in points {
+        let Some(value) = value else {
+            is_open = false;
+            continue;
+        };
+        let (at, height) = (x(seconds), y(value));
+        let command = if is_open { 'L' } else { 'M' };
+        write!(path, "{command}{at:.1} {height:.1}").expect("writing to a string does not fail");
+        if !is_open {
+            path += "h1";
+        }
+        is_open = true;
+    }
+    path
+}
+
+/// A round number that is not below `value`.
+fn nice(value: f64, scale: Scale) -> f64 {
+    if value <= 0.0 || !value.is_finite() {
+        return 1.0;
+    }
+    let unit = match scale {
+        Scale::Decimal => 1.0,
+        Scale::Binary => 1024_f64.powf(value.log(1024.0).floor()),
+    };
+    let power = unit * 10_f64.powf((value / unit).log10().floor());
+    let steps = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0];
+    steps.iter().map(|step| step * power).find(|step| *step >= value).unwrap_or(10.0 * power)
+}

@@ -1,0 +1,315 @@
+//! Compares response times of requests that the cache has served with those of requests that were
+//! held out. Pure: it knows nothing but counts and sums.
+//!
+//! An interval has its own held-out regions, so intervals are independent, while the requests in
+//! one are not: they use the same few regions, at the same time of the day. Intervals are therefore
+//! the unit of the statistics: their number, not that of requests, says how certain a result is.
+//!
+//! Each held-out request is compared with the mean of the served ones of its stratum, one kind and
+//! class of size, in its interval. So neither another mix of sizes nor another load at another time
+//! is a difference in speed. The ratio is that of the sums over all intervals; its interval comes
+//! from the jackknife: the same ratio without each interval in turn, with Student's t. Nothing is
+//! drawn at random.
+
+/// Requests of a stratum and the sum of their response times in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Times {
+    pub(crate) requests: u64,
+    pub(crate) seconds: f64,
+}
+
+impl Times {
+    fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.seconds += other.seconds;
+    }
+
+    fn without(self, other: Self) -> Self {
+        let seconds = (self.seconds - other.seconds).max(0.0);
+        Self { requests: self.requests - other.requests, seconds }
+    }
+
+    fn mean(self) -> f64 {
+        self.seconds / self.requests as f64
+    }
+}
+
+/// A stratum of an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Pair {
+    /// Served by the cache.
+    pub(crate) served: Times,
+    /// Held out.
+    pub(crate) held: Times,
+}
+
+/// The strata of an interval. All intervals of a comparison have the same strata.
+pub(crate) type Interval = Vec<Pair>;
+
+/// Intervals with held-out requests below which nothing is estimated.
+pub(crate) const INTERVALS_MIN: usize = 8;
+/// Held-out requests below which nothing is estimated.
+pub(crate) const HELD_MIN: u64 = 50;
+/// Requests of a stratum below which phases are not compared by it.
+const STRATUM_MIN: u64 = 10;
+/// Held-out and served requests of an interval below which it is no candidate for the worst one.
+const WORST_REQUESTS_MIN: u64 = 5;
+/// A smaller difference is none: nobody can feel it, and the comparison itself has errors of its
+/// size, such as the load that held-out requests are spared because the cache takes the others.
+pub(crate) const MARGIN: f64 = 0.02;
+/// An interval is exceptional if its ratio is farther from the median than this many deviations.
+const EXCEPTIONAL_DEVIATIONS: f64 = 4.0;
+
+/// A number with its interval of 95 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) value: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+/// What a comparison says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The cache makes requests faster: the whole interval is above 1 and the margin.
+    Faster,
+    /// The cache makes requests slower: the whole interval is below.
+    Slower,
+    /// Neither can be said.
+    NoMeasurableBenefit,
+    /// There is too little to say anything.
+    TooLittleData,
+}
+
+/// The interval in which the cache was worst, compared with what was held out in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Worst {
+    /// Its index.
+    pub(crate) at: usize,
+    /// How many times faster the cache was in it; below 1, it was slower.
+    pub(crate) ratio: f64,
+    pub(crate) served_mean: f64,
+    pub(crate) held_mean: f64,
+    /// It is outside of what varies from interval to interval anyway.
+    pub(crate) is_exceptional: bool,
+}
+
+/// The result of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Comparison {
+    pub(crate) verdict: Verdict,
+    /// How many times faster the cache is: the held-out mean divided by the served one. `None` if
+    /// there is too little data.
+    pub(crate) ratio: Option<Estimate>,
+    /// The mean response time of held-out requests, in seconds.
+    pub(crate) held_mean: f64,
+    /// The mean of served requests of the same strata and intervals, in seconds.
+    pub(crate) served_mean: f64,
+    /// Held-out requests, and served ones.
+    pub(crate) held: u64,
+    pub(crate) served: u64,
+    /// The part of the held-out requests that has something to be compared with.
+    pub(crate) covered: f64,
+    pub(crate) worst: Option<Worst>,
+}
+
+/// Compares the sides of all intervals.
+pub(crate) fn compare(intervals: &[Interval]) -> Comparison {
+    let total = total(intervals);
+    let all = |side: fn(&Pair) -> Times| total.iter().map(|pair| side(pair).requests).sum::<u64>();
+    let (served, held) = (all(|pair| pair.served), all(|pair| pair.held));
+    let matched: Vec<Matched> = intervals.iter().map(|interval| Matched::of(interval)).collect();
+    let sum = matched.iter().fold(Matched::default(), |sum, one| sum.plus(*one));
+    let enough = matched.iter().filter(|one| one.requests > 0).count();
+    let ratio = (enough >= INTERVALS_MIN && sum.requests >= HELD_MIN)
+        .then(|| jackknife(&matched, enough))
+        .flatten();
+    let mean = |seconds: f64| seconds / sum.requests.max(1) as f64;
+    Comparison {
+        verdict: ratio.as_ref().map_or(Verdict::TooLittleData, verdict),
+        ratio,
+        held_mean: mean(sum.held_seconds),
+        served_mean: mean(sum.served_seconds),
+        held,
+        served,
+        covered: sum.requests as f64 / held.max(1) as f64,
+        worst: worst(&matched),
+    }
+}
+
+/// The held-out requests of some intervals that have served ones of the same stratum beside them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Matched {
+    requests: u64,
+    held_seconds: f64,
+    /// The time that as many served requests took.
+    served_seconds: f64,
+    /// Served requests that this is known from.
+    served: u64,
+}
+
+impl Matched {
+    fn of(interval: &[Pair]) -> Self {
+        let both = interval.iter().filter(|pair| pair.held.requests.min(pair.served.requests) > 0);
+        both.fold(Self::default(), |sum, pair| {
+            sum.plus(Self {
+                requests: pair.held.requests,
+                held_seconds: pair.held.seconds,
+                served_seconds: pair.held.requests as f64 * pair.served.mean(),
+                served: pair.served.requests,
+            })
+        })
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            held_seconds: self.held_seconds + other.held_seconds,
+            served_seconds: self.served_seconds + other.served_seconds,
+            served: self.served + other.served,
+        }
+    }
+
+    /// The logarithm of how many times longer the held-out requests took.
+    fn log_ratio(self) -> Option<f64> {
+        let is_known = self.held_seconds > 0.0 && self.served_seconds > 0.0;
+        is_known.then(|| (self.held_seconds / self.served_seconds).ln())
+    }
+}
+
+/// The ratio over all intervals, of which `enough` have something to compare.
+fn jackknife(matched: &[Matched], enough: usize) -> Option<Estimate> {
+    let log = |skipped: Option<usize>| {
+        let kept = matched.iter().enumerate().filter(|(at, _)| Some(*at) != skipped);
+        kept.fold(Matched::default(), |sum, (_, one)| sum.plus(*one)).log_ratio()
+    };
+    let used = (0..matched.len()).filter(|&at| matched[at].requests > 0);
+    let without = used.map(|at| log(Some(at))).collect::<Option<Vec<f64>>>()?;
+    Some(estimate(log(None)?, standard_error(&without), enough))
+}
+
+/// How many times faster the served requests of `later` are than the held-out ones of `earlier`,
+/// two independent lists of intervals of the same strata. `None` if there is too little data.
+pub(crate) fn compare_phases(earlier: &[Interval], later: &[Interval]) -> Option<Estimate> {
+    let (before, after) = (total(earlier), total(later));
+    let enough = |times: Times| times.requests >= STRATUM_MIN;
+    let used: Vec<usize> = (0..before.len().min(after.len()))
+        .filter(|&at| enough(before[at].held) && enough(after[at].served))
+        .collect();
+    let weights: Vec<u64> = after.iter().map(|pair| pair.served.requests).collect();
+    let mean = |total: &[Pair], side: fn(&Pair) -> Times| {
+        let some = used.iter().filter(|&&at| side(&total[at]).requests > 0);
+        let sums = some.fold((0.0, 0.0), |(sum, weight), &at| {
+            let more = weights[at] as f64;
+            (sum + more * side(&total[at]).mean(), weight + more)
+        });
+        (sums.1 > 0.0 && sums.0 > 0.0).then(|| (sums.0 / sums.1).ln())
+    };
+    let before = jackknife_log(earlier, |total| mean(total, |pair| pair.held))?;
+    let after = jackknife_log(later, |total| mean(total, |pair| pair.served))?;
+    let fewest = earlier.len().min(later.len());
+    let error = before.1.hypot(after.1);
+    Some(estimate(before.0 - after.0, error, fewest))
+}
+
+fn verdict(ratio: &Estimate) -> Verdict {
+    if ratio.low > 1.0 + MARGIN {
+        Verdict::Faster
+    } else if ratio.high < 1.0 - MARGIN {
+        Verdict::Slower
+    } else {
+        Verdict::NoMeasurableBenefit
+    }
+}
+
+fn total(intervals: &[Interval]) -> Interval {
+    let strata = intervals.iter().map(Vec::len).max().unwrap_or_default();
+    let mut total = vec![Pair::default(); strata];
+    for (sum, pair) in intervals.iter().flat_map(|interval| pairs(interval)) {
+        total[sum].served.add(pair.served);
+        total[sum].held.add(pair.held);
+    }
+    total
+}
+
+fn pairs(interval: &[Pair]) -> impl Iterator<Item = (usize, Pair)> + '_ {
+    interval.iter().copied().enumerate()
+}
+
+/// The logarithm of a ratio, and its standard error.
+fn jackknife_log(
+    intervals: &[Interval],
+    log: impl Fn(&[Pair]) -> Option<f64>,
+) -> Option<(f64, f64)> {
+    let total = total(intervals);
+    let value = log(&total)?;
+    let mut without = Vec::with_capacity(intervals.len());
+    for interval in intervals {
+        let mut rest = total.clone();
+        for (at, pair) in pairs(interval) {
+            rest[at].served = rest[at].served.without(pair.served);
+            rest[at].held = rest[at].held.without(pair.held);
+        }
+        without.push(log(&rest)?);
+    }
+    (without.len() > 1).then(|| (value, standard_error(&without)))
+}
+
+/// The standard error of a value, from the values without each interval in turn.
+fn standard_error(without: &[f64]) -> f64 {
+    let count = without.len() as f64;
+    let mean = without.iter().sum::<f64>() / count;
+    let squares: f64 = without.iter().map(|one| (one - mean).powi(2)).sum();
+    ((count - 1.0) / count * squares).sqrt()
+}
+
+fn estimate(log: f64, error: f64, intervals: usize) -> Estimate {
+    let reach = student_t(intervals.saturating_sub(1).max(1) as f64) * error;
+    Estimate { value: log.exp(), low: (log - reach).exp(), high: (log + reach).exp() }
+}
+
+/// The quantile 0.975 of Student's distribution, exact to 0.1 % from 7 degrees of freedom on.
+fn student_t(freedom: f64) -> f64 {
+    let z = 1.959_964_f64;
+    let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));
+    // The expansion of Cornish and Fisher.
+    z + (z3 + z) / (4.0 * freedom)
+        + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom.powi(2))
+        + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * z) / (384.0 * freedom.powi(3))
+}
+
+/// The interval with the lowest ratio.
+fn worst(matched: &[Matched]) -> Option<Worst> {
+    let is_enough =
+        |one: &Matched| one.requests >= WORST_REQUESTS_MIN && one.served >= WORST_REQUESTS_MIN;
+    let candidates = matched.iter().enumerate().filter(|(_, one)| is_enough(one));
+    let logs: Vec<(usize, f64)> =
+        candidates.filter_map(|(at, one)| Some((at, one.log_ratio()?))).collect();
+    let (at, lowest) = *logs.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let middle = median(logs.iter().map(|one| one.1).collect());
+    // For a normal distribution, 1.4826 times the median deviation is the standard deviation.
+    let spread = 1.4826 * median(logs.iter().map(|one| (one.1 - middle).abs()).collect());
+    let mean = |seconds: f64| seconds / matched[at].requests as f64;
+    Some(Worst {
+        at,
+        ratio: lowest.exp(),
+        served_mean: mean(matched[at].served_seconds),
+        held_mean: mean(matched[at].held_seconds),
+        is_exceptional: logs.len() >= INTERVALS_MIN
+            && middle - lowest > EXCEPTIONAL_DEVIATIONS * spread,
+    })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let (half, count) = (values.len() / 2, values.len());
+    match count {
+        0 => 0.0,
+        _ if count % 2 == 1 => values[half],
+        _ => f64::midpoint(values[half - 1], values[half]),
+    }
+}
+
+#[cfg(test)]
+#[path = "comparison_tests.rs"]
+mod tests;

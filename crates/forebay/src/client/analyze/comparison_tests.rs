@@ -1,0 +1,201 @@
+//! Synthetic streams: known effects are found, and none is found where there is none.
+
+use super::*;
+
+/// A generator of random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((value ^ (value >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// An exponential variable with mean 1.
+    fn exponential(&mut self) -> f64 {
+        -(1.0 - self.next()).ln()
+    }
+
+    /// A normal variable, near enough.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.next()).sum::<f64>() - 6.0
+    }
+}
+
+/// A stream of requests.
+#[derive(Clone, Copy)]
+struct Stream {
+    intervals: usize,
+    /// Requests of an interval at the mean load.
+    requests: u64,
+    hold_out: f64,
+    /// How many times faster a served request is.
+    effect: f64,
+    /// The deviation of the logarithm of the mean response time of held-out regions.
+    region_spread: f64,
+}
+
+const STREAM: Stream =
+    Stream { intervals: 48, requests: 4_000, hold_out: 0.01, effect: 1.0, region_spread: 0.1 };
+
+impl Stream {
+    /// Intervals with two strata, small and large requests. The load and the disk change over the
+    /// day, and few regions are held out in each interval, which may be faster or slower ones.
+    fn draw(self, seed: u64) -> Vec<Interval> {
+        let mut random = Random(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
+        let one = |at: usize, random: &mut Random| {
+            let day = (at as f64 / self.intervals as f64 * std::f64::consts::TAU).sin();
+            let load = (0.8 * day + 0.2 * random.normal()).exp();
+            let disk = (0.5 * day).exp();
+            // With mean 1, so that it is no effect.
+            let spread = self.region_spread;
+            let regions = (spread * random.normal() - spread.powi(2) / 2.0).exp();
+            let mut pairs = vec![Pair::default(); 2];
+            for _ in 0..(self.requests as f64 * load) as u64 {
+                let is_large = random.next() < 0.2;
+                let is_held = random.next() < self.hold_out;
+                let size = if is_large { 5.0 } else { 1.0 };
+                let seconds = 0.008 * size * disk * random.exponential();
+                let pair = &mut pairs[usize::from(is_large)];
+                if is_held {
+                    pair.held.add(Times { requests: 1, seconds: seconds * regions });
+                } else {
+                    pair.served.add(Times { requests: 1, seconds: seconds / self.effect });
+                }
+            }
+            pairs
+        };
+        (0..self.intervals).map(|at| one(at, &mut random)).collect()
+    }
+}
+
+#[test]
+fn without_an_effect_none_is_reported_in_at_least_95_of_100_runs() {
+    // Few requests in an interval, because a thousand runs take long without optimisation.
+    for (requests, region_spread) in [(300, 0.1), (300, 0.3)] {
+        let stream = Stream { requests, region_spread, hold_out: 0.05, ..STREAM };
+        let runs = 1000;
+        let none = (0..runs)
+            .filter(|&seed| compare(&stream.draw(seed)).verdict == Verdict::NoMeasurableBenefit)
+            .count();
+        assert!(none >= 950, "{none} of {runs} with {requests}");
+    }
+}
+
+#[test]
+fn known_effects_are_found_and_inside_the_interval() {
+    for effect in [1.5, 10.0, 0.5] {
+        let stream = Stream { effect, requests: 400, hold_out: 0.05, ..STREAM };
+        let runs = 100;
+        let (mut found, mut inside) = (0, 0);
+        for seed in 0..runs {
+            let comparison = compare(&stream.draw(seed));
+            let ratio = comparison.ratio.unwrap();
+            inside += u32::from((ratio.low..ratio.high).contains(&effect));
+            let right = if effect > 1.0 { Verdict::Faster } else { Verdict::Slower };
+            found += u32::from(comparison.verdict == right);
+        }
+        assert!(found >= 95, "{effect} is found in {found} of {runs}");
+        assert!(inside >= 90, "{effect} is inside of {inside} of {runs} intervals");
+    }
+}
+
+#[test]
+fn a_mix_of_sizes_is_no_effect() {
+    // All large requests are held out more often: the plain means differ by far.
+    let pair = |served: u64, held: u64, seconds: f64| Pair {
+        served: Times { requests: served, seconds: served as f64 * seconds },
+        held: Times { requests: held, seconds: held as f64 * seconds },
+    };
+    let intervals = vec![vec![pair(1000, 5, 0.001), pair(100, 50, 0.1)]; 20];
+    let comparison = compare(&intervals);
+    assert_eq!(comparison.verdict, Verdict::NoMeasurableBenefit);
+    let ratio = comparison.ratio.unwrap();
+    assert!((ratio.value - 1.0).abs() < 1e-9, "{ratio:?}");
+    assert!((comparison.covered - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn too_little_data_says_so() {
+    let few = Stream { intervals: 7, ..STREAM }.draw(1);
+    assert_eq!(compare(&few).verdict, Verdict::TooLittleData);
+    assert_eq!(compare(&few).ratio, None);
+    let rare = Stream { requests: 20, ..STREAM }.draw(1);
+    assert_eq!(compare(&rare).verdict, Verdict::TooLittleData);
+    for none in [&[][..], &[vec![]], &vec![vec![Pair::default(); 3]; 30]] {
+        assert_eq!(compare(none).verdict, Verdict::TooLittleData);
+        assert_eq!(compare_phases(none, none), None);
+    }
+}
+
+#[test]
+fn requests_without_counterparts_are_left_out_and_shown_as_not_covered() {
+    let mut intervals = Stream { effect: 4.0, ..STREAM }.draw(3);
+    for interval in &mut intervals {
+        let held = interval.iter().map(|pair| pair.held.requests).sum::<u64>();
+        interval.push(Pair { held: Times { requests: held, seconds: 99.0 }, ..Pair::default() });
+    }
+    let comparison = compare(&intervals);
+    assert_eq!(comparison.verdict, Verdict::Faster);
+    let ratio = comparison.ratio.unwrap();
+    assert!((3.0..5.5).contains(&ratio.value), "{ratio:?}");
+    assert!((0.45..0.55).contains(&comparison.covered), "{}", comparison.covered);
+}
+
+/// A client that waits for each answer sends more while none of what it uses is held out. Then the
+/// served requests of the fast intervals are the most.
+#[test]
+fn intervals_without_held_out_requests_do_not_count() {
+    let times =
+        |requests: u64, seconds: f64| Times { requests, seconds: requests as f64 * seconds };
+    let slow = vec![Pair { served: times(1_000, 0.002), held: times(20, 0.008) }];
+    let fast = vec![Pair { served: times(100_000, 0.000_02), held: times(0, 0.0) }];
+    let intervals: Vec<Interval> =
+        (0..40).map(|at| if at % 2 == 0 { slow.clone() } else { fast.clone() }).collect();
+    let ratio = compare(&intervals).ratio.unwrap();
+    assert!((ratio.value - 4.0).abs() < 1e-9, "{ratio:?}");
+}
+
+#[test]
+fn the_worst_interval_is_the_one_in_which_served_requests_were_slowest() {
+    let stream = Stream { effect: 5.0, hold_out: 0.05, ..STREAM };
+    let mut intervals = stream.draw(5);
+    let usual = compare(&intervals).worst.unwrap();
+    assert!(!usual.is_exceptional && usual.ratio > 1.0, "{usual:?}");
+    for pair in &mut intervals[20] {
+        pair.served.seconds *= 50.0;
+    }
+    let worst = compare(&intervals).worst.unwrap();
+    assert!(worst.at == 20 && worst.is_exceptional && worst.ratio < 0.5, "{worst:?}");
+    assert!(worst.served_mean > worst.held_mean);
+}
+
+#[test]
+fn phases_are_compared_by_the_sizes_of_the_later_one() {
+    let before = Stream { hold_out: 1.0, requests: 300, ..STREAM }.draw(7);
+    let after = Stream { effect: 3.0, requests: 300, ..STREAM }.draw(8);
+    let ratio = compare_phases(&before, &after).unwrap();
+    assert!(ratio.low < 3.0 && 3.0 < ratio.high, "{ratio:?}");
+    assert!(ratio.low > 1.5, "{ratio:?}");
+}
+
+#[test]
+fn the_quantiles_of_student_are_those_of_the_tables() {
+    for (freedom, expected) in [(7.0, 2.3646), (10.0, 2.2281), (30.0, 2.0423), (1000.0, 1.9623)] {
+        assert!((student_t(freedom) - expected).abs() < 0.003, "{freedom}");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes without optimisation"]
+fn slow_without_an_effect_none_is_reported_in_950_of_1000_runs_of_one_percent() {
+    for region_spread in [0.0, 0.1, 0.3] {
+        let stream = Stream { region_spread, ..STREAM };
+        let none = (0..1000)
+            .filter(|&seed| compare(&stream.draw(seed)).verdict == Verdict::NoMeasurableBenefit)
+            .count();
+        assert!(none >= 950, "{none} of 1000 with a spread of {region_spread}");
+    }
+}

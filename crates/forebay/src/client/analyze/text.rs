@@ -1,0 +1,184 @@
+//! The progress and the summary of an analysis, for a terminal.
+
+use super::comparison::{Comparison, Worst};
+use super::figures::{Report, Sums, VolumeReport, times, verdict};
+use super::span;
+use crate::client::units::bytes;
+use forebay_api::{AnalysisPhase, AnalysisState, AnalysisStatus};
+
+/// The progress of an analysis.
+pub(super) fn progress(status: &AnalysisStatus) -> String {
+    let mut text = match status.state {
+        AnalysisState::None => return "there is no analysis\n".to_owned(),
+        AnalysisState::Running => {
+            let phase = status.phase.map(|phase| phase.to_string()).unwrap_or_default();
+            format!(
+                "phase '{phase}': {} analyzed, {} left, {} intervals\n",
+                span(status.analyzed_seconds),
+                span(status.remaining_seconds),
+                status.batches
+            )
+        }
+        state => format!(
+            "the analysis is {state}: {} analyzed in {} intervals, ended at {}\n",
+            span(status.analyzed_seconds),
+            status.batches,
+            status.ended_at.as_deref().unwrap_or("an unknown time")
+        ),
+    };
+    text += &asked_for(status);
+    for interruption in &status.interruptions {
+        text += &interrupted(interruption);
+    }
+    if let Some(problem) = &status.problem {
+        text += &format!("not kept over a restart: {problem}\n");
+    }
+    text
+}
+
+fn asked_for(status: &AnalysisStatus) -> String {
+    let request = &status.request;
+    format!(
+        "measure {}, learn {}, accelerate {}; {} % of the regions held out; volumes: {}\n",
+        span(request.measure_seconds as f64),
+        span(request.learn_seconds as f64),
+        span(request.accelerate_seconds as f64),
+        request.hold_out_percent,
+        request.volumes.join(", ")
+    )
+}
+
+/// An interruption in words, as a line.
+pub(super) fn interrupted(interruption: &forebay_api::AnalysisInterruption) -> String {
+    let phase = interruption.phase;
+    format!("interrupted in the phase '{phase}', resumed at {}\n", interruption.resumed_at)
+}
+
+/// The summary of a report.
+pub(super) fn summary(report: &Report) -> String {
+    let mut text = progress(&report.analysis.status);
+    if let Some(note) = provisional(&report.analysis.status) {
+        text += &format!("{note}\n");
+    }
+    if report.volumes.is_empty() {
+        text += "no interval is complete yet\n";
+    }
+    for volume in &report.volumes {
+        text += &format!("\nvolume '{}': {}\n", volume.name, volume.verdict());
+        text += &details(volume);
+    }
+    text
+}
+
+/// Says what a report on an analysis that is not complete is worth.
+pub(super) fn provisional(status: &AnalysisStatus) -> Option<&'static str> {
+    match status.state {
+        AnalysisState::Running => Some("the analysis is running: this report is provisional"),
+        AnalysisState::Stopped => {
+            Some("the analysis was stopped before its end: this report covers a part of it")
+        }
+        AnalysisState::None | AnalysisState::Complete => None,
+    }
+}
+
+fn details(volume: &VolumeReport) -> String {
+    let mut text = String::new();
+    for (kind, comparison) in [("reads", &volume.reads), ("writes", &volume.writes)] {
+        if comparison.served + comparison.held > 0 {
+            text += &format!("  {kind}: {}\n", verdict(comparison));
+            text += &sides(comparison);
+        }
+    }
+    if let Some(worst) = &volume.all.worst {
+        text += &format!("  {}\n", worst_in_words(worst, volume.worst_at.as_deref()));
+    }
+    if let Some(phases) = volume.phases {
+        text += &format!(
+            "  beside the phase 'measure': {} times as fast ({} to {}), if the load was the same\n",
+            times(phases.value),
+            times(phases.low),
+            times(phases.high)
+        );
+    }
+    let [_, _, accelerate] = &volume.sums;
+    for line in causes(accelerate) {
+        text += &format!("  {line}\n");
+    }
+    text
+}
+
+fn sides(comparison: &Comparison) -> String {
+    if comparison.ratio.is_none() {
+        let (served, held) = (comparison.served, comparison.held);
+        return format!("    {served} requests served, {held} held out\n");
+    }
+    format!(
+        "    mean {} with the cache, {} without; {} requests served, {} held out; {:.0} % \
+         comparable\n",
+        milliseconds(comparison.served_mean),
+        milliseconds(comparison.held_mean),
+        comparison.served,
+        comparison.held,
+        comparison.covered * 100.0
+    )
+}
+
+/// The worst interval in words.
+pub(super) fn worst_in_words(worst: &Worst, at: Option<&str>) -> String {
+    let (served, held) = (milliseconds(worst.served_mean), milliseconds(worst.held_mean));
+    let kind = match (worst.ratio < 1.0, worst.is_exceptional) {
+        (true, true) => "slower than without the cache, and exceptional",
+        (true, false) => "slower than without the cache, but within what varies anyway",
+        (false, true) => "not slower than without the cache, but exceptional",
+        (false, false) => "not slower than without the cache",
+    };
+    format!(
+        "worst interval, at {}: {served} with the cache, {held} without: {kind}",
+        at.unwrap_or("an unknown time")
+    )
+}
+
+/// How the gain came about.
+pub(super) fn causes(sums: &Sums) -> Vec<String> {
+    let volume = &sums.volume;
+    let percent = |part: u64, all: u64| format!("{:.1} %", part as f64 * 100.0 / all as f64);
+    let mut causes = Vec::new();
+    if volume.reads > 0 {
+        causes.push(format!(
+            "{} of the reads were hits; {} were read ahead in time, {} preloaded",
+            percent(volume.read_hits, volume.reads),
+            bytes(volume.prefetch_used_bytes),
+            bytes(volume.preload_used_bytes)
+        ));
+    }
+    if volume.writes > 0 {
+        causes.push(format!(
+            "{} of the writes were acknowledged from memory; {} writes shared {} gathered I/Os",
+            percent(volume.deferred_writes, volume.writes),
+            volume.gathered_writes,
+            volume.gathered_ios
+        ));
+    }
+    if let Some(ios) = sums.figures().disk_ios_per_request {
+        causes.push(format!("the disk had {:.0} I/Os for 100 requests", ios * 100.0));
+    }
+    causes
+}
+
+/// A time in milliseconds with about three digits.
+pub(super) fn milliseconds(seconds: f64) -> String {
+    match seconds * 1000.0 {
+        ms if ms >= 100.0 => format!("{ms:.0} ms"),
+        ms if ms >= 1.0 => format!("{ms:.2} ms"),
+        ms => format!("{:.1} us", ms * 1000.0),
+    }
+}
+
+/// What each phase is, for a reader of the report.
+pub(super) const fn meaning(phase: AnalysisPhase) -> &'static str {
+    match phase {
+        AnalysisPhase::Measure => "served as if there were no cache",
+        AnalysisPhase::Learn => "the cache fills; results do not count",
+        AnalysisPhase::Accelerate => "the cache works",
+    }
+}

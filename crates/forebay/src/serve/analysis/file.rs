@@ -1,0 +1,125 @@
+//! The file of an analysis: one JSON object a line, appended and never changed. A line that a crash
+//! has cut is ignored; the interval in it is lost, like the one in progress.
+
+use super::Record;
+use crate::marks;
+use forebay_api::{AnalysisBatch, AnalysisInterruption, AnalysisRequest, AnalysisState};
+use serde_json::{Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// The longest file that is read, in bytes: three phases of 49 intervals of 32 volumes with
+/// requests of all sizes.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// The file of the analysis.
+pub(super) struct AnalysisFile {
+    path: PathBuf,
+    /// The last line may be incomplete, because a write has failed or the process was killed.
+    is_torn: bool,
+}
+
+impl AnalysisFile {
+    /// Reads the file, if there is one. What is unusable in it is ignored, and reported in the log.
+    pub(super) fn open(path: PathBuf) -> (Self, Vec<Record>) {
+        let mut records = Vec::new();
+        let mut is_torn = false;
+        match super::super::warm_lists::read_file(&path, BYTES_MAX) {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
+                let text = String::from_utf8_lossy(&bytes);
+                is_torn = !text.is_empty() && !text.ends_with('\n');
+                let lines = text.lines().filter(|line| !line.is_empty());
+                let parsed: Vec<_> = lines.map(parse).collect();
+                let unusable = parsed.iter().filter(|record| record.is_none()).count();
+                if unusable > 0 {
+                    tracing::warn!(
+                        file = %path.display(), lines = unusable,
+                        "lines of the analysis are unusable, ignoring them"
+                    );
+                }
+                records = parsed.into_iter().flatten().collect();
+            }
+            Err(error) => tracing::warn!(
+                file = %path.display(), %error,
+                "cannot read the analysis, it does not continue"
+            ),
+        }
+        // Without the first record nothing else is known.
+        if !matches!(records.first(), Some(Record::Begin { .. })) {
+            records.clear();
+        }
+        (Self { path, is_torn }, records)
+    }
+
+    /// Replaces the file by one with a first record.
+    ///
+    /// # Errors
+    /// If it cannot be written. The former file stays then.
+    pub(super) fn begin(&mut self, record: &Record) -> io::Result<()> {
+        marks::replace(&self.path, line(record))?;
+        self.is_torn = false;
+        Ok(())
+    }
+
+    /// Appends records, durably.
+    ///
+    /// # Errors
+    /// If not all of them could be written. A repetition writes all of them; a reader takes each
+    /// that is complete, so the caller repeats whole calls only.
+    pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        let mut file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+        let before = file.metadata()?.len();
+        let written = self.write(&mut file, records);
+        if written.is_err() {
+            // Otherwise the repetition would write complete records twice.
+            self.is_torn = file.set_len(before).is_err();
+        }
+        written
+    }
+
+    fn write(&mut self, file: &mut File, records: &[Record]) -> io::Result<()> {
+        let mut text = String::new();
+        if self.is_torn {
+            text.push('\n');
+        }
+        text.extend(records.iter().map(line));
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        self.is_torn = false;
+        Ok(())
+    }
+}
+
+fn line(record: &Record) -> String {
+    let value = match record {
+        Record::Begin { at, request } => json!({"begin": at, "request": request}),
+        Record::Batch(batch) => json!({"batch": batch}),
+        Record::Interrupted(interruption) => json!({"interrupted": interruption}),
+        Record::End { at, state } => json!({"end": at, "state": state}),
+    };
+    format!("{value}\n")
+}
+
+fn parse(line: &str) -> Option<Record> {
+    let mut value: Value = serde_json::from_str(line).ok()?;
+    let object = value.as_object_mut()?;
+    let mut take = |key: &str| object.remove(key);
+    if let Some(batch) = take("batch") {
+        let batch: AnalysisBatch = serde_json::from_value(batch).ok()?;
+        let is_sane = (0.0..1e9).contains(&batch.seconds);
+        return is_sane.then_some(Record::Batch(batch));
+    }
+    if let Some(interruption) = take("interrupted") {
+        let interruption: AnalysisInterruption = serde_json::from_value(interruption).ok()?;
+        return Some(Record::Interrupted(interruption));
+    }
+    if let Some(begin) = take("begin") {
+        let request: AnalysisRequest = serde_json::from_value(take("request")?).ok()?;
+        return Some(Record::Begin { at: begin.as_str()?.to_owned(), request });
+    }
+    let end = take("end")?.as_str()?.to_owned();
+    let state: AnalysisState = serde_json::from_value(take("state")?).ok()?;
+    Some(Record::End { at: end, state })
+}

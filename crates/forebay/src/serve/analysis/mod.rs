@@ -1,0 +1,445 @@
+//! The analysis of the benefit: three phases, divided into intervals with different regions held
+//! out. The counters of each interval are kept in the state directory, so that a restart continues
+//! the analysis. What they mean is computed by the client (`client/analyze`).
+//!
+//! In the phase `measure`, all regions are held out: the whole volume is served as if there were no
+//! cache, without a change of its settings. In the other phases a share of them is.
+
+mod convert;
+mod file;
+mod machine;
+
+use super::periodic::Periodic;
+use super::vault::utc;
+use convert::batch_volume;
+use file::AnalysisFile;
+use forebay_api::{
+    Analysis, AnalysisBatch, AnalysisInterruption, AnalysisPhase, AnalysisRequest, AnalysisState,
+    AnalysisStatus, ErrorKind, Problem,
+};
+use forebay_control::AnalysisManager;
+use forebay_runtime::{NamedStatistics, Runtime};
+use forebay_types::HoldOut;
+use machine::{Machine, Server};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often the thread looks whether an interval is over.
+const POLL: Duration = Duration::from_millis(250);
+/// The intervals of a phase, unless they would be shorter than [`INTERVAL_MIN`]. An estimate needs
+/// a few dozens of them, and in half an hour, the lines of a region are used again.
+const INTERVALS: f64 = 48.0;
+/// The shortest interval.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// The longest phase, in seconds.
+const PHASE_SECONDS_MAX: u64 = 7 * 24 * 60 * 60;
+/// The most volumes of an analysis. With [`INTERVALS`], this bounds what it takes in memory.
+const VOLUMES_MAX: usize = 32;
+/// The largest share of the regions that is held out, in percent.
+const HOLD_OUT_PERCENT_MAX: u32 = 50;
+/// Parts per million of a percent.
+const PPM_PER_PERCENT: u32 = 10_000;
+
+/// A record of an analysis. All of them in order are its state.
+#[derive(Clone, Debug, PartialEq)]
+enum Record {
+    Begin { at: String, request: AnalysisRequest },
+    Batch(AnalysisBatch),
+    Interrupted(AnalysisInterruption),
+    End { at: String, state: AnalysisState },
+}
+
+/// The analysis of a daemon, of which there is one at a time.
+struct Analyses {
+    state: Mutex<State>,
+    /// Locked before the state, so that a file system that hangs delays no query.
+    file: Mutex<AnalysisFile>,
+}
+
+#[derive(Default)]
+struct State {
+    analysis: Analysis,
+    /// The interval in progress.
+    interval: Option<Interval>,
+    /// Records that are not in the file yet.
+    unwritten: Vec<Record>,
+    /// Volumes whose regions may be held out.
+    held_out: Vec<String>,
+}
+
+struct Interval {
+    phase: AnalysisPhase,
+    begun_at: String,
+    begun: Duration,
+    length: Duration,
+    cpu_seconds: f64,
+    volumes: Vec<NamedStatistics>,
+}
+
+impl Analyses {
+    /// Reads the analysis in a state directory. One that was running continues with the next call
+    /// of [`Analyses::advance`].
+    fn open(state_dir: &Path, now: u64) -> Self {
+        let (file, records) = AnalysisFile::open(state_dir.join("analysis.jsonl"));
+        let mut state = State::default();
+        records.into_iter().for_each(|record| state.apply(record));
+        if let Some(phase) = state.phase() {
+            tracing::info!(%phase, "continuing the analysis of the benefit");
+            let resumed_at = utc(now);
+            state.add(Record::Interrupted(AnalysisInterruption { resumed_at, phase }));
+        }
+        Self { state: Mutex::new(state), file: Mutex::new(file) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its progress.
+    fn status(&self, machine: &impl Machine) -> AnalysisStatus {
+        self.state().status(machine)
+    }
+
+    /// All that it has counted.
+    fn result(&self, machine: &impl Machine) -> Analysis {
+        let state = self.state();
+        Analysis { status: state.status(machine), batches: state.analysis.batches.clone() }
+    }
+
+    /// Starts an analysis.
+    ///
+    /// # Errors
+    /// See [`AnalysisManager::start`].
+    fn start(
+        &self,
+        request: AnalysisRequest,
+        machine: &impl Machine,
+    ) -> Result<AnalysisStatus, Problem> {
+        check(&request)?;
+        let volumes = chosen_volumes(&request.volumes, machine)?;
+        let request = AnalysisRequest { volumes, ..request };
+        // Locked first, so that no other start comes in between.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(phase) = self.state().phase() {
+            return Err(Problem::new(
+                ErrorKind::Busy,
+                format!("an analysis is running, in the phase '{phase}'"),
+                "wait until it is complete, or stop it with `forebay analyze stop`",
+            ));
+        }
+        let begin = Record::Begin { at: utc(machine.unix_seconds()), request };
+        file.begin(&begin).map_err(|error| unwritable(&error))?;
+        let mut state = self.state();
+        *state = State::default();
+        state.apply(begin);
+        state.begin_interval(machine);
+        tracing::info!("analysis of the benefit started");
+        Ok(state.status(machine))
+    }
+
+    /// Stops the analysis before its end.
+    ///
+    /// # Errors
+    /// None is running.
+    fn stop(&self, machine: &impl Machine) -> Result<AnalysisStatus, Problem> {
+        let mut state = self.state();
+        if state.phase().is_none() {
+            return Err(Problem::new(
+                ErrorKind::Invalid,
+                "no analysis is running",
+                "start one with `forebay analyze start`",
+            ));
+        }
+        state.end(AnalysisState::Stopped, machine);
+        let status = state.status(machine);
+        drop(state);
+        self.write();
+        Ok(status)
+    }
+
+    /// Ends an interval that is over, and begins the next one.
+    fn advance(&self, machine: &impl Machine) {
+        let mut state = self.state();
+        if state.analysis.status.state == AnalysisState::Running {
+            state.advance(machine);
+        }
+        let is_written = state.unwritten.is_empty();
+        drop(state);
+        if !is_written {
+            self.write();
+        }
+    }
+
+    /// Appends new records to the file. If that fails, it is repeated later.
+    fn write(&self) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = self.state().unwritten.clone();
+        let result = file.append(&records);
+        let mut state = self.state();
+        match result {
+            // Only this function removes records, and the lock of the file keeps others out.
+            Ok(()) => drop(state.unwritten.drain(..records.len())),
+            Err(error) if state.analysis.status.problem.is_none() => {
+                tracing::warn!(%error, "cannot keep the analysis of the benefit over a restart");
+            }
+            Err(_) => {}
+        }
+        let is_kept = state.unwritten.is_empty();
+        state.analysis.status.problem = (!is_kept)
+            .then(|| "the state directory cannot be written, see the server's log".to_owned());
+    }
+}
+
+/// Starts the thread that ends intervals. Dropping the result ends it.
+pub(super) fn start(analyzer: &Arc<Analyzer>) -> io::Result<Periodic> {
+    let analyzer = Arc::clone(analyzer);
+    Periodic::start("analysis", POLL, move || analyzer.analyses.advance(&analyzer.server))
+}
+
+/// The analysis of the volumes of this server.
+pub(super) struct Analyzer {
+    analyses: Analyses,
+    server: Server,
+}
+
+impl Analyzer {
+    /// See [`Analyses::open`].
+    pub(super) fn open(state_dir: &Path, runtime: &Arc<Runtime>) -> Self {
+        let server = Server::new(runtime);
+        Self { analyses: Analyses::open(state_dir, server.unix_seconds()), server }
+    }
+}
+
+impl AnalysisManager for Analyzer {
+    fn status(&self) -> AnalysisStatus {
+        self.analyses.status(&self.server)
+    }
+
+    fn result(&self) -> Analysis {
+        self.analyses.result(&self.server)
+    }
+
+    fn start(&self, request: AnalysisRequest) -> Result<AnalysisStatus, Problem> {
+        self.analyses.start(request, &self.server)
+    }
+
+    fn stop(&self) -> Result<AnalysisStatus, Problem> {
+        self.analyses.stop(&self.server)
+    }
+}
+
+impl State {
+    /// Changes the state by a record, and has it written.
+    fn add(&mut self, record: Record) {
+        self.unwritten.push(record.clone());
+        self.apply(record);
+    }
+
+    /// Changes the state by a record. No other function changes what is kept over a restart.
+    fn apply(&mut self, record: Record) {
+        let Analysis { status, batches } = &mut self.analysis;
+        match record {
+            Record::Begin { at, request } => {
+                let state = AnalysisState::Running;
+                *status =
+                    AnalysisStatus { state, begun_at: at, request, ..AnalysisStatus::default() };
+                batches.clear();
+            }
+            Record::Batch(batch) => batches.push(batch),
+            Record::Interrupted(interruption) => status.interruptions.push(interruption),
+            Record::End { at, state } => (status.state, status.ended_at) = (state, Some(at)),
+        }
+    }
+
+    /// The time of a phase that is in complete intervals.
+    fn done(&self, phase: AnalysisPhase) -> Duration {
+        let batches = self.analysis.batches.iter().filter(|batch| batch.phase == phase);
+        Duration::from_secs_f64(batches.map(|batch| batch.seconds).sum())
+    }
+
+    /// The phase of the next interval, and the time that is left of it; `None` at the end.
+    fn next(&self) -> Option<(AnalysisPhase, Duration)> {
+        if self.analysis.status.state != AnalysisState::Running {
+            return None;
+        }
+        AnalysisPhase::ALL.into_iter().find_map(|phase| {
+            let left = length(&self.analysis.status.request, phase).checked_sub(self.done(phase));
+            // An interval ends a little late, so the last one of a phase may be missing a moment.
+            left.filter(|left| *left > POLL / 2).map(|left| (phase, left))
+        })
+    }
+
+    /// The phase; `None` if no analysis runs.
+    fn phase(&self) -> Option<AnalysisPhase> {
+        self.next().map(|(phase, _)| phase)
+    }
+
+    fn status(&self, machine: &impl Machine) -> AnalysisStatus {
+        let Analysis { status, batches } = &self.analysis;
+        let begun = self.interval.as_ref().map(|interval| interval.begun);
+        let current = begun.map_or(Duration::ZERO, |begun| machine.elapsed().saturating_sub(begun));
+        let done: Duration = AnalysisPhase::ALL.iter().map(|&phase| self.done(phase)).sum();
+        let all: Duration =
+            AnalysisPhase::ALL.iter().map(|&phase| length(&status.request, phase)).sum();
+        let is_running = status.state == AnalysisState::Running;
+        let left = if is_running { all.saturating_sub(done + current) } else { Duration::ZERO };
+        AnalysisStatus {
+            phase: self.phase(),
+            analyzed_seconds: (done + current).as_secs_f64(),
+            remaining_seconds: left.as_secs_f64(),
+            batches: batches.len() as u64,
+            ..status.clone()
+        }
+    }
+
+    /// Begins an interval, with other regions held out than in the one before.
+    fn begin_interval(&mut self, machine: &impl Machine) {
+        let Some((phase, left)) = self.next() else { return };
+        let AnalysisRequest { volumes, hold_out_percent, .. } = &self.analysis.status.request;
+        let whole = length(&self.analysis.status.request, phase).div_f64(INTERVALS);
+        let length = whole.max(INTERVAL_MIN);
+        // No remainder that is too short to tell anything.
+        let length = if left < length + length / 2 { left } else { length };
+        let salt = machine.random();
+        for (name, number) in volumes.iter().zip(0..) {
+            let hold_out = match phase {
+                AnalysisPhase::Measure => HoldOut::ALL,
+                _ => HoldOut::new(hold_out_percent * PPM_PER_PERCENT, salt.wrapping_add(number)),
+            };
+            machine.set_hold_out(name, hold_out);
+        }
+        self.held_out.clone_from(volumes);
+        let statistics = machine.statistics();
+        self.interval = Some(Interval {
+            phase,
+            begun_at: utc(machine.unix_seconds()),
+            begun: machine.elapsed(),
+            length,
+            cpu_seconds: machine.cpu_seconds(),
+            volumes: statistics.into_iter().filter(|one| volumes.contains(&one.name)).collect(),
+        });
+    }
+
+    /// Ends the interval if it is over, and begins the next one, if there is none.
+    fn advance(&mut self, machine: &impl Machine) {
+        let now = machine.elapsed();
+        if let Some(interval) = &self.interval {
+            if now.saturating_sub(interval.begun) < interval.length {
+                return;
+            }
+            let batch = interval.end(machine, now);
+            self.interval = None;
+            self.add(Record::Batch(batch));
+        }
+        match self.next() {
+            Some(_) => self.begin_interval(machine),
+            None => self.end(AnalysisState::Complete, machine),
+        }
+    }
+
+    /// Ends the analysis: nothing is held out any more.
+    fn end(&mut self, state: AnalysisState, machine: &impl Machine) {
+        self.interval = None;
+        for name in self.held_out.drain(..) {
+            machine.set_hold_out(&name, HoldOut::NONE);
+        }
+        self.add(Record::End { at: utc(machine.unix_seconds()), state });
+        tracing::info!(%state, "analysis of the benefit ended");
+    }
+}
+
+impl Interval {
+    /// What was counted in the interval.
+    fn end(&self, machine: &impl Machine, now: Duration) -> AnalysisBatch {
+        let statistics = machine.statistics();
+        // A volume that was removed and added again begins to count at zero.
+        let volumes = self.volumes.iter().filter_map(|before| {
+            let same = |one: &&NamedStatistics| one.name == before.name && one.id == before.id;
+            batch_volume(before, statistics.iter().find(same)?)
+        });
+        AnalysisBatch {
+            phase: self.phase,
+            begun_at: self.begun_at.clone(),
+            seconds: now.saturating_sub(self.begun).as_secs_f64(),
+            cpu_seconds: (machine.cpu_seconds() - self.cpu_seconds).max(0.0),
+            volumes: volumes.collect(),
+        }
+    }
+}
+
+/// The length of a phase.
+const fn length(request: &AnalysisRequest, phase: AnalysisPhase) -> Duration {
+    Duration::from_secs(match phase {
+        AnalysisPhase::Measure => request.measure_seconds,
+        AnalysisPhase::Learn => request.learn_seconds,
+        AnalysisPhase::Accelerate => request.accelerate_seconds,
+    })
+}
+
+fn check(request: &AnalysisRequest) -> Result<(), Problem> {
+    let lengths = AnalysisPhase::ALL.map(|phase| (phase, length(request, phase).as_secs()));
+    for (phase, seconds) in lengths {
+        if !(1..=PHASE_SECONDS_MAX).contains(&seconds) {
+            return Err(Problem::new(
+                ErrorKind::Invalid,
+                format!("the phase '{phase}' cannot take {seconds} s"),
+                "choose a second to seven days",
+            ));
+        }
+    }
+    if !(1..=HOLD_OUT_PERCENT_MAX).contains(&request.hold_out_percent) {
+        return Err(Problem::new(
+            ErrorKind::Invalid,
+            format!("{} percent cannot be held out", request.hold_out_percent),
+            format!("choose 1 to {HOLD_OUT_PERCENT_MAX} percent"),
+        ));
+    }
+    Ok(())
+}
+
+/// The volumes to analyze: those named, or all that are not in bypass.
+fn chosen_volumes(named: &[String], machine: &impl Machine) -> Result<Vec<String>, Problem> {
+    let served = machine.volumes();
+    for name in named {
+        match served.iter().find(|(served, _)| served == name) {
+            None => return Err(Problem::unknown_volume(name)),
+            Some((_, true)) => {}
+            Some((_, false)) => {
+                return Err(Problem::new(
+                    ErrorKind::Invalid,
+                    format!("volume '{name}' is in bypass, so no cache can be compared"),
+                    "set another mode with `forebay volume set NAME mode=MODE`",
+                ));
+            }
+        }
+    }
+    let cached = served.into_iter().filter(|(_, is_cached)| *is_cached).map(|(name, _)| name);
+    let chosen: Vec<String> =
+        cached.filter(|name| named.is_empty() || named.contains(name)).collect();
+    match chosen.len() {
+        0 => Err(Problem::new(
+            ErrorKind::Invalid,
+            "no volume is served with a cache",
+            "add one with `forebay volume add`",
+        )),
+        1..=VOLUMES_MAX => Ok(chosen),
+        count => Err(Problem::new(
+            ErrorKind::Invalid,
+            format!("{count} volumes are too many for an analysis"),
+            format!("name at most {VOLUMES_MAX}"),
+        )),
+    }
+}
+
+fn unwritable(error: &io::Error) -> Problem {
+    Problem::new(
+        ErrorKind::Failed,
+        format!("the analysis cannot be kept in the state directory: {error}"),
+        "free space there, or check its permissions",
+    )
+}
+
+#[cfg(test)]
+mod tests;
