@@ -7,7 +7,7 @@ use crate::client::analyze::AnalyzeCommand;
 use crate::rescue::RescueCommand;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use forebay_config::{ServerChange, Settings, Source, VolumeSpec, default_state};
-use forebay_types::{PROGRAM_SETTINGS, Setting, VOLUME_SETTINGS};
+use forebay_types::{PROGRAM_SETTINGS, Setting, Size, VOLUME_SETTINGS};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,6 +59,14 @@ pub(crate) enum Command {
     /// Measure what a running forebay gains, against requests served as if there were no cache
     #[command(subcommand)]
     Analyze(AnalyzeCommand),
+    /// Say which block devices to cache, in which mode, and what it would bring
+    #[command(long_about = "Say which block devices to cache, in which mode, and what it would \
+        bring.\nThe devices are observed while they are used as always: the kernel's counters \
+        before and after, and, for root, the places that are read and written. Nothing is read \
+        from the devices or written to them. The reads that a cache of each size would have \
+        served are found by a replay through the server's own eviction policy. Interrupted, it \
+        says what it has seen so far.")]
+    Advise(AdviseArguments),
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -175,6 +183,46 @@ pub(crate) struct TopArguments {
     pub(crate) color: ColorChoice,
     #[command(flatten)]
     pub(crate) state: StateArguments,
+}
+
+/// Arguments of `forebay advise`.
+#[derive(Args, Debug)]
+pub(crate) struct AdviseArguments {
+    /// Block devices to observe, each as a path or as a name below /dev
+    #[arg(value_name = "DEVICE")]
+    pub(crate) devices: Vec<PathBuf>,
+    /// Observe all block devices
+    #[arg(long, conflicts_with = "devices")]
+    pub(crate) all: bool,
+    /// Observe them for so long: 1s to 1d
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = observation_time)]
+    pub(crate) time: Duration,
+    /// Memory that a cache may have for data [default: half of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = observation_memory)]
+    pub(crate) memory: Option<Size>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Parses the length of an observation: a number with a unit.
+fn observation_time(text: &str) -> Result<Duration, String> {
+    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
+    let seconds = units.iter().find_map(|(unit, seconds)| {
+        text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(*seconds)
+    });
+    let seconds = seconds.filter(|seconds| (1..=86_400).contains(seconds));
+    let error = || format!("--time {text} is not possible: write 1s to 1d, as in 60s, 10m or 2h");
+    seconds.map(Duration::from_secs).ok_or_else(error)
+}
+
+/// Parses the memory that is divided between observed devices: from a MiB to 64 TiB.
+fn observation_memory(text: &str) -> Result<Size, String> {
+    let size = text.parse::<Size>().map_err(|error| format!("--memory: {error}"))?;
+    if (1 << 20..=64 << 40).contains(&size.bytes()) {
+        return Ok(size);
+    }
+    Err(format!("--memory {text} is not possible: write 1MiB to 64TiB"))
 }
 
 /// When output has colors.

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+#[path = "cli/advise.rs"]
+mod advise;
 #[path = "cli/terminal.rs"]
 mod terminal;
 #[path = "cli/top.rs"]

@@ -48,6 +48,7 @@ pub use learn::{
     ForecastScore, ForecastStatus, Histories, LearnState, LearnStatus, LocalClock, LocalTime,
     SystemClock,
 };
+pub use memory_plan::limit_for_pool;
 pub use pins::{PinError, PinStatus};
 pub use pool::{
     MemoryWords, PoolError, PoolLimits, dirty_bytes_in, inherit, limits_in,

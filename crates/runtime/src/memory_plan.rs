@@ -88,9 +88,32 @@ impl MemoryPlan {
     }
 }
 
+/// The memory limit, in whole MiB, with which the pool has at least `pool_bytes` for data: for
+/// `workers` workers, without journals.
+pub fn limit_for_pool(pool_bytes: u64, workers: usize) -> u64 {
+    let pool_of = |mib: u64| MemoryPlan::new(mib << 20, mib << 20, workers, 0).pool_bytes;
+    // A larger limit never has a smaller pool, except where huge requests begin to be whole.
+    let (mut below, mut enough) = (0, (pool_bytes >> 19).max(1 << 10));
+    while below + 1 < enough {
+        let middle = below + (enough - below) / 2;
+        if pool_of(middle) >= pool_bytes { enough = middle } else { below = middle }
+    }
+    enough << 20
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_found_for_each_pool() {
+        for mib in [2u64, 16, 63, 400, 500, 1 << 10, 1 << 20] {
+            let limit = limit_for_pool(mib << 20, 2);
+            let pool = MemoryPlan::new(limit, limit, 2, 0).pool_bytes;
+            assert!(pool >= mib << 20, "{mib} MiB in {limit}");
+            assert!(limit < (mib << 20) * 12 / 10 + (48 << 20), "{mib} MiB in {limit}");
+        }
+    }
 
     #[test]
     fn all_parts_fit_the_limit() {

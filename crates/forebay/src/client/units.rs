@@ -26,7 +26,7 @@ pub(crate) fn count(count: u64) -> String {
 }
 
 /// A ratio in percent: `87.5 %`; a dash for `None`.
-pub(super) fn percent(ratio: Option<f64>) -> String {
+pub(crate) fn percent(ratio: Option<f64>) -> String {
     match ratio {
         Some(ratio) => format!("{:.1} %", ratio * 100.0),
         None => "-".into(),
@@ -34,7 +34,7 @@ pub(super) fn percent(ratio: Option<f64>) -> String {
 }
 
 /// A time: `42 s`, `5 min`, `2 h 7 min`, `3 d 4 h`.
-pub(super) fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds} s"),
@@ -54,7 +54,7 @@ pub(super) fn micros(us: u64) -> String {
 }
 
 /// A measured latency: `4.2 us`, `42 us`, `4.2 ms`, `1.5 s`.
-pub(super) fn latency_us(us: f64) -> String {
+pub(crate) fn latency_us(us: f64) -> String {
     match us {
         ..999.5 => format!("{} us", short(us, true)),
         ..999_500.0 => format!("{} ms", short(us / 1e3, true)),
@@ -63,7 +63,7 @@ pub(super) fn latency_us(us: f64) -> String {
 }
 
 /// A rate per second: `0.5`, `12`, `1.2 k`.
-pub(super) fn rate(per_second: f64) -> String {
+pub(crate) fn rate(per_second: f64) -> String {
     if per_second < 9.95 {
         short(per_second, per_second > 0.0)
     } else {

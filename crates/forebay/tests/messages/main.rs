@@ -124,6 +124,13 @@ fn command_line_errors() {
         &["status", "--watch", "--json"],
         &["status", "disk", "--all"],
         &["status", "--color", "blue"],
+        &["advise"],
+        &["advise", "none"],
+        &["advise", "/dev/null"],
+        &["advise", "sdb", "--all"],
+        &["advise", "sdb", "--time", "0s"],
+        &["advise", "sdb", "--time", "10d"],
+        &["advise", "sdb", "--memory", "1KiB"],
         &["top", "--interval", "0"],
         &["top"],
     ] {

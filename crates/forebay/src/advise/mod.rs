@@ -1,0 +1,203 @@
+//! `forebay advise`: which block devices to cache, in which mode, with how much memory, and what it
+//! would bring.
+//!
+//! Devices are observed for a while: the kernel's counters before and after, and, for root, their
+//! requests through a tracing instance that ends with the observation. Nothing is read from the
+//! devices or written to them.
+
+mod counters;
+mod devices;
+mod json;
+mod observe;
+mod processes;
+mod show;
+mod trace;
+
+use crate::cli::AdviseArguments;
+use crate::report::{misconfigured, print, warn, with_remedy};
+use anyhow::{Context, anyhow};
+use devices::Device;
+use forebay_advice::{
+    Advice, Basis, Claim, Load, Prediction, Reason, SelfCaching, share_memory, verdict,
+};
+use forebay_types::Mode;
+use observe::{Observation, Observed};
+use std::path::PathBuf;
+
+/// The part of the machine's memory that is divided if `--memory` does not say how much.
+const MEMORY_SHARE: u64 = 2;
+
+/// Where the kernel's files are.
+#[derive(Clone, Debug)]
+struct Roots {
+    sys: PathBuf,
+    proc: PathBuf,
+    dev: PathBuf,
+    tracing: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        let tracing = PathBuf::from("/sys/kernel/tracing");
+        Self { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into(), tracing }
+    }
+}
+
+/// A device with its advice.
+struct Judged {
+    device: Device,
+    load: Load,
+    prediction: Option<Prediction>,
+    self_caching: Vec<SelfCaching>,
+    /// Why nothing is advised, whatever the load.
+    excluded: Option<String>,
+    advice: Advice,
+}
+
+/// The advice for all devices.
+struct Report {
+    seconds: f64,
+    /// Why requests were not observed.
+    unsampled: Option<String>,
+    /// Events that the kernel dropped, and those that it reported.
+    lost: u64,
+    seen: u64,
+    /// The memory that was divided, and whether the user gave it.
+    memory_bytes: u64,
+    is_memory_given: bool,
+    devices: Vec<Judged>,
+}
+
+/// `forebay advise`.
+///
+/// # Errors
+/// A name is no block device, or the kernel's counters cannot be read.
+pub(crate) fn advise(arguments: &AdviseArguments) -> anyhow::Result<()> {
+    let roots = Roots::default();
+    let devices = selected(&roots, arguments)?;
+    let memory_bytes = match arguments.memory {
+        Some(size) => size.bytes(),
+        None => memory_total(&roots)? / MEMORY_SHARE,
+    };
+    let observation = observe::observe(&roots, devices, arguments.time)?;
+    let report = judge(observation, memory_bytes, arguments.memory.is_some());
+    if arguments.json {
+        return print(&(serde_json::to_string_pretty(&json::report(&report))? + "\n"));
+    }
+    print(&show::report(&report))
+}
+
+/// The devices that the command line names, or all.
+fn selected(roots: &Roots, arguments: &AdviseArguments) -> anyhow::Result<Vec<Device>> {
+    if arguments.all {
+        let devices = devices::all(roots).context("cannot list the block devices")?;
+        if devices.is_empty() {
+            let error = anyhow!("this machine has no block device of which anything can be said");
+            return Err(with_remedy(error, "name one, as in `forebay advise /dev/sdb`"));
+        }
+        return Ok(devices);
+    }
+    if arguments.devices.is_empty() {
+        let error = anyhow!("no block device is named");
+        let remedy = "name some, as in `forebay advise /dev/sdb`, or use --all";
+        return Err(misconfigured(error, remedy));
+    }
+    let mut devices: Vec<Device> = Vec::new();
+    for name in &arguments.devices {
+        let device = devices::find(roots, name)?;
+        if devices.iter().any(|other| other.name == device.name) {
+            warn(&format!("{} is named twice", device.name));
+        } else {
+            devices.push(device);
+        }
+    }
+    Ok(devices)
+}
+
+/// The memory of the machine, in bytes.
+fn memory_total(roots: &Roots) -> anyhow::Result<u64> {
+    let file = roots.proc.join("meminfo");
+    let text = std::fs::read_to_string(&file);
+    let total = text.ok().and_then(|text| processes::kib_of(&text, "MemTotal:"));
+    total.ok_or_else(|| {
+        let error = anyhow!("{} does not say how much memory there is", file.display());
+        with_remedy(error, "say how much a cache may have with --memory SIZE")
+    })
+}
+
+/// Judges each device alone, and again with its share if they want more memory than there is.
+fn judge(observation: Observation, memory_bytes: u64, is_memory_given: bool) -> Report {
+    let mut judged: Vec<Judged> = observation
+        .devices
+        .into_iter()
+        .map(|observed| judge_alone(observed, observation.seconds, memory_bytes))
+        .collect();
+    let wanted: u64 = judged.iter().filter_map(Judged::memory_bytes).sum();
+    if wanted > memory_bytes {
+        let shares =
+            share_memory(&judged.iter().map(Judged::claim).collect::<Vec<_>>(), memory_bytes);
+        for (judged, share) in judged.iter_mut().zip(shares) {
+            if judged.advice.reason.mode().is_some() {
+                judged.advice = judged.judge(Some(share));
+            }
+        }
+    }
+    Report {
+        seconds: observation.seconds,
+        unsampled: observation.unsampled,
+        lost: observation.lost,
+        seen: observation.seen,
+        memory_bytes,
+        is_memory_given,
+        devices: judged,
+    }
+}
+
+fn judge_alone(observed: Observed, seconds: f64, memory_bytes: u64) -> Judged {
+    let Observed { device, load, log, self_caching, excluded } = observed;
+    let load = Load { seconds, ..load };
+    let prediction = log.map(|log| log.predict(memory_bytes));
+    let advice = Advice { reason: Reason::Idle, expected: None, watch_longer: false };
+    let mut judged = Judged { device, load, prediction, self_caching, excluded, advice };
+    judged.advice = judged.judge(None);
+    judged
+}
+
+impl Judged {
+    fn judge(&self, memory_bytes: Option<u64>) -> Advice {
+        verdict(&Basis {
+            load: &self.load,
+            prediction: self.prediction.as_ref(),
+            self_caching: &self.self_caching,
+            memory_bytes,
+        })
+    }
+
+    /// The mode in which to cache it; `None` if it should not be cached.
+    fn mode(&self) -> Option<Mode> {
+        self.advice.reason.mode().filter(|_| self.excluded.is_none())
+    }
+
+    fn is_cached(&self) -> bool {
+        self.mode().is_some()
+    }
+
+    /// The memory for data that it should have; `None` if it should not be cached.
+    fn memory_bytes(&self) -> Option<u64> {
+        let expected = self.advice.expected.filter(|_| self.is_cached());
+        expected.map(|expected| expected.point.bytes)
+    }
+
+    /// What memory would bring to it, in seconds that reads wait less.
+    fn claim(&self) -> Claim {
+        if !self.is_cached() {
+            return Claim::default();
+        }
+        let points = self.prediction.iter().flat_map(|prediction| &prediction.points);
+        let wait = self.load.read_wait_ms as f64;
+        Claim { points: points.map(|point| (point.bytes, point.low * wait)).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! The observation: the kernel's counters before and after, and the requests meanwhile.
+
+use super::Roots;
+use super::counters::Counters;
+use super::devices::Device;
+use super::processes::Openers;
+use super::trace::{Event, Instance};
+use crate::report::{warn, with_remedy};
+use crate::signals::Signals;
+use anyhow::{Context, anyhow};
+use forebay_advice::{AccessLog, Load, SelfCaching};
+use forebay_types::ByteRange;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The time between two looks at the trace. The buffers hold the events of a processor meanwhile.
+const PERIOD: Duration = Duration::from_millis(20);
+/// The most devices that are traced at once: the kernel bounds the length of a filter.
+const TRACED_MAX: usize = 64;
+/// The share of a disk's requests from which on loop devices on it stand for it.
+const LOOPS_SHARE: f64 = 0.5;
+
+/// What was observed of all devices.
+pub(super) struct Observation {
+    pub(super) seconds: f64,
+    /// Why the requests themselves were not observed.
+    pub(super) unsampled: Option<String>,
+    /// Events that were lost, and those that were not.
+    pub(super) lost: u64,
+    pub(super) seen: u64,
+    pub(super) devices: Vec<Observed>,
+}
+
+/// What was observed of one device.
+pub(super) struct Observed {
+    pub(super) device: Device,
+    pub(super) load: Load,
+    pub(super) log: Option<AccessLog>,
+    pub(super) self_caching: Vec<SelfCaching>,
+    /// Why nothing is advised, whatever the load.
+    pub(super) excluded: Option<String>,
+}
+
+/// Observes the devices for this time, or until a signal.
+///
+/// # Errors
+/// The counters of all devices cannot be read, or signals not be handled.
+pub(super) fn observe(
+    roots: &Roots,
+    devices: Vec<Device>,
+    time: Duration,
+) -> anyhow::Result<Observation> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot create an event loop")?;
+    let before = devices.iter().map(|device| Before::read(roots, device));
+    let before = before.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut openers = Openers::find(roots);
+    let mut sample = Sample::new(&devices);
+    // Handlers come first: a signal must not leave the instance behind.
+    let began = Instant::now();
+    let unsampled = runtime.block_on(async {
+        let mut signals = Signals::listen().context("cannot handle signals")?;
+        sample.take(roots, &devices, began + time, &mut signals).await
+    })?;
+    openers.add(Openers::find(roots));
+    finish(roots, devices, before, sample, Finish { began, unsampled, openers })
+}
+
+/// The counters at the start.
+struct Before {
+    counters: Counters,
+    /// The requests of the loop devices on it.
+    carried: u64,
+}
+
+impl Before {
+    fn read(roots: &Roots, device: &Device) -> anyhow::Result<Self> {
+        let counters = Counters::read(roots, &device.name).map_err(|error| {
+            let error = anyhow::Error::new(error);
+            let error = error.context(format!("cannot read the counters of {}", device.name));
+            with_remedy(error, "see the names with `lsblk`")
+        })?;
+        Ok(Self { counters, carried: carried(roots, device) })
+    }
+}
+
+/// The requests to the devices.
+struct Sample {
+    logs: Vec<AccessLog>,
+    lost: u64,
+    seen: u64,
+}
+
+impl Sample {
+    fn new(devices: &[Device]) -> Self {
+        let logs = devices.iter().map(|device| AccessLog::new(device.size_bytes)).collect();
+        Self { logs, lost: 0, seen: 0 }
+    }
+
+    /// Takes the sample. Returns why there is none, if so: then only the time passes.
+    async fn take(
+        &mut self,
+        roots: &Roots,
+        devices: &[Device],
+        until: Instant,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Option<String>> {
+        let mut numbers: Vec<_> = devices.iter().map(|device| device.traced).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut instance = None;
+        let mut unsampled = None;
+        if numbers.len() > TRACED_MAX {
+            unsampled = Some(format!("more than {TRACED_MAX} devices are observed at once"));
+        } else {
+            match Instance::start(&roots.tracing, &numbers) {
+                Ok(started) => instance = Some(started),
+                Err(error) => unsampled = Some(reason(&error)),
+            }
+        }
+        while Instant::now() < until {
+            let pause = PERIOD.min(until.saturating_duration_since(Instant::now()));
+            tokio::select! {
+                biased;
+                _ = signals.next() => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+            if let Some(Err(error)) = instance.as_mut().map(|it| self.drain(it, devices)) {
+                unsampled = Some(reason(&error));
+                instance = None;
+            }
+        }
+        if let Some(mut instance) = instance {
+            instance.stop();
+            self.drain(&mut instance, devices).context("cannot read the trace")?;
+            self.lost = instance.lost();
+        }
+        Ok(unsampled)
+    }
+
+    fn drain(&mut self, instance: &mut Instance, devices: &[Device]) -> io::Result<()> {
+        instance.drain(|event| {
+            self.seen += 1;
+            self.record(event, devices);
+        })
+    }
+
+    fn record(&mut self, event: Event, devices: &[Device]) {
+        for (device, log) in devices.iter().zip(&mut self.logs) {
+            if device.traced == event.device
+                && let Some(offset) = device.place(event.offset, event.len)
+            {
+                log.record(ByteRange::new(offset, event.len), event.is_write);
+            }
+        }
+    }
+}
+
+/// Why the kernel refuses to trace, in words for its user.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "only root may trace requests".to_owned(),
+        io::ErrorKind::NotFound => {
+            "this kernel has no tracing at /sys/kernel/tracing, or no events of block devices"
+                .to_owned()
+        }
+        _ => format!("the kernel refuses to trace requests: {error}"),
+    }
+}
+
+/// What the end of an observation needs.
+struct Finish {
+    began: Instant,
+    unsampled: Option<String>,
+    openers: Openers,
+}
+
+fn finish(
+    roots: &Roots,
+    devices: Vec<Device>,
+    before: Vec<Before>,
+    sample: Sample,
+    finish: Finish,
+) -> anyhow::Result<Observation> {
+    let Finish { began, unsampled, openers } = finish;
+    let seconds = began.elapsed().as_secs_f64();
+    let mut observed = Vec::new();
+    for ((device, before), log) in devices.into_iter().zip(before).zip(sample.logs) {
+        let after = match Counters::read(roots, &device.name) {
+            Ok(after) => after,
+            Err(_) => {
+                warn(&format!("{} has vanished during the observation", device.name));
+                continue;
+            }
+        };
+        let load = after.since(before.counters);
+        let carried = carried(roots, &device).saturating_sub(before.carried);
+        let excluded = excluded(&device, &load, carried, &openers);
+        let self_caching = openers.self_caching(&device);
+        let log = unsampled.is_none().then_some(log);
+        observed.push(Observed { device, load, log, self_caching, excluded });
+    }
+    exclude_overlaps(&mut observed);
+    if observed.is_empty() {
+        let error = anyhow!("all devices have vanished during the observation");
+        return Err(with_remedy(error, "see the names with `lsblk`"));
+    }
+    let Sample { lost, seen, .. } = sample;
+    Ok(Observation { seconds, unsampled, lost, seen, devices: observed })
+}
+
+/// Why a device is not to be cached, whatever its load.
+fn excluded(device: &Device, load: &Load, carried: u64, openers: &Openers) -> Option<String> {
+    if device.is_memory {
+        return Some("it is memory itself".to_owned());
+    }
+    if let Some(pid) = openers.server_of(device) {
+        return Some(format!(
+            "a Forebay serves it already (process {pid}); `forebay advise` without a device says \
+             more"
+        ));
+    }
+    if let Some(first) = device.holders.first() {
+        let others = if device.holders.len() > 1 { " and others" } else { "" };
+        return Some(format!("{first}{others} lies on it; cache that instead"));
+    }
+    let first = device.loops.first()?;
+    let is_carrier = load.requests() > 0 && carried as f64 >= load.requests() as f64 * LOOPS_SHARE;
+    is_carrier.then(|| format!("most of its load is that of {first}, whose file lies on it"))
+}
+
+/// The requests of the loop devices on a device, since they appeared.
+fn carried(roots: &Roots, device: &Device) -> u64 {
+    let requests = |name: &String| {
+        let counters = Counters::read(roots, name).unwrap_or_default();
+        counters.since(Counters::default()).requests()
+    };
+    device.loops.iter().map(requests).sum()
+}
+
+/// Excludes partitions whose disk is observed too.
+fn exclude_overlaps(observed: &mut [Observed]) {
+    let disks: Vec<_> = observed
+        .iter()
+        .filter(|it| it.device.start_bytes == 0 && it.device.numbers.contains(&it.device.traced))
+        .map(|it| (it.device.traced, it.device.name.clone()))
+        .collect();
+    for it in observed {
+        let disk = disks
+            .iter()
+            .find(|(traced, name)| *traced == it.device.traced && *name != it.device.name);
+        if let Some((_, name)) = disk {
+            it.excluded
+                .get_or_insert(format!("it is a part of {name}, which is judged as a whole"));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `forebay advise` of block devices. Observations need root and loop devices; what is refused does
+//! not.
+
+use super::run_alone;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const INSTANCES: &str = "/sys/kernel/tracing/instances";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_is_no_block_device_and_impossible_times_are_refused() {
+    for (arguments, code, text) in [
+        (&["no-such-disk"][..], 1, "there is no block device no-such-disk: see the names with"),
+        (&["/dev/null"], 2, "/dev/null is not a block device: name the device that it is on"),
+        (&["."], 2, ". is not a block device"),
+        (&["sdb", "--time", "0s"], 2, "--time 0s is not possible: write 1s to 1d"),
+        (&["sdb", "--time", "10d"], 2, "--time 10d is not possible"),
+        (&["sdb", "--time", "99999999999999999999d"], 2, "is not possible: write 1s to 1d"),
+        (&["sdb", "--time=-1s"], 2, "--time -1s is not possible"),
+        (&["sdb", "--time", "60"], 2, "--time 60 is not possible"),
+        (&["sdb", "--memory", "4KiB"], 2, "--memory 4KiB is not possible: write 1MiB to 64TiB"),
+        (&["sdb", "--memory", "1GB"], 2, "invalid size '1GB'"),
+        (&["sdb", "--all"], 2, "cannot be used with"),
+    ] {
+        let ran = run_alone(&[&["advise"], arguments].concat());
+        assert_eq!((ran.code, &*ran.out), (Some(code), ""), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(text), "{arguments:?}: {}", ran.err);
+    }
+}
+
+/// A loop device over a file; removed when dropped.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn new(directory: &Path) -> Self {
+        let path = directory.join("disk.img");
+        fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        let path = path.to_str().unwrap();
+        let output = Command::new("losetup").args(["-f", "--show", path]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    }
+
+    /// Starts an observation, and waits until it traces.
+    fn observe(&self, arguments: &[&str]) -> Child {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args([&["advise", &self.0], arguments].concat())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let event = instance(child.id()).join("events/block/block_bio_queue/enable");
+        let begin = Instant::now();
+        while !fs::read_to_string(&event).is_ok_and(|text| text.trim() == "1") {
+            assert!(begin.elapsed() < PATIENCE, "it does not trace");
+            assert_eq!(child.try_wait().unwrap(), None, "it has ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child
+    }
+
+    /// Reads or writes blocks of 4 KiB, past the page cache.
+    fn dd(&self, arguments: &[&str]) {
+        let output = Command::new("dd").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    fn read(&self, blocks: u32) {
+        let count = format!("count={blocks}");
+        self.dd(&[&format!("if={}", self.0), "of=/dev/null", "bs=4k", "iflag=direct", &count]);
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["-d", &self.0]).status().unwrap();
+    }
+}
+
+fn instance(pid: u32) -> std::path::PathBuf {
+    Path::new(INSTANCES).join(format!("forebay-advise-{pid}"))
+}
+
+/// Ends an observation with this signal. Returns its exit code and its output.
+fn end(child: Child, signal: rustix::process::Signal) -> (Option<i32>, String) {
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, signal).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(!instance(pid.as_raw_nonzero().get() as u32).exists(), "the instance is left");
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+#[ignore = "needs root, tracefs and loop devices"]
+fn kernel_requests_of_a_device_are_counted_and_predicted() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = LoopDevice::new(directory.path());
+    let child = device.observe(&["--json", "--time", "1h", "--memory", "64MiB"]);
+    device.read(2_000);
+    device.read(2_000);
+    device.dd(&[
+        "if=/dev/zero",
+        &format!("of={}", device.0),
+        "bs=4k",
+        "count=100",
+        "seek=5000",
+        "oflag=direct",
+        "conv=fsync",
+    ]);
+    let (code, text) = end(child, rustix::process::Signal::INT);
+    assert_eq!(code, Some(0), "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let found = &report["devices"][0];
+    assert_eq!((&report["sampled"], &report["lost_events"]), (&true.into(), &0.into()), "{text}");
+    let prediction = &found["prediction"];
+    // Other programs may look at a new device.
+    let near = |value: &serde_json::Value, count: u64| {
+        (count..count + 100).contains(&value.as_u64().unwrap())
+    };
+    assert!(near(&found["load"]["reads"], 4_000) && near(&prediction["reads"], 4_000), "{text}");
+    assert!(near(&found["load"]["writes"], 100) && near(&prediction["writes"], 100), "{text}");
+    assert!(prediction["sequential_read_share"].as_f64().unwrap() > 0.9, "{text}");
+    let points = prediction["points"].as_array().unwrap();
+    let last = points.last().unwrap()["read_hit_ratio_min"].as_f64().unwrap();
+    assert!(last > 0.95, "the second pass hits: {text}");
+}
+
+#[test]
+#[ignore = "needs root, tracefs and loop devices"]
+fn kernel_an_idle_device_and_a_signal_end_with_a_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = LoopDevice::new(directory.path());
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::HUP] {
+        // What looks at a new device must not count.
+        std::thread::sleep(Duration::from_millis(300));
+        let (code, text) = end(device.observe(&["--time", "1d"]), signal);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains(": nothing can be said"), "{text}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, tracefs and loop devices"]
+fn kernel_an_instance_that_a_killed_process_has_left_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = LoopDevice::new(directory.path());
+    let mut killed = device.observe(&["--time", "1d"]);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(instance(killed.id()).exists());
+    let next = device.observe(&["--time", "1d"]);
+    assert!(!instance(killed.id()).exists());
+    end(next, rustix::process::Signal::INT);
+}
