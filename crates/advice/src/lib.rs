@@ -6,6 +6,8 @@
 //! that the server uses, once for each size of the cache, and [`verdict()`] says what follows.
 //! [`Prediction`]s of several devices share a given amount of memory by [`share_memory`].
 //!
+//! Volumes that a server serves are judged by their statistics ([`advise_served`]).
+//!
 //! Pure: the time of the observation is an argument.
 //!
 //! The price: a log takes at most 40 MiB. A load that touches more is sampled by place, so that all
@@ -16,11 +18,13 @@ mod load;
 mod log;
 mod predict;
 mod replay;
+mod served;
 mod share;
 mod verdict;
 
 pub use load::{Load, Pattern, SelfCaching};
 pub use log::AccessLog;
 pub use predict::{Point, Prediction};
+pub use served::{PoolAdvice, Served, ServedAdvice, ServedCurve, advise_served};
 pub use share::{Claim, share_memory};
 pub use verdict::{Advice, Basis, Expectation, REQUESTS_MIN, Reason, verdict};

@@ -8,24 +8,24 @@ use std::fmt;
 /// With fewer requests, nothing can be said: chance moves a share of 1,000 by up to 3 points.
 pub const REQUESTS_MIN: u64 = 1_000;
 /// With a smaller share of reads, a device is judged by its writes: a cache spares it few reads.
-const READ_SHARE_MIN: f64 = 0.1;
+pub(crate) const READ_SHARE_MIN: f64 = 0.1;
 /// Writes of which this share is sequential are a log, or the output of a backup: they are fast
 /// on a disk, and are not read again soon.
-const SEQUENTIAL_MIN: f64 = 0.5;
+pub(crate) const SEQUENTIAL_MIN: f64 = 0.5;
 /// Writes up to this mean size, in bytes, cost a rotating disk more for its seek than for the data,
 /// so gathering them in memory pays.
-const SMALL_WRITE_BYTES: f64 = (64 << 10) as f64;
+pub(crate) const SMALL_WRITE_BYTES: f64 = (64 << 10) as f64;
 /// From this share of writes on, those that are small and random are worth write-back.
-const WRITE_SHARE_MIN: f64 = 0.3;
+pub(crate) const WRITE_SHARE_MIN: f64 = 0.3;
 /// A hit takes about this long, in microseconds: the way through the socket and the pool.
 const HIT_US: f64 = 50.0;
 /// A miss takes this much longer than the device alone, in microseconds.
 const MISS_MORE_US: f64 = 30.0;
 /// Devices that answer within three hits gain too little.
-const FAST_US: f64 = 3.0 * HIT_US;
+pub(crate) const FAST_US: f64 = 3.0 * HIT_US;
 /// From this mean time on, in microseconds, a device seeks or queues: read-ahead and deferred
 /// writes pay.
-const SLOW_US: f64 = 1_000.0;
+pub(crate) const SLOW_US: f64 = 1_000.0;
 /// The least share of reads from memory for which a cache is worth it. With less, four of five
 /// reads take longer than before.
 const HIT_MIN: f64 = 0.2;

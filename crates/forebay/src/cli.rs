@@ -59,11 +59,14 @@ pub(crate) enum Command {
     /// Measure what a running forebay gains, against requests served as if there were no cache
     #[command(subcommand)]
     Analyze(AnalyzeCommand),
-    /// Say which block devices to cache, in which mode, and what it would bring
-    #[command(long_about = "Say which block devices to cache, in which mode, and what it would \
-        bring.\nThe devices are observed while they are used as always: the kernel's counters \
-        before and after, and, for root, the places that are read and written. Nothing is read \
-        from the devices or written to them. The reads that a cache of each size would have \
+    /// Say which block devices or volumes to cache, in which mode, and what it would bring
+    #[command(long_about = "Say which block devices or volumes to cache, in which mode, and what \
+        it would bring.\nWithout DEVICE, the volumes of a running forebay are judged by their \
+        statistics of the last day and their miss-ratio curves: which gain, which would gain by \
+        another mode or more memory, and which gain nothing and can be taken out.\nBlock \
+        devices are observed while they are used as always: the kernel's counters before and \
+        after, and, for root, the places that are read and written. Nothing is read from the \
+        devices or written to them. The reads that a cache of each size would have \
         served are found by a replay through the server's own eviction policy. Interrupted, it \
         says what it has seen so far.")]
     Advise(AdviseArguments),
@@ -188,21 +191,24 @@ pub(crate) struct TopArguments {
 /// Arguments of `forebay advise`.
 #[derive(Args, Debug)]
 pub(crate) struct AdviseArguments {
-    /// Block devices to observe, each as a path or as a name below /dev
+    /// Block devices to observe, each as a path or as a name below /dev [default: judge the volumes
+    /// of a running forebay]
     #[arg(value_name = "DEVICE")]
     pub(crate) devices: Vec<PathBuf>,
     /// Observe all block devices
     #[arg(long, conflicts_with = "devices")]
     pub(crate) all: bool,
-    /// Observe them for so long: 1s to 1d
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = observation_time)]
-    pub(crate) time: Duration,
+    /// Observe them for so long: 1s to 1d [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = observation_time)]
+    pub(crate) time: Option<Duration>,
     /// Memory that a cache may have for data [default: half of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = observation_memory)]
     pub(crate) memory: Option<Size>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
 }
 
 /// Parses the length of an observation: a number with a unit.

@@ -4,6 +4,8 @@
 //! Devices are observed for a while: the kernel's counters before and after, and, for root, their
 //! requests through a tracing instance that ends with the observation. Nothing is read from the
 //! devices or written to them.
+//!
+//! Without a device, it judges the volumes of a running server.
 
 mod counters;
 mod devices;
@@ -12,8 +14,10 @@ mod observe;
 mod processes;
 mod show;
 mod trace;
+mod volumes;
 
 use crate::cli::AdviseArguments;
+use crate::client::connect;
 use crate::report::{misconfigured, print, warn, with_remedy};
 use anyhow::{Context, anyhow};
 use devices::Device;
@@ -23,9 +27,12 @@ use forebay_advice::{
 use forebay_types::Mode;
 use observe::{Observation, Observed};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The part of the machine's memory that is divided if `--memory` does not say how much.
 const MEMORY_SHARE: u64 = 2;
+/// The length of an observation if `--time` does not say it.
+const TIME: Duration = Duration::from_secs(60);
 
 /// Where the kernel's files are.
 #[derive(Clone, Debug)]
@@ -73,18 +80,37 @@ struct Report {
 /// # Errors
 /// A name is no block device, or the kernel's counters cannot be read.
 pub(crate) fn advise(arguments: &AdviseArguments) -> anyhow::Result<()> {
+    if arguments.devices.is_empty() && !arguments.all {
+        return advise_volumes(arguments);
+    }
     let roots = Roots::default();
     let devices = selected(&roots, arguments)?;
     let memory_bytes = match arguments.memory {
         Some(size) => size.bytes(),
         None => memory_total(&roots)? / MEMORY_SHARE,
     };
-    let observation = observe::observe(&roots, devices, arguments.time)?;
+    let observation = observe::observe(&roots, devices, arguments.time.unwrap_or(TIME))?;
     let report = judge(observation, memory_bytes, arguments.memory.is_some());
     if arguments.json {
         return print(&(serde_json::to_string_pretty(&json::report(&report))? + "\n"));
     }
     print(&show::report(&report))
+}
+
+/// Judges the volumes of the running server.
+fn advise_volumes(arguments: &AdviseArguments) -> anyhow::Result<()> {
+    if arguments.time.is_some() || arguments.memory.is_some() {
+        let error = anyhow!("--time and --memory are for block devices, and none is named");
+        let remedy = "name some, as in `forebay advise /dev/sdb`, or use --all";
+        return Err(misconfigured(error, remedy));
+    }
+    let client = connect(&arguments.state)?;
+    let (status, statistics) = (client.status()?, client.statistics()?);
+    let judged = volumes::judge(&status, &statistics);
+    if arguments.json {
+        return print(&(serde_json::to_string_pretty(&volumes::json(&judged))? + "\n"));
+    }
+    print(&volumes::text(&judged))
 }
 
 /// The devices that the command line names, or all.
@@ -96,11 +122,6 @@ fn selected(roots: &Roots, arguments: &AdviseArguments) -> anyhow::Result<Vec<De
             return Err(with_remedy(error, "name one, as in `forebay advise /dev/sdb`"));
         }
         return Ok(devices);
-    }
-    if arguments.devices.is_empty() {
-        let error = anyhow!("no block device is named");
-        let remedy = "name some, as in `forebay advise /dev/sdb`, or use --all";
-        return Err(misconfigured(error, remedy));
     }
     let mut devices: Vec<Device> = Vec::new();
     for name in &arguments.devices {

@@ -187,7 +187,7 @@ fn socket(arguments: &StateArguments) -> anyhow::Result<PathBuf> {
     Ok(state.join(CONTROL_SOCKET))
 }
 
-fn connect(arguments: &StateArguments) -> anyhow::Result<BlockingClient> {
+pub(crate) fn connect(arguments: &StateArguments) -> anyhow::Result<BlockingClient> {
     BlockingClient::new(socket(arguments)?).map_err(|error| {
         let error = anyhow::Error::new(error).context("cannot create an event loop");
         with_remedy(error, "check the limit of open files (`ulimit -n`)")

@@ -1,7 +1,7 @@
-//! `forebay advise` of block devices. Observations need root and loop devices; what is refused does
-//! not.
+//! `forebay advise` of block devices and volumes. Observations of devices need root and loop
+//! devices; what is refused does not.
 
-use super::run_alone;
+use super::{run_alone, with_daemon};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -29,6 +29,27 @@ fn what_is_no_block_device_and_impossible_times_are_refused() {
         assert_eq!((ran.code, &*ran.out), (Some(code), ""), "{arguments:?}: {}", ran.err);
         assert!(ran.err.contains(text), "{arguments:?}: {}", ran.err);
     }
+}
+
+#[test]
+fn without_a_device_the_volumes_of_the_server_are_judged() {
+    with_daemon(&["disk=/dev/sdb", "db=/dev/sdc,mode=bypass"], |_, forebay| {
+        let ran = forebay(&["advise"]);
+        assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+        assert!(ran.out.starts_with("2 volumes of the running server\n"), "{}", ran.out);
+        assert!(ran.out.contains("\ndisk: "), "{}", ran.out);
+        assert!(ran.out.lines().all(|line| line.chars().count() <= 80), "{}", ran.out);
+        let json = forebay(&["advise", "--json"]).out;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let names: Vec<_> = (0..2).map(|at| &json["volumes"][at]["name"]).collect();
+        assert_eq!(names, ["disk", "db"]);
+    });
+    with_daemon(&[], |_, forebay| {
+        let ran = forebay(&["advise"]);
+        assert!(ran.out.starts_with("no volume is served; name block devices"), "{}", ran.out);
+    });
+    let ran = run_alone(&["advise"]);
+    assert_eq!((ran.code, &*ran.out), (Some(1), ""), "no server runs");
 }
 
 /// A loop device over a file; removed when dropped.

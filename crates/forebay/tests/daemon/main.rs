@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod advise;
 mod analyze;
 mod background;
 mod bad_input;

@@ -125,6 +125,7 @@ fn command_line_errors() {
         &["status", "disk", "--all"],
         &["status", "--color", "blue"],
         &["advise"],
+        &["advise", "--time", "60s"],
         &["advise", "none"],
         &["advise", "/dev/null"],
         &["advise", "sdb", "--all"],
