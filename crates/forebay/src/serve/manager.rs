@@ -1,6 +1,6 @@
 //! Carries out the requests of the control server and of signals on the runtime.
 
-use super::analysis::Analyzer;
+use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
@@ -11,7 +11,7 @@ use super::listen::{self, BoundListener};
 use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
 use super::ratio::Ratio;
-use super::saves::Saves;
+use super::saves::{self, Saves};
 use super::sizing::Sizing;
 use super::statistics::{self, History};
 use super::successor::Successor;
@@ -52,7 +52,7 @@ pub(super) struct Daemon {
     sizing: Sizing,
     ratio: Ratio,
     background: Background,
-    pub(super) saves: Arc<Saves>,
+    saves: Arc<Saves>,
     nbd: Arc<NbdServer>,
     power: OnceLock<PowerMonitor>,
     tls: Option<TlsSetup>,
@@ -66,7 +66,7 @@ pub(super) struct Daemon {
     /// Statistics over time.
     history: Arc<History>,
     /// The analysis of the benefit.
-    pub(super) analyzer: Arc<Analyzer>,
+    analyzer: Arc<Analyzer>,
     /// The program that an upgrade starts; `None` without a keeper.
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
@@ -320,10 +320,12 @@ impl Daemon {
         }
     }
 
-    /// Starts the thread that keeps the statistics. Dropping the result ends it.
-    pub(super) fn keep_statistics(&self) -> std::io::Result<Periodic> {
+    /// Starts the threads that keep the statistics, end the intervals of an analysis, and save
+    /// volumes in memory. Dropping the result ends them.
+    pub(super) fn start_keeping(&self) -> std::io::Result<[Periodic; 3]> {
         let runtime = Arc::clone(&self.runtime);
-        statistics::start(Arc::clone(&self.history), move || runtime.statistics())
+        let statistics = statistics::start(Arc::clone(&self.history), move || runtime.statistics());
+        Ok([statistics?, analysis::start(&self.analyzer)?, saves::start(&self.saves)?])
     }
 
     fn stop_claimed(

@@ -150,13 +150,10 @@ fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
         .context("cannot start the thread that sizes the cache")?;
     let background = background::start(Arc::clone(daemon))
         .context("cannot start the thread that watches for other programs that wait")?;
-    let saves = saves::start(Arc::clone(daemon))
-        .context("cannot start the thread that saves volumes in memory")?;
-    let history =
-        daemon.keep_statistics().context("cannot start the thread that keeps statistics")?;
-    let analysis = analysis::start(&daemon.analyzer)
-        .context("cannot start the thread that analyzes the benefit")?;
-    Ok((outlook, sizer, background, saves, history, analysis))
+    let kept = daemon
+        .start_keeping()
+        .context("cannot start the threads that keep statistics and save volumes in memory")?;
+    Ok((outlook, sizer, background, kept))
 }
 
 /// Logs how many clients the remaining file descriptors allow. Called once everything else is open.

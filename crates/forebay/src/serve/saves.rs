@@ -4,7 +4,6 @@
 //! Each save has a thread of its own, because a file system may hang. A volume is not saved twice
 //! at once, and not without a change.
 
-use super::manager::Daemon;
 use super::periodic::Periodic;
 use forebay_runtime::{Runtime, Saved, VolumeError, remedy_for_save};
 use forebay_types::Fault;
@@ -52,8 +51,9 @@ enum Cause {
 ///
 /// # Errors
 /// Fails if no thread can be started.
-pub(super) fn start(daemon: Arc<Daemon>) -> io::Result<Periodic> {
-    Periodic::start("saves", INTERVAL, move || daemon.saves.poll())
+pub(super) fn start(saves: &Arc<Saves>) -> io::Result<Periodic> {
+    let saves = Arc::clone(saves);
+    Periodic::start("saves", INTERVAL, move || saves.poll())
 }
 
 impl Saves {
