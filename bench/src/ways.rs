@@ -1,7 +1,8 @@
 //! Servers with different options that take turns under the same load, so that other load on the
 //! machine affects all of them. The first one is what the others are compared with. Of two servers
-//! with the same options one may be a tenth faster, by where its memory lies: to see less than that,
-//! several are started under one name, and their turns are added up.
+//! with the same options one may be a tenth faster, by where its memory lies: to see less than
+//! that, several are started under one name, and their turns are added up.
+
 use crate::figures::{Figures, Limit};
 use crate::forebay::Forebay;
 use crate::load::{Load, Op, Outcome};

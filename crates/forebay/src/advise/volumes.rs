@@ -60,7 +60,7 @@ fn curve(curve: &CurveStatus, pool_bytes: u64) -> Option<ServedCurve> {
     let within = |point: &&forebay_api::CurvePoint| point.bytes <= pool_bytes;
     let point = curve.points.iter().rev().find(within)?;
     let is_known = curve.sampled_accesses >= 1_000;
-    is_known.then(|| ServedCurve { hits: 1.0 - point.miss_ratio, memory: PoolAdvice::Keep })
+    is_known.then_some(ServedCurve { hits: 1.0 - point.miss_ratio, memory: PoolAdvice::Keep })
 }
 
 /// The advice as text for a terminal of 80 columns.
