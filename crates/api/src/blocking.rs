@@ -3,7 +3,7 @@
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, Client, ClientError, DrillReport,
     History, Memory, PinRequest, Progress, ServerSettings, Statistics, StatisticsOfVolume, Status,
-    VolumeSettings, VolumeStatus,
+    TraceRequest, TraceSummary, VolumeSettings, VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -130,6 +130,15 @@ impl BlockingClient {
     /// See [`Client::drill`].
     pub fn drill(&self) -> Result<DrillReport> {
         self.runtime.block_on(self.client.drill())
+    }
+
+    /// See [`Client::record_trace`].
+    pub fn record_trace<E>(
+        &self,
+        request: &TraceRequest,
+        write: impl FnMut(&[u8]) -> std::result::Result<(), E>,
+    ) -> Result<std::result::Result<TraceSummary, E>> {
+        self.runtime.block_on(self.client.record_trace(request, write))
     }
 
     /// See [`Client::stop`].

@@ -6,12 +6,12 @@
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
     Memory, PinRequest, Problem, Progress, ServerSettings, Statistics, StatisticsOfVolume, Status,
-    VolumeList, VolumeSettings, VolumeStatus, paths,
+    TraceRequest, TraceSummary, VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Method, Request, Response,
+    HeaderMap, Method, Request, Response,
     body::{Bytes, Incoming},
     client::conn::http1,
     header,
@@ -265,6 +265,32 @@ impl Client {
         self.request_within(DRILL_TIME_MAX, Method::POST, paths::DRILL, None::<&()>).await
     }
 
+    /// Records the requests of clients. `write` gets the lines of the trace in pieces. Its error
+    /// ends the recording and is returned inside.
+    pub async fn record_trace<E>(
+        &self,
+        request: &TraceRequest,
+        mut write: impl FnMut(&[u8]) -> std::result::Result<(), E>,
+    ) -> Result<std::result::Result<TraceSummary, E>> {
+        let sent = self.send(Method::POST, paths::TRACE, Some(request));
+        let mut body = self.within(self.timeouts.request, sent).await??.into_body();
+        // Without requests of clients, nothing arrives before the end.
+        let limit = Duration::from_secs(request.seconds) + self.timeouts.line;
+        let mut summary = None;
+        while let Some(frame) = self.within(limit, body.frame()).await? {
+            let frame = frame.map_err(|source| ClientError::Cut { source: Some(source) })?;
+            match frame.into_data() {
+                Ok(data) => {
+                    if let Err(error) = write(&data) {
+                        return Ok(Err(error));
+                    }
+                }
+                Err(frame) => summary = frame.into_trailers().ok().and_then(|it| summary_in(&it)),
+            }
+        }
+        summary.map(Ok).ok_or(ClientError::Cut { source: None })
+    }
+
     /// Flushes all volumes and stops the server.
     pub async fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.operate(Method::POST, paths::STOP, progress).await
@@ -364,6 +390,9 @@ impl Client {
         tokio::spawn(connection);
         let mut request =
             Request::builder().method(method).uri(path).header(header::HOST, "forebay");
+        if path == paths::TRACE {
+            request = request.header(header::TE, "trailers");
+        }
         let mut bytes = Vec::new();
         if let Some(body) = body {
             request = request.header(header::CONTENT_TYPE, "application/json");
@@ -384,6 +413,13 @@ impl Client {
             Err(_) => Err(ClientError::Answer { what: format!("status {status}") }),
         }
     }
+}
+
+/// The summary of a recording in the trailers of its answer.
+fn summary_in(trailers: &HeaderMap) -> Option<TraceSummary> {
+    let [requests, dropped, end] =
+        TraceSummary::TRAILERS.map(|name| trailers.get(name)?.to_str().ok());
+    TraceSummary::parse([requests?, dropped?, end?])
 }
 
 async fn read_body(response: Response<Incoming>) -> Result<Bytes> {

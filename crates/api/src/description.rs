@@ -4,8 +4,8 @@
 
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
-    Memory, PinRequest, ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeList,
-    VolumeSettings, VolumeStatus, paths,
+    Memory, PinRequest, ServerSettings, Statistics, StatisticsOfVolume, Status, TraceRequest,
+    VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -51,9 +51,10 @@ pub fn openapi() -> openapi::OpenApi {
         upgrade,
         drill,
         analysis,
+        analysis_result,
         start_analysis,
         stop_analysis,
-        analysis_result,
+        trace,
         description
     )
 )]
@@ -184,6 +185,19 @@ fn stop_analysis() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn analysis_result() {}
+/// Records the reads and writes of clients as a block trace
+///
+/// The answer is the trace: a line `time_us,volume,op,offset_bytes,length_bytes,latency_us,served`,
+/// and a line for each request in the order of arrival. It ends after the time, before the largest
+/// size is exceeded, or when the client disconnects. A client that sends `te: trailers` gets the
+/// requests recorded, the requests dropped and the reason of the end as trailers. There is one
+/// recording at a time.
+#[utoipa::path(post, path = paths::TRACE, tag = "server", request_body = TraceRequest,
+    responses(
+        (status = 200, description = "The trace", body = String, content_type = "text/csv"),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn trace() {}
 
 /// Shows this description
 #[utoipa::path(get, path = paths::OPENAPI, tag = "server",
@@ -346,6 +360,7 @@ mod tests {
                 "post /v1/analysis",
                 "post /v1/drill",
                 "post /v1/stop",
+                "post /v1/trace",
                 "post /v1/upgrade",
                 "post /v1/volumes",
                 "post /v1/volumes/{name}/calibrate",

@@ -35,6 +35,7 @@ mod saved;
 mod settings;
 mod statistics;
 mod status;
+mod trace;
 mod vault;
 mod warm_up;
 mod write_back;
@@ -69,6 +70,7 @@ pub use statistics::{
 pub use status::{
     Memory, MemorySizing, MemoryState, Mode, Status, VolumeList, VolumeState, VolumeStatus,
 };
+pub use trace::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX, TraceEnd, TraceRequest, TraceSummary};
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
 pub use warm_up::{WarmUpState, WarmUpStatus};
 pub use write_back::{GovernorStatus, WriteBackFigures};

@@ -38,6 +38,8 @@ pub const ANALYSIS: &str = "/v1/analysis";
 pub const ANALYSIS_RESULT: &str = "/v1/analysis/result";
 /// `POST`: rehearse a power failure.
 pub const DRILL: &str = "/v1/drill";
+/// `POST`: record the requests of clients.
+pub const TRACE: &str = "/v1/trace";
 /// `POST`: flush all volumes and stop the server.
 pub const STOP: &str = "/v1/stop";
 /// `POST`: hand the pool over to a new server, the program now at the server's path, and exit.

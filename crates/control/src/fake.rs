@@ -2,14 +2,15 @@
 //! their dirty data is a number that operations count down.
 
 use crate::{
-    AnalysisManager, Manager, Measurements, ProgressFn, configured_status, convert::invalid,
-    geometry_status,
+    AnalysisManager, Manager, Measurements, ProgressFn, TraceSink, configured_status,
+    convert::invalid, geometry_status,
 };
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
     DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
     LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
-    Progress, Statistics, StatisticsOfVolume, Status, UnservedWrites, VolumeStatus, WarmUpStatus,
+    Progress, Statistics, StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary,
+    UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -386,6 +387,24 @@ impl Manager for FakeManager {
             path: Some("/s/drills/2026-02-28T13-05-09Z.json".into()),
             ..DrillReport::default()
         })
+    }
+
+    /// One request to each volume; with `size` as the reason of the end if it may not be sent.
+    fn record_trace(
+        &self,
+        request: &TraceRequest,
+        sink: TraceSink<'_>,
+    ) -> Result<TraceSummary, Problem> {
+        request.volumes.iter().try_for_each(|name| self.check(name))?;
+        let mut end = TraceEnd::Time;
+        for volume in 0..request.volumes.len() {
+            self.wait_while_paused();
+            if !sink(format!("0,{volume},R,0,4096,7,pool\n").into()) {
+                end = TraceEnd::Size;
+                break;
+            }
+        }
+        Ok(TraceSummary { requests: request.volumes.len() as u64, dropped: 3, end })
     }
 
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {

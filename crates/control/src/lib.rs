@@ -14,6 +14,7 @@ mod dashboard;
 pub mod fake;
 mod manager;
 mod metrics;
+mod recording;
 mod routes;
 mod server;
 mod socket;
@@ -27,7 +28,7 @@ pub use convert::{
 pub use dashboard::{
     Dashboard, DashboardError, DashboardKeys, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens,
 };
-pub use manager::{AnalysisManager, Manager, ProgressFn};
+pub use manager::{AnalysisManager, Manager, ProgressFn, TraceSink};
 pub use metrics::{METRICS_TYPE, Measurements, metrics, server::MetricsServer};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};
 pub use server::Server;

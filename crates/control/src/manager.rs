@@ -3,7 +3,7 @@
 use crate::Measurements;
 use forebay_api::{
     Analysis, AnalysisRequest, AnalysisStatus, DrillReport, History, Memory, Problem, Progress,
-    Statistics, StatisticsOfVolume, Status, VolumeStatus,
+    Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -11,6 +11,10 @@ use forebay_types::PinnedRanges;
 /// Receives the progress of a long operation. May be called from any thread, at any rate, and never
 /// blocks.
 pub type ProgressFn<'a> = &'a (dyn Fn(Progress) + Send + Sync);
+
+/// Receives the pieces of a trace, each of whole lines. An empty piece only asks whether the client
+/// still reads. Returns false if it does not, which ends the recording. May block for some seconds.
+pub type TraceSink<'a> = &'a mut (dyn FnMut(Vec<u8>) -> bool + Send);
 
 /// The daemon, as the control server sees it.
 ///
@@ -115,6 +119,17 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// There is no vault, or it holds a dump, or it fails.
     fn drill(&self) -> Result<DrillReport, Problem>;
+
+    /// Records the requests of clients. Returns at the end of the recording. The first piece is
+    /// sent when it begins.
+    ///
+    /// # Errors
+    /// There is no such volume, or another recording is in progress: no piece was sent then.
+    fn record_trace(
+        &self,
+        request: &TraceRequest,
+        sink: TraceSink<'_>,
+    ) -> Result<TraceSummary, Problem>;
 
     /// Flushes all volumes. After success the daemon exits, once the server has sent its answer.
     ///

@@ -4,7 +4,7 @@ use crate::{
     METRICS_TYPE, Manager,
     answer::{Body, Name, Refusal},
     convert::{pinned_ranges, server_change, volume_change, volume_spec},
-    metrics, stream,
+    metrics, recording, stream,
 };
 use axum::{
     Json, Router,
@@ -15,8 +15,8 @@ use axum::{
 };
 use forebay_api::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorKind, History, Memory,
-    PinRequest, Problem, ServerSettings, Statistics, StatisticsOfVolume, Status, VolumeList,
-    VolumeSettings, VolumeStatus, openapi, paths,
+    PinRequest, Problem, ServerSettings, Statistics, StatisticsOfVolume, Status, TraceRequest,
+    VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -51,6 +51,7 @@ type Answer<T> = Result<T, Refusal>;
 /// The routes of the control socket: all of the API.
 pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     let routes = remote_routes()
+        .route(paths::TRACE, post(record_trace))
         .route(paths::STOP, post(stop))
         .route(paths::UPGRADE, post(upgrade))
         .route(paths::VOLUMES, post(add_volume))
@@ -59,10 +60,11 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     finish(routes, manager)
 }
 
-/// The routes of the dashboard. Requests that open another file, may lose data, or end the server
-/// are refused.
+/// The routes of the dashboard. Requests that open another file, may lose data, end the server, or
+/// record the requests of clients are refused.
 pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
     let routes = remote_routes()
+        .route(paths::TRACE, post(local_only))
         .route(paths::STOP, post(local_only))
         .route(paths::UPGRADE, post(local_only))
         .route(paths::VOLUMES, post(local_only))
@@ -341,6 +343,16 @@ async fn start_analysis(
 async fn stop_analysis(State(app): State<App>) -> Answer<Json<AnalysisStatus>> {
     tracing::info!("request to stop the analysis");
     Ok(Json(app.call_slowly(|manager| manager.analysis().stop()).await??))
+}
+
+async fn record_trace(State(app): State<App>, Body(request): Body<TraceRequest>) -> Response {
+    let permit = recording::check(&request).map_err(Refusal).and_then(|()| permit(&app.operations));
+    let permit = match permit {
+        Ok(permit) => permit,
+        Err(refusal) => return refusal.into_response(),
+    };
+    tracing::info!(volumes = ?request.volumes, "request to record the requests of clients");
+    recording::answer(app.manager, request, permit).await
 }
 
 async fn local_only() -> Refusal {

@@ -6,6 +6,7 @@
 use crate::client::analyze::AnalyzeCommand;
 use crate::rescue::RescueCommand;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use forebay_api::{TRACE_BYTES_MIN, TRACE_SECONDS_MAX};
 use forebay_config::{ServerChange, Settings, Source, VolumeSpec, default_state};
 use forebay_types::{PROGRAM_SETTINGS, Setting, Size, VOLUME_SETTINGS};
 use std::ffi::OsString;
@@ -70,6 +71,15 @@ pub(crate) enum Command {
         served are found by a replay through the server's own eviction policy. Interrupted, it \
         says what it has seen so far.")]
     Advise(AdviseArguments),
+    /// Record the requests of clients as a block trace, for forebay-lab replay
+    #[command(long_about = "Record the requests of clients as a block trace, for forebay-lab \
+        replay.\nThe file has a line for each read and write of the volumes, in the order of \
+        arrival: the time in microseconds since the first, the volume by its number in the command \
+        from 0, R or W, offset and length in bytes, the time until the answer in microseconds, and \
+        how it was served: pool, or the reason as in forebay stats. Clients do not wait for it: \
+        requests that come too fast are left out and counted. It ends after --time, at --max-size, \
+        or with Ctrl-C, and keeps what it has.")]
+    Trace(TraceArguments),
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -211,6 +221,28 @@ pub(crate) struct AdviseArguments {
     pub(crate) state: StateArguments,
 }
 
+/// Arguments of `forebay trace`.
+#[derive(Args, Debug)]
+pub(crate) struct TraceArguments {
+    /// The volumes' names
+    #[arg(value_name = "VOLUME", required = true)]
+    pub(crate) names: Vec<String>,
+    /// File to write; must not exist
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// How long, in seconds or with a unit, as in 90s, 30m or 12h
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = trace_time)]
+    pub(crate) time: Duration,
+    /// End before the file is larger than this
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = trace_size)]
+    pub(crate) max_size: Size,
+    /// Shuffle the regions of 1 GiB of each volume, by a random key that is not kept
+    #[arg(long)]
+    pub(crate) anonymize: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+}
+
 /// Parses the length of an observation: a number with a unit.
 fn observation_time(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
@@ -229,6 +261,31 @@ fn observation_memory(text: &str) -> Result<Size, String> {
         return Ok(size);
     }
     Err(format!("--memory {text} is not possible: write 1MiB to 64TiB"))
+}
+
+/// Parses the time of `trace`: 1 second to a week.
+fn trace_time(text: &str) -> Result<Duration, String> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[number.len()..] {
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        "d" => Some(86_400),
+        _ => None,
+    };
+    let seconds = number.parse::<u64>().ok().zip(unit).and_then(|(n, unit)| n.checked_mul(unit));
+    let seconds = seconds.filter(|seconds| (1..=TRACE_SECONDS_MAX).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        format!("--time {text} is not a time of 1s to 7d: write it as in --time 90s, 30m or 12h")
+    })
+}
+
+/// Parses the largest size of a trace.
+fn trace_size(text: &str) -> Result<Size, String> {
+    let size = text.parse().ok().filter(|size: &Size| size.bytes() >= TRACE_BYTES_MIN);
+    size.ok_or_else(|| {
+        format!("--max-size {text} is not a size of at least 4KiB: write it as in --max-size 1GiB")
+    })
 }
 
 /// When output has colors.

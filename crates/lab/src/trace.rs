@@ -2,7 +2,8 @@
 //!
 //! The first line is `time_us,volume,op,offset_bytes,length_bytes`; each other line is one request,
 //! in the order of submission. `op` is `R`, `W`, or `0` if unknown. Times may all be zero, and
-//! offsets need not be aligned.
+//! offsets need not be aligned. The first line may name further fields, such as
+//! `latency_us,served` of `forebay trace`; a replay does not use them.
 //!
 //! A trace is held in memory, 32 bytes per request.
 
@@ -113,9 +114,14 @@ pub enum LineProblem {
     /// The first line is not the header.
     #[error("expected the header '{HEADER}', found '{0}'")]
     Header(String),
-    /// Not five fields.
-    #[error("expected 5 fields, found {0}")]
-    FieldCount(usize),
+    /// Not as many fields as in the first line.
+    #[error("expected {expected} fields, found {found}")]
+    FieldCount {
+        /// The fields of the first line.
+        expected: usize,
+        /// The fields of this line.
+        found: usize,
+    },
     /// A field is not a whole number, or is too large.
     #[error("field {field} is '{text}', expected a whole number of at most {max}")]
     Number {
@@ -169,6 +175,7 @@ impl Trace {
         let mut requests = Vec::new();
         let mut buffer = Vec::new();
         let mut line = 0;
+        let mut field_count = 0;
         let wrong = |line, problem| TraceError::Line { path: path.to_owned(), line, problem };
         loop {
             buffer.clear();
@@ -181,8 +188,11 @@ impl Trace {
             let bytes = buffer.trim_ascii_end();
             let row = str::from_utf8(bytes).map_err(|_| wrong(line, LineProblem::NotText))?;
             if line > 1 {
-                requests.push(parse_request(row).map_err(|problem| wrong(line, problem))?);
-            } else if row != HEADER {
+                let request = parse_request(row, field_count);
+                requests.push(request.map_err(|problem| wrong(line, problem))?);
+            } else if row == HEADER || row.starts_with(&format!("{HEADER},")) {
+                field_count = row.split(',').count();
+            } else {
                 return Err(wrong(line, LineProblem::Header(row.to_owned())));
             }
         }
@@ -243,13 +253,14 @@ fn name_of(path: &Path) -> String {
     name.strip_suffix(".csv").unwrap_or(name).to_owned()
 }
 
-fn parse_request(row: &str) -> Result<Request, LineProblem> {
+/// Parses a line with this many fields, of which the first five count.
+fn parse_request(row: &str, expected: usize) -> Result<Request, LineProblem> {
     let mut fields = row.split(',');
     let [time_us, volume, op, offset_bytes, length_bytes] =
         std::array::from_fn(|_| fields.next().unwrap_or_default());
-    let field_count = row.split(',').count();
-    if field_count != 5 {
-        return Err(LineProblem::FieldCount(field_count));
+    let found = row.split(',').count();
+    if found != expected {
+        return Err(LineProblem::FieldCount { expected, found });
     }
     let time_us = number("time_us", time_us, u64::MAX)?;
     let volume = number("volume", volume, u64::from(u32::MAX))? as u32;

@@ -19,6 +19,7 @@ mod pins;
 mod pool;
 mod protect;
 mod reactor;
+mod recording;
 mod resize;
 #[cfg(test)]
 mod rig;
@@ -64,6 +65,7 @@ pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
+pub use recording::{RecordError, Recorded, Recording, Served};
 pub use resize::ResizeError;
 pub use runtime::{Engine, Runtime, RuntimeConfig, set_hold_out};
 pub use service::{

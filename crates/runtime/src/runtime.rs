@@ -15,6 +15,7 @@ use crate::protect::journal::{Journal, JournalError, JournalRecord, JournalSetti
 use crate::protect::patrol::Ecc;
 use crate::protect::power::UpsVolumes;
 use crate::protect::vault::{Vault, VaultError, VaultRecord, VaultSettings, vault_bytes_for};
+use crate::recording::{RecordError, Recording};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{Curves, RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
 use crate::shared::{Message, Shared};
@@ -430,6 +431,18 @@ impl Runtime {
     }
 }
 
+/// Recordings.
+impl Runtime {
+    /// Begins to record the reads and writes of clients to these volumes. There is one recording
+    /// at a time; it takes up to 8 MiB of memory.
+    ///
+    /// # Errors
+    /// When another recording is on, there is no such volume, or the runtime is stopping.
+    pub fn record(&self, volumes: &[String]) -> Result<Recording, RecordError> {
+        Recording::start(&self.shared, volumes)
+    }
+}
+
 /// Background work.
 impl Runtime {
     /// Sets the shares of the processors and of the disks that background work may use, which are
@@ -518,13 +531,9 @@ impl Runtime {
 
 /// Volumes that a UPS protects.
 impl Runtime {
-    fn ups_volumes(&self) -> UpsVolumes<'_> {
-        UpsVolumes::of(&self.shared)
-    }
-
     /// The volumes whose dirty data only the pool holds, under a UPS.
     pub fn power_volumes(&self) -> Vec<VolumeId> {
-        self.ups_volumes().ids()
+        UpsVolumes::of(&self.shared).ids()
     }
 
     /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
@@ -533,44 +542,44 @@ impl Runtime {
     /// # Errors
     /// When there is no such volume, or the runtime is stopping.
     pub fn set_unsafe_ups(&self, name: &str, choice: UnsafeUps) -> Result<(), VolumeError> {
-        self.ups_volumes().set_unsafe_ups(name, choice)
+        UpsVolumes::of(&self.shared).set_unsafe_ups(name, choice)
     }
 
     /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
     /// write through. Returns the dirty bytes of these volumes. Must be called several times a
     /// second.
     pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
-        self.ups_volumes().set_limit(dirty_bytes_max)
+        UpsVolumes::of(&self.shared).set_limit(dirty_bytes_max)
     }
 
     /// Starts to destage the volumes that only a UPS protects, and to flush their disks, unless
     /// that is in progress. Data that a disk does not take stays dirty.
     pub fn drain_power(&self) {
-        self.ups_volumes().drain();
+        UpsVolumes::of(&self.shared).drain();
     }
 
     /// Makes a flush due for the disk of each volume that only a UPS protects, because the disk's
     /// cache may be volatile. [`Runtime::start_power_syncs`] starts the flushes.
     pub fn request_power_sync(&self) {
-        self.ups_volumes().request_sync();
+        UpsVolumes::of(&self.shared).request_sync();
     }
 
     /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
     /// because that flush need not cover later writes.
     pub fn start_power_syncs(&self) {
-        self.ups_volumes().start_syncs();
+        UpsVolumes::of(&self.shared).start_syncs();
     }
 
     /// Flushes the disks of the volumes that only a UPS protects, and waits for at most `timeout`.
     /// Returns the names of the volumes whose flush has failed or not completed.
     pub fn sync_power(&self, timeout: Duration) -> Vec<String> {
-        self.ups_volumes().sync(timeout)
+        UpsVolumes::of(&self.shared).sync(timeout)
     }
 
     /// Halts writes to the volumes that only a UPS protects, or ends the halt. Returns the volumes
     /// whose state has changed.
     pub fn halt_power(&self, halt: bool) -> Vec<VolumeId> {
-        self.ups_volumes().halt(halt)
+        UpsVolumes::of(&self.shared).halt(halt)
     }
 }
 

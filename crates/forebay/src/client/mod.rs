@@ -10,6 +10,7 @@ mod sentences;
 mod statistics;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod trace;
 pub(crate) mod units;
 
 use crate::{

@@ -16,11 +16,11 @@ use super::sizing::Sizing;
 use super::statistics::{self, History};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{dashboard, report, tls, vault};
+use super::{dashboard, report, tls, trace, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{
     DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Statistics, StatisticsOfVolume,
-    Status, VolumeStatus,
+    Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
@@ -28,7 +28,7 @@ use forebay_config::{
     VolumeSpec, WriteBackSpec,
 };
 use forebay_control::{
-    AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
+    AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
@@ -711,6 +711,19 @@ impl Manager for Daemon {
         let pool_bytes = self.figures().map_or(0, |figures| figures.memory.dirty_bytes_max);
         let vault = self.runtime.vault();
         vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
+    }
+
+    fn record_trace(
+        &self,
+        request: &TraceRequest,
+        sink: TraceSink<'_>,
+    ) -> Result<TraceSummary, Problem> {
+        let volumes = self.figures().map(|figures| figures.volumes).unwrap_or_default();
+        let size_bytes = |name: &str| {
+            let volume = volumes.iter().find(|volume| volume.name == name);
+            volume.map_or(0, |volume| volume.backing.size_bytes)
+        };
+        trace::record(&self.runtime, request, size_bytes, sink)
     }
 
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {

@@ -27,6 +27,7 @@ mod sizing;
 mod statistics;
 mod successor;
 mod tls;
+mod trace;
 mod vault;
 mod wait;
 mod warm_lists;

@@ -44,5 +44,6 @@ mod sizing;
 mod statistics;
 mod stopping;
 mod time_of_day;
+mod trace;
 mod vault;
 mod warm_up;

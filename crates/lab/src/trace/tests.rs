@@ -26,11 +26,12 @@ fn a_trace_is_read_line_by_line() {
 #[test]
 fn a_bad_line_is_reported_with_number_and_problem() {
     let good = "0,0,R,0,4096\n";
+    let fields = |found| LineProblem::FieldCount { expected: 5, found };
     let number = |field, text: &str, max| LineProblem::Number { field, text: text.into(), max };
     for (row, expected) in [
-        ("", LineProblem::FieldCount(1)),
-        ("1,2,R,4", LineProblem::FieldCount(4)),
-        ("1,2,R,4,5,6", LineProblem::FieldCount(6)),
+        ("", fields(1)),
+        ("1,2,R,4", fields(4)),
+        ("1,2,R,4,5,6", fields(6)),
         ("x,2,R,4,5", number("time_us", "x", u64::MAX)),
         ("1,+2,R,4,5", number("volume", "+2", u32::MAX.into())),
         ("1,4294967296,R,4,5", number("volume", "4294967296", u32::MAX.into())),
@@ -43,6 +44,22 @@ fn a_bad_line_is_reported_with_number_and_problem() {
     }
     let error = parse(&format!("{HEADER}\n{good}1,2,X,4,5\n")).unwrap_err().to_string();
     assert_eq!(error, "trace dir/small.csv.zst, line 3: field op is 'X', expected R, W or 0");
+}
+
+#[test]
+fn further_fields_are_accepted_if_the_first_line_names_them() {
+    let more = format!("{HEADER},latency_us,served\n");
+    let trace = parse(&format!("{more}7,3,W,512,512,90,pool\n9,3,R,0,512,,\n")).unwrap();
+    let plain = parse(&format!("{HEADER}\n7,3,W,512,512\n9,3,R,0,512\n")).unwrap();
+    assert_eq!(trace, plain);
+    for row in ["7,3,W,512,512", "7,3,W,512,512,90", "7,3,W,512,512,90,pool,x"] {
+        let Err(TraceError::Line { line: 2, problem, .. }) = parse(&format!("{more}{row}")) else {
+            panic!("{row}");
+        };
+        let found = row.split(',').count();
+        assert_eq!(problem, LineProblem::FieldCount { expected: 7, found });
+    }
+    assert!(parse(&format!("{HEADER}served\n7,3,W,512,512\n")).is_err());
 }
 
 #[test]

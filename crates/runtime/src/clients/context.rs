@@ -8,15 +8,16 @@ use super::{Client, ClientCompletion, HUGE_BYTES, Queue, Submitted, Waiter};
 use super::{bytes_of, is_stable, is_write};
 use crate::pool::{CACHE_LINE_BYTES, prefetch};
 use crate::reactor::Reactor;
+use crate::recording::Served;
 use crate::shared::{Shared, Volume};
 use crate::worker::{Token, WorkerHost, release};
-use forebay_engine::{LineKey, Slot};
+use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
     ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, LookAhead, Memory,
     Pins, Quota, Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
-use forebay_types::{ByteRange, Extent, IoError, LINE_BYTES, VolumeId};
+use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
 use forebay_volume::{
     Answered, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, shard_of,
 };
@@ -48,7 +49,10 @@ impl<R: Reactor> Context<'_, R> {
         if *is_lost {
             tracing::error!(?request, "request lost by a bug, answered with an error: report this");
         }
-        let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
+        let WorkerHost { shared, clients, worker, recorder, .. } = &mut *self.host;
+        if let Some(recorder) = recorder {
+            recorder.answer(ticket, served(*result, line_hits.uncached));
+        }
         let Some(result) = clients.complete(*worker, ticket, *result, *line_hits) else {
             return release(shared, segments);
         };
@@ -77,17 +81,21 @@ impl<R: Reactor> Context<'_, R> {
         &mut self,
         request: &ClientRequest,
     ) -> Result<(ClientCompletion, VolumeId), Refusal> {
-        let WorkerHost { shared, clients, completions, now, .. } = &mut *self.host;
+        let WorkerHost { shared, clients, completions, recorder, now, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(request.client) else { return Err(NOT_ENTERED) };
         let Some(volume) = &client.volume else { return Err(NOT_ENTERED) };
         if let Some(refusal) = refusal(shared, volume, request.kind) {
             return Err(refusal);
         }
         let id = volume.id;
+        let recorded = match recorder {
+            None => 0,
+            Some(recorder) => recorder.begin(volume, request, *now),
+        };
         client.requests += 1;
         client.bytes += bytes_of(request);
         let is_sequential = client.continues(request);
-        let submitted = Submitted { request: *request, arrived: *now, is_sequential };
+        let submitted = Submitted { request: *request, arrived: *now, is_sequential, recorded };
         Ok((completions.begin(submitted), id))
     }
 
@@ -213,6 +221,15 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
             let data_bytes = if guess.writes { WRITE_AHEAD_BYTES } else { CACHE_LINE_BYTES };
             shared.pool.prefetch_line(shard, slot, data_bytes);
         }
+    }
+}
+
+/// How a request was served, for a recording.
+fn served(result: IoResult, uncached: Option<Uncached>) -> Served {
+    match (result, uncached) {
+        (Err(_), _) => Served::Error,
+        (Ok(()), Some(reason)) => Served::Uncached(reason),
+        (Ok(()), None) => Served::Pool,
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Submitted {
     pub arrived: Instant,
     /// Whether it begins where the previous request of its client and kind ends.
     pub is_sequential: bool,
+    /// Its mark in the recording; zero if it is not recorded.
+    pub recorded: u32,
 }
 
 /// The duty to answer a client's request.
@@ -193,9 +195,9 @@ impl ClientTable {
         self.share.0
     }
 
-    /// Records the latencies of the turn.
-    pub(crate) fn record_latencies(&mut self, worker: usize) {
-        self.tallies.record(worker);
+    /// Records the latencies of the turn. Returns the time, if it was needed for that.
+    pub(crate) fn record_latencies(&mut self, worker: usize) -> Option<Instant> {
+        self.tallies.record(worker)
     }
 }
 

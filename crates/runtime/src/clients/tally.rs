@@ -51,10 +51,10 @@ impl Tallies {
         }
     }
 
-    /// Records the latencies, with the current time as the end of all requests.
-    pub(super) fn record(&mut self, worker: usize) {
+    /// Records the latencies, with the current time as the end of all requests. Returns that time.
+    pub(super) fn record(&mut self, worker: usize) -> Option<Instant> {
         if self.0.is_empty() {
-            return;
+            return None;
         }
         let now = Instant::now();
         for tally in self.0.drain(..) {
@@ -66,6 +66,7 @@ impl Tallies {
                 stats.record_compared(compared, ns, tally.count);
             }
         }
+        Some(now)
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     /// The dirty limit under the UPS.
     pub power: PowerGate,
     pub background: Background,
+    /// Whether the requests of clients are recorded.
+    pub is_recording: AtomicBool,
 }
 
 impl Shared {
@@ -93,6 +95,7 @@ impl Shared {
             stopping: AtomicBool::new(false),
             power: PowerGate::default(),
             background: Background::default(),
+            is_recording: AtomicBool::new(false),
             huge_pages: HugePages::new(pool.shards()),
             pool,
             ecc,

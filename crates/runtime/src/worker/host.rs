@@ -7,6 +7,7 @@ use crate::learn::PendingNeeds;
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
 use crate::reactor::Reactor;
+use crate::recording::Recorder;
 use crate::shared::{FlushNeed, Message, Shared, Volume};
 use forebay_engine::{
     Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
@@ -41,6 +42,8 @@ pub(crate) struct WorkerHost<R> {
     pub volume: Option<Arc<Volume>>,
     /// The needs of clients that are not reported to the volumes yet.
     pub needs: PendingNeeds,
+    /// Records the requests of clients, while a recording is on.
+    pub recorder: Option<Box<Recorder>>,
     /// The time at the start of the turn.
     pub now: Instant,
     /// The time for the timeouts of clients.

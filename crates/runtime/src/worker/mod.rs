@@ -65,6 +65,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 ended: Vec::new(),
                 volume: None,
                 needs: PendingNeeds::default(),
+                recorder: None,
                 now,
                 client_clock: ClientClock::new(now),
             },
@@ -243,7 +244,10 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 break;
             }
         }
-        self.host.clients.record_latencies(self.host.worker);
+        let now = self.host.clients.record_latencies(self.host.worker);
+        if let Some(recorder) = &mut self.host.recorder {
+            recorder.end_turn(now);
+        }
     }
 
     /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read

@@ -2,6 +2,7 @@
 
 use super::{Token, Worker};
 use crate::reactor::Reactor;
+use crate::recording::Recorder;
 use crate::shared::Shared;
 use forebay_engine::PreloadKind;
 use forebay_frontend::FrontEnd;
@@ -100,6 +101,9 @@ pub(crate) trait Tasks {
 
     /// Drops cached references to volumes.
     fn forget_volumes(&mut self);
+
+    /// The recorder of the requests of clients.
+    fn recorder(&mut self) -> &mut Option<Box<Recorder>>;
 }
 
 impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
@@ -209,6 +213,10 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
 
     fn forget_volumes(&mut self) {
         self.host.volume = None;
+    }
+
+    fn recorder(&mut self) -> &mut Option<Box<Recorder>> {
+        &mut self.host.recorder
     }
 }
 

@@ -42,6 +42,7 @@ mod pieces;
 mod pins;
 mod power;
 mod presence;
+mod recording;
 mod reliance;
 mod shares;
 mod statistics;

@@ -1,0 +1,184 @@
+//! Recordings of the requests of clients, for traces.
+//!
+//! While a recording is on, each worker writes every read and write that it accepts into a ring of
+//! its own, and completes the entry when the request is answered. One thread reads the rings and
+//! merges them in the order of arrival. A worker never waits for it: if a ring is full, requests
+//! are dropped and counted. While no recording is on, a request costs two branches.
+//!
+//! What Forebay reads itself (preloads, calibrations, patrols) is not accepted from a client, so no
+//! recording has it.
+
+mod ring;
+
+pub(crate) use ring::Recorder;
+use ring::Ring;
+
+use crate::error::VolumeError;
+use crate::shared::Shared;
+use forebay_engine::Uncached;
+use forebay_types::{Action, Blame, Fault, Remedy};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Entries of all rings together: 8 MiB.
+const SLOTS_MAX: usize = 256 << 10;
+/// Entries of one ring at most: the requests of a busy worker in a tenth of a second.
+const RING_SLOTS_MAX: usize = 64 << 10;
+/// A request is given out this long after its arrival, so that every worker has published what
+/// arrived before it. A longer turn makes a request follow later ones.
+const LAG: Duration = Duration::from_millis(50);
+/// How long the end of a recording waits for the answers to requests in flight.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+
+/// How a recorded request was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// From the pool alone.
+    Pool,
+    /// Not from the pool alone.
+    Uncached(Uncached),
+    /// With an error.
+    Error,
+}
+
+impl Served {
+    /// Its name in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Uncached(reason) => reason.name(),
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A recorded request: a read or a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// When it had arrived completely, since the runtime was started.
+    pub arrived: Duration,
+    /// The position of its volume in the list that was recorded.
+    pub volume: usize,
+    /// Whether it is a write.
+    pub is_write: bool,
+    /// The first byte on the volume.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The time until it was answered, and how it was served; `None` if it was not answered in
+    /// time.
+    pub answer: Option<(Duration, Served)>,
+}
+
+/// Why a recording cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Another one is on.
+    #[error("another recording is in progress")]
+    Busy,
+    /// There is no such volume, or the runtime stops.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+}
+
+impl Fault for RecordError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Busy => "wait until it ends".into(),
+            Self::Volume(VolumeError::Unknown(_)) => Action::ListVolumes.into(),
+            Self::Volume(error) => error.remedy(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        match self {
+            Self::Busy => Blame::Environment,
+            Self::Volume(error) => error.blame(),
+        }
+    }
+}
+
+/// A recording of the requests to some volumes. It ends when it is dropped.
+pub struct Recording {
+    shared: Arc<Shared>,
+    rings: Vec<Arc<Ring>>,
+    /// When [`Recording::close`] was called.
+    closed: Option<Instant>,
+}
+
+impl Recording {
+    /// Begins to record the requests to these volumes, in this order. A volume that is removed
+    /// meanwhile ends, even if another one of its name is added.
+    pub(crate) fn start(shared: &Arc<Shared>, names: &[String]) -> Result<Self, RecordError> {
+        let volumes: Result<Vec<_>, _> =
+            names.iter().map(|name| shared.volumes.named(name)).collect();
+        // A recording must not keep the disk of a removed volume open.
+        let volumes: Arc<[_]> = volumes?.iter().map(Arc::downgrade).collect();
+        if shared.is_recording.swap(true, Ordering::Relaxed) {
+            return Err(RecordError::Busy);
+        }
+        let workers = shared.inboxes.len();
+        let slots = (SLOTS_MAX / workers).min(RING_SLOTS_MAX);
+        let rings = (0..workers).map(|_| Arc::new(Ring::new(slots))).collect();
+        let recording = Self { shared: Arc::clone(shared), rings, closed: None };
+        for (worker, ring) in recording.rings.iter().enumerate() {
+            let recorder = Recorder::new(Arc::clone(ring), Arc::clone(&volumes), shared.started);
+            shared.run_on(worker, move |tasks| *tasks.recorder() = Some(Box::new(recorder)))?;
+        }
+        Ok(recording)
+    }
+
+    /// Takes the next request in the order of arrival. `None` if there is none at the moment: the
+    /// next one may have to wait for its answer.
+    pub fn next_request(&mut self) -> Option<Recorded> {
+        let next = self.rings.iter().filter_map(|ring| Some((ring.first()?, ring)));
+        let (first, ring) = next.min_by_key(|(first, _)| first.arrived)?;
+        let now = self.shared.started.elapsed();
+        let is_settled = first.answer.is_some() && first.arrived + LAG <= now;
+        // An unanswered request must not hold the others until their rings are full.
+        let is_over = || self.closed.is_some_and(|closed| closed.elapsed() >= ANSWER_WAIT);
+        if !is_settled && !is_over() && !self.rings.iter().any(|ring| ring.is_half_full()) {
+            return None;
+        }
+        ring.take_first();
+        Some(first)
+    }
+
+    /// Ends the recording of further requests. [`Recording::next_request`] goes on until
+    /// [`Recording::is_drained`].
+    pub fn close(&mut self) {
+        if self.closed.is_none() {
+            self.closed = Some(Instant::now());
+            // It fails if the workers have ended, which record nothing either.
+            let _ = self.shared.run_on_all(|tasks| {
+                if let Some(recorder) = tasks.recorder() {
+                    recorder.close();
+                }
+            });
+        }
+    }
+
+    /// Whether the recording is closed and every request was taken.
+    pub fn is_drained(&self) -> bool {
+        self.closed.is_some() && self.rings.iter().all(|ring| ring.first().is_none())
+    }
+
+    /// Whether the runtime stops, so that no further requests come.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Requests that are missing because a ring was full.
+    pub fn dropped(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.dropped()).sum()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.shared.run_on_all(|tasks| *tasks.recorder() = None);
+        self.shared.is_recording.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,285 @@
+//! The ring of one worker: a single writer, a single reader, and no lock.
+//!
+//! The worker fills the entry of a request when it accepts it, and its answer later. The reader
+//! takes entries in order. It may take one before it is answered; the answer is then lost, or, if
+//! the entry is in use again, refused because the arrival differs.
+
+use super::{Recorded, Served};
+use crate::clients::Submitted;
+use crate::shared::Volume;
+use forebay_engine::Uncached;
+use forebay_frontend::ClientRequest;
+use forebay_volume::RequestKind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The bit of a write in [`Entry::request`], above the volume.
+const WRITE: u64 = 1 << 48;
+/// The place of the volume in [`Entry::request`], above the length.
+const VOLUME_SHIFT: u32 = 32;
+/// The place of the latency in [`Entry::answer`], above the code of how it was served.
+const LATENCY_SHIFT: u32 = 8;
+/// The code for a request served from the pool alone. Zero: not answered.
+const POOL: u64 = 1;
+/// The code for a request answered with an error.
+const ERROR: u64 = 2;
+/// The code of the first reason.
+const FIRST_REASON: u64 = 3;
+
+/// A request in a ring.
+#[derive(Default)]
+struct Entry {
+    arrived_ns: AtomicU64,
+    offset: AtomicU64,
+    /// Its length, volume and kind.
+    request: AtomicU64,
+    /// Its latency and how it was served; zero before the answer.
+    answer: AtomicU64,
+}
+
+/// The requests that one worker has recorded and that are not taken yet.
+pub(super) struct Ring {
+    /// A power of two of them.
+    entries: Box<[Entry]>,
+    /// Entries that the worker has filled, ever.
+    filled: AtomicU64,
+    /// Entries that were taken, ever.
+    taken: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Ring {
+    /// An empty ring of at most this many entries.
+    pub(super) fn new(slots: usize) -> Self {
+        let slots = 1usize << slots.max(1).ilog2();
+        let entries = (0..slots).map(|_| Entry::default()).collect();
+        let count = || AtomicU64::new(0);
+        Self { entries, filled: count(), taken: count(), dropped: count() }
+    }
+
+    fn entry(&self, number: u64) -> &Entry {
+        &self.entries[number as usize & (self.entries.len() - 1)]
+    }
+
+    fn len(&self) -> u64 {
+        self.filled.load(Ordering::Acquire) - self.taken.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_half_full(&self) -> bool {
+        self.len() > self.entries.len() as u64 / 2
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// The oldest request. Only the reader may call it.
+    pub(super) fn first(&self) -> Option<Recorded> {
+        if self.len() == 0 {
+            return None;
+        }
+        let entry = self.entry(self.taken.load(Ordering::Relaxed));
+        let request = entry.request.load(Ordering::Relaxed);
+        let answer = entry.answer.load(Ordering::Relaxed);
+        let latency = Duration::from_nanos(answer >> LATENCY_SHIFT);
+        Some(Recorded {
+            arrived: Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)),
+            volume: usize::from((request >> VOLUME_SHIFT) as u16),
+            is_write: request & WRITE != 0,
+            offset: entry.offset.load(Ordering::Relaxed),
+            length: u64::from(request as u32),
+            answer: served(answer as u8).map(|served| (latency, served)),
+        })
+    }
+
+    /// Frees the entry of the oldest request. Only the reader may call it, after
+    /// [`Ring::first`].
+    pub(super) fn take_first(&self) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.taken.store(taken + 1, Ordering::Release);
+    }
+
+    /// Adds a request; `None` if the ring is full. Only the worker may call it.
+    fn push(&self, arrived_ns: u64, offset: u64, request: u64) -> Option<u64> {
+        let filled = self.filled.load(Ordering::Relaxed);
+        if filled - self.taken.load(Ordering::Acquire) >= self.entries.len() as u64 {
+            self.dropped.store(self.dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            return None;
+        }
+        let entry = self.entry(filled);
+        entry.arrived_ns.store(arrived_ns, Ordering::Relaxed);
+        entry.offset.store(offset, Ordering::Relaxed);
+        entry.request.store(request, Ordering::Relaxed);
+        entry.answer.store(0, Ordering::Relaxed);
+        self.filled.store(filled + 1, Ordering::Release);
+        Some(filled)
+    }
+
+    /// Completes an entry, unless it is in use for another request. Only the worker may call it.
+    fn answer(&self, slot: usize, arrived_ns: u64, latency_ns: u64, code: u64) {
+        let entry = &self.entries[slot & (self.entries.len() - 1)];
+        if entry.arrived_ns.load(Ordering::Relaxed) == arrived_ns {
+            entry.answer.store(latency_ns << LATENCY_SHIFT | code, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How a request with this code was served; `None` if it was not answered.
+fn served(code: u8) -> Option<Served> {
+    match u64::from(code) {
+        0 => None,
+        POOL => Some(Served::Pool),
+        ERROR => Some(Served::Error),
+        reason => {
+            Uncached::ALL.get((reason - FIRST_REASON) as usize).copied().map(Served::Uncached)
+        }
+    }
+}
+
+fn code_of(served: Served) -> u64 {
+    match served {
+        Served::Pool => POOL,
+        Served::Error => ERROR,
+        Served::Uncached(reason) => FIRST_REASON + reason as u64,
+    }
+}
+
+/// A request that was answered in the current turn.
+struct Answered {
+    slot: usize,
+    arrived: Instant,
+    code: u64,
+}
+
+/// A worker's end of its ring.
+pub(crate) struct Recorder {
+    ring: Arc<Ring>,
+    volumes: Arc<[Weak<Volume>]>,
+    /// The start of the runtime.
+    started: Instant,
+    is_closed: bool,
+    answered: Vec<Answered>,
+}
+
+impl Recorder {
+    pub(super) fn new(ring: Arc<Ring>, volumes: Arc<[Weak<Volume>]>, started: Instant) -> Self {
+        Self { ring, volumes, started, is_closed: false, answered: Vec::new() }
+    }
+
+    /// Ends the recording of further requests.
+    pub(super) const fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Records a request. Returns its mark for [`Recorder::answer`], zero if it is not recorded.
+    #[cold]
+    pub(crate) fn begin(
+        &mut self,
+        volume: &Arc<Volume>,
+        request: &ClientRequest,
+        arrived: Instant,
+    ) -> u32 {
+        let write = match request.kind {
+            RequestKind::Read => 0,
+            RequestKind::Write { .. } => WRITE,
+            _ => return 0,
+        };
+        let is_meant = |meant: &Weak<Volume>| meant.as_ptr() == Arc::as_ptr(volume);
+        let Some(at) = self.volumes.iter().position(is_meant) else { return 0 };
+        if self.is_closed || request.range.len == 0 {
+            return 0;
+        }
+        let arrived_ns = ns_since(self.started, arrived);
+        let packed = request.range.len & u64::from(u32::MAX) | (at as u64) << VOLUME_SHIFT | write;
+        let number = self.ring.push(arrived_ns, request.range.offset, packed);
+        let slots = self.ring.entries.len() as u64;
+        number.map_or(0, |number| (number & (slots - 1)) as u32 + 1)
+    }
+
+    /// Records the answer to a request with a mark.
+    #[cold]
+    pub(crate) fn answer(&mut self, submitted: &Submitted, served: Served) {
+        let Some(slot) = submitted.recorded.checked_sub(1) else { return };
+        let (slot, code) = (slot as usize, code_of(served));
+        self.answered.push(Answered { slot, arrived: submitted.arrived, code });
+    }
+
+    /// Completes the entries of the turn, which ends now.
+    #[cold]
+    pub(crate) fn end_turn(&mut self, now: Option<Instant>) {
+        if self.answered.is_empty() {
+            return;
+        }
+        let now_ns = ns_since(self.started, now.unwrap_or_else(Instant::now));
+        for Answered { slot, arrived, code } in self.answered.drain(..) {
+            let arrived_ns = ns_since(self.started, arrived);
+            self.ring.answer(slot, arrived_ns, now_ns.saturating_sub(arrived_ns), code);
+        }
+    }
+}
+
+fn ns_since(started: Instant, time: Instant) -> u64 {
+    time.saturating_duration_since(started).as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(ring: &Ring) -> Option<Recorded> {
+        let first = ring.first();
+        if first.is_some() {
+            ring.take_first();
+        }
+        first
+    }
+
+    #[test]
+    fn requests_are_taken_in_order_with_their_answers() {
+        let ring = Ring::new(8);
+        for number in 0..3 {
+            let request = 4096 | number << VOLUME_SHIFT | (number & 1) * WRITE;
+            assert_eq!(ring.push(100 + number, number << 40, request), Some(number));
+        }
+        ring.answer(1, 101, 5000, code_of(Served::Uncached(Uncached::Failed)));
+        ring.answer(0, 100, 7000, POOL);
+        let request = |number: u64, answer| Recorded {
+            arrived: Duration::from_nanos(100 + number),
+            volume: number as usize,
+            is_write: number == 1,
+            offset: number << 40,
+            length: 4096,
+            answer,
+        };
+        let ns = Duration::from_nanos;
+        assert_eq!(taken(&ring), Some(request(0, Some((ns(7000), Served::Pool)))));
+        let failed = Served::Uncached(Uncached::Failed);
+        assert_eq!(taken(&ring), Some(request(1, Some((ns(5000), failed)))));
+        assert_eq!(taken(&ring), Some(request(2, None)));
+        assert_eq!(taken(&ring), None);
+    }
+
+    #[test]
+    fn every_way_to_be_served_has_a_code() {
+        let reasons = Uncached::ALL.map(Served::Uncached);
+        for way in reasons.into_iter().chain([Served::Pool, Served::Error]) {
+            assert_eq!(served(code_of(way) as u8), Some(way));
+        }
+        assert_eq!(served(0), None);
+    }
+
+    #[test]
+    fn a_full_ring_drops_and_counts_and_a_late_answer_hits_no_other_request() {
+        let ring = Ring::new(5);
+        let pushed: Vec<_> = (0..6).map(|number| ring.push(number, number, 1)).collect();
+        assert_eq!(pushed, [Some(0), Some(1), Some(2), Some(3), None, None]);
+        assert!(ring.is_half_full() && ring.dropped() == 2);
+        assert_eq!(taken(&ring).unwrap().offset, 0);
+        assert_eq!(ring.push(9, 9, 1), Some(4), "in the entry of the first");
+        ring.answer(0, 0, 1, POOL);
+        let rest: Vec<_> = std::iter::from_fn(|| taken(&ring)).collect();
+        assert!(rest.iter().all(|request| request.answer.is_none()), "{rest:?}");
+        assert_eq!(rest.iter().map(|request| request.offset).collect::<Vec<_>>(), [1, 2, 3, 9]);
+    }
+}
