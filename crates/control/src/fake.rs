@@ -2,8 +2,8 @@
 //! their dirty data is a number that operations count down.
 
 use crate::{
-    AnalysisManager, Manager, Measurements, ProgressFn, TraceSink, configured_status,
-    convert::invalid, geometry_status,
+    AnalysisManager, Manager, Measurements, ProgressFn, StatisticsManager, TraceSink,
+    configured_status, convert::invalid, geometry_status,
 };
 use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
@@ -199,13 +199,8 @@ impl AnalysisManager for FakeManager {
     }
 }
 
-impl Manager for FakeManager {
-    fn measurements(&self) -> Measurements {
-        let status = Manager::status(self);
-        Measurements { histograms: vec![BTreeMap::new(); status.volumes.len()], status }
-    }
-
-    fn statistics(&self) -> Statistics {
+impl StatisticsManager for FakeManager {
+    fn all(&self) -> Statistics {
         let volumes = self.volume_list().into_iter().map(|volume| {
             let total = PeriodStatistics {
                 seconds: 0,
@@ -231,8 +226,19 @@ impl Manager for FakeManager {
         is_known.then(|| History { now: 700, five_minutes: vec![point], hours: Vec::new() })
     }
 
-    fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume> {
-        self.statistics().volumes.into_iter().find(|volume| volume.name == name)
+    fn of_volume(&self, name: &str) -> Option<StatisticsOfVolume> {
+        self.all().volumes.into_iter().find(|volume| volume.name == name)
+    }
+}
+
+impl Manager for FakeManager {
+    fn measurements(&self) -> Measurements {
+        let status = Manager::status(self);
+        Measurements { histograms: vec![BTreeMap::new(); status.volumes.len()], status }
+    }
+
+    fn statistics(&self) -> &dyn StatisticsManager {
+        self
     }
 
     fn status(&self) -> Status {

@@ -31,16 +31,8 @@ pub trait Manager: Send + Sync {
     /// The figures for the metrics. Faster than [`Manager::status`], as it copies no curves.
     fn measurements(&self) -> Measurements;
 
-    /// The statistics of the volumes over time. As quick as [`Manager::status`].
-    fn statistics(&self) -> Statistics;
-
-    /// The past of one volume, or of all together; `None` if there is no such volume. As quick as
-    /// [`Manager::status`].
-    fn history(&self, name: Option<&str>) -> Option<History>;
-
-    /// The statistics of one volume over time, with latency histograms; `None` if there is no such
-    /// volume. As quick as [`Manager::status`].
-    fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume>;
+    /// The statistics over time.
+    fn statistics(&self) -> &dyn StatisticsManager;
 
     /// Changes settings of the server, and returns the memory that results. In the background,
     /// memory is given back, and dirty data is reduced to a smaller share.
@@ -143,6 +135,18 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// The pool has no keeper, or the program cannot be started; the daemon continues.
     fn upgrade(&self) -> Result<(), Problem>;
+}
+
+/// Statistics over time. Each call is as quick as [`Manager::status`].
+pub trait StatisticsManager: Send + Sync {
+    /// The statistics of the volumes.
+    fn all(&self) -> Statistics;
+
+    /// The statistics of one volume, with latency histograms; `None` if there is no such volume.
+    fn of_volume(&self, name: &str) -> Option<StatisticsOfVolume>;
+
+    /// The past of one volume, or of all together; `None` if there is no such volume.
+    fn history(&self, name: Option<&str>) -> Option<History>;
 }
 
 /// The analysis of the benefit, of which there is one at a time.

@@ -166,17 +166,17 @@ async fn status(State(app): State<App>) -> Answer<Json<Status>> {
 }
 
 async fn statistics(State(app): State<App>) -> Answer<Json<Statistics>> {
-    app.call(|manager| manager.statistics()).await.map(Json)
+    app.call(|manager| manager.statistics().all()).await.map(Json)
 }
 
 async fn history(State(app): State<App>) -> Answer<Json<History>> {
-    let found = app.call(|manager| manager.history(None)).await?;
+    let found = app.call(|manager| manager.statistics().history(None)).await?;
     Ok(Json(found.unwrap_or_default()))
 }
 
 async fn volume_history(State(app): State<App>, Name(name): Name) -> Answer<Json<History>> {
     let wanted = name.clone();
-    let found = app.call(move |manager| manager.history(Some(&wanted))).await?;
+    let found = app.call(move |manager| manager.statistics().history(Some(&wanted))).await?;
     found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
 
@@ -190,7 +190,7 @@ async fn volume_statistics(
     Name(name): Name,
 ) -> Answer<Json<StatisticsOfVolume>> {
     let wanted = name.clone();
-    let found = app.call(move |manager| manager.volume_statistics(&wanted)).await?;
+    let found = app.call(move |manager| manager.statistics().of_volume(&wanted)).await?;
     found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
 

@@ -13,14 +13,14 @@ use super::power::{Means, PowerMonitor};
 use super::ratio::Ratio;
 use super::saves::{self, Saves};
 use super::sizing::Sizing;
-use super::statistics::{self, History};
+use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
 use super::{dashboard, report, tls, trace, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{
-    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Statistics, StatisticsOfVolume,
-    Status, TraceRequest, TraceSummary, VolumeStatus,
+    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Status, TraceRequest,
+    TraceSummary, VolumeStatus,
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
@@ -28,7 +28,8 @@ use forebay_config::{
     VolumeSpec, WriteBackSpec,
 };
 use forebay_control::{
-    AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile, TraceSink,
+    AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
+    StatisticsManager, TraceSink,
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
@@ -64,7 +65,7 @@ pub(super) struct Daemon {
     in_use_wait: Duration,
     stopped: Notify,
     /// Statistics over time.
-    history: Arc<History>,
+    statistics: Arc<Observer>,
     /// The analysis of the benefit.
     analyzer: Arc<Analyzer>,
     /// The program that an upgrade starts; `None` without a keeper.
@@ -99,8 +100,8 @@ impl Daemon {
         ratio: CacheRatio,
     ) -> Self {
         let calibrations = Arc::new(Calibrations::open(config.state.join("calibrations.json")));
-        let history = Arc::new(History::open(&config.state));
         let runtime = Arc::new(runtime);
+        let statistics = Arc::new(Observer::open(&config.state, &runtime));
         let sizing = Sizing::new(Arc::clone(&runtime), config.memory);
         let ratio = Ratio::new(Arc::clone(&runtime), ratio);
         let background = Background::new(Arc::clone(&runtime), config.background);
@@ -126,7 +127,7 @@ impl Daemon {
             claims: Claims::new(CLAIM_WAIT),
             journals,
             calibrations,
-            history,
+            statistics,
             analyzer,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
@@ -304,18 +305,13 @@ impl Daemon {
         self.stop_claimed(claim, &[], progress).map_err(problem)
     }
 
-    /// Adds what has been counted since the last time to the statistics.
-    fn observe(&self) {
-        self.history.observe(|| self.runtime.statistics());
-    }
-
     /// Reports progress. At the end, when everything is on the disks, adds it to the statistics.
     fn observing<'a>(&'a self, progress: ProgressFn<'a>) -> impl FnMut(u64) + 'a {
         let mut report = reporter(progress);
         move |left| {
             report(left);
             if left == 0 {
-                self.observe();
+                self.statistics.observe();
             }
         }
     }
@@ -323,9 +319,8 @@ impl Daemon {
     /// Starts the threads that keep the statistics, end the intervals of an analysis, and save
     /// volumes in memory. Dropping the result ends them.
     pub(super) fn start_keeping(&self) -> std::io::Result<[Periodic; 3]> {
-        let runtime = Arc::clone(&self.runtime);
-        let statistics = statistics::start(Arc::clone(&self.history), move || runtime.statistics());
-        Ok([statistics?, analysis::start(&self.analyzer)?, saves::start(&self.saves)?])
+        let statistics = statistics::start(&self.statistics)?;
+        Ok([statistics, analysis::start(&self.analyzer)?, saves::start(&self.saves)?])
     }
 
     fn stop_claimed(
@@ -335,7 +330,7 @@ impl Daemon {
         progress: ProgressFn<'_>,
     ) -> Result<(), VolumeError> {
         self.runtime.stop_without(given_up, self.observing(progress))?;
-        self.history.save();
+        self.statistics.save();
         // A change that has been waiting for a disk must not use a closed journal.
         claim.keep();
         if let Some(power) = self.power.get() {
@@ -570,19 +565,8 @@ impl Manager for Daemon {
         Ok(self.memory(&figures))
     }
 
-    fn statistics(&self) -> Statistics {
-        self.observe();
-        self.history.statistics()
-    }
-
-    fn history(&self, name: Option<&str>) -> Option<forebay_api::History> {
-        self.observe();
-        self.history.past(name)
-    }
-
-    fn volume_statistics(&self, name: &str) -> Option<StatisticsOfVolume> {
-        self.observe();
-        self.history.volume_statistics(name)
+    fn statistics(&self) -> &dyn StatisticsManager {
+        &*self.statistics
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {
@@ -676,7 +660,7 @@ impl Manager for Daemon {
         self.runtime.remove_volume(name, self.observing(progress)).map_err(problem)?;
         self.state().volumes.retain(|spec| spec.name != name);
         // Before another volume gets its number.
-        self.observe();
+        self.statistics.observe();
         tracing::info!(volume = %name, "volume removed");
         self.log_ratio();
         Ok(())
@@ -748,8 +732,8 @@ impl Manager for Daemon {
         successor.check()?;
         let claim = self.claims.everything()?;
         self.runtime.pause().map_err(problem)?;
-        self.observe();
-        self.history.save();
+        self.statistics.observe();
+        self.statistics.save();
         // From here on the next process uses pool and journals.
         claim.keep();
         self.is_upgrade.store(true, Ordering::Relaxed);

@@ -15,8 +15,9 @@ use super::periodic::Periodic;
 use super::warm_lists::read_file;
 use crate::marks;
 use forebay_api::{PeriodStatistics, Periods, Statistics, StatisticsOfVolume};
+use forebay_control::StatisticsManager;
 use forebay_format::{Group, Identity, STATISTICS_BYTES_MAX, StatisticsFile, pack, unpack};
-use forebay_runtime::{NamedStatistics, VolumeStatistics};
+use forebay_runtime::{NamedStatistics, Runtime, VolumeStatistics};
 use forebay_types::LINE_BYTES;
 use past::{Content, Past};
 use periods::Series;
@@ -135,19 +136,57 @@ impl History {
     }
 }
 
+/// The statistics of a server: what counts, and what it has counted over time.
+pub(super) struct Observer {
+    runtime: Arc<Runtime>,
+    history: History,
+}
+
+impl Observer {
+    /// See [`History::open`].
+    pub(super) fn open(state_dir: &Path, runtime: &Arc<Runtime>) -> Self {
+        Self { runtime: Arc::clone(runtime), history: History::open(state_dir) }
+    }
+
+    /// Adds what has been counted since the last time.
+    pub(super) fn observe(&self) {
+        self.history.observe(|| self.runtime.statistics());
+    }
+
+    /// See [`History::save`].
+    pub(super) fn save(&self) {
+        self.history.save();
+    }
+}
+
+impl StatisticsManager for Observer {
+    fn all(&self) -> Statistics {
+        self.observe();
+        self.history.statistics()
+    }
+
+    fn of_volume(&self, name: &str) -> Option<StatisticsOfVolume> {
+        self.observe();
+        self.history.volume_statistics(name)
+    }
+
+    fn history(&self, name: Option<&str>) -> Option<forebay_api::History> {
+        self.observe();
+        self.history.past(name)
+    }
+}
+
 /// Starts the thread that observes. Dropping the result ends it.
-pub(super) fn start(
-    history: Arc<History>,
-    count: impl Fn() -> Vec<NamedStatistics> + Send + 'static,
-) -> std::io::Result<Periodic> {
+pub(super) fn start(observer: &Arc<Observer>) -> std::io::Result<Periodic> {
+    let observer = Arc::clone(observer);
     let mut observations = 0;
     Periodic::start("statistics", OBSERVE, move || {
-        history.observe(&count);
+        observer.observe();
         observations += 1;
         if observations % OBSERVATIONS_PER_WRITE_OF_PAST == 0 {
-            history.save();
+            observer.history.save();
         } else if observations % OBSERVATIONS_PER_WRITE == 0 {
-            history.save_totals();
+            observer.history.save_totals();
         }
     })
 }
