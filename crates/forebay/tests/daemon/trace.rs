@@ -153,7 +153,7 @@ fn an_anonymous_trace_keeps_order_sizes_and_reuse() {
     let daemon = Daemon::start_with(there, "auto", "64MiB", &[volume], &[]);
     let mut client = daemon.client("a");
     let recording = record(there, &["a", "--anonymize", "--time", "1h"]);
-    let offset = |n: u64| (n * 7 % 64 << 30) + n % 3 * 4096;
+    let offset = |n: u64| ((n * 7 % 64) << 30) + n % 3 * 4096;
     for n in 0..100 {
         assert!(client.read(offset(n), 4096).is_ok());
     }
