@@ -4,7 +4,7 @@
 use super::Roots;
 use super::devices::{Device, number_of, parse_number};
 use forebay_advice::SelfCaching;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ struct Opener {
     process: SelfCaching,
     /// The device, or the one below the file system of the file.
     device: (u32, u32),
+    /// It has the device itself open, and not only a file.
+    is_whole: bool,
 }
 
 /// Those processes at one moment.
@@ -40,9 +42,8 @@ impl Openers {
     /// Adds those of another moment.
     pub(super) fn add(&mut self, other: Self) {
         for opener in other.0 {
-            let is_same =
-                |it: &Opener| (it.process.pid, it.device) == (opener.process.pid, opener.device);
-            if !self.0.iter().any(is_same) {
+            let key = |it: &Opener| (it.process.pid, it.device, it.is_whole);
+            if !self.0.iter().any(|it| key(it) == key(&opener)) {
                 self.0.push(opener);
             }
         }
@@ -50,24 +51,27 @@ impl Openers {
 
     /// The processes that cache data of a device themselves, those with most memory first.
     pub(super) fn self_caching(&self, device: &Device) -> Vec<SelfCaching> {
+        let mut seen = BTreeSet::new();
         let mut found: Vec<_> = self
             .on(device)
+            .map(|opener| &opener.process)
             .filter(|process| process.resident_bytes >= RESIDENT_BYTES_MIN)
-            .filter(|process| process.name != SERVER)
+            .filter(|process| process.name != SERVER && seen.insert(process.pid))
             .cloned()
             .collect();
         found.sort_by_key(|process| std::cmp::Reverse(process.resident_bytes));
         found
     }
 
-    /// The process of a Forebay that serves a device.
+    /// The process of a Forebay that serves a device. One that serves a file on it does not count:
+    /// the rest of the device may be worth a cache.
     pub(super) fn server_of(&self, device: &Device) -> Option<u32> {
-        self.on(device).find(|process| process.name == SERVER).map(|process| process.pid)
+        let is_server = |it: &&Opener| it.is_whole && it.process.name == SERVER;
+        self.on(device).find(is_server).map(|opener| opener.process.pid)
     }
 
-    fn on<'a>(&'a self, device: &'a Device) -> impl Iterator<Item = &'a SelfCaching> {
-        let openers = self.0.iter().filter(|opener| device.numbers.contains(&opener.device));
-        openers.map(|opener| &opener.process)
+    fn on<'a>(&'a self, device: &'a Device) -> impl Iterator<Item = &'a Opener> {
+        self.0.iter().filter(|opener| device.numbers.contains(&opener.device))
     }
 }
 
@@ -78,7 +82,7 @@ fn pid_of(process: &Path) -> Option<u32> {
 /// The devices that a process has open with O_DIRECT, each once. None if it has exited, or this
 /// user may not look.
 fn openers_of(process: &Path) -> Vec<Opener> {
-    let mut devices = BTreeMap::new();
+    let mut devices = BTreeSet::new();
     let mut mounts = None;
     let entries = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     for entry in entries.take(DESCRIPTORS_MAX) {
@@ -86,18 +90,18 @@ fn openers_of(process: &Path) -> Vec<Opener> {
         let Some(mount) = fs::read_to_string(info).ok().and_then(|info| direct_mount(&info)) else {
             continue;
         };
-        let device = device_node(&entry.path()).or_else(|| {
+        let device = device_node(&entry.path()).map(|device| (device, true)).or_else(|| {
             let mounts = mounts.get_or_insert_with(|| mounts_of(process));
-            mounts.get(&mount).copied()
+            mounts.get(&mount).map(|&device| (device, false))
         });
-        devices.extend(device.map(|device| (device, ())));
+        devices.extend(device);
     }
     if devices.is_empty() {
         return Vec::new();
     }
     let Some(found) = self_caching(process) else { return Vec::new() };
-    let opener = |device| Opener { process: found.clone(), device };
-    devices.into_keys().map(opener).collect()
+    let opener = |(device, is_whole)| Opener { process: found.clone(), device, is_whole };
+    devices.into_iter().map(opener).collect()
 }
 
 /// The number of the block device that a descriptor is open on. The target is only looked at below
@@ -215,8 +219,17 @@ mod tests {
         assert_eq!(names, [("oracle", 11), ("mysqld", 10)]);
         assert_eq!(found[1].resident_bytes, (901 << 20) as u64);
         assert_eq!(openers.self_caching(&device(&[(8, 16)])), []);
-        assert_eq!(openers.server_of(&device(&[(8, 1)])), Some(14));
-        assert_eq!(openers.server_of(&device(&[(8, 16)])), None);
+        assert_eq!(openers.server_of(&device(&[(8, 1)])), None, "it serves a file");
+    }
+
+    #[test]
+    fn a_server_of_the_device_is_told_from_one_of_a_file_on_it() {
+        let process = SelfCaching { name: "forebay".into(), pid: 7, resident_bytes: 1 << 30 };
+        let opener = |is_whole| Opener { process: process.clone(), device: (8, 1), is_whole };
+        let server = |openers, numbers: &[_]| Openers(openers).server_of(&device(numbers));
+        assert_eq!(server(vec![opener(false), opener(true)], &[(8, 0), (8, 1)]), Some(7));
+        assert_eq!(server(vec![opener(false)], &[(8, 0), (8, 1)]), None);
+        assert_eq!(server(vec![opener(true)], &[(8, 16)]), None);
     }
 
     #[test]
