@@ -239,7 +239,7 @@ mod tests {
     fn requests_are_taken_in_order_with_their_answers() {
         let ring = Ring::new(8);
         for number in 0..3 {
-            let request = 4096 | number << VOLUME_SHIFT | (number & 1) * WRITE;
+            let request = 4096 | (number << VOLUME_SHIFT) | ((number & 1) * WRITE);
             assert_eq!(ring.push(100 + number, number << 40, request), Some(number));
         }
         ring.answer(1, 101, 5000, code_of(Served::Uncached(Uncached::Failed)));
