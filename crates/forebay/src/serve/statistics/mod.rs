@@ -72,7 +72,7 @@ impl History {
     pub(super) fn open(state_dir: &Path) -> Self {
         let groups = VolumeStatistics::groups();
         let (file, totals) = KeptFile::open(state_dir.join("statistics.totals"), groups);
-        let path = state_dir.join("statistics.history");
+        let path = state_dir.join("past.statistics");
         let (past_file, pasts) = KeptFile::open(path, past::groups());
         let mut pasts: HashMap<_, _> = pasts.into_iter().collect();
         let unserved = totals.into_iter().map(|(identity, total)| {
