@@ -280,7 +280,8 @@ fn slow_the_verdict_on_a_modelled_disk_is_what_a_client_sees() {
         );
         assert_eq!(all["kind"], expected, "{all}");
         // The client's mean in the last phase has both sides. What it sees without the held-out
-        // requests must be inside of the interval, which its own mean has an error beside.
+        // requests must be inside of the interval, which its own mean has an error beside: it
+        // includes what a slow client adds to both sides.
         let held = all["held_out_requests"].as_f64().unwrap();
         let part = held / (held + all["served_requests"].as_f64().unwrap());
         let slow = all["mean_without_cache_seconds"].as_f64().unwrap();
@@ -289,7 +290,7 @@ fn slow_the_verdict_on_a_modelled_disk_is_what_a_client_sees() {
         println!("{name}: the client's gain without held-out requests: {gain:.2} times");
         println!("{name}: beside the phase measure: {beside}");
         let bound = |name: &str| beside[name].as_f64().unwrap();
-        let (low, high) = (bound("low_95") * 0.95, bound("high_95") * 1.05);
+        let (low, high) = (bound("low_95") * 0.85, bound("high_95") * 1.05);
         assert!((low..high).contains(&gain), "{gain} is not in {low} to {high}");
         // The disk of held-out requests has less to do, so their side understates the gain.
         assert!(figure("low_95") < gain * 1.1, "{gain} is less than {all}");
