@@ -169,7 +169,7 @@ pub(super) fn causes(sums: &Sums) -> Vec<String> {
 pub(super) fn milliseconds(seconds: f64) -> String {
     match seconds * 1000.0 {
         // What would be rounded to 1000.0 us is 1.00 ms.
-        ms if ms >= 0.99995 && ms < 1.0 => "1.00 ms".to_owned(),
+        ms if (0.99995..1.0).contains(&ms) => "1.00 ms".to_owned(),
         ms if ms >= 100.0 => format!("{ms:.0} ms"),
         ms if ms >= 1.0 => format!("{ms:.2} ms"),
         ms => format!("{:.1} us", ms * 1000.0),
