@@ -31,7 +31,7 @@ max_connections = 100
 checkpoint_timeout = 30s'
 # shellcheck source=scripts/database.sh
 . scripts/database.sh
-# A page cache of the loop device's file would be in nobody's limit.
+# Direct I/O: the page cache of the loop device's file is outside the control group's limit.
 loop_options=(--direct-io=on --sector-size 4096)
 
 group=

@@ -1,9 +1,9 @@
 //! The cost of being observed for write hits and read hits.
 //!
 //! Servers over volumes in memory and in write-back, with a pool that holds the whole volume, take
-//! turns under the same load. Half of them learn the time of the day, and each second somebody asks
-//! them for their metrics, status, statistics and past; the others do nothing of this. Prints
-//! medians over the rounds. A missed limit exits with 1.
+//! turns under the same load. Half of them learn the time of the day, and are polled once a second
+//! for metrics, status, statistics and history; the others are idle otherwise. Prints medians over
+//! the rounds. A missed limit exits with 1.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -38,7 +38,7 @@ struct Arguments {
 const SERVERS: usize = 4;
 /// Minimum rate of hits with everything on, relative to everything off.
 const SHARE_MIN: f64 = 0.97;
-/// What is asked for each second.
+/// The paths that are polled each second.
 const QUESTIONS: [&str; 5] =
     ["/metrics", "/v1/status", "/v1/statistics", "/v1/history", "/v1/volumes/v/statistics"];
 
@@ -57,7 +57,7 @@ fn main() -> Result<ExitCode> {
         ended.store(true, Ordering::Relaxed);
         let observations =
             observer.join().map_err(|_| anyhow::anyhow!("the observer panicked"))??;
-        ensure!(observations > 0, "nobody has observed");
+        ensure!(observations > 0, "no server was polled");
         compared
     })?;
     println!("requests of 4 KiB that hit, medians of {rounds} rounds");

@@ -106,7 +106,7 @@ pub struct AnalysisStatus {
     pub state: AnalysisState,
     /// The phase, while it runs.
     pub phase: Option<AnalysisPhase>,
-    /// What was asked for.
+    /// The request that started it.
     pub request: AnalysisRequest,
     /// When it began, in UTC.
     pub begun_at: String,

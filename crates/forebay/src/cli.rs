@@ -245,13 +245,17 @@ pub(crate) struct TraceArguments {
 
 /// Parses the length of an observation: a number with a unit.
 fn observation_time(text: &str) -> Result<Duration, String> {
-    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
-    let seconds = units.iter().find_map(|(unit, seconds)| {
-        text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(*seconds)
-    });
-    let seconds = seconds.filter(|seconds| (1..=86_400).contains(seconds));
+    let seconds = seconds_with_unit(text).filter(|seconds| (1..=86_400).contains(seconds));
     let error = || format!("--time {text} is not possible: write 1s to 1d, as in 60s, 10m or 2h");
     seconds.map(Duration::from_secs).ok_or_else(error)
+}
+
+/// Parses a whole number with the unit `s`, `m`, `h` or `d`, to seconds.
+pub(crate) fn seconds_with_unit(text: &str) -> Option<u64> {
+    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
+    units.into_iter().find_map(|(unit, seconds)| {
+        text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds)
+    })
 }
 
 /// Parses the memory that is divided between observed devices: from a MiB to 64 TiB.
@@ -265,15 +269,7 @@ fn observation_memory(text: &str) -> Result<Size, String> {
 
 /// Parses the time of `trace`: 1 second to a week.
 fn trace_time(text: &str) -> Result<Duration, String> {
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[number.len()..] {
-        "" | "s" => Some(1),
-        "m" => Some(60),
-        "h" => Some(3600),
-        "d" => Some(86_400),
-        _ => None,
-    };
-    let seconds = number.parse::<u64>().ok().zip(unit).and_then(|(n, unit)| n.checked_mul(unit));
+    let seconds = text.parse().ok().or_else(|| seconds_with_unit(text));
     let seconds = seconds.filter(|seconds| (1..=TRACE_SECONDS_MAX).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
         format!("--time {text} is not a time of 1s to 7d: write it as in --time 90s, 30m or 12h")

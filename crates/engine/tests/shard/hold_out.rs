@@ -43,7 +43,7 @@ fn dirty_sectors_come_from_the_pool_and_the_others_from_the_disk() {
     let mut rig = Rig::new(64, 1024, Mode::WriteBack);
     assert_eq!(rig.write(1, 512, 1024, 7), WriteOutcome::Done);
     rig.shard.volume_mut(VOLUME).set_hold_out(HoldOut::ALL);
-    // Only what is dirty: no I/O.
+    // All of it is dirty, so it comes from the pool without I/O.
     let (outcome, segments) = rig.read(2, 512, 1024);
     assert_eq!((outcome, rig.ios.len()), (ReadOutcome::Ready, 0));
     assert_eq!(rig.values(&segments), [7, 7]);

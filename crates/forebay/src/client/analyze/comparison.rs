@@ -54,8 +54,8 @@ pub(crate) const HELD_MIN: u64 = 50;
 const STRATUM_MIN: u64 = 10;
 /// Held-out and served requests of an interval below which it is no candidate for the worst one.
 const WORST_REQUESTS_MIN: u64 = 5;
-/// A smaller difference is none: nobody can feel it, and the comparison itself has errors of its
-/// size, such as the load that held-out requests are spared because the cache takes the others.
+/// A smaller difference counts as none. The comparison itself has errors of this size: held-out
+/// requests find the disk less loaded, because the cache takes the others.
 pub(crate) const MARGIN: f64 = 0.02;
 /// An interval is exceptional if its ratio is farther from the median than this many deviations.
 const EXCEPTIONAL_DEVIATIONS: f64 = 4.0;
@@ -81,7 +81,7 @@ pub(crate) enum Verdict {
     TooLittleData,
 }
 
-/// The interval in which the cache was worst, compared with what was held out in it.
+/// The interval in which served requests were slowest, compared with those held out in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Worst {
     /// Its index.

@@ -124,7 +124,7 @@ pub(super) fn verdict(comparison: &Comparison) -> String {
             format!("{value} times faster (95 % interval {low} to {high})")
         }
         Verdict::Slower => {
-            // Turned around, as nobody thinks in halves of a time.
+            // The reciprocal: "2 times slower" reads better than "0.5 times faster".
             let [value, low, high] = [1.0 / value, 1.0 / high, 1.0 / low].map(times);
             format!("{value} times slower (95 % interval {low} to {high})")
         }

@@ -9,7 +9,7 @@ mod json;
 mod text;
 
 use super::connect;
-use crate::cli::{ShowArguments, StateArguments};
+use crate::cli::{ShowArguments, StateArguments, seconds_with_unit};
 use crate::report::{print, with_remedy};
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
@@ -152,7 +152,7 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
         std::fs::rename(&temporary, path)
     })();
     if written.is_err() {
-        // What is left of it takes space on a disk that may have none.
+        // An incomplete file would waste space on a disk that may be full.
         let _ = std::fs::remove_file(&temporary);
     }
     written
@@ -160,17 +160,9 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
 
 /// Parses the length of a phase, in seconds.
 fn length(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no time: write a number with s, m, h or d, as in 10m");
-    let unit = text.chars().last().ok_or_else(wrong)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 60 * 60,
-        'd' => 24 * 60 * 60,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).ok_or_else(wrong)
+    seconds_with_unit(text).ok_or_else(|| {
+        format!("'{text}' is not a time: write a number with s, m, h or d, as in 10m")
+    })
 }
 
 /// A time in words: `3 d 4 h`, `12 min 5 s`.
