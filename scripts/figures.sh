@@ -86,7 +86,8 @@ equal "bytes read, fio" "$(ours .counters.read_bytes)" "$(of_fio read.io_bytes)"
 equal "bytes written, fio" "$(ours .counters.write_bytes)" "$(of_fio write.io_bytes)"
 equal "hits, partial hits, misses" \
   "$(ours '.counters | .read_hits + .read_partial_hits + .read_misses')" "$(of_fio read.total_ios)"
-equal "reads of the disk" "$(ours .counters.backend_reads)" "$disk_reads"
+equal "reads of the disk" \
+  "$(ours '.counters | .backend_reads + (.backend_causes.internal.reads // 0)')" "$disk_reads"
 equal "writes of the disk" "$(ours .counters.backend_writes)" "$disk_writes"
 close "mean read, us, fio" "$(mean '.read_hit, .read_miss')" \
   "$(of_fio read.clat_ns.mean | awk '{ print $1 / 1e3 }')"

@@ -73,11 +73,16 @@ impl Ways {
 
     /// Loads all servers in turn. Adds for each name the medians over the rounds: requests per
     /// second, the processor time of the whole server per request, and both relative to the first
-    /// name in the same round. The relative rate of the others is at least `share_min`.
+    /// name in the same round. The relative rate of a name is at least its `share_min`.
     ///
     /// # Errors
     /// If a request fails.
-    pub fn compare(&self, op: Op, share_min: f64, figures: &mut Figures) -> Result<()> {
+    pub fn compare(
+        &self,
+        op: Op,
+        share_min: impl Fn(&str) -> f64,
+        figures: &mut Figures,
+    ) -> Result<()> {
         let mut names: Vec<&str> = Vec::new();
         for (name, ..) in &self.servers {
             if !names.contains(name) {
@@ -107,7 +112,7 @@ impl Ways {
             let cpu_share = median_of(&|sum, first| cpu(sum) / cpu(first));
             let (iops, cpu_us) = (median_of(&|sum, _| rate(sum)), median_of(&|sum, _| cpu(sum)));
             figures.add(name("IOPS"), iops, Limit::Information);
-            figures.add(name(&format!("IOPS / {first}")), share, Limit::AtLeast(share_min));
+            figures.add(name(&format!("IOPS / {first}")), share, Limit::AtLeast(share_min(way)));
             figures.add(name("CPU us each"), cpu_us, Limit::Information);
             figures.add(name(&format!("CPU / {first}")), cpu_share, Limit::Information);
         }

@@ -41,8 +41,8 @@ fn main() -> Result<ExitCode> {
         ways.start(&programs, way, "", &["--ecc", way])?;
     }
     let mut figures = Figures::default();
-    ways.compare(Op::Write, WRITE_SHARE_MIN, &mut figures)?;
-    ways.compare(Op::Read, READ_SHARE_MIN, &mut figures)?;
+    ways.compare(Op::Write, |_| WRITE_SHARE_MIN, &mut figures)?;
+    ways.compare(Op::Read, |_| READ_SHARE_MIN, &mut figures)?;
     println!("requests of 4 KiB that hit, medians of {rounds} rounds");
     Ok(figures.print())
 }

@@ -81,7 +81,8 @@ pub struct Counters {
     #[serde(default)]
     pub backend_errors: u64,
     /// Reads from the disk and writes to it by cause: `demand` (a client waits), `destage-urgent`,
-    /// `destage`, `prefetch`, `preload` (warm-ups and forecasts), `pin`.
+    /// `destage`, `prefetch`, `preload` (warm-ups and forecasts), `pin`. And `internal`: what the
+    /// server reads for itself, to measure the disk and to recognise it. No other counter has that.
     #[serde(default)]
     pub backend_causes: BTreeMap<String, BackendIos>,
     /// I/Os of clients beyond those of the disk: reads, writes, trims, writes of zeroes and

@@ -72,8 +72,8 @@ pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,
 };
 pub use stats::{
-    ArmTimes, DiskUse, Latencies, LatencyClass, LatencyHistogram, NamedStatistics, RequestCounters,
-    ResponseTimes, VolumeStatistics, size_class_bytes,
+    ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,
+    RequestCounters, ResponseTimes, VolumeStatistics, size_class_bytes,
 };
 pub use timeouts::Timeouts;
 pub use warm_up::{WarmLists, WarmUpState, WarmUpStatus};

@@ -5,6 +5,7 @@
 //! all in parallel: when a volume is attached, and after its checkpoints, by a short-lived thread,
 //! so that neither a worker nor the journal waits.
 
+use crate::stats::InternalReads;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, hardware_name};
 use forebay_format::journal::{BLOCK_BYTES, Samples, VolumeEntry, hardware_sum};
 use forebay_journal::identity::{Evidence, SamplePlace, comparable_places, compare, samples_of};
@@ -21,7 +22,7 @@ pub fn examine_disk(
     identity: [u8; 32],
 ) -> Evidence {
     let places = places_to_compare(found, volume);
-    examine(volume, &places, disk, identity)
+    examine(volume, &places, disk, identity, &InternalReads::default())
 }
 
 pub(crate) fn places_to_compare(found: &Found, volume: &VolumeEntry) -> Vec<SamplePlace> {
@@ -38,10 +39,11 @@ pub(crate) fn examine(
     places: &[SamplePlace],
     disk: &dyn Backend,
     identity: [u8; 32],
+    reads: &InternalReads,
 ) -> Evidence {
     let known = Some(volume.disk.hardware).filter(|&sum| sum != 0);
     let here = Some(hardware(disk)).filter(|&sum| sum != 0);
-    let blocks = read_blocks(disk, places);
+    let blocks = read_blocks(disk, places, reads);
     Evidence {
         has_same_name: volume.identity == identity,
         has_same_size: disk.description().size_bytes == volume.size_bytes,
@@ -63,6 +65,7 @@ fn borrowed(blocks: &[(SamplePlace, Option<AlignedBuffer>)]) -> Vec<(SamplePlace
 fn read_blocks(
     disk: &dyn Backend,
     places: &[SamplePlace],
+    reads: &InternalReads,
 ) -> Vec<(SamplePlace, Option<AlignedBuffer>)> {
     let size_bytes = disk.description().size_bytes;
     let block = |place: &SamplePlace| ByteRange::new(place.offset, BLOCK_BYTES);
@@ -70,13 +73,14 @@ fn read_blocks(
     let inside: Vec<SamplePlace> = inside.copied().collect();
     let buffer = |place: &SamplePlace| (place.offset, AlignedBuffer::new(BLOCK_BYTES as usize));
     let mut pieces: Vec<_> = inside.iter().map(buffer).collect();
+    reads.add(pieces.len() as u64, pieces.len() as u64 * BLOCK_BYTES);
     let results = Blocking::new(disk).read_many(&mut pieces);
     let read = inside.into_iter().zip(pieces.into_iter().zip(results));
     read.map(|(place, ((_, bytes), result))| (place, result.is_ok().then_some(bytes))).collect()
 }
 
-pub(crate) fn sample(disk: &dyn Backend, places: &[SamplePlace]) -> Samples {
-    samples_of(&borrowed(&read_blocks(disk, places)))
+pub(crate) fn sample(disk: &dyn Backend, places: &[SamplePlace], reads: &InternalReads) -> Samples {
+    samples_of(&borrowed(&read_blocks(disk, places, reads)))
 }
 
 /// Samples of a disk kept in memory. A sample is valid until its block may have been written. A
@@ -89,8 +93,8 @@ pub(crate) struct KeptSamples {
 
 impl KeptSamples {
     /// Samples a disk at `places`, which are in ascending order.
-    pub(crate) fn of(disk: &dyn Backend, places: Vec<SamplePlace>) -> Self {
-        let samples = sample(disk, &places);
+    pub(crate) fn of(disk: &dyn Backend, places: Vec<SamplePlace>, reads: &InternalReads) -> Self {
+        let samples = sample(disk, &places, reads);
         Self { places, valid: AtomicU64::new(samples.valid), samples }
     }
 

@@ -17,7 +17,7 @@ use crate::protect::record_again::record_again;
 use crate::protect::restore;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{FlushGate, JournalUse, Reads, Volume};
-use crate::stats::{DiskLoad, WorkerStats};
+use crate::stats::{DiskLoad, InternalReads, WorkerStats};
 use crate::warm_up::Warm;
 use forebay_backend::Backend;
 use forebay_engine::Protection;
@@ -70,15 +70,17 @@ impl VolumeService {
         plan: RecoveryPlan,
     ) -> Result<(Arc<Volume>, Option<VolumeVault>), VolumeError> {
         let (id, stripes) = self.assign_id(&settings)?;
-        let elsewhere = pool_and_vault(&settings, plan)?;
+        let internal_reads = Arc::default();
+        let elsewhere = pool_and_vault(&settings, plan, &internal_reads)?;
         let info = info_of(id, &settings);
         let (size, mode) = (info.size_bytes, settings.mode);
         let warm = Warm::new(settings.warm, &*settings.backend, settings.identity);
         let learn = Learn::new(settings.learn);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &info.name[..]);
+        let disk = (&settings.backend, &internal_reads);
         let relies = mode == Mode::WriteBack || plan == RecoveryPlan::Record;
-        let journal = attach(named, &settings.backend, settings.journal, elsewhere, relies)?;
+        let journal = attach(named, disk, settings.journal, elsewhere, relies)?;
         let protection = protection_of(journal.is_some(), settings.ups);
         let volume = Arc::new(Volume {
             id,
@@ -104,6 +106,7 @@ impl VolumeService {
             error_limiter: Default::default(),
             reads: Reads::default(),
             disk: DiskLoad::default(),
+            internal_reads,
             warm,
             pins: VolumePins::default(),
             learn,
@@ -176,7 +179,7 @@ impl VolumeService {
 /// if the journal holds its data or will (`relies`).
 fn attach(
     (id, name): (VolumeId, &str),
-    disk: &Arc<dyn Backend>,
+    (disk, internal_reads): (&Arc<dyn Backend>, &Arc<InternalReads>),
     journal: Option<VolumeJournal>,
     (pool, vault): (PoolState, VaultState),
     relies: bool,
@@ -184,7 +187,8 @@ fn attach(
     let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
         return Ok(None);
     };
-    let attachment = Attachment { name, id, identity, disk, accept_disk, pool, vault };
+    let attachment =
+        Attachment { name, id, identity, disk, internal_reads, accept_disk, pool, vault };
     let number = journal.attach(&attachment)?;
     if (relies || journal.holds(number))
         && let Err(error) = journal.rely(name)

@@ -13,6 +13,7 @@ use crate::protect::journal::{
 };
 use crate::protect::vault::{NoRecord, Vault, VaultError, VaultRecord, VaultSettings};
 use crate::shared::Shared;
+use crate::stats::InternalReads;
 use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
@@ -35,13 +36,14 @@ const fn pool_state(plan: RecoveryPlan) -> PoolState {
 pub(super) fn pool_and_vault(
     settings: &VolumeSettings,
     plan: RecoveryPlan,
+    internal_reads: &InternalReads,
 ) -> Result<(PoolState, VaultState), VolumeError> {
     let pool = pool_state(plan);
     let vault = match &settings.vault {
         None => VaultState::None,
         Some(used) => {
             let accept_disk = settings.accept_disk;
-            let disk = &*settings.backend;
+            let disk = (&*settings.backend, internal_reads);
             used.vault.check(&settings.name, disk, used, pool, accept_disk)?
         }
     };

@@ -9,7 +9,8 @@ use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
 use crate::shared::Volume;
 use crate::stats::{
-    DiskUse, Latencies, NamedStatistics, RequestCounters, VolumeStatistics, add_up, add_up_arms,
+    DiskUse, InternalIos, Latencies, NamedStatistics, RequestCounters, VolumeStatistics, add_up,
+    add_up_arms,
 };
 use crate::warm_up::WarmUpStatus;
 use forebay_backend::{Description, Displaced, Saved};
@@ -111,6 +112,8 @@ pub struct VolumeStatus {
     pub evicted_lines: u64,
     /// How busy its disk is.
     pub disk: DiskUse,
+    /// Reads of its disk by the server itself. No other counter has them.
+    pub internal: InternalIos,
     /// Latencies of its requests and of its disk.
     pub latencies: Latencies,
 }
@@ -125,6 +128,7 @@ impl VolumeStatus {
             evicted_lines: self.evicted_lines,
             preloaded_in_vain_lines: self.preloaded_in_vain_lines,
             disk_busy_ns: self.disk.busy.as_nanos() as u64,
+            internal: self.internal,
             latencies: self.latencies.clone(),
         }
     }
@@ -246,6 +250,7 @@ impl VolumeService {
                 admitted_lines: 0,
                 evicted_lines: 0,
                 disk: volume.disk.until(self.shared.started.elapsed()),
+                internal: volume.internal_reads.ios(),
                 latencies,
             };
             of_volume().for_each(|view| status.add(view));
@@ -274,6 +279,7 @@ impl VolumeService {
                 requests,
                 latencies,
                 disk_busy_ns: disk.busy.as_nanos() as u64,
+                internal: volume.internal_reads.ios(),
                 ..VolumeStatistics::default()
             };
             NamedStatistics {

@@ -12,7 +12,7 @@ use crate::protect::journal::Journal;
 use crate::protect::power::PowerState;
 use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
-use crate::stats::{DiskLoad, RequestCounters, WorkerStats, add_up_counters};
+use crate::stats::{DiskLoad, InternalReads, RequestCounters, WorkerStats, add_up_counters};
 use crate::warm_up::Warm;
 use forebay_backend::{Backend, LogLimiter};
 use forebay_frontend::VolumeInfo;
@@ -75,6 +75,8 @@ pub(crate) struct Volume {
     pub extent_queries: ExtentQueries,
     /// How busy its disk is.
     pub disk: DiskLoad,
+    /// What the server reads from its disk for itself.
+    pub internal_reads: Arc<InternalReads>,
     /// One per worker.
     pub stats: Vec<WorkerStats>,
     /// Clients that have entered the volume.

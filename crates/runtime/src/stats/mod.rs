@@ -4,6 +4,7 @@
 mod arms;
 mod disk_load;
 mod histogram;
+mod internal;
 mod volume;
 
 pub(crate) use arms::Compared;
@@ -12,6 +13,8 @@ pub(crate) use disk_load::DiskLoad;
 pub use disk_load::DiskUse;
 pub(crate) use histogram::Histogram;
 pub use histogram::LatencyHistogram;
+pub use internal::InternalIos;
+pub(crate) use internal::InternalReads;
 pub use volume::{NamedStatistics, VolumeStatistics};
 
 use forebay_engine::{IoCause, Uncached};

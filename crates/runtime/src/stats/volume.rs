@@ -1,7 +1,7 @@
 //! Everything that is counted of a volume, also as a plain list of numbers that can be added,
 //! subtracted and kept.
 
-use super::{ArmTimes, Latencies, RequestCounters};
+use super::{ArmTimes, InternalIos, Latencies, RequestCounters};
 use forebay_engine::VolumeCounters;
 use forebay_types::VolumeId;
 
@@ -20,6 +20,8 @@ pub struct VolumeStatistics {
     pub preloaded_in_vain_lines: u64,
     /// The time in which its disk had I/Os in flight, in nanoseconds.
     pub disk_busy_ns: u64,
+    /// Reads of its disk by the server itself. No other counter has them.
+    pub internal: InternalIos,
     /// Latencies.
     pub latencies: Latencies,
 }
@@ -96,6 +98,8 @@ impl VolumeStatistics {
             ("evicted_lines", &mut self.evicted_lines),
             ("preloaded_in_vain_lines", &mut self.preloaded_in_vain_lines),
             ("disk_busy_ns", &mut self.disk_busy_ns),
+            ("internal_reads", &mut self.internal.reads),
+            ("internal_read_bytes", &mut self.internal.read_bytes),
         ] {
             visit(name, None, std::slice::from_mut(number));
         }

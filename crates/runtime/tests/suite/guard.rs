@@ -201,6 +201,18 @@ fn a_restored_backup_is_refused_unless_the_operator_accepts_it() {
 }
 
 #[test]
+fn the_samples_of_a_disk_are_internal_reads() {
+    let server = start(Engine::Epoll);
+    let opened = open(&server, memory(JOURNAL_BYTES));
+    add(&server, "v", disk(1) as _, &opened);
+    let status = server.status("v");
+    assert!((60..=64).contains(&status.internal.reads), "{:?}", status.internal);
+    assert_eq!(status.internal.read_bytes, status.internal.reads * 4096);
+    assert_eq!(status.requests.backend_reads(), 0, "no client has caused one");
+    server.stop();
+}
+
+#[test]
 fn a_snapshot_that_was_rolled_back_is_refused() {
     let disk = disk(1);
     let snapshot = copy(&*disk);

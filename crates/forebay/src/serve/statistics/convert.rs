@@ -48,7 +48,7 @@ pub(in crate::serve) fn counters(figures: &VolumeStatistics) -> Counters {
         backend_flushes: requests.backend_flushes,
         backend_erases: requests.backend_erases,
         backend_errors: requests.backend_errors,
-        backend_causes: causes(requests),
+        backend_causes: causes(figures),
         saved_ios: saved(
             reads + writes + erases + requests.flushes,
             backend_reads + backend_writes + requests.backend_erases + requests.backend_flushes,
@@ -78,8 +78,9 @@ fn reasons(counts: &[u64; Uncached::ALL.len()]) -> BTreeMap<String, u64> {
 }
 
 /// The causes of I/Os that occurred, by name.
-fn causes(requests: &RequestCounters) -> BTreeMap<String, BackendIos> {
-    let of_cause = |&cause: &IoCause| {
+fn causes(figures: &VolumeStatistics) -> BTreeMap<String, BackendIos> {
+    let VolumeStatistics { requests, internal, .. } = figures;
+    let of_cause = |cause: IoCause| {
         let at = cause as usize;
         let ios = BackendIos {
             reads: requests.backend_reads_by_cause[at],
@@ -87,9 +88,13 @@ fn causes(requests: &RequestCounters) -> BTreeMap<String, BackendIos> {
             writes: requests.backend_writes_by_cause[at],
             write_bytes: requests.backend_write_bytes_by_cause[at],
         };
-        (ios.reads + ios.writes > 0).then(|| (cause.name().to_owned(), ios))
+        (cause.name(), ios)
     };
-    IoCause::ALL.iter().filter_map(of_cause).collect()
+    let internal =
+        BackendIos { reads: internal.reads, read_bytes: internal.read_bytes, ..<_>::default() };
+    let all = IoCause::ALL.into_iter().map(of_cause).chain([("internal", internal)]);
+    let some = all.filter(|(_, ios)| ios.reads + ios.writes > 0);
+    some.map(|(name, ios)| (name.to_owned(), ios)).collect()
 }
 
 fn pattern(requests: &RequestCounters) -> IoPattern {

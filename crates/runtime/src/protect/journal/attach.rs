@@ -3,6 +3,7 @@
 
 use super::{Journal, JournalError, volume_names};
 use crate::protect::guard::{examine, hardware, places_to_compare, sample};
+use crate::stats::InternalReads;
 use forebay_backend::Backend;
 use forebay_format::journal::{JournalId, VolumeEntry};
 use forebay_journal::Image;
@@ -19,6 +20,8 @@ pub(crate) struct Attachment<'a> {
     pub id: VolumeId,
     pub identity: [u8; 32],
     pub disk: &'a Arc<dyn Backend>,
+    /// Counts the reads of the disk by which it is recognised.
+    pub internal_reads: &'a Arc<InternalReads>,
     pub accept_disk: bool,
     /// Whether the pool and the vault hold data of the volume, too.
     pub pool: PoolState,
@@ -39,7 +42,7 @@ impl Journal {
     /// journal.
     pub(crate) fn attach(&self, volume: &Attachment<'_>) -> Result<u16, JournalError> {
         let kept = self.find_records(volume)?;
-        let Attachment { name, id, identity, disk, .. } = *volume;
+        let Attachment { name, id, identity, disk, internal_reads, .. } = *volume;
         let size_bytes = disk.description().size_bytes;
         let number = match kept {
             Some((number, _)) => number,
@@ -52,14 +55,17 @@ impl Journal {
         // recognised keeps the samples taken earlier.
         let samples = match kept {
             Some((_, true)) => None,
-            _ => Some(sample(&**disk, &self.uncovered_places(number, size_bytes))),
+            _ => {
+                let places = self.uncovered_places(number, size_bytes);
+                Some(sample(&**disk, &places, internal_reads))
+            }
         };
         {
             let mut state = self.lock();
             let named = (size_bytes, identity, hardware(&**disk));
             state.log.attach_disk(number, named, samples);
             state.volumes.push((number, id));
-            state.disks.push((number, Arc::clone(disk)));
+            state.disks.push((number, Arc::clone(disk), Arc::clone(internal_reads)));
         }
         self.wait_for_superblock()?;
         Ok(number)
@@ -158,7 +164,13 @@ impl Journal {
         }
         self.may_serve(volume, state(false), DiskIdentity::Unknown)?;
         for held in &held {
-            let evidence = examine(&held.volume, &held.places, &**volume.disk, volume.identity);
+            let evidence = examine(
+                &held.volume,
+                &held.places,
+                &**volume.disk,
+                volume.identity,
+                volume.internal_reads,
+            );
             let identity = evidence.identity();
             let fits = held.end <= volume.disk.description().size_bytes;
             let decision = self.may_serve(volume, state(true), identity)?;

@@ -271,6 +271,7 @@ mod tests {
             id: VolumeId(9),
             identity: [2; 32],
             disk: &disk,
+            internal_reads: &Arc::default(),
             accept_disk: false,
             pool: PoolState::New,
             vault: VaultState::None,

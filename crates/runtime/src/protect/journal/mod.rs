@@ -45,7 +45,7 @@ pub(crate) use stuck::runs_of;
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::protect::presence::Presence;
 use crate::shared::{Inbox, Shared};
-use crate::stats::Histogram;
+use crate::stats::{Histogram, InternalReads};
 use forebay_backend::{AlignedBuffer, Backend};
 use forebay_engine::{Answer, PartId};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry};
@@ -85,8 +85,8 @@ pub(crate) struct State {
     deferred: Vec<Answer>,
     /// The attached volumes, by their numbers in the journal.
     volumes: Vec<(u16, VolumeId)>,
-    /// The disks of the attached volumes.
-    disks: Vec<(u16, Arc<dyn Backend>)>,
+    /// The disks of the attached volumes, and what counts the internal reads of them.
+    disks: Vec<(u16, Arc<dyn Backend>, Arc<InternalReads>)>,
     /// Numbers of the volumes whose disks are being sampled.
     sampling: Vec<u16>,
     /// When the last checkpoint began.

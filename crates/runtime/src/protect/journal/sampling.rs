@@ -34,16 +34,16 @@ impl Journal {
         state.log.end_checkpoint(number, result);
         self.wakeup.notify_all();
         let (epoch, places) = state.log.stale_places(number);
-        let disk = state.disks.iter().find(|(other, _)| *other == number);
+        let disk = state.disks.iter().find(|(other, ..)| *other == number);
         let is_worth_it = result.is_ok() && !places.is_empty() && !state.sampling.contains(&number);
-        let Some(disk) = disk.filter(|_| is_worth_it).map(|(_, disk)| Arc::clone(disk)) else {
+        let Some((_, disk, reads)) = disk.filter(|_| is_worth_it).cloned() else {
             return;
         };
         state.sampling.push(number);
         drop(state);
         let journal = Arc::clone(self);
         let work = move || {
-            let samples = sample(&*disk, &places);
+            let samples = sample(&*disk, &places, &reads);
             drop(disk);
             journal.sampled(number, Some((epoch, samples)));
         };
@@ -70,7 +70,7 @@ impl Journal {
         let is_meant = |other: &u16| number.is_none_or(|number| number == *other);
         let begun = Instant::now();
         let mut state = self.lock();
-        state.disks.retain(|(other, _)| !is_meant(other));
+        state.disks.retain(|(other, ..)| !is_meant(other));
         while state.sampling.iter().any(is_meant) && begun.elapsed() < SAMPLING_TIMEOUT {
             state = self.written.wait_timeout(state, SAMPLING_TIMEOUT / 50);
         }

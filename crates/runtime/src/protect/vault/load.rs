@@ -11,6 +11,7 @@ use crate::protect::guard::{examine, places_to_compare};
 use crate::protect::journal::ReadAhead;
 use crate::protect::restore::Restorer;
 use crate::shared::{Shared, Volume};
+use crate::stats::InternalReads;
 use forebay_backend::Backend;
 use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
@@ -107,7 +108,7 @@ impl Vault {
     pub(crate) fn check(
         &self,
         volume: &str,
-        disk: &dyn Backend,
+        (disk, internal_reads): (&dyn Backend, &InternalReads),
         used: &VolumeVault,
         pool: PoolState,
         accept_disk: bool,
@@ -123,7 +124,7 @@ impl Vault {
             return Err(VaultError::Superseded { name, volume, bytes });
         }
         // No lock is held: the disk may hang.
-        let evidence = examine(&entry, &places, disk, used.identity);
+        let evidence = examine(&entry, &places, disk, used.identity, internal_reads);
         let vault = match &lacks {
             None => VaultState::Whole,
             Some(_) if !is_sealed => VaultState::Incomplete,

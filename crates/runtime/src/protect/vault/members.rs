@@ -85,6 +85,7 @@ impl Vault {
         }
         let mut places = vault_places(self.number, size_bytes);
         places.retain(|place| !dirty.iter().any(|key| key.offset() == place.offset));
-        let _ = volume.samples.set(KeptSamples::of(&*volume.backend, places));
+        let _ =
+            volume.samples.set(KeptSamples::of(&*volume.backend, places, &volume.internal_reads));
     }
 }
