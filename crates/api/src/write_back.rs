@@ -29,6 +29,9 @@ pub struct WriteBackFigures {
     pub waits: u64,
     /// How long destaged data had been dirty on average, in milliseconds.
     pub mean_dirty_ms: u64,
+    /// No dirty data is older than this, in milliseconds, to about a second: the time since the
+    /// last moment without dirty data, or since the start of the server.
+    pub dirty_for_ms: u64,
     /// Failed destages; their data is retried.
     pub errors: u64,
     /// The governor.

@@ -217,7 +217,8 @@ export class VolumeView {
       ["Disk in flight", exact(disk.in_flight), `busy for ${seconds(disk.busy_seconds)}`],
       ["Writeback", `${exact(back.writes)} writes, ${bytes(back.bytes)}`,
         `${exact(back.urgent)} urgent; data was dirty for ${
-          latency(1000 * back.mean_dirty_ms)} on average`],
+          latency(1000 * back.mean_dirty_ms)} on average${back.dirty_for_ms
+          ? `, now ${seconds(back.dirty_for_ms / 1000)} at most` : ""}`],
       ["Encryption", volume.tls],
     ]);
     facts(this.counts, [

@@ -168,6 +168,12 @@ impl ShardVolume {
         self.writeback.dirty().len()
     }
 
+    /// A time, as given to [`crate::Shard::tick`], before which none of its dirty lines became
+    /// dirty. `None` if there are none, or if there was no tick since.
+    pub const fn dirty_since_ms(&self) -> Option<u64> {
+        self.writeback.dirty().since_ms()
+    }
+
     /// The lines with dirty sectors, in ascending order. Keys instead of slots, because a line may
     /// be relocated once the shard is unlocked.
     pub fn dirty_keys(&self) -> impl Iterator<Item = LineKey> {

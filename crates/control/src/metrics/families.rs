@@ -96,6 +96,8 @@ const FIGURES: &[Figure] = &[
     (Gauge, "volume_dirty_bytes", "Data that is not on the disk.", |v| v.dirty_bytes as f64),
     (Gauge, "volume_mean_dirty_seconds", "How long destaged data had been dirty on average.",
         |v| v.write_back.mean_dirty_ms as f64 / 1e3),
+    (Gauge, "volume_dirty_for_seconds", "No dirty data is older than this.",
+        |v| v.write_back.dirty_for_ms as f64 / 1e3),
     (Gauge, "volume_pinned_bytes", "Pinned ranges, in memory or not.",
         |v| v.pins.pinned_bytes as f64),
     (Gauge, "volume_pinned_loaded_bytes", "Pinned ranges in memory.",

@@ -53,6 +53,7 @@ impl<M: LineTable> Destager<'_, M> {
             return self.answer_flushes(out);
         }
         self.lines.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;
+        self.lines.volume.writeback_mut().dirty.record_time(now_ms.saturating_sub(passed_ms));
         if self.lines.volume.writeback().epochs.is_some() {
             return self.tick_epochs(now_ms, out);
         }

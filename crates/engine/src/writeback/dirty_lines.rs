@@ -55,6 +55,8 @@ pub(crate) struct DirtyLines {
     stripes: Stripes,
     size_bytes: u64,
     sweep: Option<Sweep>,
+    /// No line has been dirty since before this time. `None` if no line was dirty at the last tick.
+    since_ms: Option<u64>,
 }
 
 const fn bit(line: u64) -> u16 {
@@ -72,6 +74,7 @@ impl DirtyLines {
             stripes: Stripes::NONE,
             size_bytes,
             sweep: None,
+            since_ms: None,
         }
     }
 
@@ -85,6 +88,19 @@ impl DirtyLines {
 
     fn chunk(&self, line: u64) -> Chunk {
         self.chunks.get(&(line / CHUNK)).copied().unwrap_or_default()
+    }
+
+    /// A time before which none of the lines became dirty, to a tick.
+    pub(crate) const fn since_ms(&self) -> Option<u64> {
+        self.since_ms
+    }
+
+    /// Records that the lines, if there are any, have become dirty since `ms` at the earliest,
+    /// unless some were dirty earlier.
+    pub(crate) fn record_time(&mut self, ms: u64) {
+        if self.lines > 0 {
+            self.since_ms.get_or_insert(ms);
+        }
     }
 
     /// Whether a line is dirty.
@@ -157,6 +173,9 @@ impl DirtyLines {
             self.chunks.remove(&(line / CHUNK));
         }
         self.lines -= 1;
+        if self.lines == 0 {
+            self.since_ms = None;
+        }
         self.break_whole(line);
     }
 

@@ -259,3 +259,24 @@ fn destages_are_not_urgent_after_a_write_that_did_not_wait() {
     assert!(counters.destages_background > 0, "{counters:?}");
     assert_eq!(counters.destages_urgent, 0, "{counters:?}");
 }
+
+#[test]
+fn dirty_data_is_no_older_than_the_last_moment_without_any() {
+    let mut rig = Rig::with(32, 256, Mode::WriteBack, ShardConfig::for_slots(32));
+    let since = |rig: &Rig| rig.shard.volume(VOLUME).dirty_since_ms();
+    rig.tick(1000);
+    assert_eq!(since(&rig), None);
+    dirty(&mut rig, [0]);
+    rig.tick(1050);
+    assert_eq!(since(&rig), Some(50), "at most a second before the tick that finds it");
+    dirty(&mut rig, [4]);
+    rig.tick(2050);
+    assert_eq!(since(&rig), Some(50), "the first line is still dirty");
+    assert_eq!(rig.flush(7), None);
+    rig.complete_all();
+    assert_eq!((rig.shard.volume(VOLUME).dirty_lines(), since(&rig)), (0, None));
+    rig.tick(3000);
+    dirty(&mut rig, [8]);
+    rig.tick(3100);
+    assert_eq!(since(&rig), Some(2100));
+}

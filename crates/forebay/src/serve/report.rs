@@ -343,6 +343,7 @@ fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
         normal: engine.destages_background,
         waits: engine.throttled_writes,
         mean_dirty_ms: engine.dirty_line_ms / engine.destaged_lines.max(1),
+        dirty_for_ms: figures.dirty_for.as_millis() as u64,
         errors: engine.destage_errors,
         governor: GovernorStatus {
             read_latency: spec.write_back.read_latency.to_string(),

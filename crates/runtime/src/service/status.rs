@@ -20,6 +20,7 @@ use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Memory use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +87,9 @@ pub struct VolumeStatus {
     pub cached_bytes: u64,
     /// Bytes in dirty lines.
     pub dirty_bytes: u64,
+    /// No dirty data is older: the time since it was last all on the disk, to about a second. It
+    /// begins with the runtime at the earliest.
+    pub dirty_for: Duration,
     /// Connected clients.
     pub connections: u64,
     /// Counters of requests.
@@ -138,6 +142,7 @@ impl VolumeStatus {
         self.mode = view.mode;
         self.cached_bytes += view.resident_lines * LINE_BYTES;
         self.dirty_bytes += view.dirty_lines * LINE_BYTES;
+        self.dirty_for = self.dirty_for.max(view.dirty_for);
         self.lost_sectors += view.lost_sectors;
         self.preloaded_in_vain_lines += view.preloaded_in_vain_lines;
         self.admitted_lines += view.admitted_lines;
@@ -186,6 +191,7 @@ struct VolumeView {
     mode: Mode,
     resident_lines: u64,
     dirty_lines: u64,
+    dirty_for: Duration,
     lost_sectors: u64,
     preloaded_in_vain_lines: u64,
     admitted_lines: u64,
@@ -237,6 +243,7 @@ impl VolumeService {
                 halted: volume.power.is_halted(),
                 cached_bytes: 0,
                 dirty_bytes: 0,
+                dirty_for: Duration::ZERO,
                 lost_sectors: 0,
                 connections: volume.connections.load(Ordering::Relaxed),
                 requests,
@@ -317,6 +324,7 @@ impl VolumeService {
     fn view_shards(&self, volumes: &[Arc<Volume>], curves: Curves) -> ShardView {
         let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
         let mut view = ShardView { usage: Vec::new(), volumes: HashMap::new() };
+        let now = self.shared.started.elapsed();
         for number in 0..self.shared.shards.len() {
             view.usage.push(self.shared.shard(number).usage());
             for ids in ids.chunks(VOLUMES_PER_LOCK) {
@@ -328,6 +336,9 @@ impl VolumeService {
                         mode: volume.mode(),
                         resident_lines: shard.slots().resident_lines(id),
                         dirty_lines: volume.dirty_lines() as u64,
+                        dirty_for: volume.dirty_since_ms().map_or(Duration::ZERO, |since_ms| {
+                            now.saturating_sub(Duration::from_millis(since_ms))
+                        }),
                         lost_sectors: volume.lost_sectors(),
                         preloaded_in_vain_lines: shard.slots().warm().preloaded_in_vain(id),
                         admitted_lines: shard.slots().warm().admitted_lines(id),

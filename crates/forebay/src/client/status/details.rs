@@ -7,7 +7,7 @@ use super::overview::{benefit, state};
 use super::page::{Page, Piece, Style, padded, right};
 use crate::client::gather;
 use crate::client::sentences::mode_note;
-use crate::client::units::{bytes, compact, count, micros, percent};
+use crate::client::units::{bytes, compact, count, duration, micros, percent};
 use forebay_api::{
     GeometrySource, LatencySummary, LearnState, PinState, SavedStatus, VolumeStatus, WarmUpState,
 };
@@ -84,9 +84,17 @@ fn latencies(volume: &VolumeStatus, page: &mut Page) {
     }
 }
 
+fn dirty(volume: &VolumeStatus) -> String {
+    let dirty = bytes(volume.dirty_bytes);
+    match volume.write_back.dirty_for_ms / 1000 {
+        0 => dirty,
+        seconds => format!("{dirty}, none of it for longer than {}", duration(seconds)),
+    }
+}
+
 fn writeback(volume: &VolumeStatus, page: &mut Page) {
     let figures = &volume.write_back;
-    page.field("dirty", bytes(volume.dirty_bytes));
+    page.field("dirty", dirty(volume));
     if let Some(note) = mode_note(volume) {
         page.field("mode", note);
     }

@@ -75,6 +75,7 @@ pub(crate) fn database() -> VolumeStatus {
             normal: 9_600,
             waits: 2,
             mean_dirty_ms: 7_260,
+            dirty_for_ms: 41_500,
             governor: GovernorStatus {
                 read_latency: "idle".into(),
                 idle_p99_us: Some(18_000),
