@@ -10,7 +10,7 @@ pub enum BackgroundShare {
     Least,
     /// A quarter.
     Reduced,
-    /// All that it can use beside clients.
+    /// Not reduced: all that clients leave unused.
     #[default]
     Full,
 }

@@ -12,9 +12,9 @@ pub fn scheme_of(name: &str) -> Option<&str> {
 /// The schemes that the backends implement.
 pub const SCHEMES: [&str; 7] = ["file", "memory", "model", "nbd", "nbd+unix", "nbds", "nbds+unix"];
 
-/// Whether a backing is memory that is loaded from a file and saved to it, under any layers.
+/// Whether the backing below all layers is memory that is loaded from a file and saved to it.
 pub fn is_saved_memory(name: &str) -> bool {
-    // Layers end with a parenthesis and a colon, which are percent-encoded in their options.
+    // Each layer ends with `):`. In the options of a layer, `)` is percent-encoded.
     let inner = name.rsplit("):").next().unwrap_or(name);
     inner.starts_with("memory:") && inner.contains('?')
 }

@@ -74,7 +74,7 @@ impl Action {
 }
 
 impl fmt::Display for Action {
-    /// The action without commands and options.
+    /// Describes the action without naming a command or an option.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Set { setting, value } => write!(f, "set {setting} to {value}"),
@@ -157,7 +157,7 @@ impl Remedy {
             Alternative::Text(text) => text.to_string(),
             Alternative::Act(action) => word(action),
         });
-        // Alternatives quote the operator's input.
+        // Escaped, because alternatives may quote the operator's input.
         Shown::line(&alternatives.collect::<Vec<_>>().join(", or ")).to_string()
     }
 }
@@ -189,7 +189,7 @@ pub trait Fault: Error {
         text
     }
 
-    /// Message, causes and remedy in one line, without commands and options.
+    /// Message, causes and remedy in one line, which names no command or option.
     fn explained(&self) -> String {
         format!("{}: {}", self.with_causes(), self.remedy())
     }

@@ -4,17 +4,18 @@ use crate::{ByteRange, LINE_BYTES};
 
 /// Lines of a granule: one bit of [`Granule::lines`] each.
 pub const GRANULE_LINES: u64 = 32;
-/// Bytes of a granule: 128 KiB. A hard disk reads them in the time of a seek.
+/// Bytes of a granule: 128 KiB. A hard disk reads them in less time than it seeks to them.
 pub const GRANULE_BYTES: u64 = GRANULE_LINES * LINE_BYTES;
 
-/// The largest value of a line, by the eviction policy.
+/// The largest value that the eviction policy gives a line.
 pub const LINE_VALUE_MAX: u8 = 7;
 /// The value from which a line counts as hot: it was used repeatedly.
 pub const LINE_VALUE_HOT: u8 = 4;
 
 const _: () = assert!(GRANULE_LINES * LINE_VALUE_MAX as u64 <= u8::MAX as u64);
 
-/// Some lines of a volume within 128 KiB, and their value to the eviction policy.
+/// Some of the lines in an aligned range of 128 KiB of a volume, and their value to the eviction
+/// policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Granule {
     /// The number of the granule in its volume: the first byte divided by [`GRANULE_BYTES`].

@@ -9,7 +9,7 @@ pub const SLOTS_PER_DAY: u64 = 24 * 3_600 / SLOT_SECONDS;
 /// Slots of a week.
 pub const SLOTS_PER_WEEK: u64 = 7 * SLOTS_PER_DAY;
 
-/// Bytes of a part of a region: one bit of [`HistoryRegion::parts`] each.
+/// Bytes of a part of a region. Each part has one bit in [`HistoryRegion::parts`].
 pub const PART_BYTES: u64 = REGION_BYTES / 64;
 /// Lines of a part.
 pub const PART_LINES: u64 = PART_BYTES / LINE_BYTES;
@@ -65,7 +65,7 @@ pub struct HistoryRegion {
     /// The weeks in which it was needed, one bit for each: the lowest for the one in which the slot
     /// was observed last, the next for the week before. Not zero.
     pub weeks: u8,
-    /// Lines needed at a time, on average. Not zero.
+    /// Lines needed each time: an average in which the last time weighs half. Not zero.
     pub lines: u16,
 }
 
@@ -98,7 +98,7 @@ mod tests {
         let monday = TimeSlot(0);
         assert_eq!((monday.to_string().as_str(), monday.of_week()), ("Mon 00:00", 0));
         assert_eq!(TimeSlot(SLOTS_PER_WEEK - 1).to_string(), "Sun 23:45");
-        // A clock that is wrong by far is no reason to panic.
+        // An absurd time must not panic.
         assert_eq!(TimeSlot::of_seconds(u64::MAX), TimeSlot(u64::MAX / SLOT_SECONDS));
         assert!(TimeSlot(u64::MAX).next().first_second() > 0);
         assert_eq!(TimeSlot::of_seconds(0).to_string(), "Thu 00:00");

@@ -1,12 +1,12 @@
 //! The hold-out: a share of the regions of a volume that is served as if there were no cache.
 //!
-//! Which regions are held out follows from a salt alone, so shards need not agree on anything. With
-//! another salt, others are held out.
+//! The share and a salt determine which regions are held out, so shards need no coordination.
+//! Another salt selects other regions.
 
 /// The regions of a volume that are held out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldOut {
-    /// A region is held out if its hash is at most this, but none is at zero.
+    /// A region is held out if its hash is at most this value. At zero, no region is held out.
     most: u32,
     salt: u32,
 }
@@ -16,7 +16,7 @@ impl HoldOut {
     pub const NONE: Self = Self { most: 0, salt: 0 };
     /// All regions are held out.
     pub const ALL: Self = Self { most: u32::MAX, salt: 0 };
-    /// The parts per million that are all regions.
+    /// All regions, in parts per million.
     pub const WHOLE_PPM: u32 = 1_000_000;
 
     /// Holds out about `ppm` parts per million of the regions, chosen by `salt`. More than a

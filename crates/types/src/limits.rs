@@ -28,6 +28,6 @@ pub const STRIPE_BYTES_MAX: u64 = 1 << 30;
 pub const PINNED_RANGES_MAX: usize = 1024;
 /// The largest value of `gather-below`, in bytes: no write is larger.
 pub const GATHER_BELOW_BYTES_MAX: u64 = REQUEST_BYTES_MAX;
-/// The largest share of the pool for dirty lines, in percent. The parity of that many takes another
-/// 15 %; the rest is clean, so that a write finds a line to evict.
+/// The largest share of the pool for dirty lines, in percent. The parity of so many dirty lines
+/// takes another 15 %; the rest is clean, so that a write finds a line to evict.
 pub const WRITE_PERCENT_MAX: u8 = 75;

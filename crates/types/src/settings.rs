@@ -153,7 +153,7 @@ pub const VOLUME_SETTINGS: [Setting; 24] = [
     live("description", "TEXT", "", "shown to clients; at most 4,096 bytes"),
 ];
 
-/// Their names, in the same order.
+/// The names of [`VOLUME_SETTINGS`], in the same order.
 pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
     let mut keys = [""; VOLUME_SETTINGS.len()];
     let mut at = 0;

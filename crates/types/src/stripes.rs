@@ -31,8 +31,7 @@ impl Stripes {
     pub const NONE: Self = Self { width: 0, offset: 0, region: REGION_BYTES, lead: 0 };
 
     /// Stripes of `width` bytes, the first whole one at `offset`. Returns [`Self::NONE`] if `width`
-    /// is zero, if the stripes are not aligned to lines, or if they are too wide to gather writes
-    /// into them.
+    /// is zero or exceeds 64 MiB, or if the stripes are not aligned to lines.
     pub const fn new(width: u64, offset: u64) -> Self {
         let is_line_aligned = width.is_multiple_of(LINE_BYTES) && offset.is_multiple_of(LINE_BYTES);
         if width == 0 || width > WIDTH_MAX || !is_line_aligned {

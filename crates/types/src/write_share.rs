@@ -10,7 +10,7 @@ impl WriteShare {
     /// No dirty lines.
     pub const NOTHING: Self = Self(0);
 
-    /// The share of this percentage; `None` if it exceeds [`WRITE_PERCENT_MAX`].
+    /// The share for a percentage; `None` if the percentage exceeds [`WRITE_PERCENT_MAX`].
     pub const fn of_percent(percent: u8) -> Option<Self> {
         if percent <= WRITE_PERCENT_MAX { Some(Self(percent)) } else { None }
     }
