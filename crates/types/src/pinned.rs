@@ -87,8 +87,8 @@ impl PinnedRanges {
         all
     }
 
-    /// These ranges without `others`, in a volume of this size. If `others` is
-    /// empty, they are unchanged and not clipped to the size.
+    /// These ranges without `others`, in a volume of this size. If `others` is empty, they are
+    /// unchanged and not clipped to the size.
     #[must_use]
     pub fn without(&self, others: &Self, size_bytes: u64) -> Self {
         let mut left = self.clone();
