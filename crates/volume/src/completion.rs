@@ -58,7 +58,8 @@ impl<T, M> CompletionQueue<T, M> {
         Completion { ticket: Some(ticket), answers: Rc::clone(&self.0) }
     }
 
-    /// Takes the answers, and leaves the content of `into`, which is usually empty, in the queue.
+    /// Swaps the answers into `into`. The former content of `into`, usually nothing, ends up in the
+    /// queue.
     pub fn take(&self, into: &mut CompletionBatch<T, M>) {
         std::mem::swap(&mut *self.0.borrow_mut(), into);
     }
@@ -78,9 +79,9 @@ pub struct Answered<T, M> {
     pub result: IoResult,
     /// The private memory that segments refer to.
     pub memory: Option<M>,
-    /// Lines hit and missed, and why the pool did not serve it alone.
+    /// Lines hit and missed, and why the pool did not serve the request alone.
     pub line_hits: LineHits,
-    /// The completion was dropped unanswered.
+    /// Whether the completion was dropped unanswered.
     pub is_lost: bool,
     segments: Range<usize>,
 }

@@ -58,14 +58,14 @@ pub struct Reply<'a, M> {
     pub segments: &'a [ReplySegment],
     /// The private memory that segments refer to.
     pub memory: Option<M>,
-    /// Lines hit and missed by a read or write, and why the pool did not serve it alone.
+    /// Lines hit and missed by a read or write, and why the pool did not serve the request alone.
     pub line_hits: LineHits,
 }
 
 /// Whether a write may be acknowledged from the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The volume has no journal; its mode decides.
+    /// The mode of the volume decides. No journal records the write.
     Free,
     /// The journal records the write. The write's record in [`Outbox::notes`] consumes this permit;
     /// without a record, the dispatcher calls [`Host::withdraw`].
@@ -75,7 +75,8 @@ pub enum Admission {
     },
     /// The journal has no memory for the write now. The host sends the part a retry later.
     Wait,
-    /// The journal cannot record the write, which goes through to the disk.
+    /// The write goes through to the disk: the journal cannot record it, or the UPS does not cover
+    /// it.
     Through,
 }
 
@@ -119,7 +120,7 @@ pub trait Host {
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R;
 
-    /// Allocates `len` bytes with this content, or with arbitrary bytes if `content` is `None`.
+    /// Allocates `len` bytes that hold `content`, or arbitrary bytes if `content` is `None`.
     /// Cannot fail: front ends limit the bytes in flight.
     fn allocate(&mut self, len: u64, content: Option<&[u8]>) -> Self::Memory;
 
@@ -135,7 +136,8 @@ pub trait Host {
     /// What preserves the volume's dirty data now.
     fn protection(&mut self, volume: VolumeId) -> Protection;
 
-    /// Asks the volume's journal, if it has one, whether it will record a write of this part.
+    /// Returns whether a write of this part may be acknowledged from the pool: the volume's journal
+    /// and the budget of dirty data decide.
     fn admit(&mut self, part: &Part, fua: bool) -> Admission;
 
     /// Returns whether the part may erase its range on the disk now; if not, the host sends it a
@@ -156,8 +158,8 @@ pub trait Host {
     /// A token for an internal request, whose reply is ignored.
     fn internal_token(&mut self) -> Self::Token;
 
-    /// Returns true if everything recorded for the volume so far is durable. If false, `part` gets
-    /// an answer once it is.
+    /// Returns whether everything recorded for the volume so far is durable. If not, `part` gets an
+    /// answer once it is.
     ///
     /// # Errors
     /// The journal has failed; the disk must be flushed instead.

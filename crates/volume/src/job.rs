@@ -4,8 +4,8 @@ use crate::{Request, RequestKind, host::Host};
 use forebay_engine::{Attempt, LineHits, PartId, Segment, Slot};
 use forebay_types::{ByteRange, IoError};
 
-/// Limit of parts of one request in flight. The largest read or write has 33, or 65 if stripes make
-/// regions little longer than 512 KiB.
+/// Limit of parts of one request in flight. The largest read or write has 33, or 65 if the stripes
+/// make regions that are barely longer than 512 KiB.
 pub(crate) const PARTS_MAX: usize = 66;
 
 /// Identifies a request in flight within its dispatcher.
@@ -55,7 +55,7 @@ pub(crate) struct PartState {
     pub attempt: Attempt,
     /// Whether the part waits for a retry.
     pub is_waiting: bool,
-    /// Whether the pool has the change, so that only the disk still needs it.
+    /// Whether the change is in the pool already, and only has to reach the disk.
     pub is_applied: bool,
     /// The data of a read that is ready or started.
     pub segments: Vec<Segment>,

@@ -7,7 +7,8 @@ use forebay_types::{ByteRange, VolumeId};
 /// Limit of a coalesced write, in bytes. Beyond a few stripes, longer writes gain nothing.
 pub const WRITTEN_BYTES_MAX: u64 = 4 << 20;
 /// Limit of a coalesced read and of one prefetch I/O, in bytes. A read is answered only when its
-/// last byte has arrived, and a hard disk with the next read queued loses no time between them.
+/// last byte has arrived, so a longer one would delay answers. Shorter ones cost little: a hard
+/// disk loses no time between two reads if the second is queued.
 pub const READ_BYTES_MAX: u64 = 64 << 10;
 
 /// An I/O that may be coalesced with its neighbours.
@@ -22,9 +23,9 @@ pub trait Mergeable {
     fn block_bytes(&self) -> u64;
 }
 
-/// Sorts `ios` by offset and calls `each` with every run that can be one I/O. Only reads and writes
-/// without FUA are coalesced. Two writes whose gap lies in blocks that a read-modify-write reads
-/// anyway are one run too.
+/// Sorts `ios` by volume, verb and offset, and calls `each` with every run that can be one I/O.
+/// Only reads, and writes without FUA, are coalesced. Two writes whose gap lies in blocks that a
+/// read-modify-write reads anyway are one run too.
 pub fn merge<T: Mergeable>(ios: &mut [T], mut each: impl FnMut(&mut [T])) {
     if ios.len() > 1 {
         ios.sort_by_key(|io| (io.volume(), rank(io.verb()), io.range().offset));

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What happens to a waiting part once all epochs before its own are on stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// Retry it, in order.
+    /// Retry it with [`forebay_engine::Attempt::in_order`] set.
     Retry,
     /// Answer it.
     Answer,
@@ -64,7 +64,7 @@ impl Order {
         self.current.load(Ordering::SeqCst)
     }
 
-    /// Closes the epoch and returns the number of the next one.
+    /// Closes the open epoch and returns the number of the next one.
     pub fn cut(&self) -> u64 {
         self.current.fetch_add(1, Ordering::SeqCst) + 1
     }

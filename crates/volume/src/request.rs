@@ -10,7 +10,7 @@ pub enum RequestKind {
     Read,
     /// Write the range.
     Write {
-        /// Answer from stable storage only.
+        /// Answer only when the data is on stable storage.
         fua: bool,
     },
     /// Make every answered write durable: on the disk's stable storage, or in the journal or under
@@ -37,12 +37,12 @@ pub enum RequestKind {
     Record,
     /// Discard the range.
     Trim {
-        /// Answer from stable storage only.
+        /// Answer only when the change is on stable storage.
         fua: bool,
     },
     /// Zero the range.
     Zero {
-        /// Answer from stable storage only.
+        /// Answer only when the zeroes are on stable storage.
         fua: bool,
         /// Whether a hole is acceptable.
         unmap: bool,

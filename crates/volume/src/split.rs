@@ -55,8 +55,8 @@ pub const fn shard_of(volume: VolumeId, stripes: Stripes, offset: u64, shards: u
     (((hash >> 32) + row) % shards as u64) as usize
 }
 
-/// The lines of pinned ranges that each of `shards` shards owns. Takes time in proportion to the
-/// regions of the ranges, which must not exceed the volume.
+/// The lines of pinned ranges that each of `shards` shards owns. The ranges must not exceed the
+/// volume. The time is proportional to the number of their regions.
 pub fn pinned_lines_by_shard(
     (volume, stripes): (VolumeId, Stripes),
     ranges: &PinnedRanges,

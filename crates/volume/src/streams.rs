@@ -95,7 +95,7 @@ impl Stream {
     }
 
     /// Whether a read was expected at this position: at the end of the last known read, or at the
-    /// start of the newest window. Hits before that window are not reported.
+    /// start of the newest window, because hits before that window are not reported.
     fn expects(&self, position: u64) -> bool {
         let of_window = |(_, start)| start <= position && position < start + self.course.unit();
         position == self.next || self.mark.is_some_and(of_window)
@@ -122,7 +122,7 @@ pub struct Streams {
     credit: i64,
     /// The stream to check next for staleness.
     hand: usize,
-    /// Whether the last read that missed belongs to a stream.
+    /// Whether the last read that missed continued a stream.
     is_last_followed: bool,
 }
 
@@ -201,7 +201,8 @@ impl Streams {
         let may_continue = self.credit > 0 || stream.expects(position);
         stream.advance(position, stream.course.length(range));
         stream.is_starved = stream.ahead > 0;
-        // Otherwise the prefetch is still in flight, or its lines were evicted unused.
+        // A miss before `ahead` needs no new window: the prefetch is still in flight, or its lines
+        // were evicted unused.
         let is_beyond = position >= stream.ahead;
         if is_beyond && may_continue { self.plan(at) } else { None }
     }

@@ -8,7 +8,8 @@
 //! Clients come first. While no client reads from the disk, a few reads are in flight all the time.
 //! Beside clients there is one at a time, at a rate that their latency determines: the loader
 //! compares client reads that overlapped one of its own with those that did not. The rate doubles
-//! while the former are hardly slower, and halves once they are, down to one read per second.
+//! while the former are hardly slower, and halves while they are clearly slower, down to one read
+//! per second.
 //!
 //! While other programs wait for processors or disks, there is also one read at a time. Pauses
 //! between reads limit them to the share of the time that background work may use, but to no less
@@ -23,8 +24,8 @@ pub use list::{collect_granules, granules_of, keep_most_valuable, merge_granules
 use forebay_types::{BackgroundShare, Granule};
 use std::collections::VecDeque;
 
-/// Reads in flight while no client reads. A hard disk needs two, so that it loses no time between
-/// them; more would delay the first read of a client for longer.
+/// Reads in flight while no client reads. A hard disk needs at least two, so that it loses no time
+/// between them. The more there are, the longer they delay the first read of a client.
 const IDLE_READS_MAX: u32 = 4;
 /// The interval between reads beside clients, in milliseconds: the initial and largest one, and the
 /// smallest.
@@ -37,7 +38,7 @@ const COMPARED_READS_MIN: u64 = 8;
 /// Above the sum the rate halves, below half of it the rate doubles.
 const SLOWER_PERCENT_MAX: u64 = 25;
 const SLOWER_US_MAX: u64 = 100;
-/// Consecutive reads that fail before the loader gives up: the disk has a problem.
+/// Consecutive failed reads after which the loader gives up.
 const ERRORS_MAX: u32 = 8;
 /// How long the host may wait before it polls again, in milliseconds.
 const POLL_MS: u64 = 50;
@@ -245,8 +246,8 @@ impl Loader {
         let alone = conditions.alone.since(self.alone);
         let beside = conditions.beside.since(self.beside);
         if alone.count.min(beside.count) < COMPARED_READS_MIN {
-            // At a high rate, too few client reads overlap no preload for a comparison. Then the
-            // rate falls until there are enough.
+            // At a high rate, almost every client read overlaps a preload, which leaves too few for
+            // a comparison. Then the rate falls until enough reads overlap none.
             if beside.count >= COMPARED_READS_MIN * COMPARED_READS_MIN {
                 self.set_interval(self.interval_ms * 2, conditions);
             }

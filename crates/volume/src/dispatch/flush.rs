@@ -26,8 +26,8 @@ impl<H: Host> Dispatcher<H> {
             Protection::Journal => host.barrier(request.volume, part).ok(),
         };
         if request.kind == RequestKind::Destage {
-            // If the record of a destaged write is not durable, a crash replays an older record
-            // over it.
+            // Also wait for the journal: after a crash, it would replay an older record over a
+            // destaged write whose own record is not durable.
             self.jobs.get_mut(id).pending += u32::from(is_durable == Some(false));
             self.flush_shards(host, id);
             return;
@@ -81,7 +81,7 @@ impl<H: Host> Dispatcher<H> {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {
             RequestKind::Flush => return self.flush_shards(host, name.job),
-            // Its flush of the shards already covers everything that was to be recorded.
+            // The destage of all shards in progress covers everything that was to be recorded.
             RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
             _ => {}
         }

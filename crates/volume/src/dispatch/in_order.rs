@@ -17,7 +17,8 @@ enum Next {
 }
 
 impl<H: Host> Dispatcher<H> {
-    /// Delays a part that goes to the disk until all earlier epochs are on it, then retries it.
+    /// Delays a part that writes to the disk until all earlier epochs are on stable storage, then
+    /// retries it.
     pub(super) fn hold_until_in_order(
         &mut self,
         host: &mut H,
@@ -60,8 +61,8 @@ impl<H: Host> Dispatcher<H> {
         self.answer_in_order(host, name, order);
     }
 
-    /// Fails a flush of an ordered volume if data was lost when it arrived or has been lost since:
-    /// lost data cannot reach the disk.
+    /// Fails a flush of an ordered volume if any sector was lost when the flush arrived or has been
+    /// lost since: lost data cannot reach the disk.
     pub(super) fn fail_for_loss(&mut self, host: &mut H, id: JobId) {
         let Request { volume, kind, .. } = self.jobs.get_mut(id).request;
         let is_flush =
@@ -75,7 +76,7 @@ impl<H: Host> Dispatcher<H> {
         job.error = is_lost.then_some(IoError::Io);
     }
 
-    /// The number of times that a line has lost data so far, and the number of sectors lost now.
+    /// How often a line of the volume has lost data so far, and how many sectors are lost now.
     fn losses(&mut self, host: &mut H, id: JobId) -> (u64, u64) {
         let volume = self.jobs.get_mut(id).request.volume;
         let mut losses = (0, 0);

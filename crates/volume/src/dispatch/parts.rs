@@ -86,7 +86,7 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Attempts a part with one call to a shard. What the shard requests stays in the outbox.
+    /// Attempts a part with one call to a shard. The caller drains the outbox.
     pub(super) fn try_part(
         &mut self,
         host: &mut H,

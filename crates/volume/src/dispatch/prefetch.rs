@@ -1,5 +1,5 @@
-//! Prefetch, requested by a client or by a stream of reads; and preload, requested by a warm-up,
-//! for pinned ranges or for a forecast.
+//! Prefetch for clients and for streams of reads, and preload for warm-ups, pinned ranges and
+//! forecasts.
 
 use super::parts::Step;
 use super::{Dispatcher, reply_done};
@@ -18,13 +18,13 @@ impl<H: Host> Dispatcher<H> {
         for range in host.stripes(request.volume).split(request.range) {
             self.prefetch(host, request.volume, range, None);
         }
-        // Answered before the fills end: a prefetch is a hint, and an early read waits for the
-        // fill.
+        // Answered before the fills end: a prefetch is a hint. A read that comes early waits for
+        // its fill.
         reply_done(host, token);
     }
 
-    /// Reads ahead after a read that missed `lines` lines, if it belongs to a stream. Otherwise
-    /// tells the host that the range was needed, for its forecasts.
+    /// Reads ahead after a read that missed `lines` lines, if the read belongs to a stream.
+    /// Otherwise reports the range to the host as needed, for its forecasts.
     pub(super) fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, lines: u32) {
         self.report_prefetch_uses(host);
         let found = host.streams(volume, |streams| {
@@ -98,7 +98,8 @@ impl<H: Host> Dispatcher<H> {
             shard_of(part.volume, host.stripes(part.volume), part.range.offset, host.shards());
         let outcome = host.call(shard, &[], &mut self.out, |shard, out| {
             let state = shard.volume(part.volume);
-            // What is pinned stays in memory, although reads of it do not use it for a while.
+            // Pinned lines of a held-out region are kept in memory, although no read uses them
+            // until the region is no longer held out.
             let is_held_out = kind != PreloadKind::Pinned && state.holds_out(part.range.offset);
             if state.mode() == Mode::Bypass || is_held_out {
                 return PreloadOutcome::Done;

@@ -12,7 +12,7 @@ const PIECES_MAX: u64 = 32;
 pub(super) enum Course {
     /// Ascending, without gaps. The positions are the offsets.
     Forward,
-    /// Descending, without gaps, from position 0 at this offset, a line border.
+    /// Descending, without gaps. Position 0 is at the offset `from`, a line border.
     Backward { from: u64 },
     /// Ranges of `len` bytes whose starts are `step` bytes apart.
     Strided { first: u64, step: i64, len: u64 },

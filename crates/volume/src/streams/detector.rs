@@ -19,8 +19,8 @@ const STEP_BYTES_MAX: u64 = 1 << 20;
 /// prefetched bytes.
 const RUN_MIN: u32 = 2;
 const RUN_MIN_CAUTIOUS: u32 = 16;
-/// If more than this number of misses lie between two adjacent ones, they may be adjacent by
-/// chance, so one more is required.
+/// If more than this number of misses lie between two adjacent ones, these may be adjacent by
+/// chance, so the stream needs one more miss.
 const RECENT_MISSES: u32 = 64;
 /// Consecutive equal distances that make a stream.
 const STRIDES_MIN: u32 = 3;
@@ -132,7 +132,7 @@ impl Detector {
 /// Adds a miss, `run`, to the run of misses whose entry is under the key `before` and whose border
 /// `meets` this miss. If the run then has `misses` misses, it leaves the table, and its bytes are
 /// returned; otherwise it waits under the key `after`. Reads smaller than a line miss once per
-/// line, so borders meet within a line.
+/// line, so borders in the same line count as equal.
 fn follow(
     table: &mut [Adjacent],
     (before, after): (u64, u64),

@@ -172,7 +172,7 @@ fn unused_windows_suspend_prefetch() {
         bytes += plan.map_or(0, |plan| plan.first.len);
     }
     assert_eq!(bytes, CREDIT_MAX_BYTES as u64);
-    // A long run is prefetched all the same, and its use earns the credit back.
+    // A long run is prefetched nevertheless, and the reads of its lines earn the credit back.
     let mut cache = Cache { streams, ..Cache::new(1 << 50) };
     (0..1_000).for_each(|line| cache.read(read((1 << 49) + line * LINE_BYTES)));
     assert!(cache.missed <= 16, "{}", cache.missed);

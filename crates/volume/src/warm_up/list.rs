@@ -82,8 +82,8 @@ pub fn keep_most_valuable(granules: &mut Vec<Granule>, count: usize) {
     }
 }
 
-/// Keeps the most valuable granules, in ascending order, if the pool has shrunk from `old_lines` to
-/// `new_lines`: at most the same share of the pool as before.
+/// Shortens a list to the most valuable granules, in ascending order, if the pool has shrunk from
+/// `old_lines` to `new_lines`: the list then has at most the same share of the pool as before.
 pub fn shrink_to_pool(granules: &mut Vec<Granule>, old_lines: u64, new_lines: u64) {
     let lines = lines_of(granules);
     // A list from a file may have more lines than the pool that it was made from.

@@ -6,7 +6,7 @@ fn granule(index: u64, lines: u32, value: u8) -> Granule {
     Granule { index, lines, value }
 }
 
-/// Single lines that are not hot, at these numbers.
+/// Granules with these numbers, each with a single line that is not hot.
 fn cool(indexes: std::ops::Range<u64>) -> Vec<Granule> {
     indexes.map(|index| granule(index, 1, 1)).collect()
 }
@@ -96,7 +96,7 @@ fn a_failing_disk_ends_the_warm_up_but_single_bad_sectors_do_not() {
         match loader.poll(&IDLE) {
             LoaderStep::Read(granule) => {
                 reads += 1;
-                // One read in two fails, and then all.
+                // Every other one of the first 40 reads fails, and then all fail.
                 loader.complete(granule, reads <= 40 && reads % 2 == 0);
             }
             LoaderStep::Ended(end) => break end,
@@ -210,7 +210,7 @@ fn while_others_wait_one_read_at_a_time_takes_its_share_of_the_time() {
         assert_eq!(most, 1);
         assert!((expected - 3..=expected).contains(&preloads), "{preloads} with {share}");
     }
-    // However slow the disk is, the pause ends.
+    // The pause is limited, however slow the disk is.
     let (preloads, _) = preloads_with(BackgroundShare::Least, 60_000, 5_000);
     assert_eq!(preloads, 10);
 }
@@ -227,7 +227,8 @@ fn reads_resume_at_once_with_the_full_share_and_the_longer_pause_counts_beside_c
     let (next, _) = reads(&mut loader, &Conditions { now_ms: 20, ..IDLE });
     assert_eq!(next.len(), IDLE_READS_MAX as usize);
     next.iter().for_each(|&read| loader.complete(read, true));
-    // Beside clients, the next one is due a second after the last: the share allows more.
+    // Beside clients, the next read is due a second after the last. The share alone would allow it
+    // sooner.
     let beside = |now_ms| Conditions { now_ms, share: BackgroundShare::Least, ..READ };
     for now_ms in [24, 200, 1_010] {
         assert!(reads(&mut loader, &beside(now_ms)).0.is_empty(), "{now_ms}");
