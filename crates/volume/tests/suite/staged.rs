@@ -4,7 +4,7 @@ use crate::world::Machine;
 use forebay_types::{ByteRange, Mode};
 use forebay_volume::RequestKind;
 
-/// A value for which `Machine::submit` stages the payload.
+/// A value of a write whose payload `Machine::submit` stages.
 const STAGED: u8 = 5;
 
 /// Both attempts to destage the dirty data under the write fail, so the write is answered with an

@@ -112,7 +112,7 @@ pub(crate) struct World {
     pub ios: Vec<Io>,
     forwarded: Vec<(u8, Answer)>,
     streams: Streams,
-    /// What the dispatchers reported as needed: ranges, and lines.
+    /// The needs that the dispatchers reported: a range, and a number of lines.
     pub needs: Vec<(ByteRange, u32)>,
     /// Set if the volume is ordered.
     order: Option<Arc<Order>>,
@@ -453,7 +453,7 @@ impl Machine {
                 dispatcher.submit(world, token, request, Payload::Borrowed(&bytes));
             }
             RequestKind::Write { .. } => {
-                // Every other one of these is staged, if there are enough free slots.
+                // Every other odd value is staged, if there are enough free slots.
                 let staged = (value % 4 == 1).then(|| dispatcher.stage(world, VOLUME, range));
                 let payload = match staged.flatten() {
                     Some(slots) => {
