@@ -3,7 +3,7 @@
 //! The engine touches no data and never blocks. Each call leaves its requests in an [`Outbox`]:
 //! - memory steps, which the driver carries out and confirms with [`crate::Shard::finish_call`]
 //!   before it unlocks the shard;
-//! - journal records, which the driver makes before it unlocks the shard;
+//! - journal records, which the driver passes to the journal before it unlocks the shard;
 //! - I/Os, which the driver starts and reports back through [`crate::Shard::complete`];
 //! - answers to parts of requests.
 
@@ -11,7 +11,7 @@ use crate::index::key::mask_runs;
 use crate::{LineHits, LineKey, Seal, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
-/// Identifies a part of a client's request. The driver makes it; the engine does not interpret it.
+/// Identifies a part of a client's request. Chosen by the driver, and opaque to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartId(pub u64);
 
@@ -182,7 +182,7 @@ impl IoCause {
         }
     }
 
-    /// Whether it is a read that no client waits for, unless one happens to need its lines.
+    /// Whether it is a read that no client waits for, unless a client happens to need its lines.
     pub const fn is_background(self) -> bool {
         matches!(self, Self::Preload | Self::Pin)
     }
@@ -214,8 +214,8 @@ pub struct IoAction {
 }
 
 impl IoAction {
-    /// Whether it is a read that no client waits for, unless one happens to need its lines. It says
-    /// nothing about the load of the disk.
+    /// Whether it is a read that no client waits for, unless a client happens to need its lines.
+    /// The driver does not count it among the reads for clients.
     pub const fn is_background(&self) -> bool {
         self.cause.is_background()
     }
@@ -229,8 +229,8 @@ pub enum NoteKind {
     Write {
         /// The slots, if the payload is in slots.
         slots: Vec<Slot>,
-        /// Whether the part is answered only when the record is durable. If not, it has been
-        /// answered already.
+        /// Whether the part is answered only when the record is durable. If not, it is answered at
+        /// once.
         wait: bool,
     },
     /// The range reads as zeroes.
@@ -244,9 +244,9 @@ pub enum NoteKind {
     Forget,
 }
 
-/// A record for the volume's journal. The driver makes it before it unlocks the shard, so that
-/// records of one range are in the order of the changes. The part is answered when the record is
-/// durable, unless the kind says otherwise.
+/// A record for the volume's journal. The driver passes it to the journal before it unlocks the
+/// shard, so that records of one range are in the order of the changes. The part is answered when
+/// the record is durable, unless the kind says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The part that made the change.
@@ -316,7 +316,8 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Adds a prefetched line that a client has read for the first time. A call reads one volume.
+    /// Adds a prefetched line that a client has read for the first time. All uses in one call are
+    /// of the same volume.
     pub(crate) fn add_prefetch_use(&mut self, volume: VolumeId) {
         let (of, lines) = self.prefetch_uses.get_or_insert((volume, 0));
         assert_eq!(*of, volume, "the driver empties the outbox after each call");

@@ -1,4 +1,4 @@
-//! Counters of each volume in a shard. Plain numbers: the driver copies them and adds up shards.
+//! Counters of each volume in a shard: plain numbers, which the driver copies and sums over shards.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -35,7 +35,7 @@ counters! {
     prefetched_lines,
     /// Prefetched lines that a client then read.
     prefetch_used_lines,
-    /// Lines preloaded by the volume's warm-up.
+    /// Lines preloaded by the volume's warm-up or for a forecast.
     preloaded_lines,
     /// Preloaded lines that a client then read.
     preload_used_lines,
@@ -73,8 +73,8 @@ counters! {
     gathered_ios,
     /// Lines relocated because an operation or a reply had pinned the old slot.
     relocated_lines,
-    /// Dirty lines, and those of pinned ranges, moved because the memory of their slab is given
-    /// back.
+    /// Dirty lines and lines of pinned ranges that were moved because the memory of their slab is
+    /// given back.
     moved_lines,
     /// Waits of parts: for an operation on one of their lines, or because they were throttled.
     waits,
@@ -92,11 +92,11 @@ counters! {
     throttled_writes,
     /// The number of dirty lines integrated over time, in line-milliseconds, sampled at ticks.
     dirty_line_ms,
-    /// Destage operations started for a FLUSH, a change of mode, throttled writers, or a write to
-    /// the disk over dirty sectors.
+    /// Destage operations started for a FLUSH, a change of mode, throttled writers, a write to the
+    /// disk over dirty sectors, or a part that waits for an epoch.
     destages_urgent,
-    /// Destage operations started because of age or the amount of dirty data, and all destages of
-    /// ordered volumes.
+    /// Destage operations started because of age or the amount of dirty data, and those of epochs
+    /// that no part waits for.
     destages_background,
     /// Destage operations that failed; their data stays dirty and is retried.
     destage_errors,

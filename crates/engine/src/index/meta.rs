@@ -41,9 +41,9 @@ const _: () = assert!(size_of::<LineMeta>() == 16);
 pub(crate) const PREFETCHED: u8 = 1;
 /// The first use of this line requests the stream's next window.
 pub(crate) const MARK: u8 = 2;
-/// Not the place of its line: the line was relocated or dropped, or the slot holds a payload that
-/// has not been written yet, or parity. The slot is freed with its last pin. Also set in slots
-/// whose memory is given back, which have no pin.
+/// The slot is not the place of its line, so readers do not find it: the line was relocated or
+/// dropped, or the slot holds parity or a payload that has not been written yet. The slot is freed
+/// with its last pin. Also set in slots whose memory is given back, which have no pin.
 pub(crate) const DETACHED: u8 = 4;
 /// The driver has a checksum of the valid sectors. The patrol sets this flag;
 /// [`crate::index::Slots::change`] clears it.
@@ -51,7 +51,7 @@ pub(crate) const SEALED: u8 = 8;
 /// An older version of a line, which must be destaged before the newer one (`writeback::epochs`).
 /// Also detached. Recovery ignores it.
 pub(crate) const FROZEN: u8 = 16;
-/// Preloaded by the volume's warm-up, and not read yet.
+/// Preloaded by a warm-up or for a forecast, and not read yet.
 pub(crate) const PRELOADED: u8 = 32;
 /// Of a pinned range, and unknown to the eviction policy (`index::retained`). Recovery ignores it.
 pub(crate) const RETAINED: u8 = 64;

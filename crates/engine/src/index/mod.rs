@@ -66,8 +66,8 @@ pub struct Slots<M> {
     evicted: LineCounts,
     /// Preloaded lines that were evicted unread.
     preloads_in_vain: LineCounts,
-    /// Lines that joined the forecast that was current at the time, and those of them that were
-    /// used before the next one began.
+    /// Lines that became part of the then current forecast, and how many of these were used before
+    /// the next forecast began; see [`WarmView::forecast_lines`].
     forecast: LineCounts,
     forecast_used: LineCounts,
     /// The pinned ranges, and the lines of them that are resident.
@@ -318,7 +318,8 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Allocates a slot for `key`, which must be absent, with no valid sector. Evicts another line
-    /// if necessary. `None` if every line is dirty or pinned, or, for a forecast, too valuable.
+    /// if necessary. `None` if every line is dirty, pinned or retained, or, for a forecast, too
+    /// valuable.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
         let slot = self.reserve(key, hint)?;
         self.place(slot, key, hint);
@@ -368,7 +369,7 @@ impl<M: LineTable> Slots<M> {
         assert!(line.pins > 0, "slot {old} is relocated without a pin");
         assert!(!line.has(DETACHED), "slot {old} is not the place of a line");
         assert!(old != new, "slot {old} is relocated to itself");
-        // From here on, the dirty bits of the old slot mark the data that is only there.
+        // From here on, the dirty bits of the old slot mark data that the new slot may lack.
         self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();
         if self.get(new).key == LineKey::NONE {
@@ -484,16 +485,16 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).pins += 1;
     }
 
-    /// Finds and pins a line whose sectors in `mask` are valid, and counts the hit. `None`, without
-    /// a change, if they are not, or if a flag of the line waits for its first use, which `Reader`
-    /// handles.
+    /// Finds and pins a line whose sectors in `mask` are valid, and counts the hit. Returns `None`
+    /// and changes nothing if they are not valid, or if the line has a flag of [`FIRST_USE`]:
+    /// `Reader` handles its first use.
     pub(crate) fn pin_hit(&mut self, key: LineKey, mask: u8) -> Option<Slot> {
         let slot = self.find(key)?;
         let line = self.get_mut(slot);
         if line.valid & mask != mask {
             return None;
         }
-        // One test for both, because most lines have none of these flags.
+        // One test for both cases, because most lines have none of these flags.
         if line.flags & (FIRST_USE | RETAINED) != 0 {
             let is_retained = line.flags & FIRST_USE == 0;
             line.pins += u32::from(is_retained);
@@ -514,8 +515,8 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Reserves a slot, evicting another line if necessary. The slot is neither free nor resident
-    /// until it is placed, relocated to or freed. `None` if every line is dirty or pinned, or, for
-    /// a forecast, too valuable.
+    /// until it is placed, relocated to or freed. `None` if every line is dirty, pinned or
+    /// retained, or, for a forecast, too valuable.
     pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
         if let Some(slot) = self.slabs.first_free() {
             self.slabs.pop_free(slot, self.get(slot).pins);

@@ -6,8 +6,8 @@
 //! | slot | what counts | becomes |
 //! | --- | --- | --- |
 //! | no key | nothing | free |
-//! | marked as away, like all slots of its slab | nothing | away: its memory is given back |
-//! | marked as away, but not all slots of its slab are | nothing | free |
+//! | marked as away, and so is its whole slab | nothing | away: its memory is given back |
+//! | marked as away, but not its whole slab is | nothing | free |
 //! | a key; no sector valid or dirty except filling ones | nothing | free |
 //! | a key; valid or dirty sectors that are not filling | these sectors | a line |
 //! | detached; no sector dirty | nothing: its line is elsewhere, or it was a payload | free |
@@ -73,7 +73,7 @@ pub enum Fate {
     Kept,
     /// Drop them, because the volume's disk is gone for good.
     Gone,
-    /// There is no such volume. Drop clean lines; dirty ones are damage.
+    /// There is no such volume. Drop clean lines; a dirty line means that the table is damaged.
     Unknown,
 }
 
@@ -112,8 +112,8 @@ enum SlotContent {
         valid: u8,
         dirty: u8,
     },
-    /// An interrupted relocation. The dirty sectors count where the line has none; the valid ones
-    /// only if there is no line.
+    /// An interrupted relocation. If another slot has the line, the dirty sectors replace those
+    /// that are not valid there. Otherwise this slot becomes the line, with its valid sectors.
     Held {
         valid: u8,
         dirty: u8,

@@ -54,8 +54,8 @@ impl Retained {
         volume.is_some_and(|volume| volume.ranges.contains(key.line()))
     }
 
-    /// Counts a line as retained if it is of a pinned range and there is room. Returns whether it
-    /// is.
+    /// Counts a line as retained if it is of a pinned range and fewer lines than the maximum are
+    /// retained. Returns whether it is counted.
     pub(crate) fn admit(&mut self, key: LineKey) -> bool {
         let is_admitted = self.lines < self.lines_max && self.is_pinned(key);
         if is_admitted {
@@ -101,14 +101,15 @@ pub(crate) fn set_pinned<M>(
     volumes[at].owned_lines = owned_lines;
 }
 
-/// Sets how many lines the shard may hold. Returns how many of them the pinned ranges of all
-/// volumes may take. If more are retained, the caller calls [`trim`].
+/// Sets how many lines the shard may hold. Returns how many lines may be retained in it, as by
+/// [`retained_of`]. If more are retained, the caller must call [`trim`].
 pub(crate) fn set_lines<M>(slots: &mut Slots<M>, lines: usize) -> usize {
     slots.retained.lines_max = retained_lines_max(lines);
     retained_of(slots, lines)
 }
 
-/// How many of the lines that the shard may hold the pinned ranges of all volumes may take.
+/// The number of lines that the pinned ranges of all volumes may take in a shard that may hold
+/// `lines` lines.
 pub(crate) fn retained_of<M>(slots: &Slots<M>, lines: usize) -> usize {
     let owned_lines = slots.retained.volumes.iter().map(|volume| volume.owned_lines).sum::<u64>();
     retained_lines_max(lines).min(usize::try_from(owned_lines).unwrap_or(usize::MAX))

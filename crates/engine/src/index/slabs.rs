@@ -1,4 +1,4 @@
-//! Changes of the slots of whole slabs, in the table and in [`Slabs`]. For `slabs::resize`.
+//! Changes of all slots of a slab, in the line table and in [`Slabs`]. Used by `slabs::resize`.
 
 use super::Slots;
 use super::meta::{DETACHED, LineTable, RETAINED, in_order};
@@ -16,8 +16,9 @@ pub(crate) fn apply_policy_capacity<M>(slots: &mut Slots<M>, retained: usize) {
     slots.policy.set_capacity((slots.slabs.usable() as usize).saturating_sub(retained));
 }
 
-/// Records the values of some slabs; see [`Slabs`]. `moved` is added to the value of each line that
-/// would be moved, because it is dirty or retained, and `pinned` to that of each pinned slot.
+/// Records the values of some slabs; see [`Slabs::rank`]. `moved` is added to the value of each
+/// line that would be moved because it is dirty or retained, and `pinned` to that of each pinned
+/// slot.
 pub(crate) fn rank<M: LineTable>(
     slots: &mut Slots<M>,
     slots_max: Slot,
@@ -82,7 +83,8 @@ pub(super) fn take_unused<M: LineTable>(slots: &mut Slots<M>) -> Option<Slot> {
         }
         let is_usable = slots.slabs.is_usable(slot);
         if !is_usable && !slots.slabs.is_any_usable_from(slot) {
-            // All slabs from here on are being emptied. A request must not free all of their slots.
+            // No slab from here on can take a line. To free their unused slots one by one would
+            // take a request too long.
             return None;
         }
         slots.unused += 1;

@@ -97,9 +97,9 @@ impl<M: LineTable> WarmView<'_, M> {
         self.0.preloads_in_vain.get(volume)
     }
 
-    /// Lines of a volume that joined the forecast that was current at the time: preloaded for it,
-    /// or found in the pool, unused since an earlier preload. And those of them that a client read
-    /// before the next forecast began.
+    /// The lines of a volume that became part of the then current forecast: preloaded for it, or
+    /// found in the pool, unused since an earlier preload. The second number counts those that a
+    /// client read before the next forecast began.
     pub fn forecast_lines(&self, volume: VolumeId) -> (u64, u64) {
         (self.0.forecast.get(volume), self.0.forecast_used.get(volume))
     }
