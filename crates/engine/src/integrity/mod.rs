@@ -2,7 +2,7 @@
 //!
 //! A line is *sealed* when the driver has a checksum of its valid sectors and, if it is dirty and
 //! the pool has a free slot, their parity. Every change of a line breaks its seal, in
-//! [`Slots::change`]; sealing costs a write nothing else. The patrol seals lines soon after a
+//! [`Slots::change`]; a write pays nothing else for sealing. The patrol seals lines soon after a
 //! change, dirty ones first, and verifies the sealed ones in endless walks. The driver computes
 //! checksums and parity. It also verifies sealed lines before their dirty data is destaged
 //! ([`crate::IoAction::seals`]), and before a change that keeps some of their sectors
@@ -59,8 +59,8 @@ pub struct Inspection {
     pub seal: Seal,
     /// What to do with it.
     pub work: Work,
-    /// Whether to compute its parity, because there is none or it is outdated. When verifying, the
-    /// driver computes it only if the line is intact, and cannot repair the line from it.
+    /// Whether to compute its parity, because there is none or it is outdated. In a verification,
+    /// the driver does so only if the line is intact, and has no parity from which to repair it.
     pub encode: bool,
 }
 

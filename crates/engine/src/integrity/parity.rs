@@ -3,8 +3,8 @@
 //! Parity takes a fifth of the data that it protects. Only dirty lines have it, because the disk
 //! can replace clean ones. It is stored in slots of the pool, each with the parity of up to five
 //! lines. A slot is reserved when needed and freed with its last parity. The price: a pool with two
-//! thirds of its lines dirty uses an eighth of its slots for parity. If every slot is dirty or
-//! pinned, a line gets no parity.
+//! thirds of its lines dirty uses about an eighth of its slots for parity. If every slot is dirty
+//! or pinned, a line gets no parity.
 
 use crate::index::Slots;
 use crate::index::meta::{LineTable, NO_SLOT};
