@@ -19,7 +19,8 @@ use crate::sabotage::PlantedBug;
 use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot, Uncached};
 use forebay_types::{IoError, Mode};
 
-/// How often a part is throttled before it is written through to the disk.
+/// The number of attempts after which a part is no longer throttled, but written through to the
+/// disk.
 const THROTTLED_ATTEMPTS_MAX: u8 = 16;
 
 /// The result of an attempt to write a part.
@@ -77,7 +78,7 @@ pub enum Record {
     /// It does not record the write.
     #[default]
     No,
-    /// It records the write; the part has been answered already.
+    /// It records the write; the part is answered at once.
     Answered,
     /// It records the write, and answers the part when the record is durable.
     Answers,
@@ -230,7 +231,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
         state.holds_out(part.range.offset) && !part.restores && !waits_for_epochs()
     }
 
-    /// The lines of a part, if the disk gets it as the client sent it, and at once.
+    /// The number of lines of a held-out part that is written as if there were no cache: in the
+    /// first attempt, and without FUA on behalf of the journal or the UPS. Otherwise zero.
     fn pure_lines(&self, part: &Part, why: Through, attempt: Attempt) -> u32 {
         let is_forced =
             self.lines.is_recorded(part) || self.lines.volume.promises_stable(self.lines.planted);
@@ -281,8 +283,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
     }
 
     /// Throttles a part at the dirty limit or without a free slot. Returns false if waiting is
-    /// useless: the part has waited often, is longer than the dirty limit, or no destage can make
-    /// progress.
+    /// useless: the part has been tried too often, is longer than the dirty limit, or no destage
+    /// can make progress.
     fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
         let (lines, _) = line_parts(part.volume, part.range).size_hint();
         let never = lines > self.lines.quota.config().dirty_lines_max;

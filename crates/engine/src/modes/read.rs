@@ -28,7 +28,7 @@ use forebay_types::{
 const SHARED_ATTEMPTS: u8 = 4;
 
 /// The longest gap between two missing pieces that is read and discarded, to make one I/O of two.
-/// Reading 16 KiB takes a disk a tenth of a millisecond; another I/O takes several.
+/// Reading 16 KiB takes a disk a tenth of a millisecond, another I/O several milliseconds.
 const BRIDGE_BYTES_MAX: u64 = 16 << 10;
 
 /// The result of an attempt to read a part.
@@ -69,7 +69,7 @@ pub enum PreloadKind {
     /// It is forecast to be needed soon. If no slot is free, a clean line is evicted for it, but
     /// only one that is worth less to the policy than a line that will be used once.
     Forecast,
-    /// It was pinned. Lines of pinned ranges are read even if others must be evicted for them.
+    /// It is of a pinned range. Such lines are read even if others must be evicted for them.
     Pinned,
 }
 
@@ -159,12 +159,12 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
     }
 
-    /// Records the first use of a line that was prefetched or preloaded, or whose use is to be
-    /// reported. Returns the flags of such a line.
+    /// Records the first use of a line that was prefetched or preloaded, or that has a mark.
+    /// Returns the flags of such a line.
     ///
-    /// Also for a line that is being filled, because the next attempt of the client that waits for
-    /// it is not recorded as a use. So a client that has caught up with the prefetch requests the
-    /// next window now.
+    /// Called for a line that is still being filled, too, because the retry of a read that waits
+    /// for the fill is not recorded as a use. So a client that has caught up with the prefetch
+    /// requests the next window now.
     fn record_first_use(&mut self, slot: Slot, out: &mut Outbox) -> u8 {
         if self.lines.index.get(slot).flags & FIRST_USE == 0 {
             return 0;
@@ -270,7 +270,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
 
     /// Reads a part of a held-out region as if there were no cache: from the disk, even if the pool
     /// has clean lines of it. Only dirty sectors come from the pool, because the disk does not have
-    /// them. The policy does not learn of the read.
+    /// them. The read is not reported to the policy.
     fn read_held_out(
         &mut self,
         part: &Part,

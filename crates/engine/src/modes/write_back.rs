@@ -80,7 +80,7 @@ impl<M: LineTable> Writer<'_, M> {
         out.memory.push(fill);
         self.lines.mark_dirty(slot, line.mask, now_ms);
         self.count_write(part, LineHits::ONE_HIT, out);
-        // If every write is boosted, a line that was dirty has been boosted already.
+        // If even the smallest write is boosted, a line that was dirty has been boosted already.
         if was_dirty == 0 || self.lines.volume.gather_below() > 0 {
             self.boost(part);
         }

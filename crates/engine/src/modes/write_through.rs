@@ -43,7 +43,7 @@ impl<M: LineTable> Writer<'_, M> {
             let (line, found) = self.scratch.lines[at];
             self.scratch.lines[at].1 = match found {
                 Some(slot) => self.slot_to_overwrite(at, slot, out),
-                // Nothing of a held-out region comes into the pool.
+                // An absent line of a held-out region is not added to the pool.
                 None if why == Through::HoldOut => None,
                 None => self.lines.index.allocate(line.key, Hint::Write).inspect(|&slot| {
                     self.lines.index.pin(slot);
@@ -57,7 +57,7 @@ impl<M: LineTable> Writer<'_, M> {
     }
 
     /// The slot to overwrite for a line that the caller has pinned and in which no sector under the
-    /// write is dirty. If the slot is pinned by others and no other slot is free, the result of
+    /// write is dirty. If the slot has other pins and no other slot is free, returns the result of
     /// [`Writer::forget_sectors`].
     fn slot_to_overwrite(&mut self, at: usize, slot: Slot, out: &mut Outbox) -> Option<Slot> {
         if self.lines.index.get(slot).pins == 1 {
