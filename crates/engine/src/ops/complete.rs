@@ -104,8 +104,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    /// Marks the sectors valid after a successful fill or write; otherwise drops a line without any
-    /// valid or dirty sector.
+    /// Marks the sectors valid after a successful fill or write. After a failed one, drops the line
+    /// if it has no valid or dirty sector.
     fn finish_fill(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let too_much = self.lines.planted.is(PlantedBug::FillMarksTooMuch);
         let meta = *self.lines.index.get(line.slot);
@@ -175,7 +175,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
     }
 
     /// Records the attempt to destage a line for the flushes that wait for it. If the line was
-    /// rewritten meanwhile, flushes that came after that wait for the newer data.
+    /// rewritten meanwhile, flushes that arrived after the rewrite wait for the newer data.
     fn record_attempt(&mut self, line: &OpLine, op: &Op) {
         let writeback = self.lines.volume.writeback_mut();
         if self.lines.index.get(line.slot).has(DETACHED) {

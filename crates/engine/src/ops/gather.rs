@@ -17,7 +17,7 @@
 //!
 //! Holding back has a cost: a write that waits for another one takes twice the time. A disk that
 //! merges queued writes itself, with an elevator or in the stripe cache of Linux md, gains nothing
-//! from it; a disk on which each I/O has a high fixed cost does. So a trial compares both
+//! from it; a disk on which each I/O has a high fixed cost does. So a trial measures both ways
 //! ([`super::trial`]). The clock counts milliseconds, so the trial finds no gain on a disk that
 //! answers much faster.
 
@@ -118,7 +118,7 @@ impl Ops {
         assert!(gate.in_flight > 0, "more I/Os to {stripe:?} completed than started");
         gate.in_flight -= 1;
         if turn == gate.turn {
-            // It may be zero already, if turns of two drivers alternated.
+            // The count may be zero already, if turns of two drivers alternated.
             gate.fresh = gate.fresh.saturating_sub(1);
         }
         (stripe, joined)

@@ -45,13 +45,13 @@ pub(crate) struct OpLine {
     pub mask: u8,
     /// Lost sectors that the operation makes valid on the disk if it succeeds.
     pub regained: u8,
-    /// The volume's demand when the line was rewritten during its destage; see
-    /// [`crate::writeback::Writeback::supersede`]. Zero if it was not.
+    /// The demand number of the volume when the line was rewritten during its destage; see
+    /// [`crate::writeback::Writeback::supersede`]. Zero if the line was not rewritten.
     pub superseded: u32,
 }
 
 impl OpLine {
-    /// A line's share, with no sector regained, and not superseded.
+    /// The share of a line that regains no sector and has not been rewritten.
     pub(crate) const fn new(key: LineKey, slot: Slot, mask: u8) -> Self {
         Self { key, slot, mask, regained: 0, superseded: 0 }
     }
