@@ -45,8 +45,8 @@ impl<M: LineTable> Shard<M> {
         self.integrity.seal_of(&self.index, slot)
     }
 
-    /// Records the verdict on a seal in [`crate::IoAction::seals`]. A line that has moved since
-    /// holds only data that was verified when it moved.
+    /// Records the verdict on a seal in [`crate::IoAction::seals`]. If the line has moved since,
+    /// the verdict does not apply to its new slot: the data there was verified during the move.
     pub fn damaged(&mut self, seal: &Seal, verdict: Verdict) {
         let line = self.index.get(seal.slot);
         if line.key == seal.key && line.has(FROZEN) {
@@ -79,8 +79,8 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Does nothing if the volume is not served: the line keeps its seal, and the damage is found
-    /// again later.
+    /// Applies a verdict if the volume is served. Otherwise the line keeps its seal, and the damage
+    /// is found again later.
     fn apply_verdict(&mut self, seal: &Seal, verdict: Verdict) {
         let volume = seal.key.volume();
         if verdict != Verdict::Intact && self.has_volume(volume) {

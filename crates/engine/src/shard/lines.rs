@@ -55,8 +55,9 @@ impl<M: LineTable> Shard<M> {
         places.filter(|(_, mask)| *mask != 0).collect()
     }
 
-    /// Drops all clean data of a volume, because its disk has been replaced by another one. The
-    /// dirty sectors beside it are verified first. The volume need not be served.
+    /// Drops all clean data of a volume, because its disk has been replaced by another one. In
+    /// lines that are clean in part, the dirty sectors are verified first. The volume need not be
+    /// served.
     pub fn forget_clean(&mut self, volume: VolumeId, out: &mut Outbox) {
         forget_clean(&mut self.index, &self.ops, &self.integrity, volume, out);
     }

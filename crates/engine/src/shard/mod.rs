@@ -80,7 +80,7 @@ impl<M: LineTable> Shard<M> {
         over(lines, policy, config)
     }
 
-    /// Starts to serve a volume. It takes over its lines found in an adopted table.
+    /// Starts to serve a volume. The volume takes over its lines found in an adopted table.
     ///
     /// # Panics
     /// If the volume is already served.

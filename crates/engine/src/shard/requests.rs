@@ -13,14 +13,14 @@ use crate::{
 };
 use forebay_types::{ByteRange, GRANULE_BYTES, IoResult, VolumeId};
 
-/// Begins a forecast in a shard: the lines that are preloaded for forecasts from now on.
+/// Begins a forecast in a shard. Lines that are preloaded for a forecast from now on belong to it.
 pub fn begin_forecast<M: LineTable>(shard: &mut Shard<M>) {
     warm::begin_forecast(&mut shard.index);
 }
 
-/// Ends the wait for the first use of lines of a shard that were preloaded for earlier forecasts,
-/// at most `lines_max`: unless they are used, they are evicted before others. Returns whether there
-/// may be more of them.
+/// Stops protecting up to `lines_max` lines of a shard that were preloaded for earlier forecasts
+/// and have not been used: they are the next to be evicted. Returns whether there may be more of
+/// them.
 pub fn end_former_forecasts<M: LineTable>(shard: &mut Shard<M>, lines_max: usize) -> bool {
     warm::end_former_forecasts(&mut shard.index, lines_max)
 }
@@ -65,7 +65,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Preloads lines of a part, which lies in one granule: those in `mask`, one bit for each line
-    /// of the granule. `kind` says which of them are read. Lines in an operation stay as they are.
+    /// of the granule. `kind` determines which of them are read. Lines in an operation are skipped.
     pub fn preload(
         &mut self,
         part: &Part,

@@ -32,7 +32,7 @@ impl<M: LineTable> Shard<M> {
     }
 }
 
-/// The limits of dirty lines that would apply in a shard of `lines` lines with a share for them.
+/// The limits that would apply in a shard of `lines` lines with this share for dirty lines.
 pub fn limits_of_size<M: LineTable>(
     shard: &Shard<M>,
     share: Option<WriteShare>,

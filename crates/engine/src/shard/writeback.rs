@@ -35,7 +35,8 @@ impl<M: LineTable> Shard<M> {
             || self.volumes.iter().any(|volume| volume.writeback().has_waiter())
     }
 
-    /// Resumes the elevator: another shard has found its next stop in this one.
+    /// Continues the elevator in this shard: publishes the next stop of the shard, and destages
+    /// there if it is the elevator's next one.
     pub fn wake(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         if self.has_volume(volume) {
             self.on(volume).destager().pump(now_ms, out);
@@ -63,7 +64,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Whether a destage of an ordered volume is due: a closed epoch is dirty, or the current one
-    /// must be closed because of its age, its size or the mode.
+    /// must be closed because of its age, the amount of dirty data or the mode.
     pub fn is_order_due(&mut self, volume: VolumeId, now_ms: u64) -> bool {
         self.on(volume).destager().is_order_due(now_ms)
     }
