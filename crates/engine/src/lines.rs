@@ -122,7 +122,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.volume.protection() == Protection::Journal && !part.restores
     }
 
-    /// The journal record for a part that is written to the disk, if the journal records it.
+    /// The journal record of a part whose write or erase goes to the disk, if the journal records
+    /// the part.
     pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
         self.is_recorded(part).then_some((kind, part.range))
     }
@@ -299,7 +300,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
             if lost != 0 {
                 self.clean_lost(slot, lost);
                 if self.volume.mode() == Mode::Bypass {
-                    // In bypass, completions drop clean lines; none will follow for an idle line.
+                    // In bypass, the completion of an operation drops its clean lines. An idle line
+                    // has no operation that will complete.
                     drop_if_idle(self.index, self.ops, slot);
                 } else if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);

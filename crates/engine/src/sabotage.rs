@@ -46,7 +46,7 @@ pub enum PlantedBug {
     FillLostSectors,
     /// A flush succeeds although sectors are lost.
     FlushDespiteLoss,
-    /// A line is given the parity of its neighbour.
+    /// A line is verified with the parity of another line.
     WrongParityPlace,
     /// A write changes a line of a closed epoch in place.
     ChangeClosedEpoch,
