@@ -13,11 +13,11 @@
 //! The line table outlives the process and shows which slabs are given back: each of their slots
 //! has the key [`crate::LineKey::AWAY`], which is set before the shard reports the slab as empty.
 //! If only some slots of a slab have this key, the slab is in use. So a process that adopts the
-//! table continues with the same size, whenever its predecessor was killed. It gives the memory of
-//! these slabs back once more, because the predecessor may have been killed before it did.
+//! table continues with the same size, at whatever point its predecessor was killed. It gives the
+//! memory of these slabs back once more, because the predecessor may have died before doing so.
 //!
 //! The free slots of each slab form a list of their own, linked through `pins` in the table.
-//! In a single list of all free slots, those of an emptying slab would have to be searched for.
+//! A single list of all free slots would have to be searched for those of an emptying slab.
 //! The price: five bytes for each slab, and eight more during a shrink.
 
 pub(crate) mod resize;

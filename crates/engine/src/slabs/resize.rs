@@ -6,7 +6,7 @@
 //! | in a slot | becomes |
 //! | --- | --- |
 //! | a clean line without an operation | is dropped, unless it is retained |
-//! | a dirty line that nothing uses | moves to a slot that stays; a clean line is evicted for it |
+//! | a dirty line that nothing uses | moves to a slab that stays, where it may evict a clean line |
 //! | a dirty line for which no slot is free | is made old, so that it is destaged soon |
 //! | a retained line ([`crate::index::retained`]) | moves like a dirty one, or waits for a slot |
 //! | a dirty line of a closed epoch, or an older version of a line | waits for its destage |
@@ -48,10 +48,10 @@ const PARITIES_FREED_MAX: u32 = 64;
 const MOVED_VALUE: u64 = 4;
 const PINNED_VALUE: u64 = 8;
 
-/// What a step of a resize leaves to the driver.
+/// The result of a step of a resize, and what the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResizeStep {
-    /// The shard has its size.
+    /// The resize is complete.
     Done,
     /// Call again soon; the driver may unlock the shard in between.
     More,
@@ -236,7 +236,7 @@ impl<M: LineTable> Resizer<'_, M> {
             && !self.on(volume).is_closed(&line)
     }
 
-    /// Moves a line to a slot that stays. Returns whether it did. `has_slot` becomes false when no
+    /// Moves a line to a slab that stays. Returns whether it did. `has_slot` becomes false when no
     /// slot is found: such a search is long, and would find none for the next line either.
     fn move_line(&mut self, slot: Slot, has_slot: &mut bool, out: &mut Outbox) -> bool {
         if !self.is_movable(slot) {
