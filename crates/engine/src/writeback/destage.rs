@@ -251,7 +251,7 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Makes the driver wake this shard if a newly dirty line precedes its published stop and the
-    /// elevator runs. The driver does that after it has copied the data into the pool.
+    /// elevator runs. The driver wakes the shard after it has copied the data into the pool.
     pub(crate) fn notify_elevator(&self, line: u64, now_ms: u64, out: &mut Outbox) {
         let (scheduler, inputs) = (self.scheduler(), self.inputs(now_ms));
         if !scheduler.is_elevator_running() || !scheduler.may_use_elevator(inputs) {

@@ -1,10 +1,10 @@
 //! The set of a volume's dirty lines in ascending order, with the marks that writeback uses.
 //!
 //! Each dirty line has three marks. It is *in a destage* or *waits*; a destage of only the sectors
-//! under a write does not count. It is *old* if it was dirty at the last pass by age. It is *owed*
-//! while a flush, a change of mode or its age demands its destage. A *sweep* passes once over the
-//! owed lines, whole stripes first, then others in ascending order. The elevator passes over all
-//! waiting lines, owed or not.
+//! under a write does not count. It is *old* if it was dirty at the last pass by age, or has been
+//! boosted since. It is *owed* while a flush, a change of mode or its age demands its destage. A
+//! *sweep* passes once over the owed lines, whole stripes first, then others in ascending order.
+//! The elevator passes over all waiting lines, owed or not.
 //!
 //! The set is a tree of chunks of sixteen lines, so it takes memory only for dirty lines: two bytes
 //! for a line among adjacent ones, thirty-two for an isolated line.
@@ -262,8 +262,8 @@ impl DirtyLines {
         next
     }
 
-    /// Whether all lines of a waiting stripe are owed. Otherwise its owed lines are taken one by
-    /// one.
+    /// Whether all lines of a waiting stripe are owed. If not, the sweep takes its owed lines one
+    /// by one.
     fn owes_stripe(&self, first: u64) -> bool {
         let count = self.stripe_lines(first).map_or(1, |(_, count)| count);
         (first..first + count).all(|line| self.chunk(line).owed & bit(line) != 0)

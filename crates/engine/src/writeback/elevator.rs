@@ -27,8 +27,8 @@ pub(crate) struct Stop {
     pub key: LineKey,
     /// Whether it is the first line of a stripe whose lines all wait.
     pub whole: bool,
-    /// Operations of all shards that may be in flight because of this shard; zero if it has neither
-    /// a backlog nor throttled writers.
+    /// The number of operations, over all shards, that this shard wants in flight; zero if it has
+    /// neither a backlog nor throttled writers.
     pub operations: u32,
 }
 
@@ -146,8 +146,9 @@ impl Elevator {
         if whole == is_whole { distance(line) < distance(position >> 1) } else { whole }
     }
 
-    /// Pauses the elevator until an operation of this shard completes. An out-of-order destage is
-    /// far from the others, and a disk that serves nearby writes first would never reach it.
+    /// Pauses the elevator until an operation of this shard completes. This follows a destage out
+    /// of order, which is far from the others: a disk that serves nearby writes first would never
+    /// reach it while the elevator went on.
     pub(crate) fn pause(&self, shard: usize) {
         self.pauses.fetch_or(1 << shard, Relaxed);
     }

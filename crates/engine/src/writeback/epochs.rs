@@ -46,7 +46,7 @@ struct Run {
 /// The dirty lines of a volume by epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    /// The epoch of new writes. The driver's may be newer.
+    /// The epoch of new writes. The driver's current epoch may be newer.
     current: u64,
     /// The dirty lines of the current epoch.
     open: LineSet,
@@ -173,8 +173,8 @@ impl Epochs {
         }
     }
 
-    /// Whether a destage is due: an epoch is closed, or the current one is dirty and must be closed
-    /// because of its age or of `close_current`.
+    /// Whether a destage is due: a closed epoch has dirty lines, or the current one has, and must
+    /// be closed because of its age or because of `close_current`.
     pub(crate) fn is_due(&self, now_ms: u64, age_ms: u64, close_current: bool) -> bool {
         let is_old = self.open_since_ms.is_some_and(|since_ms| now_ms >= since_ms + age_ms);
         !self.closed.is_empty() || (!self.open.is_empty() && (close_current || is_old))
@@ -204,8 +204,8 @@ impl Epochs {
         !self.runs.is_empty()
     }
 
-    /// Records that a part waits for all epochs below `epoch`. The numbers of epochs only rise, so
-    /// the record is never cleared, and it may precede the run over such an epoch.
+    /// Records that a part waits for all epochs below `epoch`. Epoch numbers only rise, so the
+    /// record is never cleared. It also applies to runs that begin later.
     pub(crate) fn expedite(&mut self, epoch: u64) {
         self.urgent_below = self.urgent_below.max(epoch);
     }

@@ -1,10 +1,10 @@
 //! The flushes of a volume, one group at a time.
 //!
 //! A flush makes every dirty line owed, and completes when none is owed any more. Rewriting a line
-//! meanwhile does not delay it: pinned data never changes, so a destage that was in flight when the
-//! flush arrived, or starts later, writes everything acknowledged before the flush. Flushes that
-//! arrive while a group is running form the next group, like the commits of a file system's
-//! journal; they could not complete before that group anyway.
+//! meanwhile does not delay the flush: pinned data never changes, so a destage that was in flight
+//! when the flush arrived, or starts later, writes everything acknowledged before the flush.
+//! Flushes that arrive while a group is running form the next group, like the commits of a file
+//! system's journal; they could not complete before that group anyway.
 //!
 //! The owed marks are in the set of dirty lines, so a flush takes no memory per line.
 

@@ -115,8 +115,8 @@ impl Writeback {
         }
     }
 
-    /// Marks a line old, so that the next pass by age destages it. While the elevator runs, the
-    /// elevator does that instead.
+    /// Marks a line old, so that the next pass by age destages it. Not needed while the elevator
+    /// runs, which destages the line by itself.
     #[inline]
     pub(crate) fn boost(&mut self, line: u64) {
         if !self.scheduler.is_elevator_running() {
@@ -234,8 +234,8 @@ impl Writeback {
         false
     }
 
-    /// Answers the flushes whose lines have all been tried, and starts the next ones. If `error` is
-    /// set because sectors are lost, the next ones fail with it.
+    /// Answers the flushes whose lines have all been tried, and starts the next ones. With `error`,
+    /// which is set if sectors are lost, the next ones fail.
     fn answer_flushes<M: LineTable>(
         &mut self,
         volume: VolumeId,

@@ -4,8 +4,8 @@ use forebay_types::WriteShare;
 
 /// If no line has become dirty for this long, in milliseconds, the dirty limit counts as far away.
 const WRITERS_IDLE_MS: u64 = 500;
-/// The longest time between two ticks that is counted, in milliseconds: without dirty lines there
-/// are no ticks.
+/// The longest time between two ticks that is counted as dirty time, in milliseconds. Longer
+/// intervals had no dirty lines: without these there are no ticks.
 const TICK_MS_MAX: u64 = 1_000;
 
 /// Destage operations that an array of a few disks can do at once. More would only delay each other
@@ -26,7 +26,8 @@ pub struct ShardConfig {
     /// later while the elevator runs without reaching them. Above the background limit, age is
     /// ignored.
     pub dirty_age_ms: u64,
-    /// Destage operations of one volume in flight in this shard, for a flush or a change of mode.
+    /// Destage operations of one volume in flight in this shard, for a flush, a change of mode or a
+    /// run of an ordered volume.
     pub destage_operations_max: u32,
     /// Destage operations in flight per volume, over all shards, while writers are throttled.
     /// Otherwise their number rises as the dirty limit nears.
@@ -165,8 +166,8 @@ impl Quota {
     }
 
     /// Sets the share of the shard for dirty lines; `None` is the limit of its configuration. If
-    /// more lines are dirty, they stay dirty until writeback has reduced them, and writers are
-    /// throttled meanwhile.
+    /// more lines are dirty than the new limit allows, writers are throttled until writeback has
+    /// reduced them.
     pub fn set_share(&mut self, share: Option<WriteShare>) {
         self.share = share;
         self.config = self.limits_with(share);
@@ -198,8 +199,8 @@ impl Quota {
         self.config.dirty_lines_max.saturating_sub(self.dirty_lines)
     }
 
-    /// Whether enough lines are clean for others to be evicted: the dirty lines are below the limit
-    /// that applies without a share for them.
+    /// Whether enough clean lines are left to evict some for a preload: fewer lines are dirty than
+    /// the limit that applies without a configured share for dirty lines.
     pub(crate) fn leaves_clean_lines(&self) -> bool {
         self.dirty_lines < self.limits_with(None).dirty_lines_max
     }
@@ -225,7 +226,7 @@ impl Quota {
         self.config.distance(if are_idle { 0 } else { self.dirty_lines })
     }
 
-    /// Operations that the elevator may have in flight because of this shard.
+    /// The number of operations that this shard wants the elevator to have in flight.
     pub(crate) fn operations_for(&self, at_background: u32) -> u32 {
         self.config.operations_for(self.dirty_lines, at_background)
     }

@@ -55,8 +55,8 @@ impl Inputs {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     bucket: TokenBucket,
-    /// The value of the last [`Scheduler::set_reading`], and the reads that the elevator had
-    /// counted by then.
+    /// Whether clients were reading at the last [`Scheduler::set_reading`], and the reads that the
+    /// elevator had counted by then.
     was_reading: bool,
     reads: u64,
     /// The elevator that the volume's shards share, and the number of this shard in it.
@@ -98,6 +98,8 @@ impl Scheduler {
         }
     }
 
+    /// Replaces the elevator, in which this shard has number `shard`.
+    ///
     /// # Panics
     /// If a destage is in flight: its completion would be counted in the new elevator.
     pub(crate) fn set_elevator(&mut self, elevator: Arc<Elevator>, shard: usize) {
@@ -107,9 +109,11 @@ impl Scheduler {
         (self.elevator, self.shard) = (elevator, shard);
     }
 
-    /// Sets whether clients wait for reads of the disk. Reads that start later count by themselves.
+    /// Sets whether clients wait for reads of the disk. Reads that start later are counted by
+    /// [`Scheduler::count_read`].
     pub(crate) fn set_reading(&mut self, reading: bool) {
-        // The driver may not have started a read that was counted since the last call.
+        // A read that was counted since the last call may not have been started by the driver yet,
+        // and so is missing from `reading`.
         self.was_reading = reading || self.elevator.reads() != self.reads;
         self.reads = self.elevator.reads();
     }
@@ -182,7 +186,7 @@ impl Scheduler {
         self.is_throttling || quota.has_backlog() || self.elevator.is_running()
     }
 
-    /// Operations of all shards that may be in flight because of this shard.
+    /// The number of operations, over all shards, that this shard wants in flight.
     pub(crate) fn elevator_operations(&self, quota: &Quota) -> u32 {
         if self.is_throttling {
             quota.config().destage_operations_all
@@ -226,7 +230,7 @@ impl Scheduler {
         self.elevator.unpause(self.shard);
     }
 
-    /// Takes the tokens for a destage, which may ignore reads.
+    /// Takes the tokens for a destage. With `ignores_reads`, reads did not limit it.
     pub(crate) fn take_tokens(&mut self, ios: u64, bytes: u64, ignores_reads: bool) {
         self.bucket.take(ios, bytes, self.is_reading() && !ignores_reads);
     }

@@ -236,8 +236,8 @@ impl<'a, M: LineTable> Planner<'a, M> {
 
     /// The maximum length of the run around a line, in lines before it and in lines from it on. A
     /// run fits one I/O, and does not leave the line's stripe, or its region if there are no
-    /// stripes: the array would have to split it, and the rest of the other stripe may still become
-    /// dirty.
+    /// stripes: the array would have to split the run at the border, and the rest of the adjacent
+    /// stripe may still become dirty.
     fn run_limits(&self, key: LineKey) -> (u64, u64) {
         let stripes = self.stripes();
         let offset = key.offset();

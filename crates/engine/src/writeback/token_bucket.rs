@@ -156,8 +156,8 @@ impl TokenBucket {
             self.beside_reads.take(Pace::bursts_milli(ios, bytes));
             self.in_burst = self.beside_reads.has_tokens();
         } else {
-            // Otherwise a read that comes right after would be delayed by a burst saved up while
-            // there were no reads.
+            // Otherwise a burst saved up while there were no reads would delay the first read that
+            // follows.
             self.beside_reads.use_up(Pace::bursts_milli(ios, bytes));
             self.in_burst &= self.beside_reads.has_tokens();
         }
