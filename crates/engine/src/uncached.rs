@@ -24,7 +24,7 @@ pub enum Uncached {
     HoldOut,
     /// A read that was shared with others has failed, so it was retried past the cache.
     AfterError,
-    /// The request failed before its lines were looked up.
+    /// The request failed: it read lost sectors, or no other reason was recorded.
     Failed,
 }
 
@@ -69,10 +69,10 @@ pub struct LineHits {
     pub hits: u32,
     /// Other lines.
     pub misses: u32,
-    /// Why the pool did not serve it alone; `None` if it did.
+    /// Why the pool did not serve the request alone; `None` if it did.
     pub uncached: Option<Uncached>,
-    /// Lines served as if there were no cache, because their region is held out. Zero if anything
-    /// that only a cache does has taken part.
+    /// Lines served as if there were no cache, because their region is held out. Zero if the cache
+    /// has affected how they were served, such as by dirty data or by a wait.
     pub held_out: u32,
 }
 
@@ -89,7 +89,7 @@ impl LineHits {
     /// One line, in the pool.
     pub const ONE_HIT: Self = Self { hits: 1, misses: 0, uncached: None, held_out: 0 };
 
-    /// The same, served past the cache for a reason.
+    /// The same lines, of a request that was served past the cache for `reason`.
     pub(crate) const fn past_cache(self, reason: Uncached) -> Self {
         Self { uncached: Some(reason), ..self }
     }
@@ -103,7 +103,7 @@ impl LineHits {
     }
 
     /// The side of the comparison. `None` if the request belongs to neither: only a part of it was
-    /// held out, or the cache took part in what was.
+    /// held out, or the cache affected how it was served.
     pub fn arm(&self) -> Option<Arm> {
         if self.held_out == 0 {
             return (self.uncached != Some(Uncached::HoldOut)).then_some(Arm::Served);

@@ -136,7 +136,7 @@ impl ShardVolume {
         self.writeback.scheduler_mut().set_reading(reading);
     }
 
-    /// Counts a read of the disk for a client.
+    /// Counts a read of the disk for a client, or ahead of one.
     pub(crate) fn count_read(&self) {
         self.writeback.scheduler().count_read();
     }
@@ -146,8 +146,9 @@ impl ShardVolume {
     }
 
     /// Sets the rate of writeback from this shard. Beside reads, the rate rises as the shard nears
-    /// the dirty limit. A flush or a change of mode ignores it. While writers are throttled, only
-    /// the limits on I/Os and bytes apply. An ordered volume ignores the pace.
+    /// the dirty limit. A flush or a change of mode ignores the pace. While writers are throttled,
+    /// and in an ordered volume, only the limits on I/Os and bytes apply; a part that waits for an
+    /// epoch lifts these as well.
     pub fn set_pace(&mut self, pace: Pace) {
         self.writeback.scheduler_mut().set_pace(pace);
     }
@@ -209,7 +210,7 @@ impl ShardVolume {
     }
 
     /// Multiplies the counts of the miss-ratio curve by `keep`, so that later accesses weigh more.
-    /// The driver calls it at equal intervals.
+    /// To be called at equal intervals.
     ///
     /// # Panics
     /// If `keep` is not between 0 and 1.
@@ -355,8 +356,9 @@ impl ShardVolume {
         self.check_in_destage(ops);
     }
 
-    /// Panics unless each line marked as in a destage is in one. The converse need not hold: a
-    /// clean line that is being written with its stripe may have become dirty since, and waits.
+    /// Panics unless each line marked as in a destage is in one. Not every dirty line in a destage
+    /// has this mark: a clean line that is being written with its stripe may have become dirty
+    /// since, and waits for its own destage.
     fn check_in_destage(&self, ops: &Ops) {
         let dirty = self.writeback.dirty();
         for line in dirty.iter().filter(|&line| !dirty.is_waiting(line)) {
