@@ -8,14 +8,14 @@ use forebay_engine::{
 use forebay_policy::{MissRatioCurve, Weir};
 use forebay_types::{ByteRange, Mode, VolumeId};
 
-/// The smallest share of the pool that a shard gets.
+/// The smallest number of lines that a shard gets.
 const SLOTS: usize = 512;
 
 fn accesses(rig: &Rig) -> f64 {
     rig.shard.volume(VOLUME).curve().unwrap().accesses()
 }
 
-/// The lines of reads and writes that the counters have counted.
+/// The lines of reads and writes according to the counters.
 fn counted(rig: &Rig) -> f64 {
     let counters = rig.shard.volume(VOLUME).counters();
     let reads = counters.read_hit_lines + counters.read_miss_lines;

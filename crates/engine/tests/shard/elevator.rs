@@ -46,8 +46,8 @@ fn run_elevator(rigs: &mut [Rig; 2]) {
     assert_eq!(lines_in_flight(rigs)[0].len(), 4);
 }
 
-/// The elevator destages the first half of the first shard's lines, and a writer of the second
-/// shard, which has these dirty lines, is throttled.
+/// Two shards: the elevator is destaging the first half of the first shard's lines, and in the
+/// second shard, whose dirty lines are `lines`, a writer is throttled.
 fn throttled(lines: impl IntoIterator<Item = u64>) -> [Rig; 2] {
     let mut rigs = pair();
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
@@ -160,8 +160,9 @@ fn aging_is_deferred_while_the_elevator_runs() {
     assert_eq!(lines_in_flight(&rigs)[1], [80, 90]);
 }
 
-/// Whether a flush is answered with the error if every I/O fails, for a number of dirty stripes,
-/// the limits of operations of the elevator and of flushes, and an order of completions.
+/// Whether a flush fails with the disk's error if every I/O fails. The parameters are the number of
+/// dirty stripes, the limits of operations of the elevator and of flushes, and the order of
+/// completions.
 fn flush_fails_with_all_ios(stripes: u64, ops: u32, ops_flush: u32, order: usize) -> bool {
     let config = ShardConfig {
         dirty_lines_max: 4 * stripes as usize,
@@ -235,8 +236,8 @@ fn a_wake_for_a_removed_volume_is_ignored() {
     rig.shard.self_check();
 }
 
-/// Regression: writers counted as throttled before it was known that a destage makes progress. From
-/// then on, destages were urgent although no writer waited for them.
+/// Regression: a writer counted as throttled even if no destage made progress, and the write then
+/// went through. From then on, destages were urgent although no writer waited for them.
 #[test]
 fn destages_are_not_urgent_after_a_write_that_did_not_wait() {
     let config =

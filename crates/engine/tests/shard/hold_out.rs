@@ -1,4 +1,5 @@
-//! Held-out regions are served as if there were no cache, except for what only the pool has.
+//! Held-out regions are served as if there were no cache, except for dirty data, which only the
+//! pool has.
 
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{Attempt, IoVerb, Outcome, Place, ReadOutcome, WriteOutcome};

@@ -104,7 +104,8 @@ fn recover_from(
     (content, shard.dirty_sectors(VOLUME))
 }
 
-/// One shard, checked as if it were killed at every point of each call.
+/// One shard. After each call, recovery is checked from every point at which the process could have
+/// been killed.
 struct Killed {
     rig: Rig,
     oracle: Oracle,
@@ -141,8 +142,8 @@ impl Killed {
         }
     }
 
-    /// Checks every snapshot of a call, with none and with all of the I/Os in flight applied to the
-    /// disk.
+    /// Checks every snapshot of a call twice: with none and with all of the writes and erases in
+    /// flight applied to the disk.
     fn check_snapshots(&mut self) {
         let disk = self.rig.disk.clone();
         let pool = self.rig.pool.clone();

@@ -1,4 +1,4 @@
-//! Pinned ranges: their lines stay in the pool, and are like all others in every other respect.
+//! Pinned ranges: their lines stay in the pool, and are otherwise like all other lines.
 
 use crate::lru::Lru;
 use crate::patrol::seal_all;
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Ranges, each from a first line to an end.
+/// Pinned ranges, each given as its first line and the end of its lines.
 fn pins(ranges: &[(u64, u64)]) -> PinnedRanges {
     let mut pins = PinnedRanges::default();
     for (first, end) in ranges {
@@ -69,7 +69,7 @@ fn pinned_lines_stay_while_a_scan_evicts_the_others() {
     scan(&mut rig, 300..500);
     assert_eq!(hits(&mut rig, 0..6) + hits(&mut rig, 10..12), 8);
     assert_eq!(rig.shard.usage().resident_lines, 32);
-    // Unpinned in part: these lines can be evicted again.
+    // Lines that are no longer pinned can be evicted again.
     pin_only(&mut rig.shard, &[(0, 3)]);
     assert_eq!(retained(&rig), 3);
     scan(&mut rig, 100..300);
@@ -104,7 +104,7 @@ fn pinned_ranges_leave_room_for_other_lines() {
     // The other lines of the ranges can be evicted.
     scan(&mut rig, 200..300);
     assert_eq!(hits(&mut rig, 20..100), 0);
-    // They are retained once there is room, when the next preload finds them.
+    // Lines beyond the limit are retained once there is room, here when the pins change.
     scan(&mut rig, 520..524);
     pin_only(&mut rig.shard, &[(500, 600)]);
     assert_eq!(retained(&rig), 4);
@@ -198,7 +198,7 @@ fn a_pinned_line_has_the_newest_data_through_writes_and_erases() {
     assert_eq!(retained(&rig), 2, "erased lines have no data");
     assert_eq!(rig.read_to_end(0, LINE), [0; 8]);
     assert_eq!(retained(&rig), 3);
-    // Past the cache, and back.
+    // To bypass, and back.
     rig.shard.volume_mut(VOLUME).set_mode(Mode::Bypass);
     rig.shard.drop_clean(VOLUME, 0, Slot::MAX);
     assert_eq!(retained(&rig), 0);
@@ -261,7 +261,7 @@ fn reads_and_writes_end_although_all_other_lines_are_in_use() {
         assert_eq!(rig.write(id, (100 + id) * LINE, LINE, 5), WriteOutcome::Done);
     }
     pin_only(&mut rig.shard, &[(0, 20)]);
-    // The disk reads, and does not take the dirty lines yet.
+    // The disk completes reads, but no writes yet.
     let complete_reads = |rig: &mut Rig| {
         let is_read = |io: &forebay_engine::IoAction| matches!(io.verb, IoVerb::Read);
         while let Some(at) = rig.ios.iter().position(is_read) {
@@ -294,7 +294,7 @@ fn reads_and_writes_end_although_all_other_lines_are_in_use() {
     panic!("the write waits for ever");
 }
 
-/// A shard with slabs of four lines, which hold these lines.
+/// A shard with slabs of four lines, into which `lines` have been read.
 fn full(slots: usize, mode: Mode, lines: Range<u64>) -> Rig {
     let config =
         ShardConfig { slab_lines: 4, dirty_lines_max: slots, ..ShardConfig::for_slots(slots) };
@@ -306,11 +306,12 @@ fn full(slots: usize, mode: Mode, lines: Range<u64>) -> Rig {
 #[test]
 fn a_shrink_moves_pinned_lines_and_drops_others() {
     let mut rig = full(32, Mode::WriteThrough, 0..32);
-    // In each second slab, one line is pinned.
+    // In every second slab, one line is pinned.
     let pinned = [0, 8, 16, 24];
     pin_only(&mut rig.shard, &pinned.map(|line| (line, line + 1)));
     let held = pinned.map(|line| rig.read(1, line * LINE, LINE).1);
-    // The slabs without pins go first. Those with the last pinned lines wait for the replies.
+    // The slabs without pinned lines are given back first. Two more wait for the replies that use
+    // their lines.
     assert_eq!(rig.resize(8), (false, vec![1, 3, 5, 7]));
     let moved = |rig: &Rig| rig.shard.volume(VOLUME).counters().moved_lines;
     assert_eq!((moved(&rig), retained(&rig)), (0, 4));

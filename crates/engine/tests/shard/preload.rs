@@ -1,4 +1,4 @@
-//! Preload: reads of absent lines into free slots.
+//! Preload: reads of absent lines into the pool before a client needs them.
 
 use crate::rig::{LINE, Rig, VOLUME, attempt_after};
 use forebay_engine::{
@@ -161,8 +161,8 @@ fn values_are_listed_for_lines_with_data_a_few_slots_at_a_time() {
     rig.complete_all();
 }
 
-/// Regression: such lines were evicted first after the time of the forecast, as if they had never
-/// been hot.
+/// Regression: when the forecast ended, such lines were evicted first, as if they had never been
+/// hot.
 #[test]
 fn hot_lines_that_a_forecast_names_again_stay_hot() {
     let mut rig = Rig::with_weir(64, 256, Mode::WriteThrough);
@@ -186,7 +186,7 @@ fn hot_lines_that_a_forecast_names_again_stay_hot() {
     assert_eq!(rig.shard.volume(VOLUME).counters().read_miss_lines, misses);
 }
 
-/// Regression: the use of lines of the forecast before counted for the current one.
+/// Regression: uses of lines of the previous forecast counted for the current one.
 #[test]
 fn the_use_of_a_line_counts_for_its_own_forecast() {
     let mut rig = Rig::with_weir(64, 256, Mode::WriteThrough);

@@ -17,7 +17,7 @@ fn rig(slots: usize, slab_lines: usize) -> Rig {
     Rig::with(slots, 2 * slots as u64, Mode::WriteBack, config)
 }
 
-/// Free slots and clean, unpinned lines, as many as can be staged.
+/// The number of lines that can be staged: free slots, and clean lines that can be evicted.
 fn room(rig: &mut Rig) -> usize {
     let mut slots: Vec<Slot> = Vec::new();
     while let Some(slot) = rig.stage(slots.len() as u64 * LINE, LINE, TORN) {
@@ -208,7 +208,7 @@ fn lines_of_closed_epochs_wait_for_their_destage() {
     // Freezes the older version of the first line.
     assert_eq!(rig.write(3, 0, LINE, 20), WriteOutcome::Done);
     rig.read_to_end(3 * LINE, LINE);
-    // The second slab is worth more, but has room.
+    // The second slab is worth more, and has a free slot.
     rig.read_to_end(4 * LINE, 3 * LINE);
     let (_, pinned) = rig.read(4, 4 * LINE, 3 * LINE);
     assert_eq!(rig.resize(8), (true, vec![2]));
@@ -234,7 +234,7 @@ fn parity_in_a_removed_slab_is_dropped_and_computed_again() {
     assert_eq!(seal_all(&mut rig), 3);
     assert_eq!((rig.shard.usage().parity_lines, rig.shard.usage().parity_slots), (3, 1));
     assert_eq!(rig.resize(6), (true, vec![2, 3]));
-    // Lines that a read has pinned keep their parity, and so the slab.
+    // A line that a read has pinned keeps its parity, and with it the slab in which that is stored.
     let (_, held) = rig.read(5, 0, LINE);
     assert_eq!(rig.resize(3), (false, vec![]));
     assert_eq!((rig.shard.usage().parity_lines, rig.verify.len()), (1, 2));
@@ -417,7 +417,7 @@ impl World {
                 assert_eq!(self.rig.values(&segments), expected);
             }
             self.rig.release(&segments);
-            // A direct read has its data from the disk, which is checked by the flushes.
+            // A direct read takes its data from the disk, whose content is checked after a flush.
             if matches!(outcome, ReadOutcome::Ready | ReadOutcome::Started) {
                 return;
             }
@@ -517,7 +517,7 @@ impl World {
         assert_eq!(self.rig.disk, self.oracle);
     }
 
-    /// Everything is released and destaged, so that the resize must reach its target.
+    /// Releases and destages everything, after which the resize must reach its target.
     fn finish(&mut self) {
         for (value, segments) in std::mem::take(&mut self.held) {
             assert_eq!(self.rig.values(&segments), [value], "pinned data has changed");

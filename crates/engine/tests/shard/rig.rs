@@ -101,7 +101,7 @@ pub struct Rig {
     pub wakes: Vec<usize>,
     /// Sealed lines to verify before a change, with the sectors that the change keeps.
     pub verify: Vec<(Seal, u8)>,
-    /// Copies between slots of the last step of a resize.
+    /// The number of copies between slots in the last step of a resize.
     pub copies: usize,
     /// Prefetched lines that were reported as read for the first time.
     pub prefetch_uses: u32,
@@ -307,7 +307,7 @@ impl Rig {
         self.prefetch_marked(offset, len, None)
     }
 
-    /// The same, with a mark on a line.
+    /// As [`Rig::prefetch`], with a mark on a line.
     pub fn prefetch_marked(&mut self, offset: u64, len: u64, mark: Option<u64>) -> u64 {
         let range = ByteRange::new(offset, len);
         let lines = self.shard.prefetch(VOLUME, range, mark, &mut self.out);

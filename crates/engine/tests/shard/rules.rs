@@ -187,7 +187,7 @@ fn a_write_without_enough_slots_relocates_no_line() {
     let mut rig = Rig::with(4, 16, Mode::WriteBack, config);
     rig.write(1, 0, 2 * LINE, 1);
     assert_eq!(rig.flush(2), None);
-    // Two lines being destaged would need new slots, and so does an absent one; two slots are free.
+    // The write needs three slots, for two lines in a destage and an absent one. Two are free.
     let outcome = rig.write(3, 0, 3 * LINE, 2);
     assert_eq!(outcome, WriteOutcome::Waiting);
     assert_eq!(rig.shard.volume(VOLUME).counters().relocated_lines, 0);
@@ -212,7 +212,7 @@ fn a_read_that_waited_for_a_failed_prefetch_is_retried_alone() {
     assert_eq!(rig.shard.usage().resident_lines, 0, "no line of the failed fill is kept");
 }
 
-/// The driver limits prefetch by what clients use of it.
+/// The driver limits prefetch by the number of prefetched lines that clients read.
 #[test]
 fn a_read_that_waits_for_a_prefetch_counts_once_as_its_use() {
     let mut rig = Rig::new(16, 8, Mode::WriteThrough);
@@ -225,8 +225,8 @@ fn a_read_that_waits_for_a_prefetch_counts_once_as_its_use() {
     assert_eq!((used(&rig), rig.prefetch_uses), (4, 4), "three were counted before");
 }
 
-/// The client has caught up with the prefetch. If the mark waited for another use of its line, the
-/// next window would be requested only after the client has read this one to its end.
+/// The client has caught up with the prefetch. If only a later use of the marked line counted, the
+/// next window would be requested only when the client has read this one to its end.
 #[test]
 fn a_read_that_waits_for_the_marked_line_requests_the_next_window() {
     let mut rig = Rig::new(16, 8, Mode::WriteThrough);
@@ -323,7 +323,7 @@ fn a_write_over_a_dirty_run_fails_only_for_its_own_sectors() {
         assert_eq!(rig.disk[first..first + (len / 512) as usize], vec![8; (len / 512) as usize]);
         let counters = rig.shard.volume(VOLUME).counters();
         assert_eq!((counters.destage_writes, counters.destages_urgent), (2, 2));
-        // Four lines in vain, then only the sectors under the write.
+        // Four lines in the failed destage, then only the sectors under the write.
         assert_eq!(counters.destaged_bytes, 4 * LINE + len);
         let under = (offset + len).div_ceil(LINE) - offset / LINE;
         assert_eq!(counters.destaged_lines, 4 + under);
@@ -425,12 +425,12 @@ fn background_writeback_yields_to_reads_and_never_stops() {
             rig.complete_all();
         }
     }
-    // A line found dirty for the first time is not old yet.
+    // The first tick destages nothing: a line that it finds dirty for the first time is not old.
     assert_eq!(went, [(50, 8), (1_050, 8), (2_050, 4)], "one burst per second");
     // A flush does not wait for reads.
     (0..20).for_each(|line| write(&mut rig, line));
     assert_eq!(rig.flush_to_end(100), Ok(()));
-    // Neither does destaging near the dirty limit: the nearer the limit, the faster it goes.
+    // Nor does destaging near the dirty limit wait: the nearer the limit, the faster it is.
     rig.now_ms = 5_000;
     (0..46).for_each(|line| write(&mut rig, line));
     let dirty = |rig: &Rig| rig.shard.volume(VOLUME).dirty_lines();
@@ -467,7 +467,7 @@ fn a_read_slows_writeback_down_from_its_start() {
     let in_flight = destages(&rig);
     assert!(in_flight > 0, "one follows the other");
     assert_eq!(rig.read(100, LINE, LINE).0, ReadOutcome::Waiting);
-    // The tick that tells the shard of reads comes later.
+    // The driver reports reads to the shard only before the next tick.
     while let Some(at) = rig.ios.iter().position(is_destage) {
         rig.complete(at, Ok(()));
     }

@@ -77,8 +77,9 @@ fn a_staged_write_past_the_cache_leaves_no_line() {
     assert_eq!(rig.disk[..9], [5; 9]);
 }
 
-/// Regression: such a write keeps its lines busy but pins only the slots of its payload, so the
-/// later write was acknowledged first. The journal then recorded the older write as the newer one.
+/// Regression: a staged write in bypass keeps its lines busy but pins only the slots of its
+/// payload, so the later write was acknowledged first. The journal then recorded the older write as
+/// the newer one.
 #[test]
 fn after_bypass_a_write_waits_for_the_staged_write_before_it() {
     let mut rig = Rig::new(8, 4, Mode::WriteBack);

@@ -135,7 +135,8 @@ fn the_dirty_lines_of_a_failed_stripe_are_retried_alone() {
     assert_eq!(rig.shard.volume(VOLUME).dirty_lines(), 2);
 }
 
-/// The dirty sectors of the lost line are invalid by then, so there is nothing to retry.
+/// When the destage of the stripe fails, the dirty sectors of the lost line are invalid already, so
+/// there is nothing to retry.
 #[test]
 fn a_flush_does_not_wait_for_lines_lost_while_their_stripe_fails() {
     let mut rig = rig(64);
@@ -329,8 +330,9 @@ fn the_runs_of_a_failed_scattered_destage_are_retried_alone() {
     assert_eq!(rig.shard.pins(), 0);
 }
 
-/// A flush of two runs of a stripe that the disk refuses, beside writes to the disk over some of
-/// their lines: one after the other, or just one. Returns after how many I/Os both have ended.
+/// Flushes two runs of a stripe on a disk that fails every I/O, beside writes to the disk over some
+/// of their lines: a single one, or with `repeats` one after another. Returns the number of I/Os
+/// after which the flush and a write have ended; `None` if they do not end.
 fn refused_ios_of_a_flush_beside_writes(repeats: bool) -> Option<usize> {
     let config = ShardConfig { destage_operations_max: 1, ..ShardConfig::for_slots(64) };
     let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
@@ -369,8 +371,8 @@ fn refused_ios_of_a_flush_beside_writes(repeats: bool) -> Option<usize> {
     None
 }
 
-/// Regression: the write and the flush tried the same lines in turn, together and alone, and
-/// neither ended.
+/// Regression: the write and the flush retried the same lines in turn, now together and now alone,
+/// and neither ended.
 #[test]
 fn a_flush_and_a_write_over_lines_that_the_disk_refuses_both_end() {
     assert!(refused_ios_of_a_flush_beside_writes(false).is_some());
