@@ -4,7 +4,7 @@
 /// request, the last one in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Uncached {
-    /// A read of lines that are not in the pool. They are read from the disk into it.
+    /// A read of lines that are not in the pool, and are read into it from the disk.
     Miss,
     /// A read of lines that were already being read from the disk, or written to it.
     IoInFlight,

@@ -72,10 +72,11 @@ impl ShardVolume {
         self.mode = mode;
     }
 
-    /// Sets which regions are served as if there were no cache, from the next request on. Reads of
-    /// them go to the disk, except for what only the pool has. Writes are acknowledged from the
-    /// disk, except in an ordered write-back volume, where each would have to wait for all earlier
-    /// epochs. Nothing of them is prefetched or preloaded, except for pinned ranges.
+    /// Sets which regions are served as if there were no cache, from the next request on. Their
+    /// reads go to the disk, except for dirty sectors, which only the pool has. Their writes are
+    /// acknowledged from the disk, except in an ordered write-back volume, where each would have to
+    /// wait for all earlier epochs. Their lines are not prefetched, and only pinned ones are
+    /// preloaded.
     pub const fn set_hold_out(&mut self, hold_out: HoldOut) {
         self.hold_out = hold_out;
     }
@@ -136,7 +137,7 @@ impl ShardVolume {
         self.writeback.scheduler_mut().set_reading(reading);
     }
 
-    /// Counts a read of the disk for a client, or ahead of one.
+    /// Counts a read of the disk for a client, or for a prefetch.
     pub(crate) fn count_read(&self) {
         self.writeback.scheduler().count_read();
     }

@@ -306,7 +306,7 @@ impl<M: LineTable> Slots<M> {
         self.index.hints()
     }
 
-    /// Records a read of a line, or a write with [`Hint::Write`].
+    /// Records an access to a line: a write with [`Hint::Write`], otherwise a read.
     pub(crate) fn touch(&mut self, slot: Slot, hint: Hint) {
         if self.get(slot).has(RETAINED) {
             return;

@@ -71,7 +71,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
             // NOT YET ACKNOWLEDGED: after a crash, an older record of the range would undo the
-            // change. The driver acknowledges it when the journal has this record.
+            // change. The driver acknowledges the part when the journal has this record.
             self.lines.notify_journal(part, range, kind, out);
         } else if let Some(part) = op.part {
             // ACKNOWLEDGED: a write through the cache is on the disk (on stable storage if FUA), an

@@ -220,7 +220,8 @@ impl Quota {
         self.dirty_lines <= self.config.dirty_lines_recovered()
     }
 
-    /// The distance to the dirty limit; see [`super::token_bucket::TokenBucket::fill`].
+    /// The distance to the dirty limit and its maximum, the distance from the background limit to
+    /// the dirty limit, in lines. Without recent writers, the distance is the maximum.
     pub(crate) fn distance(&self, now_ms: u64) -> (u64, u64) {
         let are_idle = now_ms > self.last_dirtied_ms + WRITERS_IDLE_MS;
         self.config.distance(if are_idle { 0 } else { self.dirty_lines })
