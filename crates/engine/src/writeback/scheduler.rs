@@ -118,7 +118,7 @@ impl Scheduler {
         self.reads = self.elevator.reads();
     }
 
-    /// Counts a read of the disk for a client or a prefetch, which slows the destages of all shards.
+    /// Counts a read of the disk for a client or a prefetch. It slows the destages of all shards.
     pub(crate) fn count_read(&self) {
         self.elevator.count_read();
     }
