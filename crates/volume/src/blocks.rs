@@ -50,7 +50,7 @@ pub enum BlockStep {
     Zero {
         /// Whole blocks.
         range: ByteRange,
-        /// Whether a hole is acceptable.
+        /// Whether the disk may deallocate the range.
         unmap: bool,
     },
 }

@@ -28,9 +28,9 @@ impl PowerGate {
         self.dirty_bytes_max.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns whether the budget admits a write that dirties up to `lines` lines. An admitted
-    /// write need not be released: the next call of [`set`](Self::set) counts the lines that are
-    /// dirty then.
+    /// Returns whether the budget admits a write that dirties up to `lines` lines. The end of a
+    /// write is not reported: the next call of [`set`](Self::set) counts the lines that are dirty
+    /// then.
     pub fn admit(&self, lines: u64) -> bool {
         let bytes = lines * LINE_BYTES;
         let admitted =

@@ -30,7 +30,7 @@ pub enum RequestKind {
     Restore,
     /// Zero a range recovered from the journal, without recording it again. Internal.
     RestoreZero {
-        /// Whether a hole is acceptable.
+        /// Whether the disk may deallocate the range.
         unmap: bool,
     },
     /// Write data that the pool or the disk already has, so that the journal records it. Internal.
@@ -44,7 +44,7 @@ pub enum RequestKind {
     Zero {
         /// Answer only when the zeroes are on stable storage.
         fua: bool,
-        /// Whether a hole is acceptable.
+        /// Whether the disk may deallocate the range.
         unmap: bool,
     },
     /// Read the range into the pool, as a hint.
@@ -67,6 +67,6 @@ pub struct Request {
     pub volume: VolumeId,
     /// The verb.
     pub kind: RequestKind,
-    /// The bytes; ignored for a flush.
+    /// The bytes; ignored for requests that concern the whole volume, such as a flush.
     pub range: ByteRange,
 }

@@ -18,8 +18,8 @@ impl<H: Host> Dispatcher<H> {
             RequestKind::Sync => return self.part_done(host, id, Ok(())),
             _ => {}
         }
-        // Whether journal or UPS have made everything answered so far durable; `None` if the volume
-        // has neither.
+        // Whether the journal or the UPS has made everything answered so far durable; `None` if the
+        // volume has neither, or its journal has failed.
         let is_durable = match host.protection(request.volume) {
             Protection::None => None,
             Protection::Power => Some(true),
