@@ -1,5 +1,5 @@
-//! A cache of lines without data: the eviction policy and the read-ahead of the server, which know
-//! no more of a device than its accesses.
+//! A model of the cache: the eviction policy and the read-ahead of the server, driven by the
+//! accesses to a device, without its data.
 
 use crate::log::key;
 use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, Slot, Weir};
@@ -9,17 +9,17 @@ use std::collections::HashMap;
 
 /// The line was read ahead, and not read since.
 const PREFETCHED: u8 = 1;
-/// Its first use requests the next window of its stream.
+/// The first use of the line requests the next window of its stream.
 const MARK: u8 = 2;
 
-/// A cache.
+/// The lines that a cache of this capacity would hold.
 pub(crate) struct Cache {
     policy: Weir,
     slots_of_lines: HashMap<u64, Slot>,
     residents: Residents,
     flags: Vec<u8>,
     capacity: usize,
-    /// `None` if only a sample of the accesses is known: then streams cannot be seen.
+    /// `None` if only a sample of the accesses is known, in which streams cannot be detected.
     streams: Option<Streams>,
 }
 
@@ -28,7 +28,8 @@ pub(crate) struct Cache {
 pub(crate) struct Served {
     /// All of its lines were resident.
     pub(crate) is_hit: bool,
-    /// Some of these had been read ahead, and were read for the first time.
+    /// Read-ahead served it at least in part: some of its lines had been read ahead and not been
+    /// read since.
     pub(crate) is_ahead: bool,
 }
 
@@ -46,7 +47,8 @@ impl Lines for Residents {
 }
 
 impl Cache {
-    /// An empty cache of `capacity` lines, at least one, for a whole load if `streams` is given.
+    /// An empty cache of `capacity` lines, at least one. Without `streams`, the accesses are a
+    /// sample.
     pub(crate) fn new(capacity: usize, streams: Option<Streams>) -> Self {
         let capacity = capacity.clamp(1, CAPACITY_LINES_MAX);
         Self {
@@ -71,8 +73,8 @@ impl Cache {
         }
     }
 
-    /// Reads some lines. If `is_streamed`, and streams are not followed, lines that are missing
-    /// count as read ahead.
+    /// Reads some lines. If `is_streamed` and the cache does not follow streams itself, missing
+    /// lines count as read ahead.
     pub(crate) fn read(&mut self, lines: std::ops::Range<u64>, is_streamed: bool) -> Served {
         let (mut is_hit, mut used, mut marked) = (true, 0, Vec::new());
         for line in lines.clone() {
@@ -81,7 +83,7 @@ impl Cache {
                 continue;
             };
             let flags = std::mem::take(&mut self.flags[slot as usize]);
-            // The read that the read-ahead predicted is no reuse.
+            // The first read of a line that was read ahead is not a reuse.
             if flags & PREFETCHED == 0 {
                 self.policy.on_hit(slot);
             } else {

@@ -10,8 +10,8 @@
 //!
 //! Pure: the time of the observation is an argument.
 //!
-//! The price: a log takes at most 40 MiB. A load that touches more is sampled by place, so that all
-//! accesses to a place are seen or none.
+//! The price: a log takes at most 40 MiB. A log that would exceed this is sampled by place: it has
+//! either all accesses to a place or none.
 
 mod cache;
 mod load;

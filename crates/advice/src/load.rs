@@ -20,7 +20,7 @@ pub struct Load {
     pub read_wait_ms: u64,
     /// The same for writes.
     pub write_wait_ms: u64,
-    /// The time in which a request was in flight, in milliseconds.
+    /// The time in which at least one request was in flight, in milliseconds.
     pub busy_ms: u64,
 }
 
@@ -90,18 +90,19 @@ impl Pattern {
     }
 }
 
-/// A process that reads the device past the kernel's page cache, and has memory of its own.
+/// A process that reads the device bypassing the kernel's page cache, and has memory for a cache of
+/// its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelfCaching {
     /// Its name.
     pub name: String,
     /// Its process id.
     pub pid: u32,
-    /// Its resident memory with huge pages, in bytes.
+    /// Its resident memory, including huge pages, in bytes.
     pub resident_bytes: u64,
 }
 
-/// `part` per `whole`; 0 if `whole` is 0.
+/// `part` divided by `whole`; 0 if `whole` is 0.
 pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

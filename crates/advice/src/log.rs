@@ -1,28 +1,29 @@
 //! The log of observed accesses, bounded by sampling.
 //!
-//! While the log is small, it has every request. When it is full, it halves its rate: it keeps the
-//! requests to half of the places, chosen by a hash of the place, and drops the others. So all
-//! accesses to a place are in it or none, and a cache of the same fraction of the size behaves on
-//! the sample as the whole cache does on the load (Waldspurger et al., USENIX ATC 2017). A place is
-//! a granule of 16 lines; requests over several granules are divided, and each part counts for its
-//! fraction of the request.
+//! While the log is small, it has every request. When it is full, it halves its sampling rate: it
+//! keeps the requests to half of the places, chosen by a hash of the place, and drops the others.
+//! So the log has either all accesses to a place or none, and a cache scaled down by the sampling
+//! rate behaves on the sample as the whole cache does on the load (Waldspurger et al., USENIX ATC
+//! 2017). A place is a granule of 16 lines. A request over several granules is divided into one
+//! part per granule, and each part counts as an equal fraction of the request.
 
 use crate::load::Pattern;
 use forebay_types::{ByteRange, LINE_BYTES};
 
 /// The most entries of a log.
 const ENTRIES_MAX: usize = 1 << 20;
-/// The most lines of all entries together, which bound the time of a prediction.
+/// The most lines of all entries together. This bounds the time of a prediction.
 const LINES_MAX: u64 = 1 << 21;
 /// The unit of sampling, in lines: 64 KiB.
 const GRANULE_LINES: u64 = 16;
 /// Longer requests are recorded as several, of this many lines: 1 MiB.
 const REQUEST_LINES_MAX: u64 = 256;
-/// The threshold of the sampling rate one.
+/// The threshold at which every place is sampled.
 const ALL: u64 = 1 << 32;
-/// Ends of streams that are remembered to tell sequential requests.
+/// The number of stream ends that are remembered to detect sequential requests.
 const ENDS: usize = 32;
-/// A read after so many that follow one another belongs to a stream, which would be read ahead.
+/// A read that continues this many consecutive reads belongs to a stream that the server would read
+/// ahead.
 const RUN_MIN: u32 = 3;
 
 /// An access, or the part of one in a sampled granule.
@@ -30,7 +31,7 @@ const RUN_MIN: u32 = 3;
 pub(crate) struct Entry {
     pub(crate) line: u64,
     pub(crate) lines: u16,
-    /// The request has this many parts.
+    /// The number of parts of its request.
     pub(crate) parts: u16,
     pub(crate) is_write: bool,
     /// Whether it is a read that continues a stream.
@@ -43,7 +44,7 @@ impl Entry {
         self.line..self.line + self.lines as u64
     }
 
-    /// The fraction of its request.
+    /// The fraction of its request that this entry counts for.
     pub(crate) fn weight(&self) -> f64 {
         1.0 / f64::from(self.parts)
     }
@@ -174,7 +175,8 @@ fn is_sampled(line: u64, threshold: u64) -> bool {
     threshold == ALL || key(line / GRANULE_LINES) >> 32 < threshold
 }
 
-/// The parts of an entry in single granules, if it was recorded as a whole.
+/// Splits an entry at the borders of granules, if it was recorded while all places were sampled
+/// (`is_whole`).
 fn split(entry: Entry, is_whole: bool) -> impl Iterator<Item = Entry> {
     let unit = if is_whole { GRANULE_LINES } else { u64::MAX };
     let lines = u64::from(entry.lines);
@@ -210,8 +212,8 @@ pub(crate) const fn key(number: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The ends of the last requests, without those that were continued, each with the number of
-/// requests before it that follow one another.
+/// The ends of the last requests that no later request has continued, each with the number of
+/// consecutive requests that led up to its request.
 #[derive(Debug, Default)]
 struct Ends {
     ends: [(u64, u32); ENDS],
@@ -219,8 +221,8 @@ struct Ends {
 }
 
 impl Ends {
-    /// Returns how many requests that follow one another end where the range begins, and remembers
-    /// its own end.
+    /// Returns how many consecutive requests lead up to the start of the range, and remembers the
+    /// end of the range.
     fn follow(&mut self, range: ByteRange) -> u32 {
         let found = self.ends.iter().position(|&(end, _)| end != 0 && end == range.offset);
         let run = found.map_or(0, |at| self.ends[at].1.saturating_add(1));

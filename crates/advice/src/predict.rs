@@ -7,9 +7,11 @@ use forebay_types::LINE_BYTES;
 
 /// The smallest size of a cache that is predicted, in bytes.
 const BYTES_MIN: u64 = 16 << 20;
-/// The most sizes of a prediction: a factor of 2,048 between the first and the last.
+/// The most powers of two among the sizes of a prediction: a factor of 2,048 between the smallest
+/// and the largest.
 const SIZES_MAX: usize = 12;
-/// With fewer lines, a sample does not behave like the cache that it stands for.
+/// With fewer lines than this, a scaled-down cache does not behave like the cache that it stands
+/// for.
 const SAMPLE_LINES_MIN: f64 = 64.0;
 
 /// What a cache of one size would serve. Ratios are from 0 to 1.
@@ -17,21 +19,19 @@ const SAMPLE_LINES_MIN: f64 = 64.0;
 pub struct Point {
     /// The size: the memory for data, in bytes.
     pub bytes: u64,
-    /// The share of the reads that a cache which is empty at first would have served in the
-    /// observation.
+    /// The share of the reads that an initially empty cache would have served in the observation.
     pub from_empty: f64,
-    /// The same in the second half of the observation: the least share that a warm cache would
-    /// serve.
+    /// The same in the second half of the observation: a lower bound for a warm cache.
     pub low: f64,
-    /// The greatest share: that is so if each line that was read for the first time in the second
-    /// half had been read before the observation.
+    /// An upper bound for a warm cache: as if each line that was read for the first time in the
+    /// second half had been read before the observation.
     pub high: f64,
-    /// The part of `low` that was read ahead and not found in memory otherwise.
+    /// The part of `low` that only read-ahead serves.
     pub ahead: f64,
 }
 
 impl Point {
-    /// The share without reads ahead: what is read again.
+    /// The share that is served because data is read again, without read-ahead.
     pub fn reuse(&self) -> f64 {
         (self.low - self.ahead).max(0.0)
     }
@@ -44,9 +44,9 @@ pub struct Prediction {
     pub pattern: Pattern,
     /// The data that was read or written, in bytes, each line once.
     pub touched_bytes: u64,
-    /// The data that was read.
+    /// The data that was read, in bytes, each line once.
     pub read_bytes: u64,
-    /// The share of the places that the prediction is based on.
+    /// The sampling rate of the log that the prediction is based on.
     pub rate: f64,
     /// The predictions, in ascending order of sizes.
     pub points: Vec<Point>,
@@ -76,9 +76,9 @@ impl AccessLog {
         Prediction { pattern: *self.pattern(), touched_bytes, read_bytes, rate, points }
     }
 
-    /// The share of the reads that is missing in the sample. It is due to the most popular places,
-    /// whose reads nearly all hit (SHARDS-adj, Waldspurger et al., USENIX FAST 2015). Negative if
-    /// the sample has too many of them.
+    /// The share of the reads by which the sample falls short of what its rate predicts; negative
+    /// if the sample has too many. The difference is due to the most popular places, whose reads
+    /// nearly all hit (SHARDS-adj, Waldspurger et al., USENIX FAST 2015).
     fn excess(&self, workload: &Workload<'_>) -> f64 {
         let sampled = workload.reads / self.rate();
         let reads = self.pattern().reads as f64;
@@ -86,7 +86,8 @@ impl AccessLog {
     }
 }
 
-/// The point of a size, corrected by the excess of popular reads.
+/// The prediction for a size, corrected for the popular reads that the sample lacks or has too many
+/// of.
 fn point(bytes: u64, outcome: Outcome, excess: f64) -> Point {
     let share = |part: f64, tally: &Tally| {
         (ratio(part, tally.reads) * (1.0 - excess) + excess).clamp(0.0, 1.0)
@@ -108,15 +109,16 @@ impl Prediction {
         self.points.iter().rev().find(|point| point.bytes <= bytes)
     }
 
-    /// How much of the predicted share is not known, from 0 to 1: reads of data that was not
-    /// accessed earlier in the observation. It falls when the observation is longer.
+    /// How much of the predicted share is unknown, from 0 to 1: the reads of data that had not been
+    /// accessed earlier in the observation. A longer observation has fewer of them.
     pub fn unknown(&self) -> f64 {
         self.points.iter().map(|point| point.high - point.low).fold(0.0, f64::max)
     }
 }
 
 /// The sizes to predict for a load that touches `touched_bytes`: powers of two up to the first that
-/// holds all of it, but not above `bytes_max`, and `bytes_max` itself if it is below that.
+/// holds all touched data. Powers above `bytes_max` are left out; if any are, `bytes_max` is the
+/// last size.
 fn sizes(touched_bytes: u64, bytes_max: u64) -> Vec<u64> {
     let last = touched_bytes.max(BYTES_MIN).checked_next_power_of_two().unwrap_or(1 << 63);
     let mut sizes = Vec::new();

@@ -6,14 +6,14 @@ use forebay_types::LINE_BYTES;
 use forebay_volume::Streams;
 use std::collections::HashMap;
 
-/// A log, with what does not depend on the size of the cache.
+/// A log, with the figures that do not depend on the size of the cache.
 pub(crate) struct Workload<'a> {
     log: &'a AccessLog,
     /// Whether each entry is a read of a line that was not accessed before.
     is_first: Vec<bool>,
     /// Lines that were accessed.
     pub(crate) lines: usize,
-    /// Those that were read.
+    /// Lines that were read.
     pub(crate) read_lines: usize,
     /// Reads; parts of divided requests count for their fraction.
     pub(crate) reads: f64,
@@ -26,7 +26,7 @@ pub(crate) struct Tally {
     pub(crate) reads: f64,
     /// Reads found in memory.
     pub(crate) hits: f64,
-    /// Hits among these of data that was read ahead and is read for the first time since.
+    /// Hits that read-ahead served at least in part: see [`Served::is_ahead`].
     pub(crate) ahead: f64,
     /// Reads that are no hits and touch a line for the first time.
     pub(crate) first: f64,
@@ -59,13 +59,13 @@ impl<'a> Workload<'a> {
         Self { log, is_first, lines: known.len(), read_lines, reads }
     }
 
-    /// Replays the log through an empty cache of `bytes`, or a part of it as small as the sample.
+    /// Replays the log through an empty cache of `bytes`, scaled down by the sampling rate.
     pub(crate) fn replay(&self, bytes: u64) -> Outcome {
         let rate = self.log.rate();
         let lines = (bytes as f64 / LINE_BYTES as f64 * rate) as usize;
         let is_whole = rate >= 1.0;
         let streams = is_whole.then(|| Streams::new(self.log.device_bytes(), bytes));
-        // Lines that are read ahead in vain need memory too.
+        // More than the accessed lines, because lines that are read ahead in vain take memory too.
         let mut cache = Cache::new(lines.min(2 * self.lines), streams);
         let mut outcome = Outcome::default();
         let half = self.is_first.len() / 2;

@@ -1,4 +1,4 @@
-//! The rules for a volume that is served: whether it gains by the cache, and what would help.
+//! The rules for a volume that is served: whether it benefits from the cache, and what would help.
 
 use crate::load::ratio;
 use crate::verdict::{
@@ -8,14 +8,15 @@ use crate::verdict::{
 use forebay_types::Mode;
 use std::fmt;
 
-/// A volume of whose reads memory serves less gains nothing worth its part of the pool.
+/// If memory serves a smaller share of a volume's reads, the gain is not worth its part of the
+/// pool.
 const HIT_MIN: f64 = 0.1;
-/// The same for the I/Os that its disk was spared.
+/// The same for the I/Os that its disk was spared, as a share of the requests.
 const SAVED_MIN: f64 = 0.1;
 /// Misses that are needed to know how fast the disk is.
 const MISSES_MIN: u64 = 100;
-/// A volume is not to be taken out of the cache before it was served for so long, in seconds: the
-/// pool may still be filling.
+/// Until a volume has been served for this long, in seconds, few hits are no reason to take it out
+/// of the cache: the pool may still be filling.
 const SECONDS_MIN: u64 = 3_600;
 
 /// The figures of a volume over a period.
@@ -35,7 +36,7 @@ pub struct Served {
     pub write_bytes: u64,
     /// Writes that begin where another has ended.
     pub sequential_writes: u64,
-    /// I/Os of clients beyond those of the disk; negative if the disk had more.
+    /// Requests of clients minus I/Os of the disk; negative if the disk had more.
     pub saved_ios: i64,
     /// The mean time of a read that was no hit, in microseconds.
     pub miss_us: f64,
@@ -48,17 +49,17 @@ pub struct Served {
 /// What the miss-ratio curve of a volume says.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServedCurve {
-    /// The share of accesses that memory would serve with the present part of the pool, or with
-    /// the whole pool for a volume without data in it; from 0 to 1.
+    /// The share of accesses that memory would serve, from 0 to 1: with the volume's present part
+    /// of the pool, or with the whole pool if the volume has no data in it.
     pub hits: f64,
-    /// The best advice for the pool.
+    /// Whether the pool should have another size for this volume.
     pub memory: PoolAdvice,
 }
 
 /// Whether the pool should have another size for a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum PoolAdvice {
-    /// Neither.
+    /// Keep its size.
     #[default]
     Keep,
     /// Half would do.
@@ -99,7 +100,7 @@ pub enum ServedAdvice {
 }
 
 impl ServedAdvice {
-    /// A word for it.
+    /// Its name: one or more words joined by hyphens.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -128,7 +129,7 @@ impl ServedAdvice {
         }
     }
 
-    /// Whether nothing can be said.
+    /// Whether too little is known for advice.
     pub const fn is_unknown(self) -> bool {
         matches!(self, Self::Idle | Self::TooFew | Self::TooEarly)
     }
@@ -226,8 +227,8 @@ fn judge_missing(served: &Served) -> ServedAdvice {
 mod tests {
     use super::*;
 
-    /// A volume that was served for two hours, of whose reads memory serves this share. Its disk
-    /// takes 5 ms.
+    /// A volume that was served for two hours. Memory serves the share `hits` of its reads, and its
+    /// disk takes 5 ms for an I/O.
     fn served(reads: u64, writes: u64, hits: f64) -> Served {
         Served {
             seconds: 7_200,

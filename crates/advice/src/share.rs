@@ -8,8 +8,9 @@ pub struct Claim {
     pub points: Vec<(u64, f64)>,
 }
 
-/// Shares at most `total_bytes` so that the gain per byte is greatest. Each share is one of the
-/// sizes of its claim, or zero. A size is also reached past smaller ones that gain nothing.
+/// Shares at most `total_bytes`: each step grants the size that gains most per additional byte.
+/// Each share is one of the sizes of its claim, or zero. Sizes that gain nothing are skipped on the
+/// way to a larger one that does.
 pub fn share_memory(claims: &[Claim], total_bytes: u64) -> Vec<u64> {
     let mut shares = vec![(0u64, 0.0f64); claims.len()];
     let mut left = total_bytes;

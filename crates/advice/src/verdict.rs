@@ -5,14 +5,15 @@ use crate::predict::{Point, Prediction};
 use forebay_types::Mode;
 use std::fmt;
 
-/// With fewer requests, nothing can be said: chance moves a share of 1,000 by up to 3 points.
+/// With fewer requests, no advice is given: of 1,000 requests, chance alone moves a share by up to
+/// 3 percentage points.
 pub const REQUESTS_MIN: u64 = 1_000;
 /// With a smaller share of reads, a device is judged by its writes: a cache spares it few reads.
 pub(crate) const READ_SHARE_MIN: f64 = 0.1;
-/// Writes of which this share is sequential are a log, or the output of a backup: they are fast
-/// on a disk, and are not read again soon.
+/// If at least this share of the writes is sequential, they are those of a log or a backup: fast on
+/// a disk, and not read again soon.
 pub(crate) const SEQUENTIAL_MIN: f64 = 0.5;
-/// Writes up to this mean size, in bytes, cost a rotating disk more for its seek than for the data,
+/// Writes up to this mean size, in bytes, cost a rotating disk more for the seek than for the data,
 /// so gathering them in memory pays.
 pub(crate) const SMALL_WRITE_BYTES: f64 = (64 << 10) as f64;
 /// From this share of writes on, those that are small and random are worth write-back.
@@ -21,7 +22,7 @@ pub(crate) const WRITE_SHARE_MIN: f64 = 0.3;
 const HIT_US: f64 = 50.0;
 /// A miss takes this much longer than the device alone, in microseconds.
 const MISS_MORE_US: f64 = 30.0;
-/// Devices that answer within three hits gain too little.
+/// A device that answers in less than the time of three hits, in microseconds, gains too little.
 pub(crate) const FAST_US: f64 = 3.0 * HIT_US;
 /// From this mean time on, in microseconds, a device seeks or queues: read-ahead and deferred
 /// writes pay.
@@ -31,10 +32,10 @@ pub(crate) const SLOW_US: f64 = 1_000.0;
 const HIT_MIN: f64 = 0.2;
 /// The same if an application caches for itself: its own cache makes better use of the memory.
 const HIT_MIN_BESIDE: f64 = 0.5;
-/// With less data that is read again, hits come from the read-ahead.
+/// If reuse serves a smaller share of the reads, the hits come from read-ahead.
 const REUSE_MIN: f64 = 0.1;
-/// More memory is worth it if it serves this share of the reads in addition for each doubling, as
-/// in the advice for volumes that run.
+/// More memory is worth it if each doubling serves this additional share of the reads, as in the
+/// advice for served volumes.
 const GAIN_PER_DOUBLING: f64 = 0.05;
 /// With more than this share unknown, the advice is to watch longer.
 const UNKNOWN_MAX: f64 = 0.05;
@@ -48,7 +49,7 @@ pub struct Basis<'a> {
     pub prediction: Option<&'a Prediction>,
     /// Processes that cache the device's data themselves.
     pub self_caching: &'a [SelfCaching],
-    /// The memory that it can have, in bytes; `None` to choose.
+    /// The memory available to its cache, in bytes; `None` to let the verdict choose.
     pub memory_bytes: Option<u64>,
 }
 
@@ -59,7 +60,7 @@ pub struct Advice {
     pub reason: Reason,
     /// What a cache would bring; `None` without a prediction.
     pub expected: Option<Expectation>,
-    /// Whether a longer observation would make the prediction surer.
+    /// Whether a longer observation would make the prediction more certain.
     pub watch_longer: bool,
 }
 
@@ -68,17 +69,17 @@ pub struct Advice {
 pub struct Expectation {
     /// The prediction for the advised size.
     pub point: Point,
-    /// The mean time of a read that was observed, in microseconds.
+    /// The observed mean time of a read, in microseconds.
     pub read_us: f64,
     /// The mean time of a read with the cache, in microseconds, for the greatest and for the least
     /// predicted share.
     pub cached_us: (f64, f64),
-    /// The time that requests would wait less for the device, in seconds per second, for the least
-    /// predicted share. Writes are not counted.
+    /// The waiting time that the cache would save all reads together, in seconds per second, for
+    /// the least predicted share. Writes are not counted.
     pub saved: f64,
 }
 
-/// The reason of an advice.
+/// The reason for an advice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
     /// Cache it: data is read again.
@@ -107,12 +108,12 @@ pub enum Reason {
     TooFew,
     /// Unknown: the requests themselves could not be observed.
     NotSampled,
-    /// Unknown: most reads were the first of their data.
+    /// Unknown: too many reads were the first access to their data.
     WatchLonger,
 }
 
 impl Reason {
-    /// A word for it.
+    /// Its name: one or more words joined by hyphens.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Reuse => "reuse",
@@ -132,8 +133,8 @@ impl Reason {
         }
     }
 
-    /// The mode in which to cache the device; `None` if it should be left out, or nothing can be
-    /// said.
+    /// The mode in which to cache the device; `None` if it should be left out, or too little is
+    /// known for advice.
     pub const fn mode(&self) -> Option<Mode> {
         match self {
             Self::Reuse | Self::ReadAhead => Some(Mode::WriteThrough),
@@ -142,7 +143,7 @@ impl Reason {
         }
     }
 
-    /// Whether nothing can be said.
+    /// Whether too little is known for advice.
     pub const fn is_unknown(&self) -> bool {
         matches!(self, Self::Idle | Self::TooFew | Self::NotSampled | Self::WatchLonger)
     }

@@ -3,7 +3,7 @@ use crate::load::Pattern;
 
 const MIB: u64 = 1 << 20;
 
-/// A load of this many thousand reads and writes in 10 seconds, each of which takes 5 ms.
+/// `reads` thousand reads and `writes` thousand writes in 10 seconds. Each takes 5 ms.
 fn load(reads: u64, writes: u64) -> Load {
     Load {
         seconds: 10.0,
@@ -37,7 +37,7 @@ fn basis<'a>(load: &'a Load, prediction: &'a Prediction) -> Basis<'a> {
     Basis { load, prediction: Some(prediction), self_caching: &[], memory_bytes: None }
 }
 
-/// The name of the reason for requests that take 5 ms, with one point.
+/// The name of the reason, for requests that take 5 ms and a prediction with one point.
 fn name(reads: u64, writes: u64, sequential_writes: u64, point: Point) -> &'static str {
     let load = load(reads, writes);
     let prediction = prediction(&load, sequential_writes, &[point]);
