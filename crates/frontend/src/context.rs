@@ -75,7 +75,7 @@ pub trait RequestSink {
     /// slots, or the payload is huge.
     fn stage(&mut self, client: ClientId, range: ByteRange) -> Option<Staged>;
 
-    /// Prefetches into the processor's cache for the requests of a batch that come next.
+    /// Prefetches metadata and data of the next requests of a batch into the processor's cache.
     fn look_ahead(&self, client: ClientId, guess: LookAhead);
 }
 
@@ -87,8 +87,8 @@ pub struct LookAhead {
     pub next: Option<u64>,
     /// The offset of the request after it: the index entry of its first line is prefetched.
     pub second: Option<u64>,
-    /// Whether the requests are writes: the processor waits for all of a write's data when the lock
-    /// of the shard is released, so more of it is prefetched.
+    /// Whether the requests are writes. When the shard's lock is released, the processor waits
+    /// until it has stored all data of a write, so more of the line is prefetched.
     pub writes: bool,
 }
 
@@ -115,8 +115,9 @@ pub trait Quota {
     #[must_use]
     fn admit_piece(&mut self, client: ClientId, bytes: u64, held: u64) -> bool;
 
-    /// Reserves memory for a payload of `bytes` that arrives in pieces, after its request has been
-    /// admitted. A huge request already has its memory, and gets no reservation.
+    /// Reserves memory for an incomplete payload of `bytes`, whose rest is still to be received,
+    /// after its request has been admitted. A huge request already has its memory, and gets no
+    /// reservation.
     ///
     /// # Errors
     /// No memory is free; the front end retries the request as with [`Quota::admit`].

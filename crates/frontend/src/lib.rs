@@ -18,7 +18,7 @@
 //!
 //! **Back-pressure.** A front end reserves memory before it accepts a request. If none is free, it
 //! stops reading from the client until [`FrontEnd::memory_free`], or until an answer or the tick
-//! makes [`Quota::is_full`] false. It has no queue of its own.
+//! finds that [`Quota::is_full`] is false. It has no queue of its own.
 //!
 //! **Cost.** A completion waits in a list until the current event has been handled, at the cost of
 //! a copy of some 100 bytes per request. In return, front ends and dispatcher never call each
@@ -116,8 +116,8 @@ pub trait FrontEnd: Sized {
     /// Delivers the answer to a query for extents; an empty list if they are unknown.
     fn extents<C: WorkerContext>(&mut self, cx: &mut C, query: &ExtentQuery, extents: &[Extent]);
 
-    /// Notifies a client's front end that memory may be free, so that it retries the request that
-    /// waits.
+    /// Reports that memory for which a client waits may be free. The front end then retries the
+    /// client's waiting request.
     fn memory_free<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
     /// Resumes input that waited for memory.

@@ -42,8 +42,8 @@ impl Staged {
         Self { pool, volume, range, slots }
     }
 
-    /// Calls `each` with consecutive pieces of memory, from byte `from` of the payload on, until it
-    /// returns false.
+    /// Calls `each` with consecutive pieces of memory, from byte `from` of the payload on, until
+    /// `each` returns false.
     pub fn each_piece(&self, from: usize, mut each: impl FnMut(*mut u8, usize) -> bool) {
         let shards = self.pool.shards();
         let mut skip = from;

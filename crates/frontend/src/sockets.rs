@@ -50,7 +50,7 @@ pub trait Sockets {
     /// Stops accepting.
     fn stop_accepting(&mut self, listener: u32, fd: RawFd);
 
-    /// Receives from a connection, until an event has `more` false.
+    /// Receives from a connection, until an event has `more` set to false.
     fn receive(&mut self, conn: u32, fd: RawFd);
 
     /// Stops receiving soon. Events in flight, or one more event, are still reported.
@@ -63,7 +63,8 @@ pub trait Sockets {
     /// Sends a message. One event reports when all is sent, or sending has failed.
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr);
 
-    /// Drops the state of a connection that is about to be closed and has no operation in flight.
+    /// Drops the state of a connection that is about to be closed and has no send or fill in
+    /// flight. The caller ignores later events of a receive.
     fn forget(&mut self, fd: RawFd);
 }
 
