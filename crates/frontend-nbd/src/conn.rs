@@ -34,9 +34,9 @@ pub(crate) struct Conn {
     pub partial: Option<PartialWrite>,
     /// The request that is carried out in pieces.
     pub pieces: Option<Pieces>,
-    /// The last request was a write with a long payload, without TLS. Payloads are then received
-    /// directly, each with the header after it in one call, because the next payload is probably
-    /// long too.
+    /// The last request was a write with a long payload, without TLS. The next payload is then
+    /// probably long too, so payloads are received directly, each with the header after it in one
+    /// call.
     pub direct: bool,
     /// The buffers of a direct receive.
     pub intake: Option<Box<Intake>>,

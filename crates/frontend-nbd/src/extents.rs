@@ -18,7 +18,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// Answers a block status request with the backend's extents, or with none if unknown.
+    /// Answers a block status request with the backend's extents; the list is empty if they are
+    /// unknown.
     pub(crate) fn on_extents(&mut self, query: &ExtentQuery, extents: &[Extent]) {
         let index = query.client.number;
         let Some(conn) = self.nbd.conns.get(index) else { return };

@@ -7,8 +7,8 @@ use forebay_frontend::{Sockets, WorkerContext, receive_into};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The most payload bytes received from one client in one call, so that other clients get their
-/// share.
+/// After this many bytes from one client, `fill` leaves the rest to the reactor, so that other
+/// clients get their turn.
 const TURN_BYTES: usize = 2 << 20;
 
 impl<C: WorkerContext> Serving<'_, C> {
@@ -18,8 +18,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         let mut total = 0;
         loop {
             let Some(conn) = self.nbd.conns.get(index) else { return };
-            // The caller pauses a buffered receive that is in flight. When that has ended, this is
-            // called again.
+            // The caller pauses a buffered receive in flight; once that receive has ended, `fill`
+            // is called again.
             if conn.receiving || conn.filling || !conn.wants_input() || !conn.wants_direct() {
                 return;
             }

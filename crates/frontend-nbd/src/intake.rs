@@ -2,8 +2,8 @@
 //!
 //! A long payload is received directly into its final place: staged slots of the pool (see
 //! `RequestSink::stage`), or memory of its request if the pool has too few free slots. The same
-//! message also receives the next request's header, and no more, because another payload may
-//! follow. A short payload arrives in a receive buffer, together with other requests, and is
+//! message also receives the next request's header, and nothing after it, because another payload
+//! may follow. A short payload arrives in a receive buffer, together with other requests, and is
 //! copied.
 
 use forebay_frontend::{Memory, Reservation, Staged};
@@ -135,7 +135,7 @@ impl Intake {
         &raw mut self.message
     }
 
-    /// The header's buffer. The caller knows how many of its bytes have been received.
+    /// The header's buffer. Only the caller knows how many of its bytes have been received.
     pub(crate) const fn header(&self) -> [u8; proto::EXTENDED_REQUEST_BYTES] {
         self.header
     }

@@ -52,7 +52,7 @@ impl Listener {
             let _ = socket.set_tcp_nodelay(true);
             let _ = socket.set_keepalive(true);
         } else {
-            // Enough for a batch of replies, so that one call sends them all.
+            // A buffer large enough for a batch of replies, so that one call sends them all.
             let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         }
     }

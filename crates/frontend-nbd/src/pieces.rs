@@ -6,9 +6,9 @@
 //!
 //! A write is answered after its last piece. A read is answered with a chunk for each piece, if the
 //! client has negotiated that and does not want a single chunk. Otherwise its reply is one header
-//! and all data, and no error can be reported after the header: all pieces are read once to see
-//! whether that succeeds, and again to be sent. If a piece fails the second time only, the
-//! connection ends.
+//! and all data, and no error can be reported after the header: all pieces are read once, to find
+//! out whether all can be read, and then again, to be sent. If a piece fails only the second time,
+//! the connection is closed.
 //!
 //! The price: such a read uses the disk twice, unless the pool holds it. If a write fails, or its
 //! client disconnects within the payload, earlier pieces have been written.
@@ -23,7 +23,7 @@ use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, Refusal, WorkerC
 use forebay_nbd::{Command, Negotiated, Request};
 use forebay_volume::{Payload, Reply};
 
-/// What happens to the pieces.
+/// What is done with the pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
     /// They are received and written.
@@ -40,7 +40,7 @@ pub(crate) struct Pieces {
     pass: Pass,
     /// The length of a piece in bytes. Pieces end at multiples of it.
     piece_bytes: u64,
-    /// The replies to its pieces are chunks of their own.
+    /// Each piece of a read is answered with a chunk of its own.
     has_chunks: bool,
     /// Bytes answered in this pass.
     done: u64,
@@ -73,7 +73,7 @@ impl Pieces {
         self.done == self.request.len
     }
 
-    /// Whether it can continue after the client has stopped sending.
+    /// Whether this is a read, which continues even after the client has stopped sending.
     pub(crate) const fn is_read(&self) -> bool {
         !matches!(self.pass, Pass::Write)
     }
@@ -89,9 +89,8 @@ impl Pieces {
 }
 
 impl<C: WorkerContext> Serving<'_, C> {
-    /// Begins a request in pieces. Returns `None` if this request is not carried out in pieces, and
-    /// otherwise whether it has begun: it waits until no other request of its connection is in
-    /// flight.
+    /// Begins a request in pieces, unless another request of its connection is in flight. Returns
+    /// whether it has begun; `None` if this request is not carried out in pieces.
     pub(crate) fn begin_pieces(&mut self, index: u32, request: &Request) -> Option<bool> {
         if !matches!(request.command, Command::Read | Command::Write) {
             return None;
@@ -170,7 +169,8 @@ impl<C: WorkerContext> Serving<'_, C> {
             return self.disconnect(index, "a read failed after its reply had begun");
         }
         if pass == Pass::Write && received < request.len {
-            // The reply follows the rest of the payload. A client that drains sends none.
+            // The reply follows the rest of the payload. While the connection drains, no more of
+            // the payload is received, and the client gets no reply.
             if !matches!(conn.phase, Phase::Draining) {
                 conn.skip =
                     Some((request.len - received, Request { error: Some(error), ..request }));
@@ -184,8 +184,8 @@ impl<C: WorkerContext> Serving<'_, C> {
 }
 
 impl Conn {
-    /// Takes a piece of `len` bytes that has succeeded. Queues the data of a read, or the reply
-    /// after the last piece of a write.
+    /// Accounts for a piece of `len` bytes that has succeeded. Queues the data of a read, or the
+    /// reply after the last piece of a write.
     fn take_piece(&mut self, pool: &impl PoolAccess, len: u64, reply: Reply<'_, Memory>) -> Pins {
         let is_draining = matches!(self.phase, Phase::Draining);
         let (Some(pieces), Some(terms)) = (&mut self.pieces, self.terms) else {

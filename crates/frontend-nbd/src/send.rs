@@ -84,7 +84,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// As `send_plain`, through TLS.
+    /// Encrypts the queued replies and starts to send them. Returns whether there was nothing to
+    /// send.
     fn send_encrypted(&mut self, index: u32) -> bool {
         let Some(conn) = self.nbd.conns.get(index) else { return false };
         let Some(tls) = &mut conn.tls else { return false };
