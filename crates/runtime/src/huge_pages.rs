@@ -31,8 +31,8 @@ pub(crate) struct HugePages {
     /// Held while pages are made, and while memory is given back. Otherwise a page could be made
     /// for a slab just after its memory was given back.
     allocation: Lock<(), { order::ALLOCATION }>,
-    /// The number of [`Hold`]s; the pool is being resized while there are any. Making a page takes
-    /// a thousand times as long as giving one back. So a resize would wait long for pages, some of
+    /// The number of [`Hold`]s. The resizer has one during each of its passes: making a page takes
+    /// a thousand times as long as giving one back, so a resize would wait long for pages, some of
     /// which it then gives back.
     holds: AtomicUsize,
 }
@@ -63,8 +63,8 @@ impl HugePages {
         self.holds.load(Ordering::Relaxed) > 0
     }
 
-    /// Makes the collapser prepare the slabs of a shard again, from this one on: its memory was
-    /// given back, and it is in use again.
+    /// Makes the collapser prepare the slabs of a shard again, from `slab` on, whose memory was
+    /// given back and which is in use again.
     pub(crate) fn prepare_again(&self, shard: usize, slab: usize) {
         self.prepared[shard].fetch_min(slab, Ordering::Relaxed);
     }
@@ -140,7 +140,8 @@ fn pass(shared: &Shared, stops: &AtomicBool) -> std::io::Result<bool> {
             if shared.huge_pages.is_held() {
                 return Ok(is_busy);
             }
-            // Before the page is made: the resizer may set this back to the same slab meanwhile.
+            // Advanced before the page is made, because the resizer may set `prepared` back to this
+            // slab meanwhile.
             let (order, or) = (Ordering::Relaxed, Ordering::Relaxed);
             if prepared.compare_exchange(slab, slab + 1, order, or).is_err() {
                 continue;

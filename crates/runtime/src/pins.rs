@@ -1,4 +1,4 @@
-//! The pinned ranges of volumes: how much may be pinned, and what is.
+//! The pinned ranges of volumes, and how much may be pinned.
 //!
 //! A shard keeps the lines of pinned ranges that it has ([`forebay_engine::Shard::pinned`]); the
 //! thread of the warm-ups reads those that it lacks. This module decides what may be pinned: half
@@ -80,7 +80,7 @@ pub struct PinStatus {
     pub loaded_lines: u64,
     /// Why the ranges with which the volume was added are not pinned.
     pub refused: Option<PinError>,
-    /// The disk fails the reads of lines that are not in the pool.
+    /// The disk fails reads of pinned lines that are not in the pool.
     pub is_failing: bool,
 }
 

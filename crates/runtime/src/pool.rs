@@ -1,7 +1,7 @@
 //! The pool's memory: lines and their metadata, in one memory file.
 //!
 //! The file starts with a header (`header.rs`), followed by the line tables of all shards, the
-//! checksums, four bytes per line, and the data in slabs of 2 MiB, the size of a huge page. The
+//! checksums (four bytes per line), and the data, in slabs of 2 MiB, the size of a huge page. The
 //! file has no name; it exists as long as a process holds its descriptor. A process that gets the
 //! descriptor of its predecessor's pool adopts it. Pages are allocated when a line is first used,
 //! or by the collapser shortly before (see `huge_pages.rs`).
@@ -131,7 +131,7 @@ pub fn used_bytes_in(file: BorrowedFd<'_>) -> u64 {
 pub struct PoolLimits {
     /// The most that it may have.
     pub limit_bytes: u64,
-    /// The last size that it was given while it ran.
+    /// The memory at the last size that was set while it ran.
     pub now_bytes: u64,
     /// What it began with.
     pub start_bytes: u64,
@@ -386,8 +386,8 @@ impl Pool {
         used_bytes_in(self.file.as_fd())
     }
 
-    /// A lower bound of the memory that the lines occupy, in bytes. It may be low by up to the size
-    /// of the tables, which may be occupied only in part.
+    /// A lower bound of the memory that the lines occupy, in bytes. It may be too low by up to the
+    /// size of the tables, because it counts them as occupied completely.
     pub(crate) fn lines_used_bytes(&self) -> u64 {
         self.used_bytes().saturating_sub(self.data_offset as u64)
     }

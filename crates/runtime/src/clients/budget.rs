@@ -3,10 +3,10 @@
 //! Each connection has an equal share of a budget for its requests in flight and its unfetched
 //! replies, so a hundred clients that never read take no more memory than one. A request larger
 //! than a share is served when the connection has nothing else in flight. A request larger than
-//! [`HUGE_BYTES`] also needs memory of the lane, where huge requests queue in order of arrival.
-//! With little memory, the lane holds only a few pieces of [`PIECE_BYTES`], and the front end
-//! submits a huge request in such pieces. Smaller payloads that arrive in pieces queue for a quota
-//! of their own.
+//! [`HUGE_BYTES`] also needs memory of the lane: a quota for huge requests, granted in order of
+//! arrival. With little memory, the lane holds only a few pieces of [`PIECE_BYTES`], and the front
+//! end submits a huge request in such pieces. Smaller requests whose payload has not arrived
+//! completely queue for another quota.
 
 use crate::locks::Lock;
 use forebay_types::REGION_BYTES;
@@ -30,14 +30,15 @@ pub(crate) type Waiter = (usize, u32, u32);
 pub(crate) enum Queue {
     /// Memory for huge requests.
     Lane,
-    /// Memory for payloads that arrive in pieces.
+    /// Memory for incomplete payloads.
     Payloads,
 }
 
 /// The result of an attempt to acquire memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    /// The memory is granted. `next` is the new head of the queue, which may succeed, too.
+    /// The memory is granted. `next` is the new head of the queue, which may be granted memory,
+    /// too.
     Granted { next: Option<Waiter> },
     /// There is not enough memory. The waiter is queued, and tries again when it is woken.
     Queued,
@@ -46,7 +47,7 @@ pub(crate) enum Acquired {
 /// The budget that all workers share. See the module.
 pub(crate) struct Budget {
     shares_bytes: u64,
-    /// Huge requests are served in pieces: the lane has no memory for one of the largest.
+    /// Huge requests are served in pieces, because the lane is smaller than the largest request.
     has_pieces: bool,
     lane: FairQuota,
     payloads: FairQuota,

@@ -122,8 +122,8 @@ impl<R: Reactor> Context<'_, R> {
         let Some(client) = clients.get_mut(id) else { return false };
         let in_flight = client.bytes + held;
         if in_flight > 0 && in_flight + bytes > share {
-            // If the client is queued, new clients have reduced its share since. While it exceeds
-            // the share, it must not block the queue.
+            // If the client is queued, its share has shrunk since, because new clients have
+            // connected. While it exceeds the share, it must not block the queue.
             client.stop_waiting(shared, waiter);
             return false;
         }

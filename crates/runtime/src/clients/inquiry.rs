@@ -1,10 +1,10 @@
 //! Extent queries: which parts of a range the backend has allocated.
 //!
 //! A backend may block while it looks up extents, so workers do not call it. Each volume has a
-//! queue of queries, and a thread while the queue is not empty. A disk that hangs delays only the
-//! queries of its own volume. If the queue is full, a query is answered at once with no extents,
-//! which means "unknown" and is always a valid answer. The price is the start of a thread for each
-//! burst of queries.
+//! queue of queries, and a thread that exists while the queue is not empty. A disk that hangs
+//! delays only the queries of its own volume. If the queue is full, a query is answered at once
+//! with no extents, which means "unknown" and is always a valid answer. The price is the start of a
+//! thread for each burst of queries.
 
 use crate::locks::Lock;
 use crate::shared::{Inbox, Message, Volume};

@@ -37,7 +37,7 @@ pub(crate) struct Submitted {
     pub arrived: Instant,
     /// Whether it begins where the previous request of its client and kind ends.
     pub is_sequential: bool,
-    /// Its mark in the recording; zero if it is not recorded.
+    /// Its mark for [`crate::recording::Recorder::answer`]; zero if it is not recorded.
     pub recorded: u32,
 }
 
@@ -58,7 +58,7 @@ struct Client {
     bytes: u64,
     /// Bytes of the lane that it has acquired.
     lane_bytes: u64,
-    /// Where its last read ends, and its last write.
+    /// The end offsets of its last read and of its last write.
     ends: [u64; 2],
     /// The quota for which it is queued.
     queued_for: Option<Queue>,

@@ -14,7 +14,7 @@ use std::time::Instant;
 struct Tally {
     volume: Arc<Volume>,
     class: LatencyClass,
-    /// What it counts for in the comparison with a hold-out.
+    /// Its counters in the comparison with a hold-out.
     compared: Option<Compared>,
     arrived: Instant,
     count: u64,
@@ -70,7 +70,7 @@ impl Tallies {
     }
 }
 
-/// What an answer counts for in the comparison with a hold-out, if the volume has one.
+/// The counters of an answer in the comparison with a hold-out, if the volume has one.
 pub(super) fn compared(
     volume: &Volume,
     submitted: &Submitted,
@@ -94,7 +94,7 @@ pub(super) fn count(
     let counts = &volume.stats[worker].counts;
     let Submitted { request, is_sequential, .. } = submitted;
     let bytes = request.range.len;
-    // A write that has failed although its lines are in the pool was not served from it either.
+    // A failed request was not served from the pool, even if all of its lines are there.
     let uncached = line_hits.uncached.or_else(|| result.is_err().then_some(Uncached::Failed));
     if result.is_err() {
         counts.errors.add(1);

@@ -2,14 +2,14 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// A moment, by three clocks.
+/// A moment: the time in UTC, the offset of local time, and a monotonic time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalTime {
     /// Seconds since 1970-01-01 00:00 UTC.
     pub utc_seconds: u64,
     /// Seconds from UTC to local time, positive in the east.
     pub offset_seconds: i64,
-    /// A clock in milliseconds that does not jump.
+    /// Monotonic time in milliseconds.
     pub elapsed_ms: u64,
 }
 

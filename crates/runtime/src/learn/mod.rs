@@ -1,5 +1,5 @@
-//! Learning the time of day: what volumes need at which time of day and week is recorded, kept
-//! across restarts, and preloaded before that time comes.
+//! Access histories: records what volumes need at which time of the day and week, keeps that across
+//! restarts, and preloads it before the time comes again.
 //!
 //! Workers record what volumes need: reads that miss, unless they belong to a stream, and the first
 //! use of preloaded lines. All other hits are not recorded and cost nothing. Each worker collects
@@ -108,7 +108,7 @@ pub struct ForecastScore {
     pub slot: TimeSlot,
     /// Lines that were preloaded for it, or were in the pool, unused since an earlier preload.
     pub preloaded_lines: u64,
-    /// Preloaded lines that clients have read by ten minutes after its beginning.
+    /// Preloaded lines that clients have read within the first ten minutes of the slot.
     pub used_lines: u64,
 }
 
@@ -147,7 +147,8 @@ impl Learn {
         Self { is_on: AtomicBool::new(is_on), needs, status: Lock::default() }
     }
 
-    /// Sets the regions of the volume's history, of which a slot takes at most a quarter.
+    /// Sets the maximum number of regions in the volume's history, of which a slot takes at most a
+    /// quarter.
     fn set_regions_max(&self, regions_max: usize) {
         self.needs.lock().set_regions_max(regions_max / 4);
     }

@@ -21,7 +21,7 @@ impl PendingNeeds {
     /// Adds a need. Returns whether all must be reported now.
     #[must_use]
     pub(crate) fn add(&mut self, volume: VolumeId, range: ByteRange, lines: u32) -> bool {
-        // The first uses of preloaded lines come line by line.
+        // The first uses of preloaded lines are reported line by line.
         if let Some(last) = self.0.last_mut()
             && last.volume == volume
             && last.range.end() == range.offset

@@ -1,5 +1,5 @@
-//! The thread: follows the clock, records in the histories what was needed, and passes forecasts
-//! on.
+//! The thread of the access histories: follows the clock, adds to the histories what was needed,
+//! and passes forecasts on.
 
 use super::volume::Learned;
 use super::{Histories, LearnStatus, LocalClock, LocalTime, regions_max};
@@ -77,7 +77,8 @@ impl Thread<'_> {
             let is_bypass = shared.shards.is_bypass(volume.id);
             if poll.discards || is_bypass {
                 drop(volume.learn.take_needs());
-                // After a jump, the rest of the slot is not learned either; the tracker knows that.
+                // After a jump, the rest of the slot is not learned either: the tracker does not
+                // report its end.
                 learned.discard(!is_bypass);
             } else if let Some(slot) = poll.ended {
                 let needs = volume.learn.take_needs();
@@ -176,13 +177,13 @@ impl Thread<'_> {
             let part = u128::from(budget) * u128::from(bytes) / u128::from(all.max(budget).max(1));
             let forecast = learned.forecast(next, part as u64);
             let granules = learned.plan(next, forecast, shared, &volume);
-            // Even an empty forecast ends the reads of the one before.
+            // Even an empty forecast is passed on, because it ends the reads of the one before.
             warm_ups.preload(&volume, granules);
         }
     }
 }
 
-/// Has all workers report what clients needed, and waits until they have.
+/// Makes all workers report what clients needed, and waits for that, at most [`REPORT_WAIT`].
 fn collect_reports(shared: &Shared) {
     let (reporting, reported) = mpsc::channel::<()>();
     for inbox in &shared.inboxes {
@@ -194,6 +195,6 @@ fn collect_reports(shared: &Shared) {
         inbox.post(Message::Task(task));
     }
     drop(reporting);
-    // Disconnected once the last one has ended.
+    // The channel is disconnected once the last worker has reported.
     let _ = reported.recv_timeout(REPORT_WAIT);
 }

@@ -12,7 +12,8 @@ struct Planned {
     slot: TimeSlot,
     /// The volume's counts of lines in forecasts and of used ones, before this preload.
     before: (u64, u64),
-    /// The warm-up preloaded lines as well, so their use says nothing about the forecast.
+    /// The warm-up was preloading lines as well, so the use of preloaded lines says nothing about
+    /// the forecast.
     is_mixed: bool,
 }
 
@@ -29,7 +30,8 @@ pub(super) struct Learned {
     forecast_bytes: u64,
     /// What was preloaded for the current slot, or for the next one.
     planned: Option<Planned>,
-    /// The forecasts that were not preloaded, of the current slot and of the next one.
+    /// The granules of the forecasts that were not preloaded: those of the current slot, and
+    /// (`compared_next`) of the next one.
     compared: Vec<Granule>,
     compared_next: Vec<Granule>,
     /// The history could not be written, which was logged.
@@ -280,8 +282,8 @@ impl Learned {
     }
 }
 
-/// Reads the history of a volume, and checks it. `None` if there is none. An error says whether the
-/// file could be read.
+/// Reads the history of a volume, and checks it. `None` if there is none. An error comes with
+/// whether the file is to be put aside.
 fn read(volume: &Volume, histories: &dyn Histories) -> Result<Option<HistoryFile>, (String, bool)> {
     // A history from a larger pool may be longer.
     let bytes_max = history_bytes(SLOTS_PER_WEEK, REGIONS_MAX);

@@ -100,18 +100,18 @@ pub(crate) struct Header {
     pub limit_bytes: u64,
     /// Lines that each shard may hold; 0 for all.
     pub shard_lines: u64,
-    /// Settings of the process's memory that were changed while it ran, in its own encoding; 0 if
-    /// unchanged.
+    /// Settings of the process's memory that were changed while it ran, in an encoding of the
+    /// program; 0 if unchanged.
     pub memory_settings: MemoryWords,
     /// The memory with which the process that created the pool began, in bytes; 0 if that is the
     /// limit.
     pub start_bytes: u64,
-    /// The setting of the share for writes, if it was changed while the process ran, in its own
-    /// encoding; 0 if unchanged.
+    /// The setting of the share for writes, if it was changed while the process ran, in an encoding
+    /// of the program; 0 if unchanged.
     pub share_setting: u64,
 }
 
-/// Settings of a process's memory, in its own encoding.
+/// Settings of a process's memory, in an encoding of the program.
 pub type MemoryWords = [u64; 4];
 
 impl Header {
@@ -335,7 +335,7 @@ mod tests {
         }
     }
 
-    /// The header as an earlier program writes it, whose body is shorter by `words`.
+    /// Decodes a header as an earlier program writes it: with a body that is shorter by `words`.
     fn shortened_by(words: usize, header: &Header) -> Option<Header> {
         let mut bytes = header.encode();
         bytes.truncate(bytes.len() - 8 * words);
