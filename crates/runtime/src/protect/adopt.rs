@@ -5,11 +5,11 @@
 //! that is in the pool is not restored from its journal.
 //!
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
-//! whose record was still in the memory of the process. Such lines cannot be told apart. So all
-//! dirty data is recorded again before the volume is served. Otherwise a FLUSH, which waits only
-//! for the journal, would not cover it. When the recording ends, the older records are voided: they
-//! would undo lines that have become clean meanwhile. A process that finds it unfinished starts
-//! over (`record_again`).
+//! whose record was still in the memory of the process. Such lines cannot be told from the others.
+//! So all dirty data is recorded again before the volume is served. Otherwise a FLUSH, which waits
+//! only for the journal, would not cover it. When the recording ends, the older records are voided:
+//! they would undo lines that have become clean meanwhile. A process that finds it unfinished
+//! starts over (`record_again`).
 
 use crate::error::VolumeError;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
@@ -84,7 +84,7 @@ pub(crate) fn shards(
             crate::worker::carry_out(pool, number, &[], step);
         }
         shard.finish_call();
-        // The previous process may have been killed before it gave their memory back.
+        // The previous process may have been killed before it gave the memory of these slabs back.
         for slab in shard.slots().slabs().given_back() {
             if let Err(error) = pool.give_back(number, slab) {
                 tracing::warn!(%error, shard = number, "cannot give memory back");
@@ -360,8 +360,8 @@ impl<'a> PoolVolumes<'a> {
     }
 
     /// Drops the clean lines of volumes that are neither served nor being added, because other
-    /// programs may change their disks. Dirty lines stay. Returns the names of the volumes that
-    /// have some, with the bytes.
+    /// programs may change their disks. Dirty lines stay. Returns the volumes that have some, each
+    /// as `name=backing`, with the bytes.
     pub(crate) fn drop_unserved(
         &self,
         is_being_added: impl Fn(&str) -> bool,

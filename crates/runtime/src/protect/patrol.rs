@@ -10,8 +10,8 @@
 //! slice in 20 ms, which is 13 MB/s per worker. A busy worker spends at most a twentieth of its
 //! time on sealing, 16 lines at once, and a hundredth on verifying. Gaps between a busy client's
 //! batches do not count as idle time. While other programs wait for processors, an idle worker
-//! works like a busy one. At the least share it verifies a quarter as much. A shard is locked for
-//! four lines at a time.
+//! works like a busy one. At the least share, it verifies a quarter as much as a busy one. A shard
+//! is locked for four lines at a time.
 //!
 //! **Storage.** The checksums follow the line tables in the pool's file, four bytes per line;
 //! parity lies in slots of the pool. The thread that computes them holds the shard's lock, or the
@@ -249,8 +249,8 @@ pub(crate) fn verify_locked(
     verdict
 }
 
-/// Restores the given sectors of a line that are still lost from `bytes`, which were in the newest
-/// records. The caller holds the shard's lock. Returns false if the line is in use.
+/// Restores the given sectors of a line that are still lost from `bytes`, which are those of the
+/// newest records. The caller holds the shard's lock. Returns false if the line is in use.
 pub(crate) fn restore_sectors(
     shared: &Shared,
     number: usize,

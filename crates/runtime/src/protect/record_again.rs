@@ -1,10 +1,10 @@
 //! Records the dirty data of an adopted pool in the volume's journal once more, before the volume
 //! is served: some of its records may have been in the memory of the previous process only.
 //!
-//! Memory damage may be found before and meanwhile. A lost sector has no content that could be
-//! recorded: the disk has older data, and so may the journal. So it is left out, and its older
-//! records are neither voided, nor used before it is known whether they are the newest
-//! ([`forebay_journal::Freshness`]).
+//! Memory damage may be found before the recording, or while it is in progress. A lost sector has
+//! no content that could be recorded: the disk has older data, and so may the journal. So it is
+//! left out, and its older records are neither voided, nor used before it is known whether they are
+//! the newest ([`forebay_journal::Freshness`]).
 //!
 //! If the process dies meanwhile, the next one starts over: until the older records are void, each
 //! of them is valid, and the pool has the newest data.
@@ -50,8 +50,10 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     let (bytes, coverage) = record_dirty(shared, volume).map_err(failed)?;
     match coverage {
         Coverage::Whole => {
-            // If the newest record of a sector was in the memory of the previous process only,
-            // while the disk had its data already, an older record would undo it.
+            // The older records are voided: if the newest record of a sector was in the memory of
+            // the previous process only, while the disk had the sector's data already, an older
+            // record would undo that data. The flush comes first, because afterwards only the disk
+            // has it.
             sync_disk(shared, volume)?;
             used.journal.recorded_again(used.number, mark)?;
             volume.freshness.end_recording(true);
@@ -76,8 +78,8 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
     Ok(())
 }
 
-/// Starts to restore lost sectors, if the records are the newest. None was restored earlier,
-/// because that was not known yet.
+/// Starts to restore lost sectors, if the records are the newest. This was not known earlier, so no
+/// sector has been restored yet.
 fn restore_lost(shared: &Shared, volume: &Volume, used: &JournalUse) {
     if shared.shards.has_lost(volume.id) {
         used.journal.regain(used.number, volume.id);

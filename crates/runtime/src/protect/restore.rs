@@ -67,7 +67,8 @@ impl Latch {
     }
 }
 
-/// A batch that no worker has started. A worker that stops first drops it, which fails its pieces.
+/// A batch that no worker has started. If the worker stops before, the batch is dropped, which
+/// fails its pieces.
 struct Unstarted(Arc<Latch>, usize);
 
 impl Unstarted {

@@ -23,7 +23,7 @@ pub(crate) struct Attachment<'a> {
     /// Counts the reads of the disk by which it is recognised.
     pub internal_reads: &'a Arc<InternalReads>,
     pub accept_disk: bool,
-    /// Whether the pool and the vault hold data of the volume, too.
+    /// What the pool and the vault hold of the volume.
     pub pool: PoolState,
     pub vault: VaultState,
 }
@@ -73,7 +73,7 @@ impl Journal {
 
     /// Removes a volume that is no longer served and whose disk has all of its data. Whatever the
     /// result, its writes cannot be recorded from now on. If the journal has failed, or fails
-    /// meanwhile, a record outside of it voids its records of the volume.
+    /// meanwhile, a record outside of the journal voids the journal's records of the volume.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
         self.release_disks(Some(number));
         self.regain.forget(number);
@@ -114,7 +114,8 @@ impl Journal {
         false
     }
 
-    /// As [`Journal::detach`], for a volume that cannot be served any more, whatever the result.
+    /// As [`Journal::detach`], but only logs an error, for a caller that removes the volume in any
+    /// case.
     pub(crate) fn detach_or_report(&self, number: u16) {
         let names = volume_names(&self.lock().log, &[number]);
         if let Err(error) = self.detach(number) {

@@ -47,7 +47,7 @@ pub(crate) struct Devices {
 /// An open log, and the records found in it.
 pub(super) type Opened<W> = (Log<AlignedBuffer, W>, Found);
 
-/// A device being walked. Sequential reads are served from read-ahead.
+/// A device whose log is being walked. Sequential reads are served from read-ahead.
 pub(super) struct Device<'a> {
     backend: &'a dyn Backend,
     ahead: ReadAhead<'a>,
@@ -305,7 +305,8 @@ impl Devices {
         }
     }
 
-    /// Carries out one step. The inner error is a device that cannot be written, and its error.
+    /// Carries out one step. The inner error is the number of a device that cannot be written, with
+    /// the error of the write.
     fn run_step(
         &self,
         step: &Step,

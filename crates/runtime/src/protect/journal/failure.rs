@@ -83,7 +83,7 @@ impl Journal {
                 return Err(error);
             }
             let (id, names) = (state.log.superblock().journal, volume_names(&state.log, &[number]));
-            // All writes wait for the lock.
+            // Recorded without the lock, because all writes wait for the lock.
             drop(state);
             (self.on_failure)(id, error, &names).map_err(|_| error)?;
             is_recorded = true;
@@ -123,13 +123,14 @@ impl Journal {
     }
 
     pub(super) fn record_members(&self) -> Result<(), JournalError> {
-        // Taken first: if a member is lost meanwhile, the thread records that afterwards.
+        // Locked first: if a member is lost meanwhile, the journal's thread records the loss
+        // afterwards.
         let record = self.members.lock();
         let (id, members) = {
             let state = self.lock();
             let superblock = state.log.superblock();
             let members = superblock.members.numbers();
-            // The thread records the loss of a member itself.
+            // The journal's thread records the loss of a member itself.
             if members.is_empty() || state.log.unrecorded_loss().is_some() {
                 return Ok(());
             }
@@ -151,8 +152,9 @@ impl Journal {
         recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
-    /// The failure of the journal, while it is not recorded outside of the journal. Until then the
-    /// journal's records are valid, and requests that wait for them wait for the record.
+    /// The failure of the journal, while it is not recorded outside of the journal. Until it is
+    /// recorded, the journal's records are valid, and requests that wait for the journal wait for
+    /// that record.
     pub(crate) fn unrecorded_failure(&self) -> Option<JournalError> {
         let state = self.lock();
         let error = state.log.failed().filter(|_| !state.failure_recorded)?;

@@ -1,8 +1,8 @@
 //! The patrol over a journal: reads back the live part of the log, so that damage is detected while
 //! the pool and the disks still have all of its data.
 //!
-//! A thread reads from the start of the log to where its end was when the walk began, at 16 MiB/s
-//! at most. It reads more slowly while other programs wait for disks, and pauses while the log is
+//! A thread reads the log from its start to where its end was when the walk began, at 16 MiB/s at
+//! most. It reads more slowly while other programs wait for disks, and pauses while the log is
 //! being written. Damage on one device of two is repaired from the other by the journal's thread,
 //! between two writes. Data that no device can return is still in the pool or on the disk: a
 //! checkpoint begins at once and destages all of it. After that, the log begins past the damage.
@@ -54,7 +54,8 @@ pub(super) struct Patrol {
     stops: AtomicBool,
     walks_now: AtomicBool,
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
-    /// Repairs to make, each with the end of the log when the damage was found.
+    /// Repairs to make, each with the end of the log at the start of the walk that found the
+    /// damage.
     repairs: Lock<Vec<(CopyRange, (u64, u64))>>,
 }
 
@@ -136,7 +137,7 @@ struct Throttled<'a> {
     bytes: u64,
 }
 
-/// Whether this many pauses suffice for a piece.
+/// Whether a piece has been followed by enough pauses.
 const fn is_over(pauses: u32, share: BackgroundShare, is_busy: bool) -> bool {
     pauses >= BUSY_PAUSES_MAX || !is_busy && pauses >= share.divisor()
 }

@@ -46,8 +46,8 @@ const WALKS_MAX: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Journal {
-    /// Reads the log again for a volume whose clients are drained, so that it can be restored. Its
-    /// records are not reclaimed before that.
+    /// Reads the log again for a volume whose clients are drained, so that it can be restored.
+    /// Until then, its records are not reclaimed.
     pub(crate) fn reload(&self, number: u16) -> Result<(), IoError> {
         self.lock().log.retain_records(number);
         let mut records = self.records_of(number)?;

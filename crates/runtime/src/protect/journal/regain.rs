@@ -91,15 +91,14 @@ pub(super) fn start(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
     let owned = Arc::clone(journal);
     let work = move || {
         while let Some((number, volume)) = owned.regain.next() {
-            // The search before may have covered these losses, too.
+            // The previous search may have covered these losses, too.
             if !is_searched(&owned, number, volume) {
                 restore(&owned, number, volume);
             }
         }
     };
     if std::thread::Builder::new().name("regain".into()).spawn(work).is_err() {
-        // The next request starts the thread; a failed checkpoint makes such a request at the
-        // latest.
+        // The next request starts the thread. At the latest, a failed checkpoint makes one.
         journal.regain.requests.lock().is_running = false;
     }
 }
@@ -157,7 +156,8 @@ fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoEr
         let mut shard = shared.shard(line.shard);
         let is_same = shard.has_volume(volume)
             && shard.volume(volume).counters().lost_lines == losses[line.shard];
-        // Sectors lost since then may be newer than the records that were read.
+        // Sectors that were lost since the losses were counted may be newer than the records that
+        // were read.
         is_done &= is_same && {
             let Content { key, sectors, bytes } = content;
             restore_sectors(&shared, line.shard, &mut shard, key, &bytes, sectors, newest)

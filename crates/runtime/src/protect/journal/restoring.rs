@@ -57,8 +57,8 @@ impl Journal {
         Reader::new(&self.devices)
     }
 
-    /// Ends the restore of a volume: all of its data is in the pool or on the disk, and it is
-    /// served next.
+    /// Ends the restore of a volume: all of its data is in the pool or on the disk, and it is about
+    /// to be served.
     pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
         // Refuse the volume if the log has failed. While no volume is served, the failure is not
         // recorded, so the journal's records still count at the next start. Once it is recorded,

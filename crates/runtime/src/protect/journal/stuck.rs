@@ -124,7 +124,7 @@ impl Checkpoint<'_> {
         if stuck.iter().any(|line| line.lost != 0) {
             regain::retry(journal, number, volume);
         }
-        // From here on the disk has everything else.
+        // After this flush, the disk has everything else.
         self.sync_disk().ok()?;
         if stuck.is_empty() {
             // The disk has taken everything meanwhile. Do not wait for pending records: a full log
@@ -175,8 +175,8 @@ impl Checkpoint<'_> {
             if !shard.has_volume(self.volume) {
                 continue;
             }
-            // The shard's lock before the journal's, as in every write: the record of a write to
-            // one of these sectors is older or newer than both.
+            // The shard's lock is taken before the journal's, as in every write. So a write to one
+            // of these sectors, with its record, comes either before or after both steps here.
             let lines = shard.dirty_lines_of(self.volume);
             let mut state = self.journal.lock();
             for range in lines.into_iter().flat_map(|(key, _, lost)| runs_of(key, lost)) {
@@ -235,7 +235,7 @@ impl Checkpoint<'_> {
     }
 
     /// Records once more the stuck sectors that are still dirty, and waits until the records are
-    /// durable. Returns whether all of them are still dirty; `None` if it could not be recorded.
+    /// durable. Returns whether all of them are still dirty; `None` if they could not be recorded.
     fn copy_forward(&self, stuck: &[StuckLine]) -> Option<bool> {
         let shared = self.journal.shared.upgrade()?;
         let mut is_all = true;
@@ -249,8 +249,8 @@ impl Checkpoint<'_> {
         let Self { journal, number, volume } = *self;
         let mut copy = AlignedBuffer::new(LINE_BYTES as usize);
         'again: loop {
-            // The shard's lock before the journal's, as in every write: the record has the line's
-            // content at that moment.
+            // The shard's lock is taken before the journal's, as in every write, so the record has
+            // the line's content at that moment.
             let mut shard = shared.shard(line.shard);
             let dirty = copy_dirty(shared, &mut shard, line, &mut copy)?;
             let mut state = journal.lock();

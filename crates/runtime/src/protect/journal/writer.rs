@@ -48,7 +48,7 @@ impl Journal {
                 state.log.complete_on(write, results, &mut notices);
                 state = self.record_if_failed(state);
                 self.checkpoint_if_due(&mut state);
-                // Without the lock: the workers that are answered take it for their next write.
+                // Answered without the lock, because the workers take it for their next write.
                 drop(state);
                 self.answer(notices.drain(..).map(|(part, notice)| answer_of(part, notice)));
                 self.written.notify_all();

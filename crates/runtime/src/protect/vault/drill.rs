@@ -47,7 +47,7 @@ pub struct DrillReport {
     pub failures: u32,
     /// Bytes that the pool still held dirty, with the same content, when they were read back.
     pub same_bytes: u64,
-    /// Bytes that were written again or destaged meanwhile.
+    /// Bytes that were written again or destaged before they were read back.
     pub changed_bytes: u64,
     /// Volumes whose disks did not confirm a flush.
     pub unflushed: Vec<String>,
@@ -117,8 +117,8 @@ impl Vault {
         }
     }
 
-    /// The same with the data of `source`, which is compared with the pool if it is that of
-    /// `lines`.
+    /// As [`Vault::rehearse`], with the data of `source`. With `lines`, the data read back is
+    /// compared with the pool.
     fn rehearse_with<S: Source>(
         &self,
         work: &mut Work,

@@ -209,7 +209,7 @@ impl Vault {
         self.write_superblock(work, &mut superblock)
     }
 
-    /// Writes the next superblock. The second copy is the fallback if the first cannot be written.
+    /// Writes the next superblock. If it cannot be written, writes its other copy.
     pub(super) fn write_superblock(
         &self,
         work: &mut Work,

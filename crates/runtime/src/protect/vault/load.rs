@@ -94,7 +94,7 @@ struct Held {
     bytes: u64,
     /// The end of the last range to be written.
     end: u64,
-    /// Describes the data that the dump lacks.
+    /// Describes the data that the dump lacks; `None` if it lacks none.
     lacks: Option<String>,
     /// The dump was finished.
     is_sealed: bool,

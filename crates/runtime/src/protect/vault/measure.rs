@@ -48,7 +48,7 @@ impl Source for Pattern {
 
     fn fill(&self, mut at: usize, batch: &mut Batch) -> usize {
         while at < self.records && batch.has_room(RECORD_BYTES, 1) {
-            // Each record begins at another place of the pattern, so that no two are equal.
+            // Each record begins at a different place of the pattern, so that no two are equal.
             let from = at * 1031 % (PATTERN_BYTES - RECORD_BYTES);
             batch.add(0, (at * RECORD_BYTES) as u64, &self.bytes[from..from + RECORD_BYTES]);
             at += 1;

@@ -24,7 +24,7 @@ const WRITE_EVERY: u64 = 10;
 const WRITTEN_BYTES: u64 = 4 << 20;
 /// Bytes of free space read by each probe.
 const READ_BYTES: u64 = 1 << 20;
-/// A device whose probe or measurement takes longer is not relied on meanwhile.
+/// While a probe or measurement takes longer than this, the device is not relied on.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const MEASURE_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -104,7 +104,7 @@ impl Vault {
         let before = state.probe.trouble.take().or(was_late);
         let name = &self.name;
         match result {
-            // Cancelled or prevented by a dump, a drill, or the battery.
+            // Cancelled or prevented by a dump, a drill, or a power failure.
             Err(VaultError::CalledOff(_) | VaultError::Occupied(_)) => {
                 state.probe.trouble = before;
                 state.probe.at = Instant::now() + RETRY_INTERVAL;

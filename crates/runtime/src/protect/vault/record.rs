@@ -1,9 +1,9 @@
 //! The record, outside of a vault, of the volumes that rely on it.
 //!
 //! A volume is recorded before the first acknowledgement of a write that only a dump would save,
-//! because there is no time for it on battery. The record stays until the disk has everything, or
-//! another vault is configured. A start without the recorded vault then knows that the disk may
-//! lack acknowledged writes.
+//! because on battery there is no time to record it. The record stays until the disk has
+//! everything, or another vault is configured. A start without the recorded vault then knows that
+//! the disk may lack acknowledged writes.
 
 use std::io;
 

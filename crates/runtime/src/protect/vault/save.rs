@@ -29,7 +29,8 @@ pub(super) enum Stop {
     Io(IoError),
     /// The vault is full.
     Full,
-    /// A real dump, or the battery, has cancelled a measurement, drill or probe.
+    /// A measurement, drill or probe was cancelled: by a real dump, a power failure, or the stop of
+    /// the server.
     Cancelled,
 }
 

@@ -1,4 +1,4 @@
-//! Memory damage in an adopted pool, before and while its data is recorded again. What is lost
+//! Memory damage in an adopted pool, before and while its data is recorded again. A lost sector
 //! stays lost until it is written again or given up: neither older records nor the disk replace it.
 
 use super::*;
@@ -79,7 +79,7 @@ impl Machine {
         runtime
     }
 
-    /// The machine as a kill of its process leaves it now. The disk is the same.
+    /// A copy of the machine as it would be if its process were killed now. Both use the same disk.
     fn killed(&self) -> Self {
         let pool = crate::new_pool_file().unwrap();
         let size_bytes = rustix::fs::fstat(&self.pool).unwrap().st_size as u64;
@@ -140,7 +140,7 @@ fn assert_lost(runtime: &Runtime, disk: &Arc<dyn Backend>, line: u64) {
     assert_eq!(lost_in(runtime, line), 0xff);
     assert!(runtime.flush_volume("v", |_| ()).is_err());
     assert_eq!((lost_in(runtime, line), on_disk(disk, line)), (0xff, 0));
-    // Nor will a search in the journal restore it.
+    // A search in the journal will not restore it either.
     assert!(runtime.named("v").unwrap().freshness.newest().is_none());
     let volume = runtime.status().unwrap().volumes.remove(0);
     assert_eq!(volume.lost_sectors, 8);
