@@ -4,8 +4,8 @@
 //! read and write files. It then waits once for events, and handles them. Front ends use the
 //! operations of [`Sockets`] only. There are two reactors: io_uring (`uring`), where one system
 //! call submits all operations and waits for events, and epoll (`epoll`), for machines that forbid
-//! io_uring. A reply that fits into the socket's buffer is sent without either. Most tests of the
-//! suite run on both.
+//! io_uring. A front end sends a reply that fits into the socket's buffer directly, without a
+//! reactor. Most tests of the suite run on both.
 
 mod epoll;
 mod uring;
@@ -73,8 +73,8 @@ pub(crate) trait Reactor: Sockets + Sized {
     /// Starts a file operation. Returns false if this reactor supports none.
     fn file(&mut self, tag: u32, op: FileOp) -> bool;
 
-    /// Submits the requested operations, and waits for an event or a timeout. If the timer of an
-    /// earlier call is still armed, that timer applies instead.
+    /// Submits the requested operations, and waits for an event or a timeout. If the reactor keeps
+    /// a timer armed across calls, an earlier timeout that has not expired applies instead.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
     /// Whether the kernel counts a wait of this reactor, or of the threads that do its file I/O, as

@@ -62,7 +62,7 @@ fn reactor<R: Reactor>() -> (R, OwnedFd) {
 }
 
 /// Fails if a reactor repeats starved receives only when a buffer is returned: the end of a stream
-/// takes no buffer.
+/// takes no buffer, so none is returned for the next receive.
 fn every_end_is_reported_although_buffers_run_out<R: Reactor>() {
     every_end_is_reported::<R>(&[]);
 }

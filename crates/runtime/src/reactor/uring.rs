@@ -55,11 +55,12 @@ pub(crate) struct UringReactor {
 
 /// The multishot receive of a connection.
 ///
-/// Linux may fail to report the end of a stream that follows bytes at once: the receive takes the
-/// bytes, and the event of the end counts as handled with them (liburing issue 1549). No later
-/// event wakes it, so it is cancelled and repeated once after each silence. With the correction in
-/// Linux 7.0 and 6.18, of the ends that race with the start of a receive on a Unix socket, one in
-/// 30,000 is still not reported. Bytes are always reported.
+/// Linux may fail to report the end of a stream that follows immediately after bytes: the receive
+/// takes the bytes, and the kernel counts the event of the end as handled with them (liburing issue
+/// 1549). No later event wakes the receive. So after each silence of [`RENEW_AFTER`] that follows
+/// bytes, it is cancelled and repeated once. Even with the fix in Linux 7.0 and 6.18, one in 30,000
+/// ends is not reported if the end races with the start of a receive on a Unix socket. Bytes are
+/// always reported.
 #[derive(Clone, Copy)]
 struct Receiver {
     fd: RawFd,
@@ -147,7 +148,8 @@ impl Reactor for UringReactor {
             Ok(ring) => ring,
             Err(_) => builder.setup_coop_taskrun().build(ENTRIES)?,
         };
-        // Saves the lookup of the descriptor in each call. Older kernels do not support it.
+        // Saves the lookup of the ring's descriptor in each call. Older kernels do not support
+        // this.
         let _ = ring.submitter().register_ring_fd();
         let buffers = BufferRing::new(&ring)?;
         let mut reactor = Self {
@@ -238,7 +240,7 @@ impl UringReactor {
     /// Submits the pending entries, and waits for this many events. The kernel would count the wait
     /// as one for I/O, because receives are armed: an idle server would look like an overloaded
     /// disk, in the pressure figures and in the statistics of the processors. Linux 6.15 and later
-    /// can be told not to.
+    /// have a flag that prevents this.
     fn submit_and_wait(&mut self, events: usize) -> io::Result<usize> {
         if events == 0 || self.counts_as_io_pressure() {
             return self.ring.submit_and_wait(events);
