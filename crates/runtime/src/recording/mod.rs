@@ -26,7 +26,8 @@ const SLOTS_MAX: usize = 256 << 10;
 /// Entries of one ring at most: the requests of a busy worker in a tenth of a second.
 const RING_SLOTS_MAX: usize = 64 << 10;
 /// A request is given out this long after its arrival, so that every worker has published what
-/// arrived before it. A longer turn makes a request follow later ones.
+/// arrived before it. If a worker's turn takes longer, its requests may follow later ones of other
+/// workers.
 const LAG: Duration = Duration::from_millis(50);
 /// How long the end of a recording waits for the answers to requests in flight.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
@@ -109,8 +110,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record the requests to these volumes, in this order. A volume that is removed
-    /// meanwhile ends, even if another one of its name is added.
+    /// Begins to record the requests to these volumes, in this order. When a volume is removed,
+    /// nothing more is recorded under its name, even if another volume of that name is added.
     pub(crate) fn start(shared: &Arc<Shared>, names: &[String]) -> Result<Self, RecordError> {
         let volumes: Result<Vec<_>, _> =
             names.iter().map(|name| shared.volumes.named(name)).collect();
@@ -137,7 +138,7 @@ impl Recording {
         let (first, ring) = next.min_by_key(|(first, _)| first.arrived)?;
         let now = self.shared.started.elapsed();
         let is_settled = first.answer.is_some() && first.arrived + LAG <= now;
-        // An unanswered request must not hold the others until their rings are full.
+        // An unanswered request must not hold up the others until their rings are full.
         let is_over = || self.closed.is_some_and(|closed| closed.elapsed() >= ANSWER_WAIT);
         if !is_settled && !is_over() && !self.rings.iter().any(|ring| ring.is_half_full()) {
             return None;
@@ -151,7 +152,7 @@ impl Recording {
     pub fn close(&mut self) {
         if self.closed.is_none() {
             self.closed = Some(Instant::now());
-            // It fails if the workers have ended, which record nothing either.
+            // This fails only if the workers have ended, and then nothing is recorded any more.
             let _ = self.shared.run_on_all(|tasks| {
                 if let Some(recorder) = tasks.recorder() {
                     recorder.close();
@@ -165,7 +166,7 @@ impl Recording {
         self.closed.is_some() && self.rings.iter().all(|ring| ring.first().is_none())
     }
 
-    /// Whether the runtime stops, so that no further requests come.
+    /// Whether the runtime is stopping, so that no further requests will arrive.
     pub fn is_stopping(&self) -> bool {
         self.shared.stopping.load(Ordering::Relaxed)
     }

@@ -1,8 +1,9 @@
 //! The ring of one worker: a single writer, a single reader, and no lock.
 //!
 //! The worker fills the entry of a request when it accepts it, and its answer later. The reader
-//! takes entries in order. It may take one before it is answered; the answer is then lost, or, if
-//! the entry is in use again, refused because the arrival differs.
+//! takes entries in order. It may take an entry before the request is answered. The answer is then
+//! lost; if the entry is in use for another request by then, the answer is refused, because the
+//! time of arrival differs.
 
 use super::{Recorded, Served};
 use crate::clients::Submitted;
@@ -20,7 +21,7 @@ const WRITE: u64 = 1 << 48;
 const VOLUME_SHIFT: u32 = 32;
 /// The place of the latency in [`Entry::answer`], above the code of how it was served.
 const LATENCY_SHIFT: u32 = 8;
-/// The code for a request served from the pool alone. Zero: not answered.
+/// The code for a request served from the pool alone. Zero means that the request is not answered.
 const POOL: u64 = 1;
 /// The code for a request answered with an error.
 const ERROR: u64 = 2;
@@ -40,11 +41,11 @@ struct Entry {
 
 /// The requests that one worker has recorded and that are not taken yet.
 pub(super) struct Ring {
-    /// A power of two of them.
+    /// Their number is a power of two.
     entries: Box<[Entry]>,
-    /// Entries that the worker has filled, ever.
+    /// The number of entries that the worker has filled since the start of the recording.
     filled: AtomicU64,
-    /// Entries that were taken, ever.
+    /// The number of entries that the reader has taken since then.
     taken: AtomicU64,
     dropped: AtomicU64,
 }
