@@ -49,8 +49,8 @@ impl VolumeService {
         Ok(volume.id)
     }
 
-    /// Adds a volume that clients cannot enter yet. After an error, the volume is gone if its disk
-    /// works; see [`VolumeService::undo_add`].
+    /// Adds a volume that clients cannot enter yet. After an error, the volume has been removed
+    /// again, if its disk works; see [`VolumeService::undo_add`].
     fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
         let plan = self.pool_volumes().recovery_plan(&settings);
         self.protectors.check_missing_vault(&settings, plan)?;

@@ -137,7 +137,8 @@ impl VolumeService {
     pub(crate) fn set_hold_out(&self, name: &str, hold_out: HoldOut) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
-        // Whatever is answered while the flag and the shards differ counts as served, which it was.
+        // At the start of a hold-out, a request that is answered before the shards change counts as
+        // served, which it was. At the end of a hold-out, such a request is no longer counted.
         volume.has_hold_out.store(!hold_out.is_none(), Ordering::Relaxed);
         self.shared.shards.set_hold_out(volume.id, hold_out);
         Ok(())

@@ -51,9 +51,9 @@ impl VolumeService {
         Ok(())
     }
 
-    /// Undoes a failed addition, before any client has entered the volume. What is in the pool goes
-    /// to the disk; what journal and vault hold beyond that stays there. If that fails, the volume
-    /// stays, and a removal tries again.
+    /// Undoes a failed addition, before any client has entered the volume. Its data in the pool
+    /// goes to the disk; what journal and vault hold beyond that stays in them. If that fails, the
+    /// volume stays, and a removal tries again.
     pub(super) fn undo_add(&self, volume: &Arc<Volume>) {
         if let Err(error) = self.retract(volume, &mut |_| {}) {
             tracing::error!(
@@ -74,7 +74,8 @@ impl VolumeService {
     fn flush_and_retract(&self, volume: &Arc<Volume>, progress: OnProgress<'_>) -> VolumeResult {
         let failure = volume.journal.as_ref().and_then(|used| used.journal.unrecorded_failure());
         if let Some(error) = failure {
-            // A flush would wait for the record, which is not made before the volume is served.
+            // A flush would wait until the failure is recorded, which does not happen before a
+            // volume is served.
             return Err(error.into());
         }
         flush(&self.shared, volume, progress)?;

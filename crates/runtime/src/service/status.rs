@@ -96,7 +96,7 @@ pub struct VolumeStatus {
     pub requests: RequestCounters,
     /// Counters of the engine.
     pub engine: VolumeCounters,
-    /// Its miss-ratio curve; `None` if there is no memory for it, or if curves were not asked for.
+    /// Its miss-ratio curve; `None` if there is no memory for it, or if curves were not requested.
     pub curve: Option<MissRatioCurve>,
     /// Preloaded lines that were evicted before a client read them.
     pub preloaded_in_vain_lines: u64,
@@ -123,7 +123,7 @@ pub struct VolumeStatus {
 }
 
 impl VolumeStatus {
-    /// What is counted.
+    /// The part of the status that the statistics keep.
     pub fn statistics(&self) -> VolumeStatistics {
         VolumeStatistics {
             requests: self.requests.clone(),
@@ -177,7 +177,7 @@ pub struct RuntimeStatus {
 /// Volumes whose counters are copied under one acquisition of a shard's lock.
 const VOLUMES_PER_LOCK: usize = 64;
 
-/// Whether a status has the miss-ratio curves, whose copies take long.
+/// Whether a status includes the miss-ratio curves, which take long to copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Curves {
     /// With them.

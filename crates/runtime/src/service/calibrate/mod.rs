@@ -87,15 +87,15 @@ struct Queue {
     waiting: Vec<Job>,
     /// The volume being measured.
     current: Option<Weak<Volume>>,
-    /// Volumes whose disks are kept open here, once per reference: by a reading thread, which may
-    /// be an abandoned one, or at the end of a measurement.
+    /// The volumes whose disks the calibrator keeps open, one entry per reference: of a reading
+    /// thread, possibly an abandoned one, or of the end of a measurement.
     open: Vec<Weak<Volume>>,
     has_thread: bool,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Whether the disk of this volume, or of any, is kept open here.
+    /// Whether the calibrator keeps open the disk of this volume, or of any.
     fn has_disk_of(&self, volume: Option<&Arc<Volume>>) -> bool {
         let mut open = self.current.iter().chain(&self.open);
         open.any(|other| volume.is_none_or(|volume| is_same(other, volume)))
@@ -141,7 +141,8 @@ impl Calibrator {
         if let Some(job) = queue.waiting.iter_mut().find(|job| is_same(&job.volume, volume)) {
             (job.requested_until, job.due) = (job.requested_until.max(until), job.due.min(due));
         } else if !queue.current.as_ref().is_some_and(|current| is_same(current, volume)) {
-            // Other offsets each time: the last ones may be in the disk's cache.
+            // Each measurement reads at other offsets, because those of the last one may be in the
+            // disk's cache.
             let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
             let disk_bytes = volume.backend.description().size_bytes;
             let probing = Probing::new(disk_bytes, seed as u64);
