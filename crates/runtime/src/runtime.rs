@@ -167,9 +167,9 @@ impl Runtime {
         self.volumes.status(self.engine(), &self.memory_bounds(), Curves::LeftOut)
     }
 
-    /// Copies what is counted of each volume, in constant time for each. No worker is interrupted;
-    /// a shard's lock is held while the counters of a few volumes are copied. Also possible while
-    /// the runtime stops; there are no volumes after that.
+    /// Copies the statistics of each volume, in constant time for each. No worker is interrupted; a
+    /// shard's lock is held while the counters of a few volumes are copied. Also possible while the
+    /// runtime stops. After the stop, the list is empty.
     pub fn statistics(&self) -> Vec<NamedStatistics> {
         self.volumes.statistics()
     }
@@ -399,7 +399,7 @@ impl Runtime {
 
     /// Must be called once all volumes of a start have been added. Drops the clean lines of volumes
     /// that are not served, because other programs may change their disks. Dirty lines stay.
-    /// Returns the names of the volumes that have some, with the bytes.
+    /// Returns the volumes that have some, each as `name=backing`, with the bytes.
     pub fn close_adoption(&self) -> Vec<(String, u64)> {
         self.volumes.close_adoption()
     }
@@ -531,7 +531,7 @@ impl Runtime {
 
 /// Volumes that a UPS protects.
 impl Runtime {
-    /// The volumes whose dirty data only the pool holds, under a UPS.
+    /// The volumes that only a UPS protects: their dirty data is in the pool alone.
     pub fn power_volumes(&self) -> Vec<VolumeId> {
         UpsVolumes::of(&self.shared).ids()
     }

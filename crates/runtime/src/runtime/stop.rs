@@ -93,7 +93,7 @@ impl Runtime {
         self.collapser.stop();
         self.resizer.stop();
         self.volumes.learner().stop();
-        // The pool keeps what the lists would name.
+        // The pool keeps the lines that the lists would name.
         self.volumes.warm_ups().stop(LastSave::No);
         // Two processes must not use one pool at the same time; only a worker whose disk hangs may
         // remain.
