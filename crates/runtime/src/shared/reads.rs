@@ -1,4 +1,4 @@
-//! The reads of a disk for clients, which slow its writeback and its warm-up down.
+//! The reads of a disk for clients, which slow down its writeback and its warm-up.
 
 use forebay_policy::ReadTimes;
 use forebay_volume::DemandReads;

@@ -137,8 +137,8 @@ impl Shards {
         }
     }
 
-    /// Lines of a volume that joined the forecast that was current at the time, and those of them
-    /// that were used while it was.
+    /// Counts two kinds of lines of a volume: those that have joined a forecast while it was
+    /// current, and those among them that were used while it was still current.
     pub(crate) fn forecast_lines(&self, id: VolumeId) -> (u64, u64) {
         self.each().fold((0, 0), |(lines, used), shard| {
             let (more_lines, more_used) = shard.slots().warm().forecast_lines(id);

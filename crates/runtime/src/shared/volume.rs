@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Volume {
     pub id: VolumeId,
     pub name: String,
-    /// Its name and its backing in short: another volume of the same name has another one.
+    /// A checksum of its name and its backing, which tells it from another volume of the same name.
     pub identity: [u8; 32],
     /// Its description for clients.
     pub info: SharedLock<VolumeInfo>,
@@ -85,7 +85,7 @@ pub(crate) struct Volume {
     pub has_hold_out: AtomicBool,
     /// The volume is being added or removed: new requests are refused.
     pub leaving: AtomicBool,
-    /// Its addition has failed and could not be undone: a removal tries that again.
+    /// Its addition has failed and could not be undone. A removal tries again to undo it.
     pub half_added: AtomicBool,
 }
 
