@@ -8,7 +8,8 @@ use forebay_engine::{Arm, LineHits};
 use forebay_types::ByteRange;
 use forebay_volume::RequestKind;
 
-/// What a request counts for in a comparison.
+/// The counters of a comparison that a request belongs to: by its side, its kind and its class of
+/// size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Compared {
     arm: Arm,
@@ -17,12 +18,13 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// What a request counts for, if it is compared: a read or write that succeeded, and that was
-    /// held out as a whole or not at all.
+    /// The counters of a request that has succeeded; `None` if it is not compared. Only a read or
+    /// write is compared, and only if it was held out as a whole or not at all.
     pub(crate) fn of(kind: RequestKind, range: ByteRange, line_hits: LineHits) -> Option<Self> {
         let is_write = match kind {
             RequestKind::Read => false,
-            // The hash of the region does not depend on FUA, so both sides have as many of them.
+            // The hash of the region does not depend on FUA, so both sides have the same share of
+            // writes with FUA.
             RequestKind::Write { .. } => true,
             _ => return None,
         };

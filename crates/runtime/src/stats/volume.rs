@@ -48,10 +48,10 @@ pub struct NamedStatistics {
     pub arms: ArmTimes,
 }
 
-/// Calls a function with the name and the numbers of a group, and the name of each of its numbers
-/// if they are not one histogram.
+/// Called for each group of numbers, with its name, the function that names each of its numbers,
+/// and the numbers. Without such a function, the group is a single number or a histogram.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&'static str, Option<Label>, &mut [u64]);
-/// The name of a number of a group.
+/// Names a number of a group, given by its index.
 pub(crate) type Label = fn(usize) -> String;
 
 impl VolumeStatistics {
