@@ -92,7 +92,7 @@ pub struct WarmUpStatus {
     pub state: WarmUpState,
     /// Lines that it reads, or would have read.
     pub planned_lines: u64,
-    /// Lines that it is done with: read, or found in the pool or in use.
+    /// Lines that it has finished with, because they were read, or found in the pool or in use.
     pub done_lines: u64,
 }
 

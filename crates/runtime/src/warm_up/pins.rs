@@ -3,9 +3,9 @@
 //! A volume's ranges are read when they are pinned. Later, lines of them may leave the pool: they
 //! are found damaged or erased, or the volume bypasses the cache for a while. So the number of
 //! lines in the pool is compared with that of the ranges every second, and the ranges are read
-//! again if some are missing. Lines in the pool cost no read of the disk. If a pass does not help,
-//! because the disk fails reads or the shard is full of dirty data, the next ones follow at longer
-//! intervals.
+//! again if some are missing. Lines that are in the pool are not read from the disk again. If a
+//! pass does not help, because the disk fails reads or the shard is full of dirty data, the next
+//! ones follow at longer intervals.
 
 use crate::shared::{Shared, Volume};
 use forebay_types::PinnedRanges;

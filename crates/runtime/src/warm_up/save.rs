@@ -38,7 +38,8 @@ pub(super) enum Pace {
 /// The granules of each volume, in ascending order.
 type Found = BTreeMap<VolumeId, Vec<Granule>>;
 
-/// A volume whose list is written. Not the volume itself, whose disk must not stay open here.
+/// A volume whose list is written or removed. It has no reference to the volume, which would keep
+/// the disk open.
 struct Target {
     id: VolumeId,
     name: String,
@@ -179,7 +180,7 @@ fn collect_shard(shared: &Shared, shard: usize, granules_max: usize, pace: Pace)
         }
     }
     lines.sort_unstable();
-    // A line that has moved meanwhile may be there twice.
+    // A line that has moved during the walk may be there twice.
     lines.dedup_by_key(|(key, _)| *key);
     let of_volumes = lines.chunk_by(|a, b| a.0.volume() == b.0.volume());
     let mut all: Vec<(VolumeId, Granule)> = Vec::new();

@@ -1,5 +1,5 @@
-//! The thread: polls the warm-ups and the reads of pinned ranges, passes their reads to the
-//! workers, and writes the lists when they are due.
+//! The thread of the warm-ups: polls its jobs (warm-ups, pinned ranges and forecasts), passes their
+//! reads to the workers, and writes the lists when they are due.
 
 use super::pins::{Pass, PinnedVolumes};
 use super::save::{Pace, Saver};
@@ -58,7 +58,7 @@ struct Job {
     loader: Loader,
 }
 
-/// Reports the end of a read, even if its worker has ended and drops it.
+/// Reports the end of a read on drop, so also if its worker has ended and drops the task.
 struct ReadEnd {
     events: mpsc::Sender<Event>,
     job: u64,
@@ -100,7 +100,8 @@ pub(super) fn run(
     loop {
         let now = Instant::now();
         let Some(shared) = thread.shared.upgrade() else { return };
-        // While others wait, the lists are written up to an interval later.
+        // While other programs wait for processors or disks, the lists are written up to an
+        // interval later.
         let due = match shared.background.both().is_full() {
             true => next_save,
             false => next_save + interval,
