@@ -306,7 +306,8 @@ fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
         let (id, range, iovecs) = (action.id, action.range, iovecs.len() - before);
         members.push(Member { shard: *shard, id, range, iovecs });
     }
-    // A client waits for the whole I/O if it waits for one of its members.
+    // The lowest cause, so that demand wins: a client that waits for one member waits for the whole
+    // I/O.
     let cause = run.iter().map(|io| io.action.cause).min().expect("a run has an I/O");
     InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard).because_of(cause)
 }

@@ -154,7 +154,8 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
 
     fn preload(&mut self, volume: VolumeId, granule: Granule, kind: PreloadKind, on_done: OnDone) {
         let served = self.host.shared.volume(volume);
-        // The flag was set before the removal drained the clients on this worker.
+        // A removal sets the flag before it drains the clients on this worker, so no preload begins
+        // after that.
         let Some(served) = served.filter(|served| !served.leaving.load(Ordering::Relaxed)) else {
             return on_done(Ok(()));
         };

@@ -57,7 +57,7 @@ pub(super) struct InFlight {
     pub claim: Option<Claim>,
     /// The transfer through a bounce buffer, if it needs one.
     bounce: Option<Bounce>,
-    /// Why it is started.
+    /// Why it was issued.
     pub cause: IoCause,
 }
 
@@ -162,7 +162,7 @@ impl InFlight {
         io
     }
 
-    /// Sets why this is started.
+    /// Sets why this was issued.
     pub(super) fn because_of(self, cause: IoCause) -> Self {
         Self { cause, ..self }
     }
