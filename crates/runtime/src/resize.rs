@@ -108,7 +108,7 @@ impl Fault for ResizeError {
     }
 }
 
-/// Volumes and bytes of each in a sentence: those with the most, and the sum of the others.
+/// Lists the volumes with the most bytes, and the sum of the others.
 fn listed(pinned: &[(String, u64)]) -> String {
     const LISTED_MAX: usize = 4;
     let mut pinned: Vec<_> = pinned.iter().collect();
@@ -145,7 +145,7 @@ pub(crate) fn memory_use(bounds: MemoryBounds, pool: &Pool) -> MemoryUse {
     bounds.memory_use(pool.data_bytes(), pool.lines_used_bytes())
 }
 
-/// The same bounds while each shard must keep `shard_lines` lines, in whole slabs.
+/// The bounds, with a minimum at which each shard can keep `shard_lines` lines, in whole slabs.
 pub(crate) fn with_shard_lines(
     bounds: MemoryBounds,
     pool: &Pool,
@@ -302,7 +302,7 @@ fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
                 shared.shard(number).gave_back(slab);
             }
         }
-        // Otherwise this thread could take the lock again before a thread that waits for it.
+        // Without this, the thread could take the lock again before a thread that waits for it.
         std::thread::yield_now();
     }
     true

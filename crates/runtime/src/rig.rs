@@ -77,7 +77,7 @@ pub(crate) fn volume(name: &str, disk: Arc<dyn Backend>) -> VolumeSettings {
     }
 }
 
-/// The record of a journal on one device.
+/// The member record of a journal on one device, which has no members to record.
 struct NoMembers;
 
 impl MemberRecord for NoMembers {

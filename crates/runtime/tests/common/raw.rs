@@ -32,7 +32,7 @@ pub fn greeted(socket: &Path) -> UnixStream {
     stream
 }
 
-/// An option whose header claims `len` bytes and has `data`.
+/// An option whose header claims `len` bytes of data, followed by `data`.
 pub fn option_claiming(option: u32, len: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
     bytes.extend_from_slice(&option.to_be_bytes());

@@ -273,7 +273,8 @@ fn two_writes_in_one_block_are_both_kept(engine: Engine) {
     }
 }
 
-/// Fails if a disk with larger blocks than the advertised 512 bytes refuses them.
+/// Fails if trims and zeroes below a block are refused, for a disk with blocks larger than the
+/// advertised 512 bytes.
 fn trims_and_zeroes_below_a_block_are_honoured(engine: Engine) {
     for mode in Mode::ALL {
         let server = Server::start_with(engine, TINY_BYTES, 2);

@@ -59,7 +59,7 @@ pub(crate) fn start(engine: Engine) -> Server {
     Server::patient(RuntimeConfig { journals: 1, ..Server::config(engine) })
 }
 
-/// The members recorded in a state directory.
+/// A record of the members in memory, in place of the one in a state directory.
 #[derive(Default, Clone)]
 pub(crate) struct OnRecord(Arc<Mutex<Vec<u64>>>);
 

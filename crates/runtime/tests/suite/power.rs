@@ -139,7 +139,7 @@ fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
     let server = start(engine);
     let disk = memory(16 * MIB);
     let gate = Gate::new(Arc::clone(&disk) as _);
-    // The superblocks and the first batch are written, and then nothing.
+    // The superblocks and the first batch can be written, then all writes fail.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
     let journal = open(&server, Arc::new(Errors::new(memory(JOURNAL_BYTES), rule)));
     let protected = volume("v", Arc::clone(&gate) as _, &journal);

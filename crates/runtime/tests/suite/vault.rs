@@ -192,7 +192,8 @@ fn a_volume_that_is_not_served_stays_in_the_vault(engine: Engine) {
     third.stop();
 }
 
-/// A dump of "v" with the disk as a power loss leaves it, and what was written to it.
+/// A dump of "v": the disk and the vault as a power loss leaves them, and the data that was written
+/// to "v".
 fn dumped(engine: Engine) -> (Arc<MemoryBackend>, Arc<MemoryBackend>, BTreeMap<u64, Vec<u8>>) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let (server, vault) = serve(engine, &disk, &device);
@@ -615,7 +616,8 @@ fn a_share_for_writes_that_the_vault_could_not_take_is_refused() {
         let ShareError::VaultTooSmall { most, .. } = &error else { panic!("{error}") };
         assert!((50..55).contains(&most.percent()), "{error}");
     }
-    // A pool that was adopted may allow more than a smaller vault takes. It may stay so.
+    // The share of an adopted pool may exceed what a smaller vault takes, and may stay or be
+    // reduced.
     shares.set(share(60));
     assert_eq!(shares.check(share(55)), Ok(()));
     assert!(shares.check(share(70)).is_err());
