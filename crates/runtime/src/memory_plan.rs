@@ -14,14 +14,14 @@ const WORKER_BYTES: u64 = (RECEIVE_BUFFERS_MAX as usize * RECEIVE_BYTES) as u64 
 /// lines are dirty, and none has a dirty neighbour: 64 bytes. Up to four more are for the
 /// miss-ratio curves of the volumes.
 const METADATA_BYTES_PER_LINE: u64 = 68;
-/// More shards than this do not reduce lock contention further; a set of them fits one word.
+/// More shards than this do not reduce lock contention further; a set of shards fits one word.
 const SHARDS_MAX: usize = 64;
 /// Below this size, the worse eviction of a small shard outweighs the lower contention.
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 
 /// From this memory on, huge requests are served whole: beyond the kept buffers, memory for the
-/// largest one takes about 3 % of it. With less, they are served in pieces: one of them would take
-/// half of 64 MiB.
+/// largest one takes about 3 % of it. With less, they are served in pieces: a single huge request
+/// would take half of a memory of 64 MiB.
 const WHOLE_REQUESTS_BYTES_MIN: u64 = 512 << 20;
 /// The smallest lane for pieces of huge requests: two pieces, so that one can be sent to a slow
 /// client while another client is served.

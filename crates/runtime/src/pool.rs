@@ -33,7 +33,7 @@ const SLAB_LINES: usize = (SLAB_BYTES / LINE_BYTES) as usize;
 const _: () = assert!(SLAB_LINES == ShardConfig::SLAB_LINES);
 /// The usual size of a line of the processor's cache.
 pub(crate) const CACHE_LINE_BYTES: usize = 64;
-/// The maximum number of shards: a set of them fits one word.
+/// The maximum number of shards: a set of shards fits one word.
 const SHARDS_MAX: usize = 64;
 
 /// Why a pool cannot be opened.

@@ -277,7 +277,8 @@ fn run(shared: &Weak<Shared>, stops: &AtomicBool) {
     }
 }
 
-/// Carries out the resize of a shard as far as possible. Returns whether the rest waits.
+/// Carries out the resize of a shard as far as possible. Returns true if the resize is not
+/// complete: a slab cannot be emptied yet, or the resizer stops.
 fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
     let mut out = Outbox::default();
     while !stops.load(Ordering::Relaxed) {

@@ -8,8 +8,8 @@
 //!
 //! One thread (`thread`) follows the clock: at the end of each quarter of an hour it adds the needs
 //! to the volume's [`History`], and writes it. Five minutes before the next quarter begins, it
-//! passes the forecast for it to the thread of the warm-ups, which preloads it. [`History`] says
-//! how forecasts are made, and what limits them.
+//! passes the forecast for that quarter to the thread of the warm-ups, which preloads it.
+//! [`History`] says how forecasts are made, and what limits them.
 //!
 //! A history is a hint, like a warm list: an error in it is logged, and no request fails.
 //!

@@ -27,7 +27,7 @@ use std::time::Instant;
 enum Coverage {
     /// All data that was dirty when it began.
     Whole,
-    /// All of it except sectors that were lost.
+    /// All data that was dirty when it began, except sectors that were lost.
     WithoutLost,
 }
 
@@ -59,7 +59,8 @@ pub(crate) fn record_again(shared: &Shared, volume: &Volume) -> Result<(), Volum
             volume.freshness.end_recording(true);
         }
         Coverage::WithoutLost => {
-            // The older records of lost and of dirty sectors stay, as no newer ones may exist.
+            // The older records of lost and of dirty sectors stay, because there may be no newer
+            // ones.
             used.journal.void_clean(used.number, volume.id).map_err(failed)?;
             let has_all = PoolVolumes::of(shared).is_all_in(volume.id, used.journal.id());
             volume.freshness.end_recording(has_all);

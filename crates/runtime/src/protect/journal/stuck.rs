@@ -149,8 +149,8 @@ impl Checkpoint<'_> {
     }
 
     /// Voids the records of the volume except those of dirty or lost sectors: the disk has the
-    /// rest. For a volume that is not served yet and has lost sectors, whose older records stay.
-    /// Fails if the journal fails, or has no space to record the change.
+    /// rest. Used for a volume that is not served yet and has lost sectors. Fails if the journal
+    /// fails, or has no space to record the change.
     pub(super) fn void_clean(&self) -> IoResult {
         for _ in 0..FENCE_TRIES_MAX {
             let since = self.journal.lock().log.next_record();

@@ -43,7 +43,7 @@ fn bytes_of(found: &Found, number: u16) -> u64 {
     records.map(|found| found.record.range.len).sum()
 }
 
-/// The end of the last range to be written.
+/// The end of the last range of the volume that is to be written.
 fn end_of(found: &Found, number: u16) -> u64 {
     let records = found.records.iter().filter(|found| found.record.volume == number);
     records.map(|found| found.record.range.end()).max().unwrap_or(0)
@@ -92,7 +92,7 @@ struct Held {
     /// Where the volume's disk is compared with the dump's record of it.
     places: Vec<SamplePlace>,
     bytes: u64,
-    /// The end of the last range to be written.
+    /// The end of the last range of the volume that is to be written.
     end: u64,
     /// Describes the data that the dump lacks; `None` if it lacks none.
     lacks: Option<String>,
