@@ -1,5 +1,5 @@
 //! An analysis of the benefit: a phase without the cache, one in which it fills, and one with it. A
-//! share of the regions is held out all the while.
+//! share of the regions is held out throughout.
 
 use crate::{DiskUse, LatencySummary};
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ impl Default for AnalysisRequest {
     }
 }
 
-/// A time at which the server was not running, which an analysis outlived.
+/// A period during an analysis in which the server was not running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AnalysisInterruption {
     /// When the server started again, in UTC.
@@ -196,7 +196,7 @@ pub struct AnalysisBatch {
     pub seconds: f64,
     /// The processor time of the server, in seconds.
     pub cpu_seconds: f64,
-    /// The volumes that were served all the while.
+    /// The volumes that were served for the whole interval.
     pub volumes: Vec<AnalysisVolume>,
 }
 

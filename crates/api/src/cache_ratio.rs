@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The division of the cache between reads and writes. Writes have at most their share; reads have
-/// theirs, and what writes do not use of theirs.
+/// The division of the cache between reads and writes. Writes use at most their share. Reads use
+/// their own share, and what writes leave unused of theirs.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct CacheRatio {
     /// The setting `cache-ratio`, as configured or set since.

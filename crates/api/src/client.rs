@@ -265,8 +265,8 @@ impl Client {
         self.request_within(DRILL_TIME_MAX, Method::POST, paths::DRILL, None::<&()>).await
     }
 
-    /// Records the requests of clients. `write` gets the lines of the trace in pieces. Its error
-    /// ends the recording and is returned inside.
+    /// Records the requests of clients. `write` gets the lines of the trace in pieces. An error of
+    /// `write` ends the recording and is returned as the inner result.
     pub async fn record_trace<E>(
         &self,
         request: &TraceRequest,

@@ -29,8 +29,8 @@ pub struct CurvePoint {
     pub bytes: u64,
     /// The share of accesses that miss, from 0 to 1.
     pub miss_ratio: f64,
-    /// The hits gained over the volume's present share of the pool, in decayed accesses; negative
-    /// if lost. While that share is unknown, over the whole pool.
+    /// The hits gained compared with the volume's present share of the pool, in decayed accesses;
+    /// negative if hits are lost. While that share is unknown, it is compared with the whole pool.
     pub hits_gained: f64,
 }
 
@@ -38,7 +38,7 @@ pub struct CurvePoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryAdvice {
-    /// Neither of the others.
+    /// Neither `less` nor `more` applies.
     #[default]
     Keep,
     /// With half the pool, less than one percentage point more accesses would miss.

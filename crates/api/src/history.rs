@@ -46,7 +46,7 @@ pub struct HistoryPoint {
     pub backend_read_bytes: u64,
     /// Bytes written to the disk.
     pub backend_write_bytes: u64,
-    /// I/Os of clients beyond those of the disk; negative if the disk had more.
+    /// I/Os of clients minus I/Os of the disk; negative if the disk had more.
     pub saved_ios: i64,
     /// The latency of reads served from memory.
     pub read_hit_us: f64,

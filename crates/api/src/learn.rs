@@ -48,7 +48,7 @@ pub struct LearnStatus {
     pub days_required: u32,
     /// Or in this many weeks in a row, on this day at this time.
     pub weeks_required: u32,
-    /// The latest forecast that had anything.
+    /// The latest forecast that was not empty.
     pub forecast: Option<ForecastStatus>,
     /// The latest forecast that was scored.
     pub score: Option<ForecastScore>,
@@ -59,7 +59,7 @@ pub struct LearnStatus {
 pub struct ForecastStatus {
     /// The quarter of an hour, such as `Mon 09:15`.
     pub slot: String,
-    /// The bytes.
+    /// Bytes that it probably needs, within the part of memory for forecasts.
     pub bytes: u64,
     /// Further bytes, which exceed the part of memory for forecasts.
     pub beyond_budget_bytes: u64,

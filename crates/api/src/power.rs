@@ -61,7 +61,7 @@ pub struct UpsStatus {
     /// The reported date of manufacture or installation of the battery.
     #[serde(default)]
     pub battery_date: Option<String>,
-    /// A sentence, if the runtime at full charge is below 90 % of that when the UPS was first seen.
+    /// A warning, if the runtime at full charge is below 90 % of that when the UPS was first seen.
     #[serde(default)]
     pub battery_ages: Option<String>,
 }

@@ -57,7 +57,7 @@ pub struct Counters {
     pub uncached_writes: BTreeMap<String, u64>,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Requests among these that were refused at once. No other counter has them.
+    /// Requests among these that were refused at once. No other counter includes them.
     #[serde(default)]
     pub refused: u64,
     /// The pattern of the reads and writes.
@@ -85,11 +85,11 @@ pub struct Counters {
     /// server reads for itself, to measure the disk and to recognise it. No other counter has that.
     #[serde(default)]
     pub backend_causes: BTreeMap<String, BackendIos>,
-    /// I/Os of clients beyond those of the disk: reads, writes, trims, writes of zeroes and
-    /// flushes. Negative if the disk had more, as after much was read ahead.
+    /// I/Os of clients minus I/Os of the disk: reads, writes, trims, writes of zeroes and flushes.
+    /// Negative if the disk had more, as after much was read ahead.
     #[serde(default)]
     pub saved_ios: i64,
-    /// Bytes of the reads and writes of clients beyond those of the disk.
+    /// Bytes of the reads and writes of clients minus those of the disk.
     #[serde(default)]
     pub saved_bytes: i64,
     /// Bytes that came into memory, in whole lines.
@@ -242,7 +242,7 @@ pub struct Latencies {
 }
 
 /// The summary of a latency histogram, in microseconds; all zero while the count is zero. The mean
-/// is exact; the others are known to an eighth.
+/// is exact; the quantiles and the maximum are accurate to one eighth.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct LatencySummary {
     /// Measured requests.
@@ -282,7 +282,7 @@ pub struct LatencyBucket {
 /// The statistics of the server over time.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Statistics {
-    /// The time since the server began to count; totals are older.
+    /// The time since the server began to count; the totals reach back further.
     pub seconds: u64,
     /// All volumes that are served.
     pub all: Periods,

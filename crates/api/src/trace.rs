@@ -41,7 +41,7 @@ const fn default_max_bytes() -> u64 {
 pub enum TraceEnd {
     /// Its time was over.
     Time,
-    /// The trace has its largest size.
+    /// The trace has reached its size limit.
     Size,
     /// The server stops.
     Stop,
@@ -61,7 +61,8 @@ impl TraceEnd {
     }
 }
 
-/// A recording that has ended. The trailers [`TraceSummary::TRAILERS`] have it, in this order.
+/// The summary of a recording that has ended. It is sent in the HTTP trailers
+/// [`TraceSummary::TRAILERS`], in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceSummary {
     /// Requests in the trace.
