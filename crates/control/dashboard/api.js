@@ -2,7 +2,7 @@
 
 const KEY = "forebay-token";
 
-// An error that the API has explained, or the connection.
+// An error that the API has reported, or a failed connection.
 export class Problem extends Error {
   constructor(status, message, remedy) {
     super(message);
@@ -15,8 +15,8 @@ export class Problem extends Error {
   }
 }
 
-// The link of the daemon has the token behind `#`, which is not sent. It is kept for this tab, and
-// removed from the address, so that it is in no bookmark.
+// The daemon's link has the token in its fragment, which browsers do not send. The token is stored
+// for this tab and removed from the address, so that no bookmark contains it.
 export function takeToken() {
   const found = /[#&]token=([^&]+)/.exec(location.hash);
   if (found) {

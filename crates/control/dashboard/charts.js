@@ -6,7 +6,7 @@ import { el, text } from "/dom.js";
 
 const HEIGHT = 190;
 const SVG = "http:" + "//www.w3.org/2000/svg";
-// Lines differ in their dashes, too, for those who do not see the colours.
+// Lines also differ in their dashes, for readers who cannot distinguish the colours.
 const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3], [4, 2]];
 
 const LATENCY = {
@@ -17,8 +17,8 @@ const LATENCY = {
   ],
 };
 
-// The charts of all volumes, and the first ones of one. A series is the name of a figure of the
-// model, and a label.
+// The charts for all volumes together, which a single volume has too. A series is the name of a
+// figure in the model, and its label.
 export const CHARTS = [
   {
     id: "requests", title: "Requests of clients", show: rate,
@@ -60,7 +60,7 @@ export const MORE_CHARTS = [
   },
 ];
 
-// A value at an axis: without zeroes behind the point.
+// A value at an axis, without trailing zeroes after the decimal point.
 const short = (shown) => shown.replace(/\.0+(?= |\/|$)/, "");
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -79,7 +79,7 @@ function day(seconds) {
   return new Date(seconds * 1000).toLocaleDateString(undefined, { day: "numeric", month: "short" });
 }
 
-// A time for the legend: with the date if it is of another day.
+// A time for the legend, with the date if it is not today.
 function stamp(seconds) {
   const isToday = new Date(seconds * 1000).toDateString() === new Date().toDateString();
   return isToday ? clock(seconds, true) : `${day(seconds)}, ${clock(seconds, false)}`;
@@ -97,7 +97,7 @@ function axis(more) {
   };
 }
 
-// A piece of a line, for the legend.
+// A sample of a line, for the legend.
 function sample(index) {
   const svg = document.createElementNS(SVG, "svg");
   const line = document.createElementNS(svg.namespaceURI, "line");
@@ -109,7 +109,7 @@ function sample(index) {
   return svg;
 }
 
-// A figure with a chart and a legend whose values follow the cursor.
+// An element `figure` with a chart and a legend, whose values follow the cursor.
 export class Chart {
   constructor(definition) {
     this.definition = definition;
@@ -206,7 +206,7 @@ export class Chart {
       text(value, this.definition.show(this.data[series + 1][index] ?? null)));
   }
 
-  // The chart in words, for screen readers, not more often than they can be read.
+  // Describes the chart for screen readers, at most once in ten seconds.
   describe(now) {
     if (now - this.described < 10) return;
     this.described = now;

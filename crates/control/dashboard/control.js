@@ -1,11 +1,11 @@
-// Changes of settings. What can cost performance or protection is confirmed first; a refusal is
-// shown in the words of the API.
+// Changes of settings. The page asks for confirmation before a change that can cost performance or
+// protection. It shows the error messages of the API unchanged.
 
 import { ask, operate, volumePath } from "/api.js";
 import { el, text } from "/dom.js";
 import { bytes, latency, seconds } from "/format.js";
 
-// Asks whether to go on.
+// Asks for confirmation.
 export function confirmed({ title, words, action, isDanger }) {
   const dialog = document.getElementById("dialog");
   return new Promise((resolve) => {
@@ -42,7 +42,7 @@ class Result {
     text(this.node, words);
   }
 
-  // Runs a change; it returns the sentence for its success.
+  // Runs `work`, which makes a change and returns the text to show when it succeeded.
   async of(work) {
     this.show("", "Working…");
     try {

@@ -1,4 +1,4 @@
-// Elements. Text of the API is only ever set as text.
+// Elements. Text from the API is never parsed as HTML.
 
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);

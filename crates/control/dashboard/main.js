@@ -9,9 +9,9 @@ import { VolumeView } from "/volume.js";
 
 const INTERVAL_MS = 1000;
 const RETRY_MS_MAX = 10000;
-// The periods have steps of a minute.
+// How often the statistics are asked for. The daemon updates their periods once a minute.
 const STATISTICS_MS = 15000;
-// The intervals of the past have five.
+// How often the past is asked for. Its shortest intervals have five minutes.
 const PAST_MS = 60000;
 
 const byId = (id) => document.getElementById(id);
@@ -25,7 +25,7 @@ let isPolling = false;
 let statisticsAt = -Infinity;
 let past = { name: null, at: -Infinity };
 
-// The view that the address names.
+// Shows the view that the address names.
 function route() {
   const name = /^#\/volume\/(.+)$/.exec(location.hash);
   view?.destroy();
@@ -85,7 +85,7 @@ async function poll() {
     failures += 1;
     wait = Math.min(INTERVAL_MS * 2 ** failures, RETRY_MS_MAX);
     if (error.status === 401 && token()) {
-      // It may be of a former daemon, and reading may need none.
+      // The token may be that of a former daemon, and reading may need none.
       setToken(null);
       wait = 0;
     } else if (error.status === 401) {
@@ -176,7 +176,7 @@ addEventListener("hashchange", () => {
   route();
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  // The address names the view.
+  // The fragment of the address names the view, so the link must not change it.
   event.preventDefault();
   main.focus();
 });

@@ -1,8 +1,8 @@
-// The figures over time: what happened between two statuses, per volume and in total; and before
-// the page was opened, what the daemon has kept.
+// The figures over time: the change between two statuses, per volume and in total. For the time
+// before the page was opened, the intervals that the daemon has kept.
 //
-// The API has counters that only grow. An interval is the difference of two; the total is the sum
-// of the differences of all volumes, so that adding or removing a volume does not disturb it.
+// The counters of the API only grow. An interval is the difference of two statuses. The total is
+// the sum of the differences of all volumes, so adding or removing a volume does not falsify it.
 
 const FINE_POINTS = 900;
 const COARSE_SECONDS = 15;
@@ -78,8 +78,8 @@ function rates(part, seconds) {
   };
 }
 
-// The rates of an interval that the daemon has kept. `skew` is the time of the browser's clock less
-// the daemon's.
+// The rates of an interval that the daemon has kept. `skew` is the browser's clock minus the
+// daemon's, in seconds.
 function pastRates(point, skew) {
   const requests = point.reads + point.writes;
   const per = (count) => point.seconds > 0 ? count / point.seconds : null;
@@ -113,8 +113,8 @@ function pastRates(point, skew) {
   };
 }
 
-// The longest span that is shown by what the page has seen itself, and the longest one of the
-// intervals of five minutes.
+// The longest span for which the page shows the points that it has recorded, and the longest one
+// for which it shows the daemon's intervals of five minutes.
 const LIVE_SECONDS = COARSE_SECONDS * COARSE_POINTS;
 const DAY_SECONDS = 86400;
 
@@ -165,7 +165,7 @@ export class Model {
     this.tracks = new Map();
     // By volume, the intervals that the daemon has kept.
     this.past = new Map();
-    // For the last minute: the sums of each interval, with its end.
+    // By volume, the intervals of the last minute: their end, length and sums.
     this.recent = new Map();
     this.before = null;
   }
@@ -178,7 +178,7 @@ export class Model {
     this.status = status;
     if (isSame && taken === before.taken) return;
     this.before = { pid: status.pid, taken, sums };
-    // After a pause, as of a hidden page, an interval would average too much.
+    // After a long pause, such as while the page was hidden, a mean would mislead.
     const seconds = isSame ? (taken - before.taken) / 1000 : Infinity;
     if (seconds > 30) {
       this.recent.clear();
@@ -218,7 +218,7 @@ export class Model {
     this.recent.set(name, recent.filter((it) => it.time > time - 60));
   }
 
-  // What was counted by periods, of a volume or of all; null while it is unknown.
+  // The statistics by period, of a volume or of all; null while they are unknown.
   periods(name) {
     if (!this.statistics) return null;
     return name === ALL ? this.statistics.all
@@ -232,7 +232,7 @@ export class Model {
     this.past.set(name, { day: rates(history.five_minutes), days: rates(history.hours) });
   }
 
-  // The points of the last seconds. What the page has not seen is taken from the daemon.
+  // The points of the last `spanSeconds`. Those that the page has not recorded are the daemon's.
   points(name, spanSeconds) {
     const live = this.tracks.get(name)?.points(Math.min(spanSeconds, LIVE_SECONDS)) ?? [];
     const past = this.past.get(name);
@@ -278,7 +278,7 @@ export function totals(volumes) {
   };
 }
 
-// What is wrong, the worst first.
+// The problems, the worst first.
 export function problems(status) {
   const found = [];
   const bad = (text, volume) => found.push({ level: "bad", text, volume });

@@ -1,4 +1,4 @@
-// All volumes: whether it works, what is wrong, what it saved; then the rest.
+// The view of all volumes: problems first, then the most important figures, then the rest.
 
 import { CHARTS, Chart } from "/charts.js";
 import { bars, card, el, facts, keyed, rows, table, text } from "/dom.js";
@@ -14,7 +14,7 @@ export const SPANS = [
   [86400, "1 day"], [864000, "10 days"],
 ];
 
-// What is shown of the past, on every view.
+// How many seconds of the past the charts show, in every view.
 export const shown = { span: 900 };
 
 function tile(title) {
@@ -98,8 +98,8 @@ export class ChartGrid {
 
 export const volumeLink = (name) => `#/volume/${encodeURIComponent(name)}`;
 
-// A list of what is wrong, announced when it changes; or a sentence that all is well, with figures
-// that are not announced.
+// Shows the problems, which screen readers announce when they change. Without problems, shows the
+// sentence `good`, with figures that are not announced.
 export function showProblems(holder, found, good, figures = "") {
   const items = found.length ? found : [{ level: "good", text: good }];
   keyed(holder, items, (it) => `${it.level} ${it.text}`,

@@ -1,4 +1,4 @@
-// What was counted in the last minutes, hours and days, as the daemon keeps it over restarts.
+// The statistics by period, which the daemon keeps over restarts.
 
 import { card, rows, table } from "/dom.js";
 import { bytes, count, exact, latency, percent, seconds } from "/format.js";
@@ -9,7 +9,7 @@ const PERIODS = [
 
 const ratio = (part, whole) => whole > 0 ? 100 * part / whole : null;
 
-// The rows: a name, and what to show of a period.
+// The rows: a name, and a function that returns the value for a period.
 const FIGURES = [
   ["From memory", ({ counters: c }) =>
     percent(ratio(c.read_hits + c.deferred_writes, c.reads + c.writes))],

@@ -1,4 +1,4 @@
-// One volume in depth.
+// The view of one volume.
 
 import { CHARTS, Curve, MORE_CHARTS } from "/charts.js";
 import { VolumeControls } from "/control.js";
@@ -59,7 +59,7 @@ class WhatIf {
     this.curve.show();
   }
 
-  // The hit rate at a size, between the points in proportion to the logarithm.
+  // The hit rate at a size, interpolated on a logarithmic scale of sizes.
   hitAt(size) {
     const after = this.points.findIndex((point) => point.bytes >= size);
     if (after === 0) return 1 - this.points[0].miss_ratio;

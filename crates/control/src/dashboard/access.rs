@@ -1,4 +1,4 @@
-//! Which requests are served: by their host, the page that they come from, and their token.
+//! Decides which requests are served: by their host, the page that they come from, and their token.
 //!
 //! The token is in the header `Authorization`, which a browser never adds by itself: a request that
 //! another page causes has none. Reading may need no token, so two more checks keep other pages

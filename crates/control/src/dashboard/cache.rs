@@ -1,4 +1,5 @@
-//! Answers of the API, kept for a moment: a thousand readers cost the daemon as much as one.
+//! Answers of the API, kept for a moment, so that many readers of the same answer cost the daemon
+//! as much as one.
 
 use super::{CACHED_FOR, CACHED_MAX};
 use crate::answer::Refusal;
@@ -12,7 +13,7 @@ use std::{collections::HashMap, sync::Arc, sync::Mutex, sync::PoisonError};
 use tokio::time::Instant;
 
 /// The header with the time at which an answer was made, in milliseconds since the start of the
-/// dashboard. The page divides the growth of counters by the growth of this.
+/// dashboard. The page divides the growth of counters by the difference of these times.
 pub(super) const TAKEN_AT: &str = "forebay-taken-ms";
 
 /// An answer that was made.
@@ -24,7 +25,8 @@ struct Kept {
     body: Bytes,
 }
 
-/// The answer to one question. The lock is held while the answer is made, so that it is made once.
+/// The answer to one request. The lock is held while the answer is made, so that concurrent readers
+/// wait for it instead of making it again.
 type Slot = Arc<tokio::sync::Mutex<Option<Kept>>>;
 
 /// The kept answers, by path and query.
@@ -38,12 +40,12 @@ impl Cache {
         Self { slots: Mutex::default(), begin: Instant::now() }
     }
 
-    /// Forgets the answers, after a change. One that is being made now is not kept either.
+    /// Forgets the answers, after a change. An answer that is being made now is not kept either.
     pub(super) fn clear(&self) {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The kept answer to a question, or a new one.
+    /// The kept answer to a request, or a new one.
     pub(super) async fn answer(
         &self,
         question: &str,
@@ -79,14 +81,14 @@ impl Cache {
         (fresh.status, headers, Body::from(fresh.body)).into_response()
     }
 
-    /// The slot of a question; `None` if there are too many questions.
+    /// The slot of a request; `None` if there are too many different requests.
     fn slot(&self, question: &str) -> Option<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = slots.get(question) {
             return Some(Arc::clone(slot));
         }
         if slots.len() >= CACHED_MAX {
-            // One that is locked is being made.
+            // The answer in a locked slot is being made.
             slots.retain(|_, slot| match slot.try_lock() {
                 Ok(kept) => kept.as_ref().is_some_and(|kept: &Kept| kept.at.elapsed() < CACHED_FOR),
                 Err(_) => true,

@@ -1,20 +1,21 @@
-//! The dashboard: a page for browsers and the control API on a TCP port, for looking and for
-//! changes that cost no data.
+//! The dashboard: a page for browsers, and the part of the control API that cannot lose data, on a
+//! TCP port.
 //!
 //! A TCP port has no file permissions, and a browser sends requests on behalf of every page that it
 //! shows. The modules divide the defence:
 //!
-//! - `access` decides on each request: its `Host`, the page that it comes from, and its token.
-//! - `tokens` has the tokens and their roles. Changes need one, always; off the machine, every
-//!   request does, and the connection is encrypted.
-//! - `cache` keeps answers for half a second, so that the number of readers does not reach the data
-//!   path.
+//! - `access` checks each request: its `Host`, the page that it comes from, and its token.
+//! - `tokens` has the tokens and their roles. A change always needs a token. If other machines can
+//!   reach the dashboard, every request needs one, and the connection is encrypted.
+//! - `cache` keeps answers for half a second, so that more readers do not cause more load on the
+//!   data path.
 //! - `pace` limits the rate of requests.
 //! - `paced` ends connections whose clients stop reading.
 //! - `assets` has the page, which loads nothing from elsewhere.
 //!
-//! What would open another file, lose data or end the server remains with the control socket:
-//! adding and removing volumes, trusting a disk again, stopping and upgrading.
+//! Requests that open another file, can lose data, end the server, or record the requests of
+//! clients are only possible at the control socket: adding and removing volumes, trusting a disk
+//! again, stopping, upgrading, and recording.
 
 mod access;
 mod assets;
@@ -29,8 +30,7 @@ pub use tokens::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TokenError, Tokens};
 
 use std::time::Duration;
 
-/// Limit of concurrent connections. Two browsers of each of a dozen operators, with six connections
-/// each, are fewer.
+/// Limit of concurrent connections. Ten browsers with six connections each stay below it.
 pub const CONNECTIONS_MAX: usize = 64;
 /// Beyond this number of connections, each is closed after its answer, so that waiting clients get
 /// their turn.
@@ -39,7 +39,7 @@ const CONNECTIONS_KEPT_MAX: usize = CONNECTIONS_MAX / 2;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long an answer of the API is kept.
 const CACHED_FOR: Duration = Duration::from_millis(500);
-/// Limit of different answers kept. The page asks for one.
+/// Limit of different answers kept.
 const CACHED_MAX: usize = 16;
 
 /// Limit of requests in each [`WINDOW`], for the page and the API together. At 500 a second, the

@@ -1,5 +1,5 @@
-//! Limits how many requests are served in a time. Requests beyond it wait for their turn, and so do
-//! their clients: a connection has one request at a time.
+//! Limits the rate of requests. Requests above the rate wait for the next window. This also slows
+//! their clients down, because a connection has one request at a time.
 
 use super::{REQUESTS_PER_WINDOW, WINDOW};
 use std::{
@@ -8,7 +8,7 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// The requests of the current window of time.
+/// The number of requests in the current window of time.
 #[derive(Default)]
 struct Window {
     index: u128,
@@ -37,7 +37,8 @@ impl Pace {
         }
     }
 
-    /// Admits a request at a time since the beginning, or returns how long it has to wait.
+    /// Admits a request and returns zero, or returns how long it has to wait. `now` is the time
+    /// since the beginning.
     fn try_admit(&self, now: Duration) -> Duration {
         let index = now.as_nanos() / WINDOW.as_nanos();
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);

@@ -26,7 +26,7 @@ impl<S> Paced<S> {
         Self { stream, limit, timer: Box::pin(sleep(limit)), is_stalled: false }
     }
 
-    /// Passes the result of a write on, or fails if the time is over.
+    /// Returns the result of a write, or an error if the time is over.
     fn paced<T>(
         &mut self,
         result: Poll<io::Result<T>>,

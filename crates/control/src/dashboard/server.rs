@@ -1,4 +1,4 @@
-//! The TCP listener, its connections, and what each request passes through.
+//! The TCP listener, its connections, and the checks that each request passes.
 
 use super::{
     CONNECTIONS_KEPT_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Limits, TokenError, Tokens, access,
@@ -42,10 +42,10 @@ use tokio_rustls::TlsAcceptor;
 const DRAIN_SECONDS_MAX: u64 = 2;
 /// Wait after a failed accept, such as for want of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-/// Numbers of descriptors that connections leave to the rest of the daemon; with a low limit, an
-/// eighth of it.
+/// File descriptors that connections leave free for the rest of the daemon; if the limit of
+/// descriptors is low, an eighth of it.
 const DESCRIPTORS_RESERVED: u64 = 32;
-/// Wait after a refused connection, which limits what clients beyond the limit cost.
+/// Wait after a refused connection. It limits the cost of clients that keep connecting.
 const REFUSED_PAUSE: Duration = Duration::from_millis(5);
 /// The header with the role that a request has.
 const ROLE: &str = "forebay-role";
@@ -72,7 +72,7 @@ pub enum DashboardError {
     /// There is a token file that cannot be used.
     #[error("the dashboard's tokens cannot be read")]
     Tokens(#[source] TokenError),
-    /// The operating system refuses.
+    /// The operating system reports an error.
     #[error("the dashboard cannot be started")]
     System(#[source] io::Error),
 }
@@ -119,7 +119,7 @@ impl DashboardKeys {
     }
 
     /// Replaces the certificate of an encrypted dashboard, and tokens that were read from a file.
-    /// What is `None` stays: a reload does not take encryption away.
+    /// With `None`, the present one is kept: a reload does not remove the encryption.
     pub fn replace(&self, tls: Option<ServerConfig>, tokens: Option<Tokens>) {
         let mut keys = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let (Some(tls), Some(current)) = (tls, keys.tls.as_mut()) {
@@ -202,8 +202,8 @@ impl Dashboard {
         }
     }
 
-    /// The same with the generated token, if there is one. The token is behind the `#`, which
-    /// browsers do not send. This link permits changes of settings.
+    /// The same with the generated token, if there is one, in the fragment, which browsers do not
+    /// send. This link permits changes of settings.
     pub fn link(&self) -> String {
         match self.keys.get().tokens.generated() {
             Some(token) => format!("{}#token={token}", self.url()),
@@ -262,8 +262,8 @@ impl Dashboard {
     }
 }
 
-/// Whether enough numbers of descriptors are left above `fd` for the control socket and for disks.
-/// The system assigns the lowest free number. Clients of volumes leave twice as many.
+/// Whether enough descriptors are free above `fd` for the control socket and for disks: the system
+/// assigns the lowest free number. Clients of volumes leave twice as many free.
 fn has_descriptors_beside(fd: RawFd) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let reserved = DESCRIPTORS_RESERVED.min(limit / 8);
@@ -295,7 +295,8 @@ impl Gate {
         let keys = self.keys.get();
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             if keys.tls.is_none() {
-                // The buffer of a new connection has room for it; a failure is the client's loss.
+                // It fits into the send buffer of a new connection. If it cannot be sent, the
+                // client just gets no explanation.
                 let _ = stream.try_write(CROWDED);
             }
             return false;
@@ -303,7 +304,7 @@ impl Gate {
         if !has_descriptors_beside(stream.as_raw_fd()) {
             return false;
         }
-        // A failure only delays packets.
+        // If it fails, packets are only delayed.
         let _ = stream.set_nodelay(true);
         let connection =
             Connection { router: router.clone(), end: end.clone(), limits: self.limits };
@@ -385,7 +386,7 @@ fn router(manager: Arc<dyn Manager>, gate: &Arc<Gate>) -> Router {
     assets::router().fallback_service(api).layer(from_fn_with_state(Arc::clone(gate), finish))
 }
 
-/// Checks the host of every request, and adds what every answer has.
+/// Checks the host of every request, and adds the headers that every answer has.
 async fn finish(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     gate.pace.admit().await;
     let mut response = match access::check_host(request.headers(), &gate.host, gate.only_local) {
@@ -416,7 +417,8 @@ async fn check_request(State(gate): State<Arc<Gate>>, request: Request, next: Ne
         }
     };
     let (parts, body) = request.into_parts();
-    // Before the request is carried out, so that a slow client holds nothing but its connection.
+    // The body is received before the request is carried out, so that a slow client occupies
+    // nothing but its connection.
     let body = match timeout(gate.limits.request, to_bytes(body, REQUEST_BODY_BYTES_MAX)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {

@@ -1,5 +1,4 @@
-//! Tests of the dashboard over real sockets, with raw requests as other programs than browsers send
-//! them.
+//! Tests of the dashboard over real sockets. They send raw requests, also such as no browser sends.
 
 use super::{CONNECTIONS_MAX, Dashboard, DashboardError, Limits, Tokens, assets};
 use crate::{REQUEST_BODY_BYTES_MAX, fake::FakeManager};
@@ -188,7 +187,7 @@ fn reading_is_free_on_this_machine_and_changes_need_the_token() {
     assert!(!server.get("/v1/status").body.contains("\"bypass\""), "nothing has changed");
     let done = server.ask("PATCH", "/v1/volumes/disk", &[&server.authorization()], change);
     assert_eq!((done.status, done.header("forebay-role")), (200, Some("operate")), "{done:?}");
-    // The kept answer from before the change is not given again.
+    // A change clears the cache, so this is a new answer.
     assert!(server.get("/v1/status").body.contains("\"mode\":\"bypass\""));
 }
 
@@ -350,8 +349,8 @@ fn many_readers_cause_one_status() {
     let server = Server::local();
     let first = server.get("/v1/status");
     let taken = first.header("forebay-taken-ms").unwrap().to_owned();
-    // The answer is kept although the state changes underneath; which of both comes is decided by
-    // the time that the first one was made.
+    // The state changes while the first answer is kept. An answer with the time of the first one is
+    // the kept one; any other is new.
     server.fake.set_dirty("disk", 4096);
     for _ in 0..100 {
         let next = server.get("/v1/status");
@@ -361,7 +360,7 @@ fn many_readers_cause_one_status() {
             break;
         }
     }
-    // Different questions are few.
+    // The number of different requests is limited. Further ones are refused.
     let all: Vec<_> = (0..40).map(|n| server.get(&format!("/v1/status?n={n}")).status).collect();
     assert!(all.iter().all(|status| [200, 429].contains(status)), "{all:?}");
 }
@@ -417,7 +416,7 @@ fn an_encrypted_dashboard_serves_tls_and_nothing_else() {
     assert!(plain.status == 0 && !plain.body.contains("volumes"), "{plain:?}");
     // A connection without a handshake ends.
     assert_eq!(Answer::read(&mut server.connect()).status, 0);
-    // A replaced certificate is valid for new connections.
+    // A second connection is served.
     let mut stream = tls_client(&server, roots);
     stream.write_all(server.request("GET", "/", &[], "").as_bytes()).unwrap();
     assert_eq!(Answer::read(&mut stream).status, 200);

@@ -45,10 +45,10 @@ impl Role {
     }
 }
 
-/// Why there are no tokens.
+/// Why the token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file cannot be opened or read, or the kernel has no random numbers.
+    /// The file cannot be opened or read.
     #[error("cannot read the token file {}", path.display())]
     Unreadable {
         /// The file.
@@ -130,7 +130,7 @@ impl Tokens {
     /// Reads a token file. Every request then needs one of its tokens.
     ///
     /// # Errors
-    /// Other users could read or replace the file, or it is not in the form of this module.
+    /// The file cannot be read, other users could read or replace it, or its content is invalid.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let text = read_secret(path)?;
         let fault = |line, problem: String| TokenError::Line { path: path.into(), line, problem };
@@ -186,7 +186,7 @@ impl Tokens {
     }
 }
 
-/// Compares without regard to where the texts differ first.
+/// Compares two texts in a time that does not depend on where they differ.
 fn are_equal(left: &str, right: &str) -> bool {
     let pairs = left.bytes().zip(right.bytes());
     left.len() == right.len() && pairs.fold(0, |differences, (l, r)| differences | (l ^ r)) == 0
