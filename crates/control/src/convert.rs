@@ -15,8 +15,8 @@ use forebay_types::{Action, PinnedRanges};
 
 /// Converts a request to a checked volume.
 ///
-/// # Errors Fails with [`ErrorKind::Invalid`] and the message of the [`ConfigError`] if the volume
-/// is invalid.
+/// # Errors
+/// [`ErrorKind::Invalid`] with the message of the [`ConfigError`] if the volume is invalid.
 pub fn volume_spec(request: &AddVolume) -> Result<VolumeSpec, Problem> {
     let change = volume_change(&request.settings)?;
     VolumeSpec::new(&request.name, &request.backing)
@@ -26,8 +26,8 @@ pub fn volume_spec(request: &AddVolume) -> Result<VolumeSpec, Problem> {
 
 /// Converts a request to a change of settings.
 ///
-/// # Errors Fails with [`ErrorKind::Invalid`] and the message of the [`ConfigError`] if a value is
-/// invalid.
+/// # Errors
+/// [`ErrorKind::Invalid`] with the message of the [`ConfigError`] if a value is invalid.
 pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem> {
     let mut change = VolumeChange::default();
     for (setting, value) in settings.pairs() {
@@ -67,8 +67,9 @@ pub fn server_request(change: &ServerChange) -> ServerSettings {
 
 /// Converts a request to ranges to pin or to unpin.
 ///
-/// # Errors Fails with [`ErrorKind::BadRequest`] if there is none, and with [`ErrorKind::Invalid`]
-/// and the message of the [`ConfigError`] if a range is invalid.
+/// # Errors
+/// [`ErrorKind::BadRequest`] if there is no range, and [`ErrorKind::Invalid`] with the message of
+/// the [`ConfigError`] if a range is invalid.
 pub fn pinned_ranges(request: &PinRequest) -> Result<PinnedRanges, Problem> {
     if request.ranges.is_empty() {
         let message = "the request names no range";

@@ -395,7 +395,7 @@ impl Manager for FakeManager {
         })
     }
 
-    /// One request to each volume; with `size` as the reason of the end if it may not be sent.
+    /// Sends one request for each volume. If the sink refuses one, the recording ends for its size.
     fn record_trace(
         &self,
         request: &TraceRequest,

@@ -50,7 +50,7 @@ pub(crate) fn check(request: &TraceRequest) -> Result<(), Problem> {
 }
 
 /// Records, and answers with the trace. If the recording fails before it begins, answers with an
-/// HTTP status instead.
+/// error status instead.
 pub(crate) async fn answer(
     manager: Arc<dyn Manager>,
     request: TraceRequest,
@@ -73,7 +73,7 @@ pub(crate) async fn answer(
         ];
         return (headers, Body::new(body)).into_response();
     }
-    // It ended without a piece.
+    // The recording ended before its first piece.
     match task.await {
         Ok(Err(problem)) => Refusal(problem).into_response(),
         Ok(Ok(())) => Refusal(Problem::new(
@@ -86,7 +86,7 @@ pub(crate) async fn answer(
     }
 }
 
-/// The way to the client.
+/// The connection to the client.
 struct Pipe {
     handle: Handle,
     sender: Sender<Bytes, Infallible>,

@@ -28,11 +28,12 @@ use tokio::{
 
 /// Largest request body, in bytes: the longest backing, journal and description, escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
-/// Limit of concurrent long operations that report progress, and separately of those that do not:
-/// with one limit for both, additions of volumes whose disks hang would keep others from being
-/// flushed. Each occupies a thread while it waits for disks, even if its client has given up.
+/// Limit of concurrent long operations that are answered with a stream, and separately of other
+/// calls that may wait for disks: with one limit for both, additions of volumes whose disks hang
+/// would keep other volumes from being flushed. Each operation occupies a thread while it waits for
+/// disks, even if its client has given up.
 pub const LONG_OPERATIONS_MAX: usize = 64;
-/// Threads of a tokio runtime that may block, by default.
+/// The default limit of blocking threads of a tokio runtime.
 const BLOCKING_THREADS: usize = 512;
 const _: () = assert!(2 * LONG_OPERATIONS_MAX <= BLOCKING_THREADS / 2, "the status needs threads");
 
@@ -40,9 +41,9 @@ const _: () = assert!(2 * LONG_OPERATIONS_MAX <= BLOCKING_THREADS / 2, "the stat
 #[derive(Clone)]
 struct App {
     manager: Arc<dyn Manager>,
-    /// Permits for operations that report progress.
+    /// Permits for operations that are answered with a stream of events, or with a trace.
     operations: Arc<Semaphore>,
-    /// Permits for calls that may wait for disks.
+    /// Permits for other calls that may wait for disks.
     slow_calls: Arc<Semaphore>,
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
     finish(routes, manager)
 }
 
-/// The routes of both.
+/// The routes that the control socket and the dashboard have in common.
 fn remote_routes() -> Router<App> {
     Router::new()
         .route(paths::STATUS, get(status))
@@ -107,7 +108,7 @@ fn finish(routes: Router<App>, manager: Arc<dyn Manager>) -> Router {
 }
 
 impl App {
-    /// Calls the manager on a thread that may block. The call is quick, even if disks hang.
+    /// Calls the manager on a thread that may block. For calls that are quick even if disks hang.
     async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Manager) -> T + Send + 'static,
@@ -294,7 +295,7 @@ async fn unpin_volume(
 
 type ChangePins = fn(&dyn Manager, &str, PinnedRanges) -> Result<VolumeStatus, Problem>;
 
-/// Pins or unpins ranges, whichever `change` does.
+/// Pins or unpins ranges, with the method `change` of the manager.
 async fn change_pins(
     State(app): State<App>,
     Name(name): Name,

@@ -24,7 +24,7 @@ const PROGRESS_MILLISECONDS_MIN: u64 = 100;
 const PROGRESS_MILLISECONDS_MAX: u64 = 1000;
 
 /// Runs `operation` on its own thread and answers with its events. If it fails before any progress
-/// and within the longest interval, answers with an HTTP status instead.
+/// and within the longest interval, answers with an error status instead.
 pub(crate) async fn answer<F>(operation: F) -> Response
 where
     F: FnOnce(ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,

@@ -8,13 +8,13 @@ use forebay_api::{
     SizeClass, Status, UpsStatus, VolumeStatus,
 };
 
-/// The ends of the buckets of latencies, in microseconds: doublings from 4 us to 17 s, at ends of
-/// the finer buckets that they are made of.
+/// The upper bounds of the buckets of latencies, in microseconds: doublings from 4 us to 17 s. Each
+/// is also the end of one of the finer buckets that are counted.
 fn latency_ends_us() -> impl Iterator<Item = f64> {
     (0..23).map(|doubling| 4.096 * f64::from(1 << doubling))
 }
 
-/// The ends of the buckets of sizes, in bytes: from a sector to the largest request.
+/// The upper bounds of the buckets of sizes, in bytes: from a sector to the largest request.
 fn size_ends() -> impl Iterator<Item = u64> {
     (9..=25).map(|power| 1 << power)
 }
@@ -211,7 +211,7 @@ fn volume_states(text: &mut Text, volumes: &[VolumeStatus]) {
     }
 }
 
-/// Requests of clients, and what became of them.
+/// Requests of clients, and how they were served.
 fn requests(text: &mut Text, volumes: &[VolumeStatus]) {
     let mut family = text.family(Counter, "volume_requests_total", "Requests answered.");
     for VolumeStatus { name, counters, .. } in volumes {
@@ -371,12 +371,12 @@ fn latencies(text: &mut Text, measured: &Measurements) {
     }
 }
 
-/// The ends of the buckets in seconds, and the number of latencies up to there.
+/// The upper bounds of the buckets in seconds, with cumulative counts.
 fn latency_buckets(histogram: &LatencyHistogram) -> Vec<(f64, u64)> {
     let mut finer = histogram.buckets.iter().peekable();
     let mut up_to = 0;
     let to_here = |end_us: f64| {
-        // A finer bucket ends exactly at each end, but for rounding.
+        // Each upper bound is the end of a finer bucket, apart from rounding.
         while let Some(bucket) = finer.next_if(|bucket| bucket.up_to_us <= end_us * 1.000_001) {
             up_to += bucket.count;
         }

@@ -1,9 +1,11 @@
 //! The figures of the server as metrics for Prometheus, in its text format, version 0.0.4.
 //!
-//! Counters begin with the server, or when a volume was added: a reader of counters takes a smaller
-//! value for a new begin, so totals that are kept over restarts would count twice after a kill.
-//! Seconds and bytes everywhere; ratios from 0 to 1. A state is one metric for each possible state,
-//! 1 for the present one. A volume that is removed is gone from the next answer.
+//! Counters start at zero when the server starts or the volume is added. The totals that are kept
+//! over restarts are not used: they decrease if the server is killed, and Prometheus takes a
+//! decrease for a restart from zero, so it would count them twice.
+//!
+//! The units are seconds and bytes; ratios are from 0 to 1. A state has one sample for each
+//! possible value, which is 1 for the present one. A removed volume is absent from the next answer.
 //!
 //! [`server`] also serves them on a TCP port of this machine.
 

@@ -2,8 +2,8 @@
 //! access to the control socket. It answers `GET /metrics` and refuses everything else.
 //!
 //! One answer per connection. The number of connections, the size of a request and the time for
-//! it are bounded, so clients cannot exhaust the server. A text is kept for a moment: many clients
-//! cost the daemon as much as one.
+//! it are bounded, so clients cannot exhaust the server. The generated text is reused for a moment,
+//! so many clients cost the daemon as much as one.
 
 use super::{METRICS_TYPE, metrics};
 use crate::Manager;
@@ -17,24 +17,25 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// Connections at once. Those beyond are closed at once.
+/// Limit of concurrent connections. Further ones are closed immediately.
 const CONNECTIONS_MAX: usize = 16;
 /// The longest request, in bytes, headers included.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// The time for a request and its answer.
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// The pause after a connection could not be accepted, as without free descriptors.
+/// The pause after a connection could not be accepted, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a text is the answer to further requests.
+/// How long a generated text is reused for further requests.
 const KEPT_FOR: Duration = Duration::from_millis(500);
 
-/// The metrics, made at most once in [`KEPT_FOR`].
+/// The text of the metrics, generated at most once in [`KEPT_FOR`].
 #[derive(Default)]
 struct Text(Mutex<Option<(Instant, Arc<str>)>>);
 
 impl Text {
-    /// The metrics at `now`, or shortly before. Others wait while they are made.
+    /// The metrics of `now`, or of up to [`KEPT_FOR`] before. Concurrent callers wait while the
+    /// text is generated.
     fn at(&self, now: Instant, manager: &dyn Manager) -> Arc<str> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {
@@ -65,7 +66,7 @@ impl MetricsServer {
     /// The address, with the port that the system chose.
     ///
     /// # Errors
-    /// The system's.
+    /// The operating system reports an error.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
@@ -145,7 +146,7 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(head))
 }
 
-/// What a request asks for.
+/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Metrics,

@@ -11,7 +11,7 @@ use forebay_api::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A name that needs escapes in a label.
+/// A name with characters that must be escaped in a label.
 const HARD_NAME: &str = "a\"b\\c\nd ü{},=";
 
 /// A server with everything that metrics can show.
@@ -56,7 +56,7 @@ fn full() -> Measurements {
         ..VaultStatus::default()
     });
     let bucket = |up_to_us, count| LatencyBucket { up_to_us, count };
-    // A finer bucket below the first end, one at an end, and one beyond the last end.
+    // Finer buckets below the first upper bound, between two, at one, and above the last one.
     let buckets = vec![bucket(1.024, 1), bucket(4.608, 2), bucket(8.192, 4), bucket(9e7, 8)];
     let histogram = LatencyHistogram { sum_us: 5e6, buckets };
     let classes = ["read_hit", "read_miss", "write_memory", "write_disk", "flush", "trim"];
@@ -162,7 +162,7 @@ fn parse(text: &str) -> Families {
     families
 }
 
-/// The groups of a histogram: by all labels but `le`.
+/// The samples of each histogram of a family, by all labels but `le`.
 fn histograms(samples: &[Sample]) -> BTreeMap<Vec<(String, String)>, Vec<Sample>> {
     let mut groups: BTreeMap<_, Vec<Sample>> = BTreeMap::new();
     for sample in samples {
@@ -285,7 +285,7 @@ fn alert_rules_the_dashboard_and_the_manual_name_only_metrics_that_exist() {
     check("prometheus/forebay.rules.yml", &exist);
     check("prometheus/forebay.rules.test.yml", &exist);
     check("grafana/forebay.json", &exist);
-    // The manual names a histogram, of which all samples have a suffix.
+    // The manual names a histogram without the suffixes that its samples have.
     exist.extend(families.keys().map(String::as_str));
     let manual = check("../docs/manual/metrics.md", &exist);
     let missing: Vec<_> =

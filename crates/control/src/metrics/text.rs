@@ -67,7 +67,7 @@ impl Family<'_> {
         }
     }
 
-    /// A histogram. `buckets` are their ends and their numbers up to there, with rising ends.
+    /// A histogram. `buckets` are pairs of upper bound and cumulative count, in ascending order.
     pub(super) fn histogram(
         &mut self,
         labels: Labels<'_>,
