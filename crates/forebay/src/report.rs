@@ -39,8 +39,8 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// The error for an unknown command. For commands of other caches it names the equivalent: the
-/// command with the most similar spelling, such as `stop` for `top`, could do harm.
+/// The error for an unknown command. For commands of other caches it names the equivalent, and not
+/// the command with the most similar spelling, which could do harm.
 fn unknown_command(error: &clap::Error) -> String {
     let strings = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.as_str()],

@@ -4,7 +4,7 @@ use super::Roots;
 use forebay_advice::Load;
 use std::io;
 
-/// The sectors of these counters, whatever the device's own.
+/// The unit of these counters, whatever the device's sector size.
 const SECTOR_BYTES: u64 = 512;
 
 /// The counters since the device appeared, from its file `stat`. The kernel's documentation
@@ -47,8 +47,8 @@ impl Counters {
         })
     }
 
-    /// What was counted since `before`. Counters that went back, as those of a device that was
-    /// replaced, count as zero.
+    /// The counts since `before`. A counter that has decreased, because the device was replaced,
+    /// counts as zero.
     pub(super) fn since(self, before: Self) -> Load {
         Load {
             seconds: 0.0,

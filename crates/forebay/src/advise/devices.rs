@@ -1,4 +1,4 @@
-//! Block devices as sysfs shows them: their names, sizes, and what lies on what.
+//! Block devices as sysfs shows them: their names, sizes, and how they are stacked.
 
 use super::Roots;
 use crate::report::{misconfigured, with_remedy};
@@ -8,9 +8,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Sectors of sysfs.
+/// The unit of sizes in sysfs.
 const SECTOR_BYTES: u64 = 512;
-/// Devices that are memory themselves, or have nothing to cache.
+/// Names of devices in memory, for which a cache is useless.
 const MEMORY: [&str; 2] = ["ram", "zram"];
 const REMOVABLE: [&str; 2] = ["sr", "fd"];
 
@@ -20,23 +20,25 @@ pub(super) struct Device {
     /// Its name in `/sys/class/block`.
     pub(super) name: String,
     pub(super) size_bytes: u64,
-    /// The number under which the kernel reports its requests: for a partition, that of its disk.
+    /// The device number under which the kernel reports its requests: for a partition, that of its
+    /// disk.
     pub(super) traced: (u32, u32),
     /// Where it begins on that device, in bytes.
     pub(super) start_bytes: u64,
     pub(super) is_rotational: bool,
     /// The numbers of the device and its partitions, under which files on it are found.
     pub(super) numbers: Vec<(u32, u32)>,
-    /// Devices that lie on it, and its partitions that they lie on.
+    /// Devices that are stacked on it or on one of its partitions.
     pub(super) holders: Vec<String>,
     /// Loop devices whose file lies on it.
     pub(super) loops: Vec<String>,
-    /// It is memory itself.
+    /// It is a device in memory.
     pub(super) is_memory: bool,
 }
 
 impl Device {
-    /// Whether a traced range of `len` bytes at `offset` lies on it. Returns where.
+    /// The offset on this device of a traced range of `len` bytes at `offset`; `None` if the range
+    /// is not on it.
     pub(super) fn place(&self, offset: u64, len: u64) -> Option<u64> {
         let offset = offset.checked_sub(self.start_bytes)?;
         (offset.checked_add(len)? <= self.size_bytes).then_some(offset)
@@ -89,7 +91,7 @@ pub(super) fn all(roots: &Roots) -> io::Result<Vec<Device>> {
         if is_named(&name, &MEMORY) || is_named(&name, &REMOVABLE) {
             continue;
         }
-        // A device may vanish meanwhile.
+        // A device may have been removed in the meantime.
         let Ok(directory) = fs::canonicalize(entry.path()) else { continue };
         devices.extend(read(roots, &directory).filter(|device| device.size_bytes > 0));
     }

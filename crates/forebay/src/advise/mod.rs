@@ -1,5 +1,5 @@
-//! `forebay advise`: which block devices to cache, in which mode, with how much memory, and what it
-//! would bring.
+//! `forebay advise`: which block devices to cache, in which mode, with how much memory, and the
+//! expected benefit.
 //!
 //! Devices are observed for a while: the kernel's counters before and after, and, for root, their
 //! requests through a tracing instance that ends with the observation. Nothing is read from the
@@ -29,9 +29,9 @@ use observe::{Observation, Observed};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The part of the machine's memory that is divided if `--memory` does not say how much.
+/// Without `--memory`, the machine's memory divided by this number is shared among the devices.
 const MEMORY_SHARE: u64 = 2;
-/// The length of an observation if `--time` does not say it.
+/// The length of an observation without `--time`.
 const TIME: Duration = Duration::from_secs(60);
 
 /// Where the kernel's files are.
@@ -66,7 +66,7 @@ struct Report {
     seconds: f64,
     /// Why requests were not observed.
     unsampled: Option<String>,
-    /// Events that the kernel dropped, and those that it reported.
+    /// The number of events that the kernel dropped, and of those that it reported.
     lost: u64,
     seen: u64,
     /// The memory that was divided, and whether the user gave it.
@@ -209,7 +209,7 @@ impl Judged {
         expected.map(|expected| expected.point.bytes)
     }
 
-    /// What memory would bring to it, in seconds that reads wait less.
+    /// The gain from memory: the time that reads would wait less, in milliseconds.
     fn claim(&self) -> Claim {
         if !self.is_cached() {
             return Claim::default();

@@ -13,11 +13,13 @@ use forebay_types::ByteRange;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The time between two looks at the trace. The buffers hold the events of a processor meanwhile.
+/// The interval between reads of the trace. The buffer of each processor holds the events of this
+/// time.
 const PERIOD: Duration = Duration::from_millis(20);
 /// The most devices that are traced at once: the kernel bounds the length of a filter.
 const TRACED_MAX: usize = 64;
-/// The share of a disk's requests from which on loop devices on it stand for it.
+/// If loop devices cause at least this share of a disk's requests, they are to be cached instead of
+/// the disk.
 const LOOPS_SHARE: f64 = 0.5;
 
 /// What was observed of all devices.
@@ -25,7 +27,7 @@ pub(super) struct Observation {
     pub(super) seconds: f64,
     /// Why the requests themselves were not observed.
     pub(super) unsampled: Option<String>,
-    /// Events that were lost, and those that were not.
+    /// The number of lost events, and of the others.
     pub(super) lost: u64,
     pub(super) seen: u64,
     pub(super) devices: Vec<Observed>,
@@ -44,7 +46,8 @@ pub(super) struct Observed {
 /// Observes the devices for this time, or until a signal.
 ///
 /// # Errors
-/// The counters of all devices cannot be read, or signals not be handled.
+/// The counters of a device cannot be read, all devices are removed meanwhile, or signals cannot be
+/// handled.
 pub(super) fn observe(
     roots: &Roots,
     devices: Vec<Device>,
@@ -56,7 +59,7 @@ pub(super) fn observe(
     let before = before.collect::<anyhow::Result<Vec<_>>>()?;
     let mut openers = Openers::find(roots);
     let mut sample = Sample::new(&devices);
-    // Handlers come first: a signal must not leave the instance behind.
+    // The handlers are installed before tracing: a signal must not leave the instance behind.
     let began = Instant::now();
     let unsampled = runtime.block_on(async {
         let mut signals = Signals::listen().context("cannot handle signals")?;
@@ -97,7 +100,7 @@ impl Sample {
         Self { logs, lost: 0, seen: 0 }
     }
 
-    /// Takes the sample. Returns why there is none, if so: then only the time passes.
+    /// Takes the sample. If requests cannot be traced, only waits, and returns the reason.
     async fn take(
         &mut self,
         roots: &Roots,
@@ -168,7 +171,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// What the end of an observation needs.
+/// What [`finish`] needs besides the counters and the sample.
 struct Finish {
     began: Instant,
     unsampled: Option<String>,

@@ -1,5 +1,5 @@
-//! Processes that open files or devices past the page cache, and have much memory of their own:
-//! databases, which cache for themselves. And a Forebay that serves a device already.
+//! Finds processes that bypass the page cache (O_DIRECT) and have much memory of their own: these
+//! are databases, which cache data themselves. Also finds a Forebay that already serves a device.
 
 use super::Roots;
 use super::devices::{Device, number_of, parse_number};
@@ -9,24 +9,24 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// With less resident memory, a process hardly caches: 256 MiB.
+/// A process with less resident memory hardly caches data: 256 MiB.
 const RESIDENT_BYTES_MIN: u64 = 256 << 20;
 /// The name of the processes that serve volumes.
 const SERVER: &str = "forebay";
 /// Descriptors of one process that are examined.
 const DESCRIPTORS_MAX: usize = 4_096;
 
-/// A process that reads or writes a device past the page cache.
+/// A process that bypasses the page cache of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Opener {
     process: SelfCaching,
     /// The device, or the one below the file system of the file.
     device: (u32, u32),
-    /// It has the device itself open, and not only a file.
+    /// The process has the device itself open, and not only a file on it.
     is_whole: bool,
 }
 
-/// Those processes at one moment.
+/// Such processes, found at one or more moments.
 #[derive(Debug, Default)]
 pub(super) struct Openers(Vec<Opener>);
 
@@ -79,8 +79,8 @@ fn pid_of(process: &Path) -> Option<u32> {
     process.file_name()?.to_str()?.parse().ok()
 }
 
-/// The devices that a process has open with O_DIRECT, each once. None if it has exited, or this
-/// user may not look.
+/// The devices that a process has open with O_DIRECT, each once. Empty if the process has exited,
+/// or this user may not inspect it.
 fn openers_of(process: &Path) -> Vec<Opener> {
     let mut devices = BTreeSet::new();
     let mut mounts = None;
@@ -104,8 +104,8 @@ fn openers_of(process: &Path) -> Vec<Opener> {
     devices.into_iter().map(opener).collect()
 }
 
-/// The number of the block device that a descriptor is open on. The target is only looked at below
-/// `/dev`: a look at a file could wait for a server that does not answer.
+/// The number of the block device that a descriptor is open on. Only a target below `/dev` is
+/// examined: a `stat` of a file could wait for a file server that does not answer.
 fn device_node(descriptor: &Path) -> Option<(u32, u32)> {
     let target = fs::read_link(descriptor).ok()?;
     if !target.starts_with("/dev") {
@@ -123,8 +123,8 @@ fn direct_mount(info: &str) -> Option<u32> {
     if is_direct { field("mnt_id:")?.parse().ok() } else { None }
 }
 
-/// The device below each mount of a process. File systems over several devices have a number of
-/// their own; there the source is asked.
+/// The device below each mount of a process. File systems over several devices have an anonymous
+/// device number; for them it is the device that is the source of the mount.
 fn mounts_of(process: &Path) -> HashMap<u32, (u32, u32)> {
     let text = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
     text.lines().filter_map(mount).collect()
@@ -136,7 +136,7 @@ fn mount(line: &str) -> Option<(u32, (u32, u32))> {
     let id = fields.next()?.parse().ok()?;
     let number = parse_number(fields.nth(1)?)?;
     let source = Path::new(source.split(' ').nth(1)?);
-    // Numbers of devices that do not exist have the major number zero.
+    // Anonymous device numbers have the major number zero.
     if number.0 != 0 || !source.starts_with("/dev") {
         return Some((id, number));
     }
@@ -152,7 +152,7 @@ fn self_caching(process: &Path) -> Option<SelfCaching> {
     Some(SelfCaching { name, pid: pid_of(process)?, resident_bytes })
 }
 
-/// The field of a text of the kernel that is in KiB, in bytes.
+/// The value of a field that the kernel reports in KiB, in bytes.
 pub(super) fn kib_of(text: &str, field: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(field))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)

@@ -7,7 +7,7 @@ use forebay_advice::{Expectation, Load, Prediction, Reason};
 use forebay_runtime::limit_for_pool;
 use forebay_types::{Mode, Size};
 
-/// With a larger share of lost events, the report says so.
+/// The report mentions lost events if their share is larger than this.
 const LOST_MAX: f64 = 0.01;
 /// The most workers that a server has by default.
 const WORKERS_MAX: usize = 8;
@@ -200,7 +200,8 @@ fn notes(judged: &Judged) -> Vec<String> {
     notes
 }
 
-/// The command that serves a device as advised. The memory is that for data and for all else.
+/// The command that serves a device as advised. `memory_bytes` is the memory for data; the option
+/// `--memory` also includes all other memory.
 pub(super) fn command(name: &str, mode: Mode, memory_bytes: u64) -> String {
     let more = match mode {
         Mode::WriteBack => ",mode=write-back,protection=journal,journal=PATH",

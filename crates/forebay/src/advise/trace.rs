@@ -1,8 +1,8 @@
 //! A sample of the requests to block devices, through a tracing instance of the kernel.
 //!
-//! The instance has buffers of its own, records one event of the devices' numbers, and is removed
-//! at the end, also by a panic. An instance that a killed process has left is removed by the next
-//! one. Other users of tracing are not affected.
+//! The instance has buffers of its own. It records a single kind of event, filtered by device
+//! number, and is removed at the end, also after a panic. An instance that a killed process has
+//! left is removed by the next one. Other users of tracing are not affected.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// The name of instances, followed by a process id.
 const PREFIX: &str = "forebay-advise-";
-/// Reported when a request reaches a device, before it is merged with others: what a cache in
-/// front of the device would see. Devices without a queue of their own have it too.
+/// The kernel reports this event when a request reaches a device, before it is merged with others:
+/// what a cache in front of the device would see. Devices without a request queue report it too.
 const EVENT: &str = "block_bio_queue";
 /// The buffer of each processor, in KiB: about 30,000 events.
 const BUFFER_KIB: u32 = 2_048;
@@ -156,7 +156,7 @@ fn parse(line: &[u8]) -> Option<Event> {
     let flags = fields.next()?;
     let sector: u64 = fields.next()?.parse().ok()?;
     let sectors: u64 = fields.nth(1)?.parse().ok()?;
-    // A flush before the request comes first.
+    // A leading `F` is a flush before the request.
     let is_write = match flags.strip_prefix('F').unwrap_or(flags).bytes().next()? {
         b'R' => false,
         b'W' if !flags.contains('Z') => true,

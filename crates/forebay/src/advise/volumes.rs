@@ -15,7 +15,7 @@ pub(super) struct Judged<'a> {
     pub(super) advice: ServedAdvice,
 }
 
-/// Judges each volume by its last day, or by the time since it is served.
+/// Judges each volume by the last day, or by the time since it is served if that is shorter.
 pub(super) fn judge<'a>(status: &'a Status, statistics: &Statistics) -> Vec<Judged<'a>> {
     let period = |volume: &VolumeStatus| {
         let found = statistics.volumes.iter().find(|it| it.name == volume.name);
@@ -56,7 +56,7 @@ fn curve(curve: &CurveStatus, pool_bytes: u64) -> Option<ServedCurve> {
         };
         return Some(ServedCurve { hits: 1.0 - outlook.miss_ratio_now, memory });
     }
-    // Nothing of the volume is in the pool.
+    // Without an outlook, nothing of the volume is in the pool. The largest size within it counts.
     let within = |point: &&forebay_api::CurvePoint| point.bytes <= pool_bytes;
     let point = curve.points.iter().rev().find(within)?;
     let is_known = curve.sampled_accesses >= 1_000;
