@@ -10,7 +10,7 @@ impl Bar {
     pub(super) fn new(message: &str) -> Self {
         let bar = ProgressBar::new(0).with_message(message.to_owned());
         let template = "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {eta} left";
-        // Fails only for an invalid template, and then the default style stays in use.
+        // It fails only for an invalid template. The default style is used then.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }

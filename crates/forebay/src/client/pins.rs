@@ -47,7 +47,7 @@ pub(crate) fn unpin_places(arguments: &UnpinArguments) -> anyhow::Result<()> {
     let client = connect(&arguments.state)?;
     places.locate(&client, &arguments.name)?;
     let volume = match places.all() {
-        // Files without data on the disk.
+        // The files have no data on the disk.
         ranges if ranges.is_empty() => client.volume(&arguments.name)?,
         ranges => unpin(&client, &arguments.name, &ranges)?,
     };

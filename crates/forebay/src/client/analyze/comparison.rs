@@ -1,15 +1,16 @@
 //! Compares response times of requests that the cache has served with those of requests that were
-//! held out. Pure: it knows nothing but counts and sums.
+//! held out. Pure: its only input are counts and sums.
 //!
-//! An interval has its own held-out regions, so intervals are independent, while the requests in
-//! one are not: they use the same few regions, at the same time of the day. Intervals are therefore
-//! the unit of the statistics: their number, not that of requests, says how certain a result is.
+//! Each interval of an analysis has its own held-out regions, so intervals are independent. The
+//! requests in one interval are not: they use the same few regions, at the same time of the day.
+//! Intervals are therefore the unit of the statistics: their number, not that of requests,
+//! determines how certain a result is.
 //!
-//! Each held-out request is compared with the mean of the served ones of its stratum, one kind and
-//! class of size, in its interval. So neither another mix of sizes nor another load at another time
-//! is a difference in speed. The ratio is that of the sums over all intervals; its interval comes
-//! from the jackknife: the same ratio without each interval in turn, with Student's t. Nothing is
-//! drawn at random.
+//! Each held-out request is compared with the mean of the served requests of the same stratum (kind
+//! and class of size) and interval. So a different mix of sizes, or a different load at another
+//! time, does not count as a difference in speed. The ratio is that of the sums over all intervals.
+//! Its confidence interval comes from the jackknife: the ratio is computed without each interval in
+//! turn, and Student's t is applied. Nothing is drawn at random.
 
 /// Requests of a stratum and the sum of their response times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,21 +47,22 @@ pub(crate) struct Pair {
 /// The strata of an interval. All intervals of a comparison have the same strata.
 pub(crate) type Interval = Vec<Pair>;
 
-/// Intervals with held-out requests below which nothing is estimated.
+/// With fewer intervals that have held-out requests, no ratio is estimated.
 pub(crate) const INTERVALS_MIN: usize = 8;
-/// Held-out requests below which nothing is estimated.
+/// With fewer held-out requests, no ratio is estimated.
 pub(crate) const HELD_MIN: u64 = 50;
-/// Requests of a stratum below which phases are not compared by it.
+/// A stratum with fewer requests in a phase is left out of the comparison of phases.
 const STRATUM_MIN: u64 = 10;
-/// Held-out and served requests of an interval below which it is no candidate for the worst one.
+/// An interval with fewer held-out or fewer served requests cannot be the worst one.
 const WORST_REQUESTS_MIN: u64 = 5;
 /// A smaller difference counts as none. The comparison itself has errors of this size: held-out
 /// requests find the disk less loaded, because the cache takes the others.
 pub(crate) const MARGIN: f64 = 0.02;
-/// An interval is exceptional if its ratio is farther from the median than this many deviations.
+/// The worst interval is exceptional if its ratio is below the median by more than this many
+/// standard deviations, on a logarithmic scale.
 const EXCEPTIONAL_DEVIATIONS: f64 = 4.0;
 
-/// A number with its interval of 95 %.
+/// A value with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) value: f64,
@@ -71,17 +73,17 @@ pub(crate) struct Estimate {
 /// What a comparison says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The cache makes requests faster: the whole interval is above 1 and the margin.
+    /// The cache makes requests faster: the whole confidence interval is above 1 plus the margin.
     Faster,
-    /// The cache makes requests slower: the whole interval is below.
+    /// The cache makes requests slower: the whole confidence interval is below 1 minus the margin.
     Slower,
-    /// Neither can be said.
+    /// The data shows neither.
     NoMeasurableBenefit,
-    /// There is too little to say anything.
+    /// There is too little data for an estimate.
     TooLittleData,
 }
 
-/// The interval in which served requests were slowest, compared with those held out in it.
+/// The interval in which served requests were slowest compared with its held-out ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Worst {
     /// Its index.
@@ -90,7 +92,7 @@ pub(crate) struct Worst {
     pub(crate) ratio: f64,
     pub(crate) served_mean: f64,
     pub(crate) held_mean: f64,
-    /// It is outside of what varies from interval to interval anyway.
+    /// It is outside the usual variation between intervals.
     pub(crate) is_exceptional: bool,
 }
 
@@ -103,17 +105,18 @@ pub(crate) struct Comparison {
     pub(crate) ratio: Option<Estimate>,
     /// The mean response time of held-out requests, in seconds.
     pub(crate) held_mean: f64,
-    /// The mean of served requests of the same strata and intervals, in seconds.
+    /// The mean response time of served requests of the same strata and intervals, in seconds.
     pub(crate) served_mean: f64,
-    /// Held-out requests, and served ones.
+    /// The numbers of held-out and of served requests.
     pub(crate) held: u64,
     pub(crate) served: u64,
-    /// The part of the held-out requests that has something to be compared with.
+    /// The part of the held-out requests that could be compared: there are served requests of the
+    /// same stratum and interval.
     pub(crate) covered: f64,
     pub(crate) worst: Option<Worst>,
 }
 
-/// Compares the sides of all intervals.
+/// Compares held-out and served requests over all intervals.
 pub(crate) fn compare(intervals: &[Interval]) -> Comparison {
     let total = total(intervals);
     let all = |side: fn(&Pair) -> Times| total.iter().map(|pair| side(pair).requests).sum::<u64>();
@@ -137,14 +140,14 @@ pub(crate) fn compare(intervals: &[Interval]) -> Comparison {
     }
 }
 
-/// The held-out requests of some intervals that have served ones of the same stratum beside them.
+/// The held-out requests for which there are served ones of the same stratum and interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Matched {
     requests: u64,
     held_seconds: f64,
-    /// The time that as many served requests took.
+    /// The time that as many served requests of the same strata would take.
     served_seconds: f64,
-    /// Served requests that this is known from.
+    /// The number of served requests that `served_seconds` is computed from.
     served: u64,
 }
 
@@ -177,7 +180,7 @@ impl Matched {
     }
 }
 
-/// The ratio over all intervals, of which `enough` have something to compare.
+/// The ratio over all intervals, of which `enough` have requests to compare.
 fn jackknife(matched: &[Matched], enough: usize) -> Option<Estimate> {
     let log = |skipped: Option<usize>| {
         let kept = matched.iter().enumerate().filter(|(at, _)| Some(*at) != skipped);

@@ -1,4 +1,4 @@
-//! Synthetic streams: known effects are found, and none is found where there is none.
+//! Tests with synthetic streams: known effects are found, and none is found where there is none.
 
 use super::*;
 
@@ -28,7 +28,7 @@ impl Random {
 #[derive(Clone, Copy)]
 struct Stream {
     intervals: usize,
-    /// Requests of an interval at the mean load.
+    /// The number of requests in an interval at the mean load.
     requests: u64,
     hold_out: f64,
     /// How many times faster a served request is.
@@ -49,7 +49,7 @@ impl Stream {
             let day = (at as f64 / self.intervals as f64 * std::f64::consts::TAU).sin();
             let load = (0.8 * day + 0.2 * random.normal()).exp();
             let disk = (0.5 * day).exp();
-            // With mean 1, so that it is no effect.
+            // The mean is 1, so that this is no effect.
             let spread = self.region_spread;
             let regions = (spread * random.normal() - spread.powi(2) / 2.0).exp();
             let mut pairs = vec![Pair::default(); 2];
@@ -144,8 +144,8 @@ fn requests_without_counterparts_are_left_out_and_shown_as_not_covered() {
     assert!((0.45..0.55).contains(&comparison.covered), "{}", comparison.covered);
 }
 
-/// A client that waits for each answer sends more while none of what it uses is held out. Then the
-/// served requests of the fast intervals are the most.
+/// A client that waits for each answer sends more requests in an interval in which none of its data
+/// is held out. Such fast intervals have most of the served requests, but do not count.
 #[test]
 fn intervals_without_held_out_requests_do_not_count() {
     let times =

@@ -58,7 +58,7 @@ fn cell(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.3}"))
 }
 
-/// A text in quotes. A spreadsheet takes one that begins with these characters for a formula.
+/// A text in quotes. The apostrophe keeps a spreadsheet from taking the text for a formula.
 fn quoted(text: &str) -> String {
     let guard = if text.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
     format!("\"{guard}{}\"", text.replace('"', "\"\""))

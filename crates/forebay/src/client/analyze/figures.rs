@@ -211,10 +211,10 @@ pub(super) struct Figures {
     pub(super) disk_ios_per_request: Option<f64>,
     /// I/Os per second of the disk.
     pub(super) disk_iops: Option<f64>,
-    /// Bytes of a request, and of an I/O of the disk.
+    /// The mean size of a request, and of an I/O of the disk, in bytes.
     pub(super) request_bytes: Option<f64>,
     pub(super) disk_io_bytes: Option<f64>,
-    /// Parts of one processor, and of the disk's time.
+    /// The used part of one processor, and of the disk's time.
     pub(super) cpu: Option<f64>,
     pub(super) disk_busy: Option<f64>,
     /// The mean number of the disk's I/Os in flight.

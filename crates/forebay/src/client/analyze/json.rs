@@ -1,4 +1,4 @@
-//! The report as JSON: what it says, and the counters it is computed from.
+//! The report as JSON: its results, and the counters that they are computed from.
 
 use super::comparison::{Comparison, Estimate, Verdict};
 use super::figures::{Report, Sums, VolumeReport, verdict};

@@ -140,7 +140,8 @@ fn report(arguments: &ReportArguments) -> anyhow::Result<()> {
     print(&printed)
 }
 
-/// Replaces a file as a whole: a reader, and a disk that is full, leave the former one.
+/// Replaces a file atomically: readers see the old or the new content, and if writing fails, the
+/// old file remains.
 fn write(path: &Path, content: &str) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");

@@ -70,7 +70,7 @@ pub(super) fn summary(report: &Report) -> String {
     text
 }
 
-/// Says what a report on an analysis that is not complete is worth.
+/// The note on a report about an analysis that is not complete.
 pub(super) fn provisional(status: &AnalysisStatus) -> Option<&'static str> {
     match status.state {
         AnalysisState::Running => Some("the analysis is running: this report is provisional"),
@@ -138,7 +138,7 @@ pub(super) fn worst_in_words(worst: &Worst, at: Option<&str>) -> String {
     )
 }
 
-/// How the gain came about.
+/// Figures that explain the result.
 pub(super) fn causes(sums: &Sums) -> Vec<String> {
     let volume = &sums.volume;
     let percent = |part: u64, all: u64| format!("{:.1} %", part as f64 * 100.0 / all as f64);
@@ -168,7 +168,7 @@ pub(super) fn causes(sums: &Sums) -> Vec<String> {
 /// A time in milliseconds with about three digits.
 pub(super) fn milliseconds(seconds: f64) -> String {
     match seconds * 1000.0 {
-        // What would be rounded to 1000.0 us is 1.00 ms.
+        // These values would be rounded to 1000.0 us.
         ms if (0.99995..1.0).contains(&ms) => "1.00 ms".to_owned(),
         ms if ms >= 100.0 => format!("{ms:.0} ms"),
         ms if ms >= 1.0 => format!("{ms:.2} ms"),
@@ -176,7 +176,7 @@ pub(super) fn milliseconds(seconds: f64) -> String {
     }
 }
 
-/// What each phase is, for a reader of the report.
+/// The meaning of a phase, for a reader of the report.
 pub(super) const fn meaning(phase: AnalysisPhase) -> &'static str {
     match phase {
         AnalysisPhase::Measure => "served as if there were no cache",

@@ -25,8 +25,9 @@ pub(super) struct Device {
 impl Device {
     /// The device with these numbers in the sysfs at `sys`.
     ///
-    /// # Errors The device is made of other devices, so that its data is elsewhere on them, or it
-    /// is not in sysfs.
+    /// # Errors
+    /// The device is made of other devices, where its data has other offsets, or it is not in
+    /// sysfs.
     pub(super) fn find(sys: &Path, (major, minor): (u32, u32)) -> anyhow::Result<Self> {
         let entry = sys.join(format!("dev/block/{major}:{minor}"));
         let part = fs::canonicalize(&entry)

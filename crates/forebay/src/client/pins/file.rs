@@ -41,9 +41,10 @@ pub(super) struct Located {
     pub(super) unproven: Option<String>,
 }
 
-/// Finds a file in a volume, after its data was written to the device, and proves that it is there.
+/// Writes a file's data to its device, finds the file in the volume, and proves that it is there.
 ///
-/// # Errors The file is not in the volume, or it is unknown whether it is.
+/// # Errors
+/// The file is not in the volume, or this cannot be determined.
 pub(super) fn locate(path: &Path, target: &Target) -> anyhow::Result<Located> {
     let found = || {
         let opened = open(path, target)?;
@@ -68,8 +69,8 @@ pub(super) fn locate(path: &Path, target: &Target) -> anyhow::Result<Located> {
     found().with_context(|| cannot_find(path, target))
 }
 
-/// Finds a file that was found before. Data that is only in memory has no place yet. The proof is
-/// repeated if the file system is on another device.
+/// Finds a file that was found before. Data that is only in memory has no place yet, and is not
+/// written first. The proof is repeated if the file system is on another device.
 ///
 /// # Errors
 /// As [`locate`].
@@ -179,7 +180,8 @@ impl Opened {
         Located { map, device: self.number, unproven }
     }
 
-    /// The file without a proof. Accepted only if the device is of a kind that a server provides.
+    /// The file without a proof. It is accepted if it has no data in the volume, or if the device
+    /// is of a kind that a server provides.
     fn unproven(&self, map: FileMap, reason: String) -> anyhow::Result<Located> {
         if map.pieces.is_empty() {
             return Ok(self.located(map, None));

@@ -155,8 +155,8 @@ fn report(volume: &VolumeStatus) -> anyhow::Result<()> {
     print(&super::sentence(volume))
 }
 
-/// Whether an error of the server ends the command: a server that is restarted, or ranges that are
-/// too large now, do not.
+/// Decides whether an error of the server ends the command. A restart of the server, or ranges that
+/// are too large at present, do not end it.
 fn trouble(error: ClientError) -> Trouble {
     match error {
         ClientError::Refused(problem) if problem.kind == ErrorKind::UnknownVolume => {
@@ -195,7 +195,7 @@ mod tests {
             (vec![(0, 6)], vec![(0, 2), (4, 6)], vec![(0, 6)], vec![(2, 2)], vec![(6, 4)]),
             // The server was restarted without pins.
             (vec![(0, 4)], vec![(2, 4)], vec![], vec![], vec![(2, 4)]),
-            // The operator has unpinned a part, and pinned the whole volume then.
+            // The operator has unpinned a part, which is pinned again.
             (vec![(0, 4)], vec![(0, 4)], vec![(0, 2)], vec![], vec![(2, 2)]),
             // The end.
             (vec![(0, 4)], vec![], vec![(0, 2), (9, 1)], vec![(0, 2)], vec![]),

@@ -1,9 +1,9 @@
 //! The proof that a file is in a volume: its data is read from the file and, over NBD, from its
 //! place in the volume, and compared.
 //!
-//! That covers everything at once: the device, the start of the partition, and what the file system
-//! says. A block that differs may have been written meanwhile, so the caller maps the file again,
-//! with its data written to the device, before it gives up.
+//! This verifies the device, the start of the partition, and the extents that the file system has
+//! reported. A block that differs may have been written meanwhile, so the caller maps the file
+//! again, with its data written to the device, before it gives up.
 
 use super::map::Piece;
 use anyhow::anyhow;
@@ -13,7 +13,7 @@ use forebay_types::SECTOR_BYTES;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Places that are compared, and bytes at each at most.
+/// The number of places that are compared, and the most bytes at each.
 const SAMPLES: usize = 16;
 const SAMPLE_BYTES: u64 = 4096;
 
@@ -31,7 +31,7 @@ pub(super) enum Proof {
 /// Opens a volume at the first of these listeners that accepts a connection without TLS.
 ///
 /// # Errors
-/// Why the last one does not.
+/// The error of the last listener.
 pub(super) fn open_volume(listeners: &[String], name: &str) -> anyhow::Result<NbdBackend> {
     let mut failure = anyhow!("the server has no listener");
     for listener in listeners {

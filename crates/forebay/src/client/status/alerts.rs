@@ -98,14 +98,14 @@ impl Alert {
 
 /// Names that an alert lists.
 const NAMES_MAX: usize = 4;
-/// The width of each, in columns.
+/// The most columns that an alert uses for each name.
 const NAME_WIDTH_MAX: usize = 40;
 
-/// Everything that is wrong, the most serious first. Alike alerts about several volumes are one.
+/// All alerts, the most serious first. Alerts that differ only in the volume are combined into one.
 pub(crate) fn alerts(status: &Status) -> Vec<Alert> {
     let mut found = Vec::new();
     let volumes: Vec<_> = status.volumes.iter().flat_map(volume).collect();
-    // The reason of a power state is also that of its volumes.
+    // The alerts of the volumes may already contain the reason that power is not safe.
     let is_said = |alert: &Alert| volumes.iter().any(|other| other.text.contains(&alert.text));
     let power = status.power.as_ref().into_iter().flat_map(power);
     found.extend(power.filter(|alert| !is_said(alert)));
@@ -163,13 +163,14 @@ pub(crate) fn volume(volume: &VolumeStatus) -> Vec<Alert> {
         let text = format!("{}{reason}", volume.state);
         alerts.push(match volume.state {
             VolumeState::Flushing => Alert::warning("volume", name, text),
-            // Some reasons end with what to do.
+            // A reason with a command in it says what to do.
             _ if reason.contains('`') => Alert::error("volume", name, text),
             _ => Alert::error("volume", name, text)
                 .remedy("see the server's log for the disk's error, and repair the disk"),
         });
     }
-    // Another effective mode than bypass or write-through is a change that is not complete yet.
+    // If the mode is bypass or write-through, a different effective mode is no problem: a change of
+    // the mode is not complete yet.
     if volume.mode == Mode::WriteBack && volume.effective_mode != Mode::WriteBack {
         let reason = volume.effective_mode_reason.as_ref().map(|reason| format!(": {reason}"));
         let reason = reason.unwrap_or_default();

@@ -141,7 +141,7 @@ fn writeback(volume: &VolumeStatus, page: &mut Page) {
     page.field("an I/O takes", gather::cost(&volume.gather));
 }
 
-/// How reads fare beside writeback, and how fast that may be.
+/// The latency of reads with and without writeback, and the limit of writeback.
 fn governor(volume: &VolumeStatus, page: &mut Page) {
     let governor = &volume.write_back.governor;
     let time = |us: Option<u64>| us.map_or("unknown".to_owned(), micros);

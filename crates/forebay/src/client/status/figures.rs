@@ -47,9 +47,9 @@ pub(crate) struct Figures {
     pub(crate) client_ios: u64,
     /// Bytes of the reads and writes.
     pub(crate) bytes: u64,
-    /// I/Os of clients beyond those of the disks.
+    /// I/Os of clients minus those of the disks.
     pub(crate) saved_ios: i64,
-    /// Bytes of clients beyond those of the disks.
+    /// Bytes of clients minus those of the disks.
     pub(crate) saved_bytes: i64,
     /// Latencies of reads and writes that were served from memory.
     pub(crate) hit: Times,
@@ -92,8 +92,8 @@ impl Figures {
         self.with(other, u64::saturating_add, i64::saturating_add, Times::plus)
     }
 
-    /// What was added to earlier figures. If they were larger, the volume was removed and added
-    /// again since: then everything.
+    /// The difference from earlier figures. If those are larger, the volume was removed and added
+    /// again since then, so the present figures are returned.
     fn less(&self, before: &Self) -> Self {
         if self.client_ios < before.client_ios || self.bytes < before.bytes {
             return *self;
@@ -101,7 +101,7 @@ impl Figures {
         self.with(before, u64::saturating_sub, i64::saturating_sub, Times::less)
     }
 
-    /// Combines each figure with that of others.
+    /// Combines each figure with the same figure of `other`.
     fn with(
         &self,
         other: &Self,
@@ -146,8 +146,8 @@ impl<'a> View<'a> {
         Self { status, period: None, figures: status.volumes.iter().map(Figures::of).collect() }
     }
 
-    /// The figures since an earlier status of the same process; since the start if another one
-    /// answered then, or no time has passed.
+    /// The figures since an earlier status of the same process. If another process answered then,
+    /// or no time has passed, the figures since the start.
     pub(crate) fn between(before: &Status, status: &'a Status, period: Duration) -> Self {
         let is_same = before.pid == status.pid && before.uptime_seconds <= status.uptime_seconds;
         if !is_same || period.is_zero() {

@@ -73,7 +73,7 @@ enum What<'a> {
 }
 
 impl What<'_> {
-    /// The page. With a height, it may be shorter, but can still be too high.
+    /// The page. With a height, the overview lists fewer volumes. The page can still be higher.
     fn page(self, view: &View<'_>, size: Size) -> anyhow::Result<Page> {
         let mut page = Page::new(size.width);
         match self {

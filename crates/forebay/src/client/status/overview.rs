@@ -10,11 +10,11 @@ use forebay_api::{
 };
 use std::time::Duration;
 
-/// The alerts that the overview has in full.
+/// The most alerts that the overview shows in full.
 const ALERTS_MAX: usize = 8;
-/// The column where the first line goes on after the state.
+/// The column of the text after the state in the first line.
 const SENTENCE_AT: usize = 9;
-/// The least volumes that the table shows, however low the screen is.
+/// The least number of volumes that the table shows, however low the screen is.
 const VOLUMES_MIN: usize = 3;
 
 /// What is shown instead of a table without volumes.
@@ -121,7 +121,7 @@ pub(super) fn benefit(figures: &Figures, period: Option<Duration>, page: &mut Pa
     latency("write latency", &figures.write, "write to the disk", &figures.disk_write, page);
 }
 
-/// What of the clients' I/Os or bytes the disks were spared.
+/// The I/Os or bytes of clients minus those of the disks, in words.
 fn saved(saved: i64, all: u64, shown: &dyn Fn(u64) -> String) -> String {
     let part = saved as f64 / all.max(1) as f64;
     match saved < 0 {
@@ -143,7 +143,7 @@ fn latency(label: &str, clients: &Times, what: &str, disk: &Times, page: &mut Pa
     page.field(label, format!("{} on average; {disk}", latency_us(mean)));
 }
 
-/// Memory, and what protects dirty data or makes the cache work.
+/// Memory, the protection of dirty data, and background work.
 fn resources(status: &Status, page: &mut Page) {
     let memory = &status.memory;
     page.field(
@@ -178,7 +178,7 @@ fn resources(status: &Status, page: &mut Page) {
     }
 }
 
-/// The journals in a few words.
+/// A summary of the journals.
 fn journals(journals: &[JournalStatus]) -> Option<String> {
     let sum =
         |part: fn(&JournalStatus) -> u64| journals.iter().map(part).fold(0, u64::saturating_add);

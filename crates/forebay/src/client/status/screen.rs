@@ -1,12 +1,12 @@
-//! The terminal while a page is shown again and again: a screen of its own, without a cursor and
-//! without an echo of what is typed.
+//! The terminal while a page is shown again and again: the alternate screen, without a cursor and
+//! without echo.
 
 use super::page::Page;
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{self, Write};
 
-/// Another screen, no cursor, and long lines cut instead of wrapped.
+/// Alternate screen, no cursor, no wrapping of long lines.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
@@ -18,7 +18,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Changes to the other screen.
+    /// Switches to the alternate screen.
     ///
     /// # Errors
     /// The terminal cannot be written.
@@ -50,7 +50,8 @@ impl Screen {
         written
     }
 
-    /// Stops this process, as the terminal asked, with the terminal restored until it goes on.
+    /// Restores the terminal and stops this process, as the terminal requested. Sets the terminal
+    /// up again when the process is continued.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
         self.leave()?;
         kill_process(getpid(), Signal::STOP)?;

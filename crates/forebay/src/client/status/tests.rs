@@ -139,8 +139,7 @@ fn colors_mark_what_is_wrong_and_can_be_switched_off() {
     }
 }
 
-/// Every value of a document that can be replaced, replaced by the most extreme one that the status
-/// accepts.
+/// The status with every value replaced by the most extreme one that it accepts.
 fn extreme(status: &Status) -> Status {
     let text = "\u{8cc7}\u{6599}\u{5eab}-and-a-very-long-word-without-a-blank-".repeat(4);
     let whole = [u64::MAX, i64::MAX as u64, u64::from(u32::MAX), 255];
@@ -153,7 +152,7 @@ fn extreme(status: &Status) -> Status {
             Value::String(_) => vec![text.clone().into()],
             _ => continue,
         };
-        // Names of volumes are equal where they mean the same one.
+        // All texts become the same one, so a name still matches where a volume is named.
         for candidate in candidates.into_iter().chain([before]) {
             *document.pointer_mut(&path).unwrap() = candidate;
             if serde_json::from_value::<Status>(document.clone()).is_ok() {

@@ -16,14 +16,15 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Makes the page of a view, in a space.
+/// Makes the page of a view for an output of this size.
 type Show<'a> = &'a dyn Fn(&View<'_>, Size) -> anyhow::Result<Page>;
 
-/// Shows a page until SIGINT, SIGTERM or SIGHUP. On a terminal each replaces the last one;
+/// Shows pages until SIGINT, SIGTERM or SIGHUP. On a terminal each page replaces the last one;
 /// otherwise they follow each other. A server that does not answer is asked again.
 ///
 /// # Errors
-/// The server does not answer the first time, the page cannot be made, or the output not written.
+/// The server does not answer the first time, a page cannot be made, or the output cannot be
+/// written.
 pub(super) fn run(
     socket: &Path,
     every: Duration,

@@ -1,5 +1,5 @@
-//! The state of `forebay top`: what the server has answered, and what the person at the terminal
-//! looks at. It knows no terminal and no clock.
+//! The state of `forebay top`: the answers of the server, and what is selected and shown. It uses
+//! neither the terminal nor the clock.
 
 use crate::client::status::figures::{Figures, Readings, View};
 use forebay_api::{Status, VolumeState};
@@ -68,7 +68,7 @@ pub(super) enum Body {
     },
 }
 
-/// What a key asks for beside a change of the state.
+/// The action that a key requires, besides a change of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Wish {
@@ -92,7 +92,7 @@ pub(super) struct App {
     pub(super) is_paused: bool,
     /// Why the server does not answer.
     pub(super) trouble: Option<String>,
-    /// The lines that a page of the list or of a volume has, as last drawn.
+    /// The lines of a page, by which Page Up and Page Down move, as last drawn.
     pub(super) page_lines: usize,
     pub(super) has_color: bool,
 }
@@ -177,7 +177,7 @@ impl App {
         order.iter().position(is_selected).unwrap_or(0)
     }
 
-    /// Carries out a key.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Wish {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {

@@ -35,7 +35,7 @@ const HELP: [(&str, &str); 9] = [
     ("q, Ctrl-C", "quit"),
 ];
 
-/// Draws everything. Tells the state how many lines its page has.
+/// Draws everything. Limits the scrolling and sets the length of a page in the state.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
     if area.width < COLUMNS_MIN || area.height < ROWS_MIN {
@@ -270,7 +270,8 @@ fn bar(part: u64, whole: u64) -> String {
     format!("{}{}", "\u{2588}".repeat(cells), "\u{2591}".repeat(BAR_CELLS - cells))
 }
 
-/// The list of volumes, or one in depth. Returns the lines that fit, or that the page has.
+/// The list of volumes, or one in depth. Returns the lines of the list that fit, or the largest
+/// scroll position of the volume's page.
 fn draw_body(frame: &mut Frame<'_>, app: &App, view: &View<'_>, area: Rect) -> usize {
     match &app.body {
         Body::List => draw_list(frame, app, view, area),
@@ -285,7 +286,7 @@ fn draw_list(frame: &mut Frame<'_>, app: &App, view: &View<'_>, area: Rect) -> u
     }
     let order = app.order(view);
     let selected = app.selected(view, &order);
-    // Two lines are the heading.
+    // The heading has two lines.
     let fit = usize::from(area.height).saturating_sub(2).max(1);
     // The selected line stays in the middle, as far as there are lines on both sides.
     let first = selected.saturating_sub(fit / 2).min(order.len().saturating_sub(fit));
@@ -364,7 +365,8 @@ fn draw_help(frame: &mut Frame<'_>, app: &App, area: Rect) {
     frame.render_widget(Paragraph::new(Vec::from(lines)).block(block), area);
 }
 
-/// Keeps the scrolling within the page, and notes how far a page goes.
+/// Limits the scrolling, and sets by how many lines Page Up and Page Down move. `lines` is the
+/// result of [`draw_body`].
 fn clamp_scroll(app: &mut App, lines: usize) {
     if let Body::Volume { scroll, .. } = &mut app.body {
         *scroll = (*scroll).min(lines);

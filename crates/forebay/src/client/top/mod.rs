@@ -65,7 +65,7 @@ async fn run(client: &Client, mut app: App) -> anyhow::Result<()> {
             ticks.tick().await;
             client.status().await
         });
-        // Keys and signals count while the server is waited for.
+        // Keys and signals are handled while the answer is awaited.
         let answer = loop {
             screen.draw(&mut app)?;
             tokio::select! {
@@ -89,7 +89,7 @@ async fn run(client: &Client, mut app: App) -> anyhow::Result<()> {
 fn carry_out(app: &mut App, event: &Event) -> Wish {
     match event {
         Event::Key(key) if key.kind != KeyEventKind::Release => app.press(*key),
-        // Others, such as a new size, only need another drawing.
+        // Other events, such as a new size, only need another drawing.
         _ => Wish::Nothing,
     }
 }
@@ -101,7 +101,7 @@ async fn next(events: &mut UnboundedReceiver<io::Result<Event>>) -> anyhow::Resu
     }
 }
 
-/// Passes on what happens at the terminal, until that fails.
+/// Sends the events of the terminal to the main loop, until reading fails.
 fn read_events(events: &UnboundedSender<io::Result<Event>>) {
     loop {
         let event = read();
@@ -132,13 +132,14 @@ impl Screen {
         Ok(())
     }
 
-    /// Stops this process with the terminal restored until it goes on.
+    /// Restores the terminal and stops this process. Sets the terminal up again when the process is
+    /// continued.
     fn suspend(&mut self) -> io::Result<()> {
         leave();
         kill_process(getpid(), Signal::STOP)?;
         show()?;
-        // Draws everything. To clear it would ask the terminal for the cursor's position, and the
-        // thread that reads events would get the answer.
+        // A new terminal draws everything. Clearing the old one would ask for the cursor's
+        // position, and the thread that reads events would get the answer.
         self.0 = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         Ok(())
     }
