@@ -271,8 +271,8 @@ impl KeeperSignals {
         Ok(Self { forwarded: Signals::listen()?, child, is_stop_due: false })
     }
 
-    /// Waits while no server runs. The next server is stopped if a signal requests that meanwhile;
-    /// a reload requires nothing, because each server reads the configuration.
+    /// Waits while no server runs. If a signal requests a stop meanwhile, the next server is
+    /// stopped. A request to reload needs no action, because each server reads the configuration.
     async fn pause(&mut self, delay: Duration) {
         let end = tokio::time::sleep(delay);
         tokio::pin!(end);

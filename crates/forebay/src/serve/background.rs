@@ -2,11 +2,11 @@
 //! the kernel's figures once a second, [`BackgroundControl`] decides, and the runtime carries the
 //! decision out.
 //!
-//! **Processors**: the time in which something waited for a processor, of the machine or of a
-//! control group around this process. A kernel without these figures has the number of runnable
-//! threads instead.
+//! **Processors**: the time in which some task waited for a processor, in the whole machine or in a
+//! control group that encloses this process. If the kernel lacks these figures, the number of
+//! runnable threads is used instead.
 //!
-//! **Disks**: the time in which something waited for I/O. Clients on the same machine wait for I/O
+//! **Disks**: the time in which some task waited for I/O. Clients on the same machine wait for I/O
 //! while they wait for this server, so the latency of all requests is subtracted, and for each
 //! request an allowance for its way through the sockets. If the kernel counts the waits of this
 //! server itself, nothing is measured: otherwise background work would slow itself down.
@@ -28,7 +28,7 @@ const REQUEST_US: u64 = 100;
 /// The least time between two lines in the log that say that background work slows down, in
 /// milliseconds.
 const LOG_INTERVAL_MS: u64 = 60_000;
-/// Below this pressure, others hardly wait, in thousandths.
+/// Below this pressure, in thousandths, other programs hardly wait.
 const PRESSURE_LOW: u32 = 100;
 
 /// The background work of a running server.
@@ -45,7 +45,7 @@ struct State {
     log: HoldLog,
 }
 
-/// The share of the time in which something waited, in thousandths; `None` if it is not measured.
+/// The share of the time in which some task waited, in thousandths; `None` if it is not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pressures {
     processors: Option<u32>,
@@ -87,7 +87,7 @@ impl Background {
         self.runtime.set_background(BackgroundShares::default());
     }
 
-    /// Decides on the pressures of the last interval, and carries the decision out.
+    /// Decides from the pressures of the last interval, and carries the decision out.
     fn follow(&self, now_ms: u64, pressures: Pressures) {
         let mut state = self.state();
         state.pressures = pressures;
@@ -207,7 +207,7 @@ fn waits(resource: &str, pressure: Option<u32>) -> String {
 struct HoldLog {
     is_held: bool,
     is_logged: bool,
-    /// When it began, and when it was last logged.
+    /// When the slow-down began, and when one was last logged.
     since_ms: u64,
     logged_ms: Option<u64>,
     /// Slow-downs since then that were not logged.
@@ -277,7 +277,7 @@ mod tests {
         };
         assert_eq!(between(SECOND), Pressures { processors: Some(300), disks: Some(700) });
         assert_eq!(between(SECOND * 2), Pressures { processors: Some(150), disks: Some(350) });
-        // The figures are of another moment than the clock.
+        // The figures are not read at the same moment as the clock, so they can exceed it.
         assert_eq!(between(SECOND / 2).disks, Some(1_000));
         assert_eq!(between(Duration::ZERO).disks, Some(1_000));
     }

@@ -21,9 +21,9 @@ const LOAD_TOLERANCE_PERCENT: f64 = 10.0;
 const AGED: f64 = 0.9;
 /// A battery above this share of the first runtime counts as a new one.
 const REPLACED: f64 = 1.1;
-/// Change of the runtime, as a share, that is recorded.
+/// A change of the runtime by more than this share is recorded.
 const RECORDED_CHANGE: f64 = 0.03;
-/// How long the end waits for the file to be written, because a file system may hang.
+/// How long the end of the daemon waits for the file to be written, because a file system may hang.
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// The record of one battery.

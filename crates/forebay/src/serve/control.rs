@@ -19,7 +19,7 @@ pub(super) struct ControlServers {
 }
 
 impl ControlServers {
-    /// The servers, none yet, on a tokio runtime with I/O and time.
+    /// No server yet. `tokio` is a runtime with I/O and time.
     pub(super) fn new(tokio: Handle, manager: Arc<dyn Manager>) -> Self {
         let (has_ended, running) = (watch::Sender::new(false), Mutex::default());
         Self { tokio, manager, has_ended, running, link: Mutex::default() }
@@ -35,7 +35,7 @@ impl ControlServers {
         });
     }
 
-    /// Starts the dashboard, whose link is in a file until the end.
+    /// Starts the dashboard. The file `link`, with the dashboard's link, is removed at the end.
     pub(super) fn serve_dashboard(&self, dashboard: Dashboard, link: LinkFile) {
         *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
         let server = dashboard.run(Arc::clone(&self.manager), self.end_of_servers());
@@ -46,7 +46,7 @@ impl ControlServers {
         });
     }
 
-    /// Ends when the servers are to end.
+    /// Completes when the servers are to end.
     fn end_of_servers(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut has_ended = self.has_ended.subscribe();
         async move {

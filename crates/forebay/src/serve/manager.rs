@@ -305,7 +305,8 @@ impl Daemon {
         self.stop_claimed(claim, &[], progress).map_err(problem)
     }
 
-    /// Reports progress. At the end, when everything is on the disks, adds it to the statistics.
+    /// Reports progress. When all data is on the disks, observes the counters once more, so that
+    /// the statistics include everything.
     fn observing<'a>(&'a self, progress: ProgressFn<'a>) -> impl FnMut(u64) + 'a {
         let mut report = reporter(progress);
         move |left| {
@@ -506,7 +507,8 @@ impl Daemon {
         Err(Problem::new(ErrorKind::Invalid, message, remedy))
     }
 
-    /// The status of the server, with these figures of the runtime unless it stops.
+    /// The status of the server. `figures` are those of the runtime; without them, as during a
+    /// stop, the status has only the fields that do not depend on the runtime.
     fn status_with(&self, figures: Option<&RuntimeStatus>) -> Status {
         let state = self.state();
         let base = Status {

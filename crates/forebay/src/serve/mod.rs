@@ -63,7 +63,7 @@ const WORKERS_AUTO_MAX: usize = 8;
 /// How long a start waits for disks and addresses that are in use.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
 /// The same after a kill: the kernel releases the files of an io_uring in the background, after the
-/// process has exited. On a loaded machine this takes long.
+/// process has exited. On a loaded machine this can take long.
 const KILLED_WAIT: Duration = Duration::from_secs(60);
 
 /// Safety checks that the operator overrides, by volume name. They are options of the command line.

@@ -60,7 +60,7 @@ pub(super) trait DumpTarget: Send + Sync {
     fn empty(&self) -> anyhow::Result<()>;
 }
 
-/// What the monitor acts with.
+/// What the monitor works with.
 pub(super) struct Means {
     pub(super) runtime: Arc<Runtime>,
     pub(super) dump_target: Option<Arc<dyn DumpTarget>>,
@@ -99,7 +99,8 @@ impl PowerMonitor {
         }
         let controller = PowerController::new(expression, rules);
         let needed = settings.needed.clone();
-        // The dump ends before the margin begins.
+        // The dump ends before the margin begins. Half of the margin is for saves of volumes in
+        // memory.
         let save_time = Duration::from_secs(u64::from(settings.margin_seconds)) / 2;
         let mut monitor =
             MonitorThread::new(controller, needed, monitored, observations, means, save_time);
@@ -397,7 +398,7 @@ impl MonitorThread {
         Duration::from_secs(left_seconds).saturating_sub(2 * self.save_time).saturating_sub(dump)
     }
 
-    /// Makes a dump if the decision demands one. Discards it once the decision no longer does.
+    /// Makes a dump if the decision demands one. Discards it when the decision no longer does.
     fn update_dump(&mut self, decision: &Decision) {
         let reason = &decision.reason;
         match (decision.dump_now, &self.dump) {

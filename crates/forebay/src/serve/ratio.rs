@@ -1,8 +1,8 @@
 //! The shares of the cache for reads and for writes: as the operator set them, or by default.
 //!
-//! The share for writes is the dirty limit. It counts only while a volume is in write-back mode,
+//! The share for writes is the dirty limit. It applies only while a volume is in write-back mode,
 //! and a UPS may allow less. A ratio that was set by a command is recorded in the pool, so that the
-//! next server continues with it.
+//! next server uses it, too.
 
 use crate::report::problem as problem_of;
 use forebay_api::{CacheRatio as RatioStatus, PowerStatus, Problem};
@@ -11,7 +11,8 @@ use forebay_runtime::{Runtime, RuntimeStatus};
 use forebay_types::{Mode, Size, WriteShare};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Stands for `auto` in the pool. 0 stands for no setting, and a percentage plus 1 for itself.
+/// Stands for `auto` in the pool. 0 stands for no setting, and any other number for the percentage
+/// for writes, plus 1.
 const AUTO: u64 = u64::MAX;
 
 /// The cache ratio of a running server.
@@ -46,8 +47,8 @@ impl Ratio {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the ratio of a change by a command, after `before`, which sets the memory, has
-    /// succeeded. It holds in the next server, too, if it adopts the pool.
+    /// Sets the ratio that a command requests, after `before`, which sets the memory, has
+    /// succeeded. The next server uses the ratio, too, if it adopts the pool.
     ///
     /// # Errors
     /// The share for writes is too small for a volume, or too large for the vault, or `before`

@@ -199,7 +199,7 @@ fn learn(spec: &VolumeSpec, figures: &Figures) -> LearnStatus {
 fn saved(figures: &Figures) -> Option<SavedStatus> {
     figures.saved.as_ref().map(|saved| SavedStatus {
         file: saved.path.display().to_string(),
-        // A clock that was set back since counts as no time.
+        // If the clock was set back since then, the age is zero.
         age_seconds: saved.last.map(|last| last.elapsed().unwrap_or_default().as_secs()),
         changed: saved.is_changed,
         saving: saved.is_saving,

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often it is checked what is due.
+/// The interval between checks for saves that are due.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The time from a save that failed to the next attempt, or less if the volume is saved more often.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ enum Cause {
     Power,
 }
 
-/// Starts the thread that saves volumes when that is due.
+/// Starts the thread that starts the saves that are due.
 ///
 /// # Errors
 /// Fails if no thread can be started.

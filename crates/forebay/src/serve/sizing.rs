@@ -1,10 +1,10 @@
-//! The size of the cache while the server runs: as the operator has set it, or as large as brings
-//! hits, and smaller while memory is short. [`SizeControl`] decides, also in the simulator; a
-//! thread reads the figures of the machine and of the control groups, and the runtime carries the
-//! decisions out.
+//! The size of the cache while the server runs: the one that the operator has set, or one that
+//! grows as long as that brings hits; and less while memory is short. [`SizeControl`], which the
+//! simulator uses too, decides; a thread reads the figures of the machine and of the control
+//! groups, and the runtime carries the decisions out.
 //!
-//! Settings that were changed by a command are recorded in the pool, so that the next server
-//! continues with them.
+//! Settings that were changed by a command are recorded in the pool, so that the next server uses
+//! them, too.
 
 mod driver;
 mod words;
@@ -31,7 +31,7 @@ pub(super) struct Sizing {
 
 struct State {
     settings: MemorySettings,
-    /// The settings among them that a command has changed.
+    /// Those of the settings that a command has changed.
     changed: ServerChange,
     control: SizeControl,
     last: Option<Last>,
@@ -48,7 +48,7 @@ struct Last {
 
 /// The figures of the machine and the control groups at one moment.
 struct Figures {
-    /// The time since the machine's boot or the start, in milliseconds.
+    /// The time since the machine's boot, or since the start if that is unknown, in milliseconds.
     now_ms: u64,
     machine: MemInfo,
     /// How long a program waited for memory since the last figures, in microseconds.
@@ -81,7 +81,8 @@ impl Sizing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes settings by a command. They hold in the next server, too, if it adopts the pool.
+    /// Changes settings as a command requests. The next server uses them, too, if it adopts the
+    /// pool.
     ///
     /// # Errors
     /// A size is out of bounds, contradicts another one, or does not leave the system its reserve.
@@ -179,8 +180,8 @@ impl Sizing {
         })
     }
 
-    /// Decides on figures, and carries the decision out. Returns when to read the next ones at the
-    /// latest, in milliseconds.
+    /// Decides from the figures, and carries the decision out. Returns after how many milliseconds
+    /// the figures are to be read again at the latest.
     fn follow(&self, figures: &Figures) -> u64 {
         let mut state = self.state();
         let (found, settings) = (self.runtime.memory_use(), sizes(&state.settings));

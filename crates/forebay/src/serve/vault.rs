@@ -242,9 +242,10 @@ pub(super) fn drill(
 /// How much data of volumes under a UPS may be dirty, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DirtyLimit {
-    /// Now; `None` without a UPS.
+    /// The present limit; `None` without a UPS.
     now: Option<u64>,
-    /// While the UPS is safe. Its budget for that is unknown while it is not.
+    /// The amount that a drill tests: the present limit; or, while no dirty data is allowed, the
+    /// most that pool and vault allow, because the budget of a safe UPS is unknown then.
     test_bytes: u64,
 }
 

@@ -7,7 +7,7 @@ use forebay_runtime::{
 };
 use forebay_types::LINE_BYTES;
 
-/// What was counted of a volume between two observations; `None` if it is another volume.
+/// The counts of a volume between two observations; `None` if it is not the same volume.
 pub(super) fn batch_volume(
     before: &NamedStatistics,
     after: &NamedStatistics,
@@ -46,8 +46,8 @@ pub(super) fn batch_volume(
     })
 }
 
-/// What was counted between two observations. A counter that a reader has seen earlier than another
-/// one may be behind it; none runs backwards.
+/// The counts between two observations. The counters are not read at the same instant, so one may
+/// lag behind another.
 fn difference(before: &VolumeStatistics, after: &VolumeStatistics) -> VolumeStatistics {
     let (before, mut after) = (before.clone().into_numbers(), after.clone().into_numbers());
     after.iter_mut().zip(before).for_each(|(after, before)| *after = after.saturating_sub(before));

@@ -46,7 +46,7 @@ impl AnalysisFile {
                 "cannot read the analysis, it does not continue"
             ),
         }
-        // Without the first record nothing else is known.
+        // Without the first record, the others have no meaning.
         if !matches!(records.first(), Some(Record::Begin { .. })) {
             records.clear();
         }
@@ -56,7 +56,7 @@ impl AnalysisFile {
     /// Replaces the file by one with a first record.
     ///
     /// # Errors
-    /// If it cannot be written. The former file stays then.
+    /// It cannot be written. The former file then remains.
     pub(super) fn begin(&mut self, record: &Record) -> io::Result<()> {
         marks::replace(&self.path, line(record))?;
         self.is_torn = false;
@@ -66,14 +66,13 @@ impl AnalysisFile {
     /// Appends records, durably.
     ///
     /// # Errors
-    /// If not all of them could be written. A repetition writes all of them; a reader takes each
-    /// that is complete, so the caller repeats whole calls only.
+    /// Not all of them could be written. The caller then repeats the whole call.
     pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).create(true).open(&self.path)?;
         let before = file.metadata()?.len();
         let written = self.write(&mut file, records);
         if written.is_err() {
-            // Otherwise the repetition would write complete records twice.
+            // Otherwise a repetition would write the complete records among them twice.
             self.is_torn = file.set_len(before).is_err();
         }
         written

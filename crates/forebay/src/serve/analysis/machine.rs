@@ -1,4 +1,4 @@
-//! What an analysis needs of the daemon, so that its tests need none.
+//! What an analysis needs of the daemon, as a trait, so that its tests need no daemon.
 
 use forebay_runtime::{NamedStatistics, Runtime, set_hold_out};
 use forebay_types::{HoldOut, Mode};
@@ -70,7 +70,7 @@ impl Machine for Server {
     }
 
     fn set_hold_out(&self, volume: &str, hold_out: HoldOut) {
-        // Fails if the volume was removed meanwhile; then it has nothing to hold out.
+        // It fails if the volume was removed meanwhile. Then there is nothing to hold out.
         let _ = set_hold_out(&self.runtime, volume, hold_out);
     }
 }

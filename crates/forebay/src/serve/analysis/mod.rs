@@ -1,9 +1,10 @@
 //! The analysis of the benefit: three phases, divided into intervals with different regions held
 //! out. The counters of each interval are kept in the state directory, so that a restart continues
-//! the analysis. What they mean is computed by the client (`client/analyze`).
+//! the analysis. The client computes the results from them (`client/analyze`).
 //!
 //! In the phase `measure`, all regions are held out: the whole volume is served as if there were no
-//! cache, without a change of its settings. In the other phases a share of them is.
+//! cache, without a change of its settings. In the other phases, a share of the regions is held
+//! out.
 
 mod convert;
 mod file;
@@ -26,23 +27,24 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often the thread looks whether an interval is over.
+/// How often the thread checks whether an interval is over.
 const POLL: Duration = Duration::from_millis(250);
-/// The intervals of a phase, unless they would be shorter than [`INTERVAL_MIN`]. An estimate needs
-/// a few dozens of them, and in half an hour, the lines of a region are used again.
+/// The number of intervals in a phase, unless they would be shorter than [`INTERVAL_MIN`]. An
+/// estimate needs a few dozen intervals. In a phase of a day, each has half an hour, in which the
+/// lines of a region are used again.
 const INTERVALS: f64 = 48.0;
 /// The shortest interval.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The longest phase, in seconds.
 const PHASE_SECONDS_MAX: u64 = 7 * 24 * 60 * 60;
-/// The most volumes of an analysis. With [`INTERVALS`], this bounds what it takes in memory.
+/// The most volumes of an analysis. With [`INTERVALS`], this bounds the memory that it takes.
 const VOLUMES_MAX: usize = 32;
 /// The largest share of the regions that is held out, in percent.
 const HOLD_OUT_PERCENT_MAX: u32 = 50;
-/// Parts per million of a percent.
+/// One percent in parts per million.
 const PPM_PER_PERCENT: u32 = 10_000;
 
-/// A record of an analysis. All of them in order are its state.
+/// A record of an analysis. All records in order determine its state.
 #[derive(Clone, Debug, PartialEq)]
 enum Record {
     Begin { at: String, request: AnalysisRequest },
@@ -51,10 +53,11 @@ enum Record {
     End { at: String, state: AnalysisState },
 }
 
-/// The analysis of a daemon, of which there is one at a time.
+/// The analyses of a daemon, one at a time.
 struct Analyses {
     state: Mutex<State>,
-    /// Locked before the state, so that a file system that hangs delays no query.
+    /// Locked before the state, which is not locked during a write, so that a file system that
+    /// hangs delays no query.
     file: Mutex<AnalysisFile>,
 }
 
@@ -120,7 +123,7 @@ impl Analyses {
         check(&request)?;
         let volumes = chosen_volumes(&request.volumes, machine)?;
         let request = AnalysisRequest { volumes, ..request };
-        // Locked first, so that no other start comes in between.
+        // Held throughout, so that no other analysis starts meanwhile.
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(phase) = self.state().phase() {
             return Err(Problem::new(
@@ -159,7 +162,7 @@ impl Analyses {
         Ok(status)
     }
 
-    /// Ends an interval that is over, and begins the next one.
+    /// Ends an interval that is over, and begins the next one. Writes new records.
     fn advance(&self, machine: &impl Machine) {
         let mut state = self.state();
         if state.analysis.status.state == AnalysisState::Running {
@@ -172,14 +175,15 @@ impl Analyses {
         }
     }
 
-    /// Appends new records to the file. If that fails, it is repeated later.
+    /// Appends new records to the file. If that fails, the next call of [`Self::advance`] repeats
+    /// it.
     fn write(&self) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let records = self.state().unwritten.clone();
         let result = file.append(&records);
         let mut state = self.state();
         match result {
-            // Only this function removes records, and the lock of the file keeps others out.
+            // Records are only removed while the file is locked, so these are still the first ones.
             Ok(()) => drop(state.unwritten.drain(..records.len())),
             Err(error) if state.analysis.status.problem.is_none() => {
                 tracing::warn!(%error, "cannot keep the analysis of the benefit over a restart");
@@ -253,20 +257,21 @@ impl State {
         }
     }
 
-    /// The time of a phase that is in complete intervals.
+    /// The part of a phase that complete intervals cover.
     fn done(&self, phase: AnalysisPhase) -> Duration {
         let batches = self.analysis.batches.iter().filter(|batch| batch.phase == phase);
         Duration::from_secs_f64(batches.map(|batch| batch.seconds).sum())
     }
 
-    /// The phase of the next interval, and the time that is left of it; `None` at the end.
+    /// The phase of the next interval, and the time that is left of that phase; `None` if there is
+    /// no next interval.
     fn next(&self) -> Option<(AnalysisPhase, Duration)> {
         if self.analysis.status.state != AnalysisState::Running {
             return None;
         }
         AnalysisPhase::ALL.into_iter().find_map(|phase| {
             let left = length(&self.analysis.status.request, phase).checked_sub(self.done(phase));
-            // An interval ends a little late, so the last one of a phase may be missing a moment.
+            // A shorter remainder gets no interval of its own.
             left.filter(|left| *left > POLL / 2).map(|left| (phase, left))
         })
     }
@@ -300,7 +305,7 @@ impl State {
         let AnalysisRequest { volumes, hold_out_percent, .. } = &self.analysis.status.request;
         let whole = length(&self.analysis.status.request, phase).div_f64(INTERVALS);
         let length = whole.max(INTERVAL_MIN);
-        // No remainder that is too short to tell anything.
+        // This interval takes the whole remainder of the phase, if the next one would be too short.
         let length = if left < length + length / 2 { left } else { length };
         let salt = machine.random();
         for (name, number) in volumes.iter().zip(0..) {
@@ -322,7 +327,7 @@ impl State {
         });
     }
 
-    /// Ends the interval if it is over, and begins the next one, if there is none.
+    /// Ends the interval if it is over. Then begins the next one, or ends the analysis.
     fn advance(&mut self, machine: &impl Machine) {
         let now = machine.elapsed();
         if let Some(interval) = &self.interval {
@@ -351,7 +356,7 @@ impl State {
 }
 
 impl Interval {
-    /// What was counted in the interval.
+    /// The counts of the interval.
     fn end(&self, machine: &impl Machine, now: Duration) -> AnalysisBatch {
         let statistics = machine.statistics();
         // A volume that was removed and added again begins to count at zero.

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime};
 const OBSERVE: Duration = Duration::from_secs(30);
 /// Observations between two writes of the totals.
 const OBSERVATIONS_PER_WRITE: u32 = 10;
-/// The same for the past, of which an interval is an hour.
+/// The same for the past: it is written once an hour.
 const OBSERVATIONS_PER_WRITE_OF_PAST: u32 = 120;
 /// Volumes whose totals are kept although they are not served: the ones served last.
 const UNSERVED_MAX: usize = 256;
@@ -136,7 +136,7 @@ impl History {
     }
 }
 
-/// The statistics of a server: what counts, and what it has counted over time.
+/// The statistics of a server: the runtime, whose counters are observed, and their history.
 pub(super) struct Observer {
     runtime: Arc<Runtime>,
     history: History,
@@ -192,7 +192,7 @@ pub(super) fn start(observer: &Arc<Observer>) -> std::io::Result<Periodic> {
 }
 
 impl State {
-    /// `now_s` is the time since the start, `clock_s` the system's.
+    /// `now_s` is the time since the start, `clock_s` the system's clock, in seconds since 1970.
     fn observe(&mut self, volumes: Vec<NamedStatistics>, now_s: u64, clock_s: u64) {
         let identities: HashSet<Identity> = volumes.iter().map(|volume| volume.identity).collect();
         let gone = self.served.extract_if(.., |_, entry| !identities.contains(&entry.identity));

@@ -25,8 +25,8 @@ const LATENCIES: [LatencyClass; 6] = [
 /// latency, and the state at its end.
 const NUMBERS: usize = 2 + 14 + 2 * LATENCIES.len() + 2;
 
-/// How the points of a volume are kept over restarts: the end of each ring first. Points that do
-/// not exist are zeroes.
+/// How the points of a volume are kept over restarts: one ring after the other, the oldest point
+/// first. Each ring is padded with zeroes at its end.
 pub(super) fn groups() -> Vec<Group> {
     vec![("history".to_owned(), POINTS * NUMBERS)]
 }

@@ -1,12 +1,12 @@
 //! The statistics of one volume: its total, and what was added in the last five minutes, hour and
 //! day. Pure: the time is an argument.
 //!
-//! The counters of a volume begin again when it is added again, so a total is the sum of
-//! differences. For each period there are a few copies of the total, taken at intervals, and
-//! packed, because most numbers are zero: what was added in the period is the total less the oldest
-//! of them. So a period is as long as its name says, and up to one interval longer; or shorter,
-//! while the series is younger. The price: 41 packed copies for each volume, of about a kilobyte
-//! each for one with all kinds of requests.
+//! The counters of a volume start at zero when it is added again, so a total is the sum of
+//! differences. For each period there are copies of the total, taken at intervals, and packed,
+//! because most numbers are zero: the figures of the period are the total minus its oldest copy. So
+//! a period is as long as its name says, or up to one interval longer; or shorter, while the series
+//! is younger. The price: up to 44 packed copies for each volume, of about a kilobyte each for one
+//! with all kinds of requests.
 
 use forebay_format::{pack, unpack};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub(super) const PERIODS: [(u64, u64); 3] = [(300, 60), (3_600, 300), (86_400, 3
 #[derive(Debug)]
 pub(super) struct Series {
     total: Vec<u64>,
-    /// What the last observation was of, and its numbers.
+    /// The source of the last observation, and its numbers.
     last: (u64, Vec<u64>),
     copies: [VecDeque<Sample>; PERIODS.len()],
 }
@@ -38,9 +38,9 @@ impl Series {
         Self { last: (0, vec![0; total.len()]), total, copies }
     }
 
-    /// Adds what has been counted since the last observation. `source` identifies what counts: with
-    /// another one, counting has begun again at zero. So has a number that is smaller than it was:
-    /// a volume that is being removed loses some of them before the others.
+    /// Adds the counts since the last observation. `source` identifies the counters: another source
+    /// has begun at zero. So has a number that has decreased: a volume that is being removed loses
+    /// some of its numbers before the others.
     ///
     /// # Panics
     /// If there are more or fewer numbers than in the total.
@@ -57,7 +57,7 @@ impl Series {
             if now_s >= newest + interval_s {
                 copies.push_back(Sample { at_s: now_s, packed: pack(&self.total) });
             }
-            // The oldest one is the youngest that is as old as the period.
+            // The oldest copy that is kept is the newest one that is at least as old as the period.
             while copies.get(1).is_some_and(|copy| copy.at_s + length_s <= now_s) {
                 copies.pop_front();
             }

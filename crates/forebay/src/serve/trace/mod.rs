@@ -16,8 +16,8 @@ use lines::Lines;
 use shuffle::Shuffle;
 use std::time::{Duration, Instant};
 
-/// The interval at which recorded requests are read. In it, a worker records no more than its ring
-/// holds.
+/// The interval at which recorded requests are read. The ring of a busy worker has room for a
+/// longer time; requests for which it has no room are dropped and counted.
 const POLL: Duration = Duration::from_millis(20);
 /// A piece of a trace is sent when it has this many bytes.
 const PIECE_BYTES: usize = 64 << 10;
