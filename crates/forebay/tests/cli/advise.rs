@@ -1,5 +1,5 @@
 //! `forebay advise` of block devices and volumes. Observations of devices need root and loop
-//! devices; what is refused does not.
+//! devices; the tests of refused arguments do not.
 
 use super::{run_alone, with_daemon};
 use std::fs;
@@ -137,7 +137,7 @@ fn kernel_requests_of_a_device_are_counted_and_predicted() {
     let found = &report["devices"][0];
     assert_eq!((&report["sampled"], &report["lost_events"]), (&true.into(), &0.into()), "{text}");
     let prediction = &found["prediction"];
-    // Other programs may look at a new device.
+    // Other programs may probe a new device.
     let near = |value: &serde_json::Value, count: u64| {
         (count..count + 100).contains(&value.as_u64().unwrap())
     };
@@ -155,7 +155,7 @@ fn kernel_an_idle_device_and_a_signal_end_with_a_report() {
     let directory = tempfile::tempdir().unwrap();
     let device = LoopDevice::new(directory.path());
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::HUP] {
-        // What looks at a new device must not count.
+        // Reads by programs that probe a new device must not count.
         std::thread::sleep(Duration::from_millis(300));
         let (code, text) = end(device.observe(&["--time", "1d"]), signal);
         assert_eq!(code, Some(0), "{text}");

@@ -5,7 +5,7 @@ use super::{run_alone, with_daemon_at};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Child;
 
-/// What the program writes last: the cursor, and the screen that was there before.
+/// What the program writes last: it shows the cursor and leaves the alternate screen.
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 fn kill(child: &Child, signal: Signal) {

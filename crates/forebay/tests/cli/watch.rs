@@ -91,7 +91,7 @@ fn on_a_terminal_it_redraws_and_leaves_the_terminal_as_it_was() {
         let terminal = Terminal::new(80, 24);
         let before = shown(&terminal.settings());
         let mut child = terminal.spawn(directory.path(), &["status", "--watch", "0.1"]);
-        // A screen of its own, without a cursor; nothing is cleared before it is overwritten.
+        // The alternate screen, without a cursor; nothing is cleared before it is overwritten.
         let at = terminal.wait_for("\x1b[?1049h\x1b[?25l", 0);
         assert!(!terminal.has_echo());
         let at = terminal.wait_for("every 0.1 s; Ctrl-C ends", at);

@@ -233,9 +233,9 @@ fn a_report_that_finds_no_space_leaves_the_former_one_and_can_be_repeated() {
     daemon.stop();
 }
 
-/// A modelled hard disk, with a load of which memory can hold a large part, and one of which it
-/// cannot. Most requests go to the disk in both, so that what the client adds to a response time is
-/// little.
+/// A modelled hard disk with two loads: memory can hold a large part of the data of the first one,
+/// and hardly any of the second. In both, most requests go to the disk, so the client adds little
+/// to the response times.
 #[test]
 #[ignore = "takes minutes"]
 fn slow_the_verdict_on_a_modelled_disk_is_what_a_client_sees() {
@@ -279,9 +279,9 @@ fn slow_the_verdict_on_a_modelled_disk_is_what_a_client_sees() {
             mean("accelerate") * 1e3
         );
         assert_eq!(all["kind"], expected, "{all}");
-        // The client's mean in the last phase has both sides. What it sees without the held-out
-        // requests must be inside of the interval, which its own mean has an error beside: it
-        // includes what a slow client adds to both sides.
+        // The client's mean in the last phase includes held-out and served requests. The gain
+        // without the held-out ones must be inside the confidence interval, with a tolerance: the
+        // client's means also include the time that the client itself takes.
         let held = all["held_out_requests"].as_f64().unwrap();
         let part = held / (held + all["served_requests"].as_f64().unwrap());
         let slow = all["mean_without_cache_seconds"].as_f64().unwrap();

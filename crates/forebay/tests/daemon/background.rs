@@ -1,4 +1,5 @@
-//! Background work of a daemon follows what other programs on its machine, a folder, wait for.
+//! Background work of a daemon slows down while other programs wait for processors. The machine is
+//! simulated by a folder with the kernel's files.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -22,7 +23,7 @@ impl Pressure<'_> {
         std::fs::rename(new, file).unwrap();
     }
 
-    /// The time in which something waited grows faster than time itself, so that each sample finds
+    /// The time in which some task waited grows faster than the clock, so that each sample finds
     /// pressure, whenever it is taken.
     fn rise(&self) {
         let mut total_us = 1;

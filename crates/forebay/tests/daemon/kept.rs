@@ -404,7 +404,7 @@ fn what_the_operator_accepts_for_one_start_does_not_hold_for_the_next_one() {
         std::fs::read_to_string(format!("/proc/{server}/cmdline")).unwrap()
     };
     assert!(options().contains("--accept-changed-disk"), "{}", options());
-    // A server that was killed before it served a client did not need them.
+    // Once a server has served, the keeper starts the next one without these options.
     drop(reconnect(&daemon));
     daemon.kill_server();
     drop(reconnect(&daemon));

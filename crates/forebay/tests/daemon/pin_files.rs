@@ -196,7 +196,7 @@ fn a_file_is_pinned_where_it_is(block_bytes: u64, sector: Option<u64>) {
     let pinned = daemon.status()["volumes"][0]["pins"]["pinned_bytes"].as_u64().unwrap();
     assert!((4 * MIB..=4 * MIB + 64 * LINE).contains(&pinned), "{pinned}");
 
-    // Ten times the pool goes by; then the file's data is still in memory.
+    // After reads of ten times the pool, the file's data is still in memory.
     let pool = daemon.status()["memory"]["pool_bytes"].as_u64().unwrap();
     let mut client = daemon.client("disk");
     for offset in (0..10 * pool).step_by(MIB as usize) {
@@ -277,7 +277,7 @@ fn kernel_a_followed_file_is_pinned_until_it_is_deleted() {
     for range in former.split(',').filter(|range| *range != own) {
         assert!(!pins(&daemon, 0).contains(range), "{range} of {former}: {}", pins(&daemon, 0));
     }
-    // More than the quota: the command goes on, with what it had.
+    // The file exceeds the quota: the command goes on with the ranges that it has pinned.
     let pool = daemon.status()["memory"]["pool_bytes"].as_u64().unwrap();
     mounted.write("file", 8 * MIB, pool / 2);
     let errors = || fs::read_to_string(directory.path().join("errors")).unwrap();

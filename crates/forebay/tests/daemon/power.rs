@@ -203,7 +203,7 @@ fn the_ups_switches_write_back_and_dirty_data_is_flushed_on_battery() {
     daemon.stop();
 }
 
-/// It passed on nothing.
+/// Regression: a drill without dirty data passed without saving anything.
 #[test]
 fn a_drill_without_dirty_data_rehearses_with_as_much_as_may_be_dirty() {
     let (machine, _ups, daemon) = UpsMachine::in_write_back("");

@@ -11,7 +11,7 @@ pub const MIB: u64 = 1 << 20;
 /// Volume options for write-back without protection.
 pub const UNPROTECTED: &str = "mode=write-back,protection=none,accept-loss=yes";
 
-/// What other programs on the machine do must not delay what a test waits for.
+/// Other programs on the machine must not slow down background work that a test waits for.
 const QUIET: [&str; 2] = ["--background", "full"];
 
 /// How much of a daemon's log a failed test prints, in bytes.

@@ -111,7 +111,7 @@ fn the_ratio_is_shown_with_its_reason_and_follows_the_volumes() {
     let backing = format!("disk={}", path.display());
     let (code, text) = daemon.run(&["volume", "add", &format!("{backing},{UNPROTECTED}")]);
     assert_eq!(code, Some(0), "{text}");
-    // Nothing is for writes, so they go through.
+    // The share for writes is zero, so writes go through to the disk.
     let volume = daemon.status()["volumes"][0].clone();
     assert_eq!(volume["effective_mode"], "write-through");
     assert_eq!(volume["effective_mode_reason"], "the cache ratio leaves no memory for writes");
@@ -154,11 +154,11 @@ fn a_ratio_that_is_none_or_too_small_for_a_volume_is_refused() {
     let least: u64 = text[expected.len()..].split('%').next().unwrap().parse().unwrap();
     refused(&daemon, &format!("{}:{}", 101 - least, least - 1), 1);
     assert_eq!(ratio(&daemon, "setting"), "auto");
-    // A wrong one changes nothing else either.
+    // If the ratio is refused, the memory is not changed either.
     let before = memory(&daemon, "limit_bytes");
     let (code, text) = daemon.run(&["set", "memory=40MiB", "cache-ratio=100:0"]);
     assert_eq!((code, memory(&daemon, "limit_bytes")), (Some(1), before), "{text}");
-    // It is checked for the memory that is set with it.
+    // The ratio is checked against the memory that is set together with it.
     let both = [
         &*format!("memory={}", memory(&daemon, "limit_bytes_min")),
         &*format!("cache-ratio={}:{least}", 100 - least),
@@ -201,7 +201,7 @@ fn a_reload_and_the_next_server_have_the_ratio_that_was_set() {
     configure("50:50");
     daemon.signal(Signal::HUP);
     wait_until("the configured ratio", PATIENCE, || is("50:50"));
-    // One that is refused leaves everything as it is; the next reload tries again.
+    // A refused ratio changes nothing; the next reload tries it again.
     configure("100:0");
     for times in 1..=2 {
         daemon.signal(Signal::HUP);

@@ -117,7 +117,8 @@ fn resize_under_load(io: &str) {
     assert!(used > left + 32 * MIB, "{used} bytes were used, {left} are left, of {returned}");
     let expected = used - left;
     let freed = rss.saturating_sub(daemon.rss_bytes().0);
-    // Meanwhile, the heap may have grown a little, and the collapser may have made a huge page.
+    // Meanwhile, the heap may have grown a little, and the runtime's collapser may have made a
+    // huge page.
     assert!(freed + 4 * MIB >= expected, "{freed} bytes have left the process, of {expected}");
     daemon.stop();
     for (name, versions) in names.iter().zip(&found) {

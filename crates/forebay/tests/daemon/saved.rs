@@ -221,7 +221,7 @@ fn a_save_by_command_has_the_content_of_one_moment_while_clients_write() {
     let daemon = start(there, &volume(&path, ",mode=bypass"));
     let mut model = vec![0; SIZE as usize];
     write(&daemon, &mut model, 1, 512);
-    // A number at the end is never larger than that at the beginning, and at most one smaller.
+    // The number at the end of the volume equals the one at its beginning, or is one smaller.
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let sector = |number: u64| [&number.to_le_bytes()[..], &[0; 504]].concat();
     let mut client = daemon.client("disk");
@@ -236,7 +236,7 @@ fn a_save_by_command_has_the_content_of_one_moment_while_clients_write() {
             while !is_done.load(Ordering::Relaxed) {
                 last += 1;
                 client.write(0, &sector(last)).unwrap();
-                // Between the other two places, and different each time.
+                // A write between these two places, at a different one each time.
                 client.write(SIZE / 2 + last % 1000 * 512, &sector(last)).unwrap();
                 client.write(SIZE - 512, &sector(last)).unwrap();
             }

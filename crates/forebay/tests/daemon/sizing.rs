@@ -34,7 +34,7 @@ fn a_shortage_of_memory_shrinks_the_cache_to_its_minimum() {
     let daemon = Daemon::start_on(machine.path(), directory.path(), "256MiB", &[]);
     let least = memory(&daemon, "limit_bytes_min");
     assert_eq!(memory(&daemon, "limit_bytes"), 256 * MIB);
-    // This machine has 100 MiB too little, however much it gets.
+    // This machine always lacks 100 MiB, whatever the cache gives back.
     set_memory(machine.path(), 8192, 400);
     wait_for_limit(&daemon, least);
     wait_until("the reason is shown", PATIENCE, || sizing(&daemon, "state") == "short");
@@ -42,7 +42,7 @@ fn a_shortage_of_memory_shrinks_the_cache_to_its_minimum() {
     assert_eq!(sizing(&daemon, "wanted_bytes"), 256 * MIB);
     assert_eq!(sizing(&daemon, "available_bytes"), 400 * MIB);
     assert_eq!(sizing(&daemon, "reserve_bytes"), 500 * MIB);
-    // For two seconds, memory on its way out counts as available.
+    // For two seconds, memory that is being given back counts as available.
     let field = "memory size 256MiB, 256 MiB with enough memory; memory is short";
     wait_until("the status says so", PATIENCE, || {
         let text = on_one_line(&daemon.run(&["status", "--all"]).1);

@@ -56,7 +56,7 @@ fn totals_are_kept_over_restarts_and_by_volume() {
     assert_eq!(writes(there, Some("a")), (5, 0), "periods begin with the server");
     write(&daemon, "a", 3);
     assert_eq!(writes(there, Some("a")), (8, 3));
-    // A volume that is removed and added again counts on.
+    // The total of a volume that is removed and added again continues.
     assert_eq!(daemon.run(&["volume", "remove", "a"]).0, Some(0));
     let volume = format!("a={},{UNPROTECTED}", there.join("a.img").display());
     assert_eq!(daemon.run(&["volume", "add", &volume]).0, Some(0));

@@ -16,7 +16,8 @@ const CROWD: usize = 200;
 /// Clients in the crowd with unread data: enough to use up all receive buffers.
 const SENDING: usize = 20;
 
-/// The daemon is stopped meanwhile, so it finds all disconnects in one turn, as a busy one may.
+/// The daemon is frozen while the clients disconnect, so that it finds all disconnects in one turn,
+/// as a busy daemon may.
 fn a_mass_disconnect_releases_every_client(io: &str) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);

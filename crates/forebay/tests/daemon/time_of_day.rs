@@ -1,5 +1,5 @@
-//! Learning the time of day: what was needed at nine on two days is in memory before nine on the
-//! third. The time is that of a file.
+//! Learning the time of day: data that was needed at nine on two days is in memory before nine on
+//! the third. The daemon reads the time from a file.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -229,7 +229,7 @@ fn a_volume_that_is_added_during_a_preload_does_not_end_its_wait() {
     });
     place.set(2, [9, 0, 0]);
     wait_for_slot(&daemon, 2, "09:00");
-    // More than fits. What waits for its use is evicted last.
+    // More data than fits into the pool. Preloaded data that was not used yet is evicted last.
     let mut client = daemon.client("other");
     for offset in (0..2 * DISK_BYTES).step_by(MIB as usize) {
         client.read(offset, MIB).unwrap();
@@ -392,8 +392,8 @@ fn a_preload_that_finds_no_room_evicts_nothing_and_ends() {
     let daemon = place.start("");
     wait_for_slot(&daemon, 2, "08:45");
     let memory = |field: &str| daemon.status()["memory"][field].as_u64().unwrap();
-    // Two rows of four regions belong to one shard each: in front all of them, and as much of the
-    // next two as is left in each shard.
+    // Rows of four regions belong to the two shards in turn. The whole rows at the front are read,
+    // and of the next two rows as much as still fits into each shard.
     let (pool_bytes, row) = (memory("pool_bytes"), 4 * MIB);
     let (front, rest) = (pool_bytes / (2 * row) * 2 * row, pool_bytes % (2 * row) / 2);
     assert!(front + 2 * row <= DISK_BYTES, "{pool_bytes}");

@@ -168,7 +168,7 @@ fn an_anonymous_trace_keeps_order_sizes_and_reuse() {
             assert_eq!(at >> 30 == other_at >> 30, same, "{n} {other}");
         }
     }
-    // One of 64! orders would be the same.
+    // Of the 64! possible orders, only one is the original one.
     assert!((0..100).any(|n| offsets[n as usize] != offset(n)));
     let (code, text) = (std::fs::read_to_string(there.join("t.csv")).unwrap(), "a.img");
     assert!(!code.contains(text));

@@ -13,7 +13,7 @@ const DISK_BYTES: u64 = 32 * MIB;
 /// No measurement of the disk, and no I/O but that of clients and warm-ups.
 const QUIET: &str = "prefetch=no,gather-below=off";
 
-/// The content of a line of the disk: its number, and what distinguishes disks.
+/// The content of a line of the disk: its number and `seed`, which differs between disks.
 fn content(line: u64, seed: u64) -> Vec<u8> {
     let words = (0..LINE / 8).map(|word| (line << 20 | word << 8 | seed).to_le_bytes());
     words.flatten().collect()
