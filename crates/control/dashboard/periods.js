@@ -1,4 +1,4 @@
-// The statistics by period, which the daemon keeps over restarts.
+// The statistics by period. The daemon keeps the total over restarts, but not the other periods.
 
 import { card, rows, table } from "/dom.js";
 import { bytes, count, exact, latency, percent, seconds } from "/format.js";
