@@ -52,8 +52,8 @@ impl<'a> Blocking<'a> {
         self.run(IoKind::Read, offset, 0, buffers)
     }
 
-    /// Fills several buffers, each from its own offset, concurrently. Returns the answers in the
-    /// order of the pieces.
+    /// Fills several buffers, each from its own offset: concurrently if all pieces are whole
+    /// blocks, otherwise one after the other. Returns the answers in the order of the pieces.
     pub fn read_many(&self, pieces: &mut [(u64, AlignedBuffer)]) -> Vec<IoResult> {
         let mut is_whole = pieces.iter().map(|(at, b)| self.blocks_around(*at, b.len()).is_none());
         if !is_whole.all(|is_whole| is_whole) {

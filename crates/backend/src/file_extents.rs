@@ -23,7 +23,7 @@ pub struct FileExtent {
 pub enum Placement {
     /// The data is on the device as it is in the file.
     OnDevice,
-    /// Space on the device is allocated, and reads as zeroes without being read.
+    /// Space on the device is allocated, but never written: it reads as zeroes, without I/O.
     Unwritten,
     /// The file system has not chosen a place yet, or does not report it.
     Pending,
@@ -114,7 +114,8 @@ impl Placement {
 /// The extents of a file in ascending order, without its holes. With `sync`, data that is only in
 /// memory is written to the device first; otherwise it is [`Placement::Pending`].
 ///
-/// # Errors `EOPNOTSUPP` if the file system does not report extents, or its I/O error.
+/// # Errors
+/// `EOPNOTSUPP` if the file system does not report extents, or its I/O error.
 pub fn file_extents(file: impl AsFd, sync: bool) -> io::Result<Vec<FileExtent>> {
     let empty = RawExtent {
         logical: 0,

@@ -222,7 +222,7 @@ impl Io {
 /// The `len` bytes of a sequence of buffers that start after `skip` bytes.
 ///
 /// # Panics
-/// If the buffers are shorter.
+/// If the buffers end before the `len` bytes do.
 pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Vec<Buffer> {
     let mut parts = Vec::new();
     for buffer in buffers {

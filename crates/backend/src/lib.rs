@@ -61,7 +61,7 @@ pub struct Description {
     pub identity: Option<String>,
     /// Whether the store is read-only.
     pub read_only: bool,
-    /// The reported stripes, sizes and seeks.
+    /// The geometry that the store reports: stripes, optimal I/O size, whether seeks cost time.
     pub geometry: DiskGeometry,
     /// Whether [`IoKind::Discard`] has an effect.
     pub can_discard: bool,
@@ -79,17 +79,18 @@ pub struct Description {
 pub struct Saved {
     /// The file.
     pub path: PathBuf,
-    /// When it was written; `None` before the first time.
+    /// When the file was last written; `None` if it was never.
     pub last: Option<SystemTime>,
-    /// Something was written to the store since.
+    /// Whether the file lacks data: the store was written since the last save began, or a save is
+    /// in progress.
     pub is_changed: bool,
-    /// A save is in progress.
+    /// Whether a save is in progress.
     pub is_saving: bool,
     /// How long the last save took, if there was one since the store was opened.
     pub took: Option<Duration>,
     /// Why the last save failed, if it did: the kind of the error, and the system's text.
     pub failed: Option<(std::io::ErrorKind, String)>,
-    /// The time from one save to the next, if there is one.
+    /// The interval of automatic saves; `None` without them.
     pub every: Option<Duration>,
 }
 
@@ -113,8 +114,8 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// The backend below a layer. The methods after this one call it, unless the layer implements
-    /// them.
+    /// The backend below a layer. The default implementations of the following methods forward to
+    /// it.
     fn below(&self) -> Option<&dyn Backend> {
         None
     }
@@ -132,7 +133,7 @@ pub trait Backend: Send + Sync {
     /// store without a path is always present.
     ///
     /// # Errors
-    /// How the store was displaced.
+    /// If the name no longer leads to the store: how it was displaced.
     fn check_presence(&self) -> Result<(), Displaced> {
         self.below().map_or(Ok(()), |below| below.check_presence())
     }
@@ -143,13 +144,13 @@ pub trait Backend: Send + Sync {
         self.below().and_then(|below| below.io_count())
     }
 
-    /// Saves the content of this moment, if the store is in memory and has a file for it, unless
-    /// the file has it already. Writes may go on meanwhile. Blocks: for the length of a save, and
-    /// before that for one in progress.
+    /// Saves a snapshot of a store in memory to its file, while writes continue. Does nothing if
+    /// the store has no file, or was not written since the last save. Blocks until a save in
+    /// progress and this one are complete.
     ///
     /// # Errors
-    /// The file cannot be written, or so slowly that writes waited for long. Then the former file
-    /// is unchanged.
+    /// If the file cannot be written, or if writes had to wait too long because the save made no
+    /// progress. The former file is then unchanged, unless only its directory cannot be synced.
     fn save(&self) -> std::io::Result<()> {
         self.below().map_or(Ok(()), |below| below.save())
     }

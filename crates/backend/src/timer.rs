@@ -1,8 +1,8 @@
 //! Scheduled events, run by a thread as punctually as the system permits.
 //!
 //! The thread sets its timer slack to the minimum (the default of 50 µs is the latency of a fast
-//! disk) and spins for the last few microseconds. The first event starts it, and it ends with the
-//! [`Timer`]. Pending events are then dropped, which answers their I/O with an error.
+//! disk) and spins for the last few microseconds. The first event starts the thread, and dropping
+//! the [`Timer`] ends it. Pending events are then dropped, which answers their I/O with an error.
 
 use crate::sync::lock;
 use crate::thread_pool::join_unless_self;

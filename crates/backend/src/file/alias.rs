@@ -69,7 +69,8 @@ pub(super) trait Kernel {
     /// Takes a shared lock on the file below a loop device, to exclude writers that open the file
     /// itself. `None` if the file cannot be reached.
     ///
-    /// # Errors The file is open for writing elsewhere.
+    /// # Errors
+    /// If another process has an exclusive lock on the file: it is open for writing elsewhere.
     fn lock(&self, file: FileId, directory: &Path) -> Result<Option<OwnedFd>, ()>;
 }
 

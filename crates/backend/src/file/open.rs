@@ -341,8 +341,9 @@ fn not_permitted(path: &Path, is_block: bool, read_only: bool, source: Errno) ->
     FileError::NotPermitted { path: path.into(), access, remedy, source }
 }
 
-/// Switches the open file to direct I/O. Returns the alignment it requires, or `None` if the page
-/// cache is used; this is logged, as it takes twice the memory.
+/// Switches the open file to direct I/O. Returns the alignment that direct I/O requires. If it is
+/// not possible, returns `None` and logs a warning, because the page cache takes as much memory
+/// again.
 fn enable_direct(path: &Path, file: &OwnedFd, is_block: bool, size_bytes: u64) -> Option<u32> {
     let buffered = |reason: &str| {
         tracing::warn!(

@@ -167,7 +167,7 @@ fn extents_match_written_ranges() {
 
 #[test]
 fn the_last_answer_may_close_the_backend() {
-    // A pool thread then drops the pool.
+    // The pool thread that delivers the answer then drops its own pool.
     struct Closer(std::sync::Mutex<Option<Arc<FileBackend>>>, Arc<crate::Wait>);
     impl crate::CompletionSink for Closer {
         fn complete(&self, tag: u64, result: forebay_types::IoResult) {

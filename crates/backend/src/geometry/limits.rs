@@ -7,8 +7,8 @@ use std::path::Path;
 /// Largest plausible optimal I/O size, in bytes. Larger values are the maximum of a field, or a
 /// least common multiple of incompatible sizes.
 const OPTIMAL_BYTES_MAX: u64 = 64 << 20;
-/// From this size on, a value of 2^n - 1 blocks is taken for the maximum of a field, in bytes. A
-/// smaller one may be a stripe.
+/// An optimal size of 2^n - 1 blocks is taken to be the maximum of a field if it has at least this
+/// many bytes; a smaller one may be a stripe.
 const ODD_BYTES_MIN: u64 = 4 << 20;
 
 /// Queue limits, in bytes; zero if not reported.
