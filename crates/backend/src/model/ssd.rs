@@ -1,8 +1,8 @@
 //! An SSD: dies that work in parallel, and one shared interface.
 //!
-//! Each I/O occupies one die for its latency, and then the interface for its bytes. The interface
-//! counts these from the arrival of the I/O, so latencies do not reduce the bandwidth. There is no
-//! garbage collection: the disk stays as fast as a new one.
+//! Each I/O occupies one die for its latency, and then the interface for its transfer. The
+//! interface is booked for the transfer from the arrival of the I/O on, so that latencies do not
+//! reduce the bandwidth. There is no garbage collection: the disk stays as fast as a new one.
 
 use super::DiskModel;
 use super::answers::Answers;

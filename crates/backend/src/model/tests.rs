@@ -139,7 +139,7 @@ fn a_write_cache_answers_at_once_and_a_flush_waits_for_it() {
         hdd.enqueue(id * 1000, id, WRITE, random.below(1 << 20) * 4096, 4096);
     }
     hdd.enqueue(200_000, 100, IoKind::Flush, 0, 0);
-    // After the flush, which does not wait for it.
+    // The flush does not wait for this write, which is submitted after it.
     hdd.enqueue(200_000, 101, WRITE, 0, 4096);
     let mut done = Vec::new();
     let mut now_ns = 200_000;

@@ -43,8 +43,8 @@ pub struct DriveIo {
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Whether the other I/Os of the same [`Array::run`] are queued before it is dispatched, as md
-    /// does with the I/O of stripes. Pieces of other I/Os are dispatched one by one.
+    /// Whether the drive queues all I/Os of one [`Array::run`] before it dispatches this one, as
+    /// under md with the I/O of stripes. Other I/Os are dispatched as soon as they are queued.
     pub is_batched: bool,
 }
 

@@ -100,7 +100,7 @@ fn cached_blocks_of_a_stripe_are_not_read_again() {
     assert_eq!(cost(&mut model, &[(WRITE, 0, 64 * KIB)]), (6, 9));
     assert_eq!(cost(&mut model, &[(WRITE, 64 * KIB, 48 * KIB)]), (0, 7));
     assert_eq!(cost(&mut model, &[(WRITE, 4 * KIB, 4 * KIB)]), (0, 2));
-    // Until 256 other stripes have evicted it; a row of chunks has two.
+    // The stripe stays cached until 256 others have evicted it. Each row of chunks has two stripes.
     for row in 1..=128 {
         assert_eq!(cost(&mut model, &[(WRITE, row * 112 * KIB, 112 * KIB)]), (0, 15));
     }
@@ -135,7 +135,7 @@ fn a_read_goes_to_the_drives_that_have_it() {
         // The missing drive 0 has the first chunk of the first row: all others are read.
         (Level::Raid5, 15, 1, 0, 4, 14),
         (Level::Raid6, 16, 1, 16, 4, 1),
-        // In the last row of the parity rotation it has the parity.
+        // In the last row of the parity rotation, the missing drive has the parity.
         (Level::Raid5, 15, 1, 14 * 112, 64, 8),
         (Level::Raid5, 15, 1, 8, 4, 1),
     ] {

@@ -34,8 +34,8 @@ impl Drive {
         }
     }
 
-    /// I/Os in flight per drive; the others wait, and can be merged. Linux dispatches the next one
-    /// before a disk without a queue can accept it.
+    /// Maximum number of I/Os in flight per drive; the others wait, and can be merged. It is 2 for
+    /// a disk without a queue: Linux dispatches the next I/O before the disk can accept it.
     fn depth(&self) -> usize {
         match self {
             Self::Hdd(spec) => spec.queue_depth.max(1),

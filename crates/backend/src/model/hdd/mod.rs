@@ -111,7 +111,7 @@ struct Command {
 }
 
 impl Hdd {
-    /// An idle disk at full speed.
+    /// An idle disk that spins at full speed.
     pub fn new(spec: HddSpec) -> Self {
         let revolution_ns = 60_000_000_000 / u64::from(spec.revolutions_per_minute.max(1));
         let mut random = Random::new(spec.seed);
