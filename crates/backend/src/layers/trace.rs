@@ -3,8 +3,8 @@
 //! The file has the format that the lab replays: a header
 //! `time_us,volume,op,offset_bytes,length_bytes`, then a line per request with the microseconds
 //! since the layer was opened and `R` or `W`. Other kinds are not recorded. A separate thread
-//! writes the lines; requests that arrive while it is too far behind are dropped, and their number
-//! is logged at the end.
+//! writes the lines. Requests that arrive while its queue is full are served but not recorded;
+//! their number is logged when the layer is closed.
 
 use super::describe;
 use crate::spec::{Fields, SpecError, number};

@@ -3,13 +3,13 @@
 //! Models a disk with a volatile cache, whose power fails when the process ends for any reason.
 //! Writes are answered from process memory. A flush writes all earlier answered data to the backend
 //! below and flushes it; a write with FUA does so for its own range. So `kill -9` is a power cut
-//! that loses everything that a disk may lose, while a file in the page cache of a running kernel
-//! loses nothing.
+//! that loses everything that a disk may lose. Without this layer it would lose nothing, because
+//! the kernel keeps running and writes its page cache to the file.
 //!
 //! `keep` is the share of unflushed blocks that survive, chosen independently, so that writes are
 //! torn and reordered. Above `limit`, writers wait until the cache has been written below,
-//! unflushed, as on a real disk. Discards, and zeroes over more than a few MiB, are passed on at
-//! once, in order.
+//! unflushed, as on a real disk. Discards, and zeroes over more than a few MiB, are not cached but
+//! passed on, in order.
 //!
 //! Invariants: one thread writes below, so two writes of a block are never reordered. A block
 //! leaves the cache only after its cached content has been written below, and a read overlays the
@@ -33,7 +33,7 @@ use forebay_types::{ByteRange, Fault, IoError, Remedy};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Longer zeroes are passed on at once, to keep the cache small.
+/// Longer ranges of zeroes are passed on instead of cached, to keep the cache small, in bytes.
 const ZERO_BYTES_MAX: u64 = 4 << 20;
 
 /// Parameters of the volatile cache.
