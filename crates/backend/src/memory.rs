@@ -33,7 +33,7 @@ const PAGE_BYTES: u64 = 4096;
 /// The shortest time between two saves of a store.
 const SAVE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const SAVE_EXAMPLE: &str = "save=/var/lib/forebay/scratch.img";
-/// The number of locks that the chunks share: more than threads copy at the same time.
+/// The number of locks that the chunks share: more than the threads that copy at the same time.
 const LOCK_COUNT: usize = 64;
 
 /// Why a memory disk cannot be created.
@@ -179,11 +179,11 @@ pub struct MemoryBackend {
     written: Vec<AtomicU64>,
     locks: [RwLock<()>; LOCK_COUNT],
     count: IoCounter,
-    /// All pages are allocated, and stay so.
+    /// Whether all pages are allocated, and none is ever returned.
     is_allocated: bool,
 }
 
-/// The mapping. Threads share its bytes by address; a copy holds the lock of its chunk.
+/// The mapping. Threads access its bytes by address, and hold the lock of a chunk to copy it.
 struct Map {
     start: NonNull<u8>,
     size_bytes: usize,
@@ -253,7 +253,7 @@ impl MemoryBackend {
     /// Allocates all pages at once. They stay allocated.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// If the kernel refuses the memory.
     fn allocate(&mut self) -> Result<(), MemoryError> {
         self.is_allocated = true;
         let (start, len) = (self.map.start.as_ptr(), self.map.size_bytes);

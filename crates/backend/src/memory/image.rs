@@ -7,12 +7,13 @@
 //!           CRC32C of the bytes before
 //! ```
 //!
-//! Data and table are padded to 4096 bytes. So the image can be mounted or copied like that of any
-//! disk. A save writes a new file, syncs it, and renames it, so the image is the former or the new
-//! one, whatever happens meanwhile. The file is locked as long as the store exists.
+//! Data and table are padded to 4096 bytes. The data comes first and unchanged, so the image can be
+//! mounted or copied like any disk image. A save writes a new file, syncs it, and renames it, so
+//! the image is the former or the new one, whatever happens meanwhile. The file is locked as long
+//! as the store exists.
 //!
 //! An empty file is the image of a store that was never saved: it reads as zeroes. A missing file
-//! is an error, because a mount may be missing as well.
+//! is an error, because its file system may not be mounted.
 
 use super::{CHUNK_BYTES, MemoryError};
 use crate::{AlignedBuffer, Blocking, MemoryBackend};
@@ -38,7 +39,7 @@ const TRAILER_BYTES: usize = 28;
 pub(super) struct Image {
     path: PathBuf,
     size_bytes: u64,
-    /// The present file, locked.
+    /// The current file, locked.
     file: File,
 }
 
@@ -91,7 +92,7 @@ impl Image {
     /// after its process was killed, retries for up to `in_use_wait`.
     ///
     /// # Errors
-    /// It is missing, no regular file, in use, or cannot be opened.
+    /// If the file is missing, not a regular file or in use, or cannot be opened.
     pub(super) fn open(
         path: &Path,
         size_bytes: u64,
@@ -135,7 +136,7 @@ impl Image {
     /// was never.
     ///
     /// # Errors
-    /// The file is no image, of another size, damaged, or cannot be read.
+    /// If the file is not an image, is one of another size, is damaged, or cannot be read.
     pub(super) fn load(
         &self,
         memory: &MemoryBackend,
@@ -205,8 +206,9 @@ impl Image {
     /// order, and `None` after the last one.
     ///
     /// # Errors
-    /// The new file cannot be written or synced, or `next` fails; then the former image is
-    /// unchanged. Or its name cannot be synced.
+    /// If the new file cannot be written, synced or renamed, or `next` fails: then the former image
+    /// is unchanged. Also if the directory cannot be synced after the rename: then the new image is
+    /// in place, but may not survive a power failure.
     pub(super) fn save(
         &mut self,
         mut next: impl FnMut(&mut [u8]) -> io::Result<Option<u64>>,

@@ -1,9 +1,9 @@
 //! A store in memory that is loaded from a file when it is opened, and saved to it on request.
 //!
-//! All of its memory is allocated when it is opened, so that it counts as used from then on, and no
-//! later write can find that there is too little. A save writes the content of the moment at which
-//! it began, while clients write (`snapshot.rs`). If the file takes nothing for [`STALL`] while
-//! writes wait, the save is given up, so that a file system that hangs does not stop them.
+//! All of its memory is allocated when the store is opened, so that it counts as used from then on,
+//! and no later write can run out of memory. A save writes the content of the moment at which it
+//! began, while clients write (`snapshot.rs`). If a save makes no progress for [`STALL`] while
+//! writes wait for it, it is aborted, so that a file system that hangs does not block them.
 
 use super::image::Image;
 use super::snapshot::{Prepared, Snapshot};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long writes wait while a save makes no progress.
+/// How long writes wait for a save that makes no progress, before it is aborted.
 const STALL: Duration = Duration::from_secs(5);
 
 /// Bytes of all these stores in the process.
@@ -41,7 +41,7 @@ pub(super) struct SavedMemory {
     /// Held during a save, so that there are never two at once.
     image: Mutex<Image>,
     last: Mutex<Last>,
-    /// Gives up a save that makes no progress.
+    /// Aborts a save that makes no progress.
     timer: Timer,
 }
 
@@ -57,7 +57,7 @@ struct Last {
 struct Store {
     memory: MemoryBackend,
     description: Description,
-    /// Something was written since the image was loaded, or since the last save began.
+    /// Whether the store was written since the image was loaded, or since the last save began.
     is_changed: AtomicBool,
     /// The save in progress. Each write holds it shared from before it sets `is_changed` until its
     /// data is copied: a save that clears `is_changed` must include the data of all writes that
@@ -73,8 +73,8 @@ struct Save {
 }
 
 impl Store {
-    /// Carries out a write, or lets it wait for the save in progress. Returns that save's number
-    /// and progress if they are to be watched from now on.
+    /// Carries out a write, or lets it wait for the save in progress. Returns that save's number,
+    /// and how many chunks it has taken, if the caller must begin to watch it.
     fn change(&self, io: Io) -> Option<(u64, u64)> {
         let save = read(&self.save);
         self.is_changed.store(true, Ordering::Relaxed);
@@ -130,8 +130,7 @@ impl Store {
         timer.schedule(at_ns, Box::new(check));
     }
 
-    /// Gives a save up if writes wait and it has made no progress since it had taken `before`
-    /// chunks.
+    /// Aborts a save if writes wait for it, and it has taken no chunk since it had taken `before`.
     fn check(self: &Arc<Self>, timer: &TimerHandle, number: u64, before: u64) {
         let taken = match &*read(&self.save) {
             Some(save) if save.number == number => save.snapshot.watch(),
@@ -149,7 +148,7 @@ impl SavedMemory {
     /// Loads a store of this size from its image.
     ///
     /// # Errors
-    /// The size is invalid, there is no memory for it, or the image is unusable.
+    /// If the size is invalid, there is no memory for it, or the image is unusable.
     pub(super) fn open(
         size_bytes: u64,
         path: &Path,

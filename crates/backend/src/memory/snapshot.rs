@@ -1,9 +1,9 @@
 //! The content of a store in memory at one moment, while clients write.
 //!
-//! A save takes the chunks of the store one by one. Before a chunk is overwritten that the save has
-//! not taken yet, its content is copied. The memory for copies is limited; a write that would
-//! exceed it waits until the save has taken more. So a save takes as long as its file needs,
-//! whatever clients do, and each write waits for a part of that time at most.
+//! A save takes the chunks of the store one by one. Before a write changes a chunk that the save
+//! has not taken yet, the chunk is copied. The memory for copies is limited; a write that would
+//! exceed it waits until the save has taken more chunks. So the duration of a save depends on its
+//! file alone, not on the clients, and no write waits longer than the save takes.
 
 use super::{CHUNK_BYTES, MemoryBackend, chunks};
 use crate::Io;
@@ -12,24 +12,25 @@ use forebay_types::ByteRange;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// The part of the store that copies may take, and the chunks that they may take at least.
+/// One in this many chunks of the store may be copied.
 const COPIES_SHARE: u64 = 8;
+/// At least this many chunks may be copied.
 const COPIES_MIN: u64 = 64;
 
-/// See the module.
+/// The snapshot that a save takes.
 pub(super) struct Snapshot {
     state: Mutex<State>,
 }
 
-/// What becomes of a write.
+/// The outcome of [`Snapshot::prepare`].
 pub(super) enum Prepared {
-    /// It may be carried out now.
+    /// The write may be carried out now.
     Ready(Io),
-    /// It waits for [`Snapshot::take`].
+    /// The write waits for [`Snapshot::take`].
     Waiting {
-        /// The caller is to watch the progress from now on, until [`Snapshot::watch`] ends that.
+        /// Whether the caller must begin to watch the progress, with [`Snapshot::watch`].
         begins_watch: bool,
-        /// The number of chunks taken by then.
+        /// The number of chunks taken so far.
         taken: u64,
     },
 }
@@ -47,12 +48,13 @@ struct State {
     copies_max: u64,
     /// Writes that wait, in order of arrival.
     waiting: VecDeque<Io>,
-    /// The progress is watched, because writes wait or have waited lately.
+    /// Whether the progress is watched: writes wait, or have waited since the last check.
     is_watched: bool,
 }
 
 impl Snapshot {
-    /// The content of a store now. Until its end, each write calls [`Snapshot::prepare`] first.
+    /// Begins a snapshot of the current content of a store. Until the save ends, each write must
+    /// call [`Snapshot::prepare`] first.
     pub(super) fn new(size_bytes: u64) -> Self {
         let chunks = size_bytes.div_ceil(CHUNK_BYTES);
         let state = State {
@@ -68,8 +70,8 @@ impl Snapshot {
         Self { state: Mutex::new(state) }
     }
 
-    /// Copies what a write overwrites. Several writes may be prepared and carried out at once, but
-    /// not beside [`Snapshot::take`].
+    /// Copies the chunks that a write is about to change. Writes may be prepared and carried out
+    /// concurrently with each other, but not with [`Snapshot::take`].
     pub(super) fn prepare(&self, memory: &MemoryBackend, io: Io) -> Prepared {
         let mut state = lock(&self.state);
         if state.copy(memory, io.range()) {
@@ -80,15 +82,16 @@ impl Snapshot {
         Prepared::Waiting { begins_watch, taken: state.count }
     }
 
-    /// The number of chunks taken so far. If no write waits, `None`, and the watch ends.
+    /// The number of chunks taken so far; `None` if no write waits, which ends the watch.
     pub(super) fn watch(&self) -> Option<u64> {
         let mut state = lock(&self.state);
         state.is_watched = !state.waiting.is_empty();
         state.is_watched.then_some(state.count)
     }
 
-    /// Takes the next chunk into `buffer`. Returns its number; `None` at the end. Moves the writes
-    /// that may be carried out now to `ready`. No write is carried out meanwhile.
+    /// Takes the next chunk into `buffer`. Returns its number; `None` at the end. Carries out the
+    /// waiting writes that have room for their copies now, and moves them to `ready`, for the
+    /// caller to answer. No other write may be carried out meanwhile.
     pub(super) fn take(
         &mut self,
         memory: &MemoryBackend,
@@ -117,7 +120,7 @@ impl Snapshot {
 
 impl State {
     /// Copies the chunks of a range that are not taken yet. Returns false, and copies nothing, if
-    /// they are too many.
+    /// there is not enough room for the copies.
     fn copy(&mut self, memory: &MemoryBackend, range: ByteRange) -> bool {
         let needs_copy = |state: &Self, number: &u64| {
             !state.taken[*number as usize] && !state.copies.contains_key(number)
