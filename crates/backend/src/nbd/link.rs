@@ -1,10 +1,10 @@
 //! State shared by the two threads of a connection: the requests in flight.
 //!
 //! A request is tracked from [`Link::submit`] until it is answered, across reconnects. Invariants:
-//! - While there is a connection, the receiving thread completes all requests but the one that the
-//!   sending thread is sending, which that thread completes. Without one, neither accesses a
-//!   buffer, and both may complete requests. So no buffer is returned while the other thread may
-//!   access it.
+//! - A request that is answered or expires while the sending thread is sending it is completed by
+//!   that thread. All other requests are completed by the receiving thread while there is a
+//!   connection. Without a connection no thread accesses their buffers, and either may complete
+//!   them. So no buffer is returned while the other thread may access it.
 //! - A request waits in `to_send`, is being sent, or is known to the parser of the current
 //!   connection. When the connection ends, unanswered requests return to `to_send`, in order of
 //!   submission.

@@ -99,7 +99,7 @@ impl NbdBackend {
     fn submit_work(&self, work: Work) {
         let answers = lock(&self.shared.link).submit(work);
         answers.deliver();
-        // The receiving thread waits on it too, while it pauses before a reconnect.
+        // The receiving thread waits on `wake` too, while it pauses before a reconnect.
         self.shared.wake.notify_all();
     }
 
@@ -153,7 +153,7 @@ impl Backend for NbdBackend {
         let Some(mut io) = io.admit(&self.description) else { return };
         self.count.add(&io);
         let is_done_here = match io.kind {
-            // Without a flush there is no volatile cache; a discard is only a hint.
+            // A server without FLUSH has no volatile cache; a discard is only a hint.
             IoKind::Flush => !self.can(export_flag::SEND_FLUSH),
             IoKind::Discard => !self.can(export_flag::SEND_TRIM),
             IoKind::Read | IoKind::Write { .. } | IoKind::Zero { .. } => false,

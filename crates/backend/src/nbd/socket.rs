@@ -70,7 +70,8 @@ impl Socket {
         socket
     }
 
-    /// Limits each later call to the time until `deadline`; `None` removes the limit.
+    /// Sets the timeout of each later system call to the time that is left now until `deadline`;
+    /// `None` removes the timeout.
     ///
     /// # Errors
     /// If the deadline has passed.

@@ -1,6 +1,6 @@
 //! The two threads of a connection: one sends requests, one receives replies and reconnects. While
-//! there is no connection, the first fails the requests that expire, because the resolution of a
-//! name may block the second for longer than that.
+//! there is no connection, the sending thread fails expired requests, because name resolution may
+//! block the receiving thread past their deadlines.
 
 use super::connect::{Connected, Target};
 use super::link::{Connection, Link, Work};

@@ -312,7 +312,7 @@ fn an_early_answer_does_not_free_buffers_being_sent() {
     });
     let backend = open(&server);
     let bytes = vec![1; 4 << 20];
-    // The write is repeated, as its answer ended with the connection.
+    // The write is resent: an answer that comes during the sending is void if the connection ends.
     assert_eq!(Blocking::new(&backend).write(0, &bytes, true), Ok(()));
     assert_eq!(Blocking::new(&backend).read(0, &mut [0; 512]), Ok(()));
 }

@@ -103,7 +103,7 @@ impl Server {
     /// result lives.
     pub(super) fn hang(&self) -> (UnixListener, UnixStream) {
         self.stop();
-        // Under another name first, as the backend would connect meanwhile.
+        // Under another name first, so that the backend cannot take the place in the backlog.
         let path = self.socket.with_extension("hanging");
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
