@@ -1,7 +1,7 @@
 //! `rate(bandwidth=10MiB/s,iops=100):BACKING`: limits the rate of I/O.
 //!
-//! I/Os pass one at a time, each after the longer of the times that the two limits give it. There
-//! is no burst allowance: idle time is not credited, as on a disk. Flushes pass at once.
+//! I/Os pass one at a time. Each takes the time that its limits imply, the longer one if both are
+//! set. There is no burst allowance: idle time is not credited, as on a disk. Flushes pass at once.
 
 use super::describe;
 use crate::spec::{Fields, SpecError, bytes_per_second, number};
