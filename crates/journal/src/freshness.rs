@@ -20,7 +20,7 @@ const NEWEST: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct NewestRecords(());
 
-/// Whether the records of a volume are as new as its data. See the module.
+/// Whether the records of a volume are as new as its data in the pool.
 #[derive(Debug)]
 pub struct Freshness(AtomicU8);
 

@@ -234,7 +234,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let next_record = found.next_record.max(void_before.unwrap_or(0));
         let mut log = Self::new(superblock, segment, (batch, found.chain), next_record, buffers);
         for Record { volume, range, .. } in found.records.iter().map(|found| found.record) {
-            // The restore writes it to the disk without calling `invalidate_samples`.
+            // The restore writes the range to the disk without calling `invalidate_samples`.
             let covered = log.samples.in_range(volume, range);
             let entry = log.extent.entry_mut(volume).expect("recovery drops unknown volumes");
             entry.disk.samples.valid &= !covered;

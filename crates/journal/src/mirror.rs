@@ -81,7 +81,7 @@ pub struct CopyRange {
     pub len: u64,
 }
 
-/// A step to carry out before the log is used, durable before the next step.
+/// A step to carry out before the log is used. Each must be durable before the next one begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Record in the state directory that these members hold everything.

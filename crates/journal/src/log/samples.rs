@@ -1,8 +1,8 @@
 //! Tracks which samples of a volume's disk are valid.
 //!
 //! A sample is valid until the first write or erase of its block. That change waits until no
-//! durable copy of the superblock has the sample. So if a block with a valid sample differs after a
-//! crash, another program has changed it, whatever was in flight.
+//! durable copy of the superblock has the sample. So if a block differs from its valid sample after
+//! a crash, another program has changed the block, whatever was in flight.
 //!
 //! After a checkpoint of a volume, blocks without valid samples are sampled again in the
 //! background. A block that was touched since that checkpoint or the previous one began is skipped,
@@ -28,8 +28,7 @@ struct VolumeSamples {
     touched_before: u64,
     /// Valid in a superblock on the device.
     durable: u64,
-    /// Valid in a superblock of which a write began since both copies on the device were last
-    /// equal.
+    /// Valid in any superblock whose write began since all copies on the device were last equal.
     writing: u64,
     /// Number of checkpoints begun.
     epoch: u64,
@@ -178,7 +177,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return true;
         }
         self.samples.waiters.push(waiter);
-        // A superblock in memory without these samples is already due or being written.
+        // If the superblock in memory lacks these samples already, its write is due or in progress.
         if in_memory != 0 {
             let entry = self.extent.entry_mut(number).expect("the volume was found");
             entry.disk.samples.valid &= !bits;

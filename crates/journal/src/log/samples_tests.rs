@@ -203,7 +203,7 @@ fn samples_are_dropped_for_a_disk_of_another_size() {
     assert_eq!(lab.log.places(lab.volume).last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
 }
 
-/// Fails if the samples that a thread has read from the disk before end up with the new disk.
+/// Fails if samples that a thread has read from the previous disk are stored for the new one.
 #[test]
 fn samples_requested_before_a_volume_was_attached_again_come_too_late() {
     let mut lab = Lab::new();

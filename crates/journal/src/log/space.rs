@@ -291,8 +291,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// except the ranges in `kept`, which are sorted and disjoint.
     ///
     /// Returns false if there is no space, or if the volume has changed since `since`. Leaves space
-    /// for another fence with at most as many ranges, unless `is_last` is set: then the data in
-    /// `kept` is lost in memory and on the disk, so a smaller fence never follows.
+    /// for another fence with at most as many ranges, unless `is_last` is set: then memory has lost
+    /// the data in `kept`, so it is never destaged, and no smaller fence follows.
     pub fn fence(&mut self, number: u16, since: u64, kept: &[ByteRange], is_last: bool) -> bool {
         let size_bytes = self.superblock().volume(number).map(|volume| volume.size_bytes);
         let (Some(size_bytes), Some(volume)) = (size_bytes, self.volumes.get(number)) else {

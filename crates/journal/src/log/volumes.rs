@@ -147,7 +147,7 @@ impl Volumes {
         self.get(number).is_none_or(|volume| volume.needed.is_none())
     }
 
-    /// Whether a failing or slow disk keeps records of a volume.
+    /// Whether a failing or slow disk keeps the log from freeing a volume's records.
     pub(super) fn is_blocked(&self) -> bool {
         self.volumes.iter().any(|volume| volume.is_failing || volume.checkpoint.is_some())
     }
@@ -161,7 +161,8 @@ impl Volumes {
     }
 
     /// Numbers a record that was just added to a batch, which goes to `segment` at the earliest.
-    /// With `keeps_fence`, data in a range that the fence of the volume keeps leaves it valid.
+    /// With `keeps_fence`, a write within the ranges that the volume's fence keeps does not void
+    /// the fence.
     pub(super) fn count_record(&mut self, entry: &Entry, segment: u64, keeps_fence: bool) {
         let number = self.next_record;
         self.next_record += 1;

@@ -10,7 +10,7 @@ pub struct FoundRecord {
     pub record: Record,
     /// Position of its payload on the device, in bytes.
     pub position: u64,
-    /// The payload does not match its checksum.
+    /// Whether the payload does not match its checksum.
     pub is_damaged: bool,
 }
 
