@@ -66,9 +66,9 @@ pub struct PowerController {
     now: u64,
     /// The caller's clock at the last call.
     callers_now_ms: Option<u64>,
-    /// A dump was ordered.
+    /// Whether a dump is ordered.
     dumping: bool,
-    /// When mains power came back, while a dump is ordered.
+    /// When mains power came back, if a dump is still ordered.
     mains_since: Option<u64>,
 }
 

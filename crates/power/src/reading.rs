@@ -1,7 +1,7 @@
 //! The state that a UPS reports at one moment.
 //!
 //! An invalid value is recorded as an [`InvalidValue`], and the variable counts as missing: a UPS
-//! that reports an invalid charge is not trusted to have any.
+//! that reports an invalid charge counts as one that reports none.
 
 use crate::Status;
 use std::fmt;

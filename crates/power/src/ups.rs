@@ -88,8 +88,8 @@ impl Ups {
         }
     }
 
-    /// The remaining battery time in milliseconds, if the battery has been in use since the last
-    /// reading.
+    /// The remaining battery time in milliseconds, assuming that the battery has been in use since
+    /// the last reading with a runtime. `None` without such a reading.
     pub(crate) fn left_ms(&self, now: u64) -> Option<u64> {
         self.empty_at.map(|empty| empty.saturating_sub(now))
     }

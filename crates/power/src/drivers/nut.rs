@@ -4,8 +4,9 @@
 //! With credentials the source logs in, and the primary then waits for this machine before it cuts
 //! power. A failed login is an error, although readings would work: the primary would not wait.
 //!
-//! After an error the source drops the connection. It reconnects at the next poll, then after 1, 2,
-//! 4, and at most 8 seconds. Meanwhile it delivers the last error.
+//! After a failure of the connection, a refused login or a malformed reply, the source drops the
+//! connection. It reconnects at the next poll, then after 1, 2, 4, and at most 8 seconds. Meanwhile
+//! it delivers the last error. An `ERR` reply to a poll does not end the connection.
 
 use super::connection::Connection;
 use super::{Authority, NutAddress, Source};

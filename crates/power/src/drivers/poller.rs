@@ -12,7 +12,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(20);
 
 /// A source of readings of one UPS.
 pub trait Source: Send + 'static {
-    /// Reads the UPS once. May block for a time that the source limits.
+    /// Reads the UPS once. May block; the source limits the time, except in uninterruptible calls.
     fn read(&mut self) -> Observation;
 
     /// Notifies the server, if any, that the data is safe and power may be cut.

@@ -1,9 +1,9 @@
 //! A real NUT server with a simulated UPS, in a temporary directory.
 //!
 //! `dummy-ups` with `mode = dummy-once` keeps the values that are set at run time, for variables
-//! that its file has at the start. Both programs run in the foreground as children of the test. The
-//! `upsd` in the search path is a wrapper that reads the machine's own configuration, so the test
-//! runs the real binary.
+//! that its file has at the start. The driver and `upsd` run in the foreground as children of the
+//! test. The `upsd` in the search path is a wrapper that reads the machine's own configuration, so
+//! the test runs the real binary.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -65,7 +65,7 @@ impl NutLab {
     }
 
     pub fn start_server(&mut self) {
-        // Wait for the driver's socket; otherwise the server retries only later.
+        // Without the driver's socket, the server would not find the driver and would retry later.
         let socket = self.directory.path().join("run/dummy-ups-lab");
         wait("the driver's socket", || socket.exists());
         self.server = Some(self.spawn("upsd", &["-D"]));

@@ -1,7 +1,7 @@
 //! Exhaustive test: all sequences of six events.
 //!
-//! The times are shortened so that a sequence can reach every state: settling takes two polls, a
-//! reading is fresh for two and a half.
+//! The times are shortened so that a sequence can reach every state: settling takes two polls, and
+//! a reading is valid for two and a half polls.
 
 use super::*;
 

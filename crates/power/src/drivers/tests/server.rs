@@ -168,7 +168,7 @@ fn read_line(stream: &mut BufReader<impl Read>) -> Option<String> {
     }
 }
 
-/// Whether the connection continues.
+/// Carries out the reaction. Returns whether the connection continues.
 fn answer(stream: &mut impl Write, act: Act) -> bool {
     match act {
         Act::Reply(text) => stream.write_all(text.as_bytes()).and_then(|()| stream.flush()).is_ok(),
