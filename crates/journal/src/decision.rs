@@ -8,7 +8,8 @@
 //!   been stopped.
 //! - **journal**: every write in order, up to the last record.
 //!
-//! The rules, in order of precedence:
+//! The rules. Rules 1 and 2 come first; then an adopted pool decides (rule 3); otherwise a refusal
+//! by any of rules 3 to 6 takes precedence over loading a source:
 //!
 //! 1. Refuse a journal of another format version: it may hold anything.
 //! 2. Never write recovered data to a disk that is not known to be the right one. Keep the data,
