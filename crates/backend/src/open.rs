@@ -4,7 +4,7 @@
 //! BACKING = PATH                                   a regular file or block device
 //!         | file:PATH                              the same, whatever the path looks like
 //!         | memory:SIZE                            zeroes in memory
-//!         | memory:SIZE?save=PATH                  memory, loaded from a file and saved to it
+//!         | memory:SIZE?save=PATH[&every=TIME]     memory, loaded from a file and saved to it
 //!         | model:hdd?OPTION=VALUE&…               a modelled hard disk  (size= or backing=)
 //!         | model:ssd?OPTION=VALUE&…               a modelled flash disk (size= or backing=)
 //!         | model:fixed?OPTION=VALUE&…             a disk that takes the same time for each I/O
