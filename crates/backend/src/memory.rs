@@ -83,6 +83,12 @@ pub enum MemoryError {
         /// The image.
         path: PathBuf,
     },
+    /// The name is that of the file which a save of another image may write.
+    #[error("the image {} has a name that ends with .new", path.display())]
+    ImageName {
+        /// The image, without symbolic links.
+        path: PathBuf,
+    },
     /// The image cannot be read.
     #[error("cannot read the image {} of a volume in memory", path.display())]
     ReadImage {
@@ -147,6 +153,9 @@ impl Fault for MemoryError {
                     .into()
             }
             Self::ImageInUse { .. } => "give each volume an image of its own".into(),
+            Self::ImageName { .. } => {
+                "rename it: a save of X writes X.new; the file was not changed".into()
+            }
             Self::ForeignImage { .. } => {
                 "name the file that forebay has written; this one was not changed".into()
             }

@@ -22,6 +22,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ const VERSION: u32 = 1;
 const BLOCK_BYTES: u64 = 4096;
 /// Time between two attempts to lock an image that is in use.
 const IN_USE_POLL: Duration = Duration::from_millis(50);
+/// What a save appends to the name of the image for the file that it writes.
+const NEW: &str = ".new";
 /// Bytes of the trailer before its checksum.
 const TRAILER_BYTES: usize = 28;
 
@@ -115,6 +118,9 @@ impl Image {
             ErrorKind::NotFound => MemoryError::NoImage { path: path.to_owned() },
             _ => fail(error),
         })?;
+        if real.as_os_str().as_bytes().ends_with(NEW.as_bytes()) {
+            return Err(MemoryError::ImageName { path: real });
+        }
         let mut options = File::options();
         // A named pipe must not block.
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(&real).map_err(fail)?;
@@ -214,12 +220,14 @@ impl Image {
         mut next: impl FnMut(&mut [u8]) -> io::Result<Option<u64>>,
     ) -> io::Result<()> {
         let mut name = OsString::from(&self.path);
-        name.push(".new");
+        name.push(NEW);
         let new = PathBuf::from(name);
         let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let written = options.open(&new).and_then(|file| {
-            lock(&file)?;
+        // Emptied below, when the lock has shown that no other process uses the file.
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&new)?;
+        lock(&file)?;
+        let written = file.set_len(0).and_then(|()| {
             self.write(&file, &mut next)?;
             file.sync_all()?;
             std::fs::rename(&new, &self.path)?;

@@ -270,7 +270,8 @@ mod tests {
     use super::*;
     use crate::{Blocking, Buffer, Completion, CompletionSink, open};
     use forebay_types::{Fault, IoResult};
-    use std::fs;
+    use rustix::fs::{FlockOperation, flock};
+    use std::fs::{self, File};
     use std::os::unix::fs::FileExt;
 
     /// Not a multiple of chunks or pages.
@@ -576,5 +577,35 @@ mod tests {
         memory.save().unwrap();
         let image = fs::read(directory.path().join("r&m.img")).unwrap();
         assert!((0..320).all(|chunk| image[chunk * CHUNK as usize] == 0xee));
+    }
+
+    #[test]
+    fn a_save_leaves_a_file_alone_that_another_process_has_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = image(directory.path());
+        let new = directory.path().join("r&m.img.new");
+        fs::write(&new, "not an image").unwrap();
+        let other = File::open(&new).unwrap();
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let store = opened(&path);
+        Blocking::new(&*store).write(0, &[7; 512], false).unwrap();
+        assert!(store.save().is_err());
+        assert_eq!(fs::read(&new).unwrap(), b"not an image");
+        drop(other);
+        store.save().unwrap();
+        assert!(!new.exists());
+    }
+
+    #[test]
+    fn an_image_is_not_named_like_the_new_file_of_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let new = directory.path().join("ram.img.new");
+        fs::write(&new, "").unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&new, &link).unwrap();
+        for path in [new, link] {
+            let error = refused(&spec(&path));
+            assert!(error.contains("ends with .new") && error.contains("rename it"), "{error}");
+        }
     }
 }
