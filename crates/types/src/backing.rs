@@ -14,9 +14,21 @@ pub const SCHEMES: [&str; 7] = ["file", "memory", "model", "nbd", "nbd+unix", "n
 
 /// Whether the backing below all layers is memory that is loaded from a file and saved to it.
 pub fn is_saved_memory(name: &str) -> bool {
-    // Each layer ends with `):`. In the options of a layer, `)` is percent-encoded.
-    let inner = name.rsplit("):").next().unwrap_or(name);
+    let inner = below_layers(name);
     inner.starts_with("memory:") && inner.contains('?')
+}
+
+/// The backing below all layers. A layer begins with its name and `(`, and ends with the first
+/// `):`, because `)` is percent-encoded in its options. Below the layers, `)` may be in a path.
+fn below_layers(name: &str) -> &str {
+    let mut rest = name;
+    while let Some((layer, _)) = rest.split_once('(')
+        && layer.chars().all(|c| c.is_ascii_lowercase())
+        && let Some((_, inner)) = rest.split_once("):")
+    {
+        rest = inner;
+    }
+    rest
 }
 
 /// The remedy for a name with a scheme that no backend implements.
@@ -44,10 +56,21 @@ mod tests {
 
     #[test]
     fn memory_with_an_image_is_recognised_under_layers() {
-        for name in ["memory:1GiB?save=/x", "delay(read=1ms):memory:1?save=/x"] {
+        for name in [
+            "memory:1GiB?save=/x",
+            "delay(read=1ms):memory:1?save=/x",
+            "memory:1GiB?save=/a):b",
+            "error(every=3):delay(read=1ms):memory:1?save=/a(1):b",
+        ] {
             assert!(is_saved_memory(name), "{name}");
         }
-        for name in ["memory:1GiB", "./memory:1?save=/x", "model:hdd?size=1", "delay():memory:1"] {
+        for name in [
+            "memory:1GiB",
+            "./memory:1?save=/x",
+            "model:hdd?size=1",
+            "delay():memory:1",
+            "./a(1):memory:1?save=/x",
+        ] {
             assert!(!is_saved_memory(name), "{name}");
         }
     }
