@@ -99,7 +99,14 @@ impl<M: LineTable> Destager<'_, M> {
         let last = last + u64::from(self.lines.planted.is(PlantedBug::MergeEpochs));
         self.lines.advance_epoch(last + 1);
         self.exempt_lost(last);
-        if !self.lines.volume.writeback_mut().epochs.as_mut()?.start_run(last, part) {
+        let has_lost = self.lines.volume.lost_sectors() > 0;
+        let writeback = self.lines.volume.writeback_mut();
+        if !writeback.epochs.as_mut()?.start_run(last, part) {
+            if has_lost {
+                // Lines with only lost sectors stay dirty. Without a delay, the next run would be
+                // due at once.
+                writeback.scheduler.back_off(now_ms);
+            }
             return Some(Ok(()));
         }
         self.pump(now_ms, out);

@@ -254,12 +254,17 @@ impl Scheduler {
             return;
         }
         if failed {
-            self.backoff_ms = (self.backoff_ms * 2).clamp(BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
-            self.backoff_until_ms = now_ms + self.backoff_ms;
+            self.back_off(now_ms);
         } else {
             self.backoff_ms = 0;
             self.backoff_until_ms = 0;
         }
+    }
+
+    /// Delays the next background destages, longer each time until one succeeds.
+    pub(crate) fn back_off(&mut self, now_ms: u64) {
+        self.backoff_ms = (self.backoff_ms * 2).clamp(BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
+        self.backoff_until_ms = now_ms + self.backoff_ms;
     }
 
     /// Whether a pass by age is due. The elevator destages most old lines, and a sweep would

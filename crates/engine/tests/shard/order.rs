@@ -183,6 +183,29 @@ fn writes_past_the_pool_wait_for_a_frozen_version_of_a_lost_line() {
     assert_eq!(rig.read_to_end(0, LINE), [0; 8]);
 }
 
+/// Regression: in a mode without dirty data, a run was due at every tick, found nothing to destage,
+/// and had the disk flushed.
+#[test]
+fn runs_that_find_only_lost_lines_become_rare() {
+    let mut rig = ordered(32, 8);
+    assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
+    seal_all(&mut rig);
+    let slot = rig.shard.slots().find_valid(LineKey::new(VOLUME, 0), 0xff).unwrap();
+    let seal = rig.shard.seal_of(slot).expect("sealed just now");
+    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    rig.shard.volume_mut(VOLUME).set_mode(Mode::WriteThrough);
+    let mut runs = 0;
+    for now_ms in (50..60_000).step_by(50) {
+        rig.now_ms = now_ms;
+        if rig.shard.is_order_due(VOLUME, now_ms) {
+            rig.epoch += 1;
+            assert_eq!(rig.destage_epoch(100, rig.epoch - 1), Some(Ok(())));
+            runs += 1;
+        }
+    }
+    assert!((2..=20).contains(&runs), "{runs} runs in a minute");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write { line: u64, sector: u64, sectors: u64 },

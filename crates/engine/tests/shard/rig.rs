@@ -352,7 +352,7 @@ impl Rig {
 
     /// Destages the epochs up to `last`.
     pub fn destage_epoch(&mut self, id: u64, last: u64) -> Option<IoResult> {
-        let result = self.shard.destage_epoch(VOLUME, last, PartId(id), 0, &mut self.out);
+        let result = self.shard.destage_epoch(VOLUME, last, PartId(id), self.now_ms, &mut self.out);
         self.finish_call(0);
         result
     }
