@@ -5,7 +5,7 @@ use crate::intake::{DIRECT_BYTES_MIN, Intake, PartialWrite};
 use crate::output::Output;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
-use forebay_frontend::ClientId;
+use forebay_frontend::{ClientId, Refusal};
 use forebay_nbd::{Handshake, Negotiated, Request};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -18,6 +18,16 @@ pub(crate) enum Phase {
     Transmission,
     /// No more input is read. The connection closes once all requests in flight are answered.
     Draining,
+}
+
+/// A write with an error whose payload is discarded before its reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Skip {
+    /// Bytes still to be discarded.
+    pub left: u64,
+    pub request: Request,
+    /// The error of a piece that has failed. `None` if the request itself is invalid.
+    pub failed: Option<Refusal>,
 }
 
 /// One client.
@@ -42,8 +52,8 @@ pub(crate) struct Conn {
     pub intake: Option<Box<Intake>>,
     /// A direct receive is in flight: the kernel may write to the payload's memory.
     pub filling: bool,
-    /// Bytes of a refused write's payload still to be discarded, and the request to refuse.
-    pub skip: Option<(u64, Request)>,
+    /// A write whose payload is discarded before its reply.
+    pub skip: Option<Skip>,
     /// Replies collected during a turn.
     pub queued: Output,
     /// Replies being sent.

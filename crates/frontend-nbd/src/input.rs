@@ -4,11 +4,10 @@
 //! keeps its unparsed input and is paused.
 
 use crate::Serving;
-use crate::conn::Phase;
+use crate::conn::{Phase, Skip};
 use crate::exports::ExportList;
 use crate::intake::{DIRECT_BYTES_MIN, PartialWrite, Target};
 use crate::pieces::Pieces;
-use crate::replies::error_text;
 use crate::tls::TlsSession;
 use forebay_frontend::{
     ClientRequest, LookAhead, Memory, Refusal, Reservation, Sockets, WorkerContext,
@@ -247,7 +246,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             return Next::Wait;
         }
         if request.error.is_some() {
-            conn.skip = Some((payload_len as u64, request));
+            conn.skip = Some(Skip { left: payload_len as u64, request, failed: None });
             return Next::Consumed(header);
         }
         match self.begin_pieces(index, &request) {
@@ -355,21 +354,25 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Discards the payload of a refused request, then answers the request.
     fn skip_payload(&mut self, index: u32, bytes: &[u8]) -> Next {
         let Some(conn) = self.nbd.conns.get(index) else { return Next::Wait };
-        let Some((left, request)) = &mut conn.skip else { return Next::Wait };
-        let skipped = (*left).min(bytes.len() as u64);
-        *left -= skipped;
-        if *left > 0 {
+        let Some(skip) = &mut conn.skip else { return Next::Wait };
+        let skipped = skip.left.min(bytes.len() as u64);
+        skip.left -= skipped;
+        if skip.left > 0 {
             return if skipped > 0 { Next::Consumed(skipped as usize) } else { Next::Wait };
         }
-        let request = *request;
+        let Skip { request, failed, .. } = *skip;
         conn.skip = None;
+        if let Some(failure) = failed {
+            // Its piece is counted.
+            self.reply_refusal(index, &request, failure);
+            return Next::Consumed(skipped as usize);
+        }
         let error = request.error.unwrap_or(IoError::Invalid);
         let reason = match error {
             IoError::NotPermitted => "the volume is read-only",
             IoError::NoSpace => "past the end of the volume",
             IoError::Overflow => "longer than a request may be; see the block size limits",
             IoError::NotSupported => "zeroing would be as slow as writing here",
-            IoError::Io | IoError::Shutdown => error_text(error, RequestKind::Write { fua: false }),
             _ => "misaligned, past the end, or unknown",
         };
         self.refuse(index, &request, error, reason);
@@ -432,12 +435,18 @@ impl<C: WorkerContext> Serving<'_, C> {
             return;
         }
         let listener = self.nbd.listeners.get(conn.listener as usize).and_then(Option::as_ref);
-        let session = listener
-            .and_then(|listener| listener.tls.as_ref())
-            .and_then(|config| TlsSession::new(&config.current()).ok());
-        let Some(session) = session else {
+        let config = listener.and_then(|listener| listener.tls.as_ref());
+        let Some(config) = config else {
             self.disconnect(index, "TLS is not configured");
             return;
+        };
+        let session = match TlsSession::new(&config.current()) {
+            Ok(session) => session,
+            Err(error) => {
+                tracing::warn!(%error, "cannot begin a TLS session");
+                self.disconnect(index, "TLS cannot be started");
+                return;
+            }
         };
         conn.tls = Some(Box::new(session));
         if let Phase::Handshake(handshake) = &mut conn.phase {

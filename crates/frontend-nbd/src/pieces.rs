@@ -16,7 +16,7 @@
 //! [`Quota::piece_bytes`]: forebay_frontend::Quota::piece_bytes
 
 use crate::Serving;
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Phase, Skip};
 use crate::input::Next;
 use crate::replies::error_text;
 use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, Refusal, WorkerContext};
@@ -172,8 +172,8 @@ impl<C: WorkerContext> Serving<'_, C> {
             // The reply follows the rest of the payload. While the connection drains, no more of
             // the payload is received, and the client gets no reply.
             if !matches!(conn.phase, Phase::Draining) {
-                conn.skip =
-                    Some((request.len - received, Request { error: Some(error), ..request }));
+                let left = request.len - received;
+                conn.skip = Some(Skip { left, request, failed: Some(refusal) });
             }
             return;
         }
