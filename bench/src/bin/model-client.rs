@@ -177,7 +177,9 @@ fn run(arguments: Arguments) -> Result<()> {
     std::fs::create_dir_all(&arguments.folder)
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
     let outside = arguments.outside.clone().unwrap_or_else(|| arguments.backing.clone().into());
-    let oracle = disk::make(&outside, arguments.seed)?;
+    let mut oracle = disk::make(&outside, arguments.seed)?;
+    // In the other modes, the cache orders the requests to a sector.
+    oracle.reads_may_mix = arguments.mode == Mode::Bypass;
     let disk = match (&arguments.disk, &arguments.disk_socket) {
         (Some(command), Some(socket)) => Some(DiskProcess::new(command.clone(), socket.clone())),
         _ => None,

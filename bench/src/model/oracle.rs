@@ -4,7 +4,8 @@
 //! order of sending; the plan never has two changes of one sector in flight, so this order is
 //! unambiguous. The rules:
 //!
-//! - **A read** sent at `t` may return the last version answered by `t`, and all later ones.
+//! - **A read** sent at `t` may return the last version answered by `t`, and all later ones; or
+//!   parts of several, if no cache is between the client and a page cache (`reads_may_mix`).
 //! - **After a crash** a sector may hold the last durable version and all later ones, in flight or
 //!   answered. A version is durable if it was answered with FUA, or followed by an answered flush
 //!   that was sent after its answer, or if the mode guarantees durability for every answer.
@@ -127,6 +128,9 @@ pub struct Oracle {
     /// Send times of the reads in flight.
     reads: Vec<u64>,
     history: VecDeque<(u64, Event, Sectors)>,
+    /// Whether a read beside a write may return parts of the old and of the new content of a
+    /// sector, as the kernel's page cache does.
+    pub reads_may_mix: bool,
     /// Sectors compared so far.
     pub compared: u64,
 }
@@ -146,6 +150,7 @@ impl Oracle {
             superseding: VecDeque::new(),
             reads: Vec::new(),
             history: VecDeque::new(),
+            reads_may_mix: false,
             compared: 0,
         }
     }
@@ -340,7 +345,9 @@ impl Oracle {
             let may = &list[first_readable(list, begun)..];
             if !may.iter().any(|it| stamp::matches(found, self.seed, sector, it.content())) {
                 let may: Vec<Content> = may.iter().map(Version::content).collect();
-                bail!(self.explain(sector, found, &may, "read"));
+                if !(self.reads_may_mix && stamp::is_mixed(found, self.seed, sector, &may)) {
+                    bail!(self.explain(sector, found, &may, "read"));
+                }
             }
         }
         Ok(())
@@ -501,6 +508,24 @@ mod tests {
         let after = oracle.begin_read();
         assert_eq!(readable(&mut oracle, before), [false, true, true, false, false]);
         assert_eq!(readable(&mut oracle, after), [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn a_read_beside_a_write_may_mix_both_only_where_the_page_cache_may() {
+        for may_mix in [false, true] {
+            let mut oracle = Oracle::new(1, 8);
+            oracle.reads_may_mix = may_mix;
+            write(&mut oracle, Change::Write);
+            let before = oracle.begin_read();
+            write(&mut oracle, Change::Write);
+            let after = oracle.begin_read();
+            let [mut found, mut second] = [[0; SECTOR_BYTES]; 2];
+            stamp::fill(&mut found, 1, 3, Content::Stamp(1));
+            stamp::fill(&mut second, 1, 3, Content::Stamp(2));
+            found[64..].copy_from_slice(&second[64..]);
+            assert_eq!(oracle.check_read(3, &found, before).is_ok(), may_mix);
+            assert!(oracle.check_read(3, &found, after).is_err(), "the write was answered");
+        }
     }
 
     #[test]

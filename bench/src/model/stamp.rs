@@ -58,6 +58,22 @@ pub fn matches(bytes: &[u8], seed: u32, sector: u32, content: Content) -> bool {
     })
 }
 
+/// Whether each word of `bytes`, which are one sector, is that of one of the contents of `sector`.
+pub fn is_mixed(bytes: &[u8], seed: u32, sector: u32, contents: &[Content]) -> bool {
+    let mut one = [0; SECTOR_BYTES];
+    let mut explained = [false; SECTOR_BYTES / 8];
+    for &content in contents {
+        if content == Content::Anything {
+            return true;
+        }
+        fill(&mut one, seed, sector, content);
+        for (index, word) in bytes.chunks_exact(8).enumerate() {
+            explained[index] |= *word == one[index * 8..index * 8 + 8];
+        }
+    }
+    explained.iter().all(|explained| *explained)
+}
+
 /// Describes `bytes`, which are one sector, for messages.
 pub fn describe(bytes: &[u8], seed: u32) -> String {
     if is_zero(bytes) {
@@ -110,6 +126,10 @@ mod tests {
             assert!(!matches(&torn, 1, 7, Content::Stamp(3)));
             assert!(!matches(&torn, 1, 7, Content::Stamp(4)));
             assert!(describe(&torn, 1).starts_with("no whole stamp"));
+            let [three, four] = [3, 4].map(Content::Stamp);
+            assert!(is_mixed(&torn, 1, 7, &[three, four]));
+            assert!(!is_mixed(&torn, 1, 7, &[three, Content::Zero]));
+            assert!(!is_mixed(&torn, 1, 8, &[three, four]));
         }
         fill(&mut bytes, 1, 7, Content::Zero);
         assert!(matches(&bytes, 1, 7, Content::Zero));
