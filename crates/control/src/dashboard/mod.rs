@@ -40,7 +40,7 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long an answer of the API is kept.
 const CACHED_FOR: Duration = Duration::from_millis(500);
 /// Limit of different answers kept.
-const CACHED_MAX: usize = 16;
+const CACHED_MAX: usize = 64;
 
 /// Limit of requests in each [`WINDOW`], for the page and the API together. At 500 a second, the
 /// dashboard takes a few percent of a processor, however many clients there are.

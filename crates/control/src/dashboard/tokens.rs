@@ -212,7 +212,10 @@ fn read_secret(path: &Path) -> Result<String, TokenError> {
         return Err(exposed(format!("belongs to user {}", found.st_uid)));
     }
     let mut text = String::new();
-    File::from(file).take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    File::from(file).take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(unreadable(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 64 KiB")));
+    }
     Ok(text)
 }
 
@@ -231,6 +234,13 @@ mod tests {
 
     const LOOK: &str = "0123456789abcdef-look";
     const OPERATE: &str = "0123456789abcdef-operate";
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused_as_a_whole() {
+        let text = format!("look {LOOK}\n{}", "# a comment\n".repeat(6000));
+        let error = read(&text, 0o600).unwrap_err();
+        assert!(error.explained().contains("larger than 64 KiB"), "{}", error.explained());
+    }
 
     #[test]
     fn each_token_has_its_role() {

@@ -143,6 +143,8 @@ fn take_lines(rest: &mut Vec<u8>, mut bytes: &[u8], take: &mut impl FnMut(Event)
     }
     if rest.len() + bytes.len() <= LINE_BYTES_MAX {
         rest.extend_from_slice(bytes);
+    } else {
+        rest.clear();
     }
 }
 

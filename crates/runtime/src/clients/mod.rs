@@ -58,8 +58,8 @@ struct Client {
     bytes: u64,
     /// Bytes of the lane that it has acquired.
     lane_bytes: u64,
-    /// The end offsets of its last read and of its last write.
-    ends: [u64; 2],
+    /// The end offsets of its last read and of its last write, if it had one.
+    ends: [Option<u64>; 2],
     /// The quota for which it is queued.
     queued_for: Option<Queue>,
 }
@@ -70,14 +70,14 @@ impl Client {
     }
 
     /// Whether a request begins where the previous one of this kind ends.
-    const fn continues(&mut self, request: &ClientRequest) -> bool {
+    fn continues(&mut self, request: &ClientRequest) -> bool {
         let end = match request.kind {
             RequestKind::Read => &mut self.ends[0],
             RequestKind::Write { .. } => &mut self.ends[1],
             _ => return false,
         };
-        let continues = *end == request.range.offset;
-        *end = request.range.end();
+        let continues = *end == Some(request.range.offset);
+        *end = Some(request.range.end());
         continues
     }
 

@@ -73,7 +73,7 @@ impl AnalysisFile {
         let written = self.write(&mut file, records);
         if written.is_err() {
             // Otherwise a repetition would write the complete records among them twice.
-            self.is_torn = file.set_len(before).is_err();
+            self.is_torn |= file.set_len(before).is_err();
         }
         written
     }

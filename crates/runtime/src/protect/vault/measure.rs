@@ -7,7 +7,7 @@ use super::report::{Measured, rate};
 use super::save::{Saver, Source, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
 use forebay_journal::Dump;
-use forebay_types::Fault;
+use forebay_types::{Fault, IoError};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -107,7 +107,8 @@ impl Vault {
     pub(super) fn stopped(&self, stop: Stop) -> VaultError {
         match stop {
             Stop::Io(error) => VaultError::io(&self.name, error),
-            Stop::Full | Stop::Cancelled => VaultError::CalledOff(self.name.clone()),
+            Stop::Full => VaultError::io(&self.name, IoError::NoSpace),
+            Stop::Cancelled => VaultError::CalledOff(self.name.clone()),
         }
     }
 
