@@ -7,6 +7,7 @@ mod advise;
 mod analyze;
 mod background;
 mod bad_input;
+mod changes;
 #[path = "../../../runtime/tests/common/mod.rs"]
 mod common;
 mod connections;
