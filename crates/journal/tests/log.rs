@@ -427,6 +427,25 @@ fn a_batch_with_a_number_that_no_superblock_may_contain_is_damage() {
     }
 }
 
+/// Regression: the number before it was computed.
+#[test]
+fn a_first_batch_in_a_place_that_is_not_the_first_is_damage() {
+    let mut lab = Lab::new();
+    let positions = ten_batches(&mut lab);
+    lab.device.bytes[positions[0] as usize] ^= 4;
+    let position = positions[1];
+    let bytes = &mut lab.device.bytes[position as usize..];
+    let mut header = BatchHeader::decode(JOURNAL, 0, position - LOG_OFFSET, bytes).unwrap();
+    let mut records = Vec::new();
+    check_batch(&header, bytes, &mut records).unwrap();
+    header.batch = 0;
+    seal_batch(JOURNAL, header, &records, bytes);
+    let damage = &lab.recover().damage[0];
+    assert_eq!(*damage, Damage::Batches { first: 0, next: Some(0), position: positions[0] });
+    let text = format!("batch 0 is not at byte {}, where it belongs", positions[0]);
+    assert_eq!(damage.to_string(), text);
+}
+
 #[test]
 fn rejects_devices_without_a_journal() {
     let error = |bytes: &[u8], size| {

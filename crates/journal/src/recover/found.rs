@@ -26,7 +26,8 @@ pub enum Damage {
     Batches {
         /// The first lost batch.
         first: u64,
-        /// The first readable batch after the lost ones, if any.
+        /// The first readable batch after the lost ones, if any. It is `first` if that batch is
+        /// in another place.
         next: Option<u64>,
         /// Position of the first lost batch on the device, in bytes.
         position: u64,
@@ -37,9 +38,15 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Payload { batch } => write!(f, "the payload of batch {batch} is damaged"),
-            Self::Batches { first, next: Some(next), position } => {
-                write!(f, "batches {first} to {} at byte {position} are damaged", next - 1)
-            }
+            Self::Batches { first, next: Some(next), position } => match next.checked_sub(1) {
+                Some(last) if last > *first => {
+                    write!(f, "batches {first} to {last} at byte {position} are damaged")
+                }
+                Some(last) if last == *first => {
+                    write!(f, "batch {first} at byte {position} is damaged")
+                }
+                _ => write!(f, "batch {next} is not at byte {position}, where it belongs"),
+            },
             Self::Batches { first, next: None, position } => {
                 write!(f, "batch {first} at byte {position} is unreadable")
             }

@@ -143,7 +143,9 @@ impl<'a> Walk<'a> {
                     }
                     let next = beyond.map(|header| header.batch);
                     // If the first batch is lost, the next readable batch bounds the loss.
-                    let last = next.map(|next| next - 1).or(missing.then(|| known - 1));
+                    // If that is batch 0, none is lost, but the log does not begin at its start.
+                    let last = next.map(|next| next.saturating_sub(1));
+                    let last = last.or(missing.then(|| known - 1));
                     let first = last.map_or(expected, |last| expected.min(last));
                     self.found.damage.push(Damage::Batches { first, next, position });
                     let Some(header) = beyond else { return };
