@@ -1,6 +1,10 @@
-//! The log on standard error, where the service manager collects it.
+//! The log: lines on standard error, or entries of the system's journal if systemd has connected
+//! standard error to it.
+
+mod journal;
 
 use forebay_config::LogLevel;
+use journal::Journal;
 use std::{
     io::{self, IsTerminal},
     sync::OnceLock,
@@ -19,9 +23,20 @@ pub(crate) fn start(level: LogLevel) {
         set_level(level);
         return;
     }
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    let journal = journal();
+    let lines = journal
+        .is_none()
+        .then(|| fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()));
     // Fails only if another subscriber is already installed, which then does the logging.
-    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    let _ = tracing_subscriber::registry().with(filter).with(journal).with(lines).try_init();
+}
+
+/// The system's journal, if standard error is connected to it.
+fn journal() -> Option<Journal> {
+    let stderr = rustix::fs::fstat(io::stderr()).ok()?;
+    let announced = std::env::var("JOURNAL_STREAM").ok();
+    let is_journal = journal::is_journal(announced.as_deref(), (stderr.st_dev, stderr.st_ino));
+    is_journal.then(|| Journal::open(journal::SOCKET.into()).ok())?
 }
 
 /// Changes the log level.
