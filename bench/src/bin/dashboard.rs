@@ -58,6 +58,8 @@ fn main() -> Result<()> {
         checked
     })?;
     figures_agree(&mut browser, url, &server)?;
+    step("a page that was left open for a day");
+    left_open(&mut browser)?;
     step("keyboard and screen reader");
     keyboard(&mut browser, url)?;
     step("roles");
@@ -253,6 +255,30 @@ fn figures_agree(browser: &mut Browser, url: &str, server: &Forebay) -> Result<(
 }
 
 /// The facts of a volume's page, by their names.
+/// The model of the page keeps a bounded number of points, however long the page is open.
+fn left_open(browser: &mut Browser) -> Result<()> {
+    const DAY: &str = r#"(async () => {
+        const { Model } = await import("/model.js");
+        const status = await (await fetch("/v1/status")).json();
+        const [model, clock] = [new Model(), Date.now];
+        let now = clock();
+        Date.now = () => now;
+        for (let second = 0; second < 86400; second++) {
+            now += 1000;
+            model.take(status, 1000 * second);
+        }
+        Date.now = clock;
+        const tracks = [...model.tracks.values()];
+        return tracks.map((it) => it.fine.length + it.coarse.length + it.pending.length);
+    })()"#;
+    let points = browser.value(DAY)?;
+    let tracks = points.as_array().context("no tracks")?;
+    ensure!(tracks.len() == 4, "three volumes and all of them: {points}");
+    let is_bounded = |points: &Value| points.as_u64().is_some_and(|it| (2000..3000).contains(&it));
+    ensure!(tracks.iter().all(is_bounded), "points after a day: {points}");
+    Ok(())
+}
+
 fn shown_facts(browser: &mut Browser) -> Result<Value> {
     browser.value(
         "Object.fromEntries([...document.querySelectorAll('.facts > div')].flatMap(it => { \
