@@ -50,6 +50,8 @@ counters! {
     direct_reads_after_error,
     /// Parts of reads that bypassed the cache because their region is held out.
     direct_reads_hold_out,
+    /// Parts of reads that bypassed the cache because the volume is frozen.
+    direct_reads_frozen,
     /// Parts of writes acknowledged from memory.
     writes_back,
     /// Parts of writes acknowledged from the disk because of the volume's mode.

@@ -6,8 +6,9 @@
 //! Reads, writes, destages and completions work on the lines of a volume through it.
 
 use crate::index::Slots;
+use crate::index::buffered;
 use crate::index::key::LineKey;
-use crate::index::meta::{DETACHED, FROZEN, LineTable};
+use crate::index::meta::{BUFFERED, DETACHED, FROZEN, LineTable};
 use crate::integrity::Integrity;
 use crate::ops::{Op, OpKind, Ops, WaitFor};
 use crate::sabotage::{Planted, PlantedBug};
@@ -274,6 +275,15 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.index.line(key).lost() & sectors
     }
 
+    /// Ends the wait of a line of [`BUFFERED`], if it is clean and idle.
+    pub(crate) fn finish_buffered(&mut self, key: LineKey) {
+        let Some(slot) = self.index.find(key) else { return };
+        let line = *self.index.get(slot);
+        if line.has(BUFFERED) && line.dirty == 0 && self.ops.busy(key).is_none() {
+            buffered::finish(self.index, slot, !self.volume.is_frozen());
+        }
+    }
+
     /// Counts lost sectors as recovered, because they were rewritten in the pool or on the disk, or
     /// restored from a journal.
     pub(crate) fn count_recovered(&mut self, slot: Slot, sectors: u8) {
@@ -298,13 +308,15 @@ impl<M: LineTable> VolumeLines<'_, M> {
         for slot in dirty {
             let lost = self.index.get(slot).lost();
             if lost != 0 {
+                let key = self.index.get(slot).key;
                 self.clean_lost(slot, lost);
                 if self.volume.mode() == Mode::Bypass {
                     // In bypass, the completion of an operation drops its clean lines. An idle line
                     // has no operation that will complete.
                     drop_if_idle(self.index, self.ops, slot);
-                } else if self.ops.busy(self.index.get(slot).key).is_none() {
+                } else if self.ops.busy(key).is_none() {
                     self.drop_if_empty(slot);
+                    self.finish_buffered(key);
                 }
             }
         }

@@ -68,12 +68,14 @@ pub enum PlantedBug {
     PassDirtyLimit,
     /// A read of a held-out region takes dirty sectors from the disk.
     IgnoreDirtyInHoldOut,
+    /// Lines that a write to a frozen volume brought into the pool stay there.
+    KeepBuffered,
 }
 
 impl PlantedBug {
     /// All planted bugs.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -106,6 +108,7 @@ impl PlantedBug {
         Self::DropRetained,
         Self::PassDirtyLimit,
         Self::IgnoreDirtyInHoldOut,
+        Self::KeepBuffered,
     ];
 }
 

@@ -20,6 +20,8 @@ pub enum Uncached {
     NoRoom,
     /// The volume is in bypass mode.
     Bypass,
+    /// A read of lines that are not in the pool, of a frozen volume.
+    Frozen,
     /// Its region is held out.
     HoldOut,
     /// A read that was shared with others has failed, so it was retried past the cache.
@@ -30,7 +32,7 @@ pub enum Uncached {
 
 impl Uncached {
     /// All reasons, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Miss,
         Self::IoInFlight,
         Self::WriteThrough,
@@ -39,6 +41,7 @@ impl Uncached {
         Self::DirtyLimit,
         Self::NoRoom,
         Self::Bypass,
+        Self::Frozen,
         Self::HoldOut,
         Self::AfterError,
         Self::Failed,
@@ -55,6 +58,7 @@ impl Uncached {
             Self::DirtyLimit => "dirty-limit",
             Self::NoRoom => "no-room",
             Self::Bypass => "bypass",
+            Self::Frozen => "frozen",
             Self::HoldOut => "hold-out",
             Self::AfterError => "after-error",
             Self::Failed => "failed",

@@ -1,7 +1,7 @@
 //! The volumes of a shard: their settings, counters, and state.
 
 use crate::index::Slots;
-use crate::index::meta::LineTable;
+use crate::index::meta::{BUFFERED, LineTable};
 use crate::ops::trial::Trial;
 use crate::ops::{OpKind, Ops};
 use crate::sabotage::{Planted, PlantedBug};
@@ -22,6 +22,10 @@ pub struct ShardVolume {
     mode: Mode,
     /// The regions served as if there were no cache.
     hold_out: HoldOut,
+    /// Whether nothing is admitted into the pool.
+    is_frozen: bool,
+    /// Whether lines of the volume may have the flag [`BUFFERED`].
+    has_buffered: bool,
     protection: Protection,
     /// For a volume that a UPS protects: how a write that the UPS does not cover is acknowledged.
     unsafe_ups: UnsafeUps,
@@ -47,6 +51,8 @@ impl ShardVolume {
             size_bytes,
             mode,
             hold_out: HoldOut::NONE,
+            is_frozen: false,
+            has_buffered: false,
             protection: Protection::None,
             unsafe_ups: UnsafeUps::Stable,
             gather_below: u64::MAX,
@@ -79,6 +85,35 @@ impl ShardVolume {
     /// preloaded.
     pub const fn set_hold_out(&mut self, hold_out: HoldOut) {
         self.hold_out = hold_out;
+    }
+
+    /// Sets whether the volume is frozen, from the next request on. The lines of a frozen volume
+    /// that are in the pool are used and renewed, but none is added, except of pinned ranges and
+    /// for dirty data; the latter are dropped once they are clean. Reads of other lines go to the
+    /// disk. Nothing is prefetched or preloaded, except for pinned ranges.
+    pub const fn set_frozen(&mut self, is_frozen: bool) {
+        self.has_buffered |= is_frozen;
+        self.is_frozen = is_frozen;
+    }
+
+    /// Whether the volume is frozen.
+    pub const fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
+    /// Whether data at this byte may be read ahead or preloaded, unless it is pinned.
+    pub fn admits(&self, offset: u64) -> bool {
+        self.mode != Mode::Bypass && !self.is_frozen && !self.holds_out(offset)
+    }
+
+    /// Whether lines of the volume may wait to be dropped; see [`BUFFERED`].
+    pub(crate) const fn has_buffered(&self) -> bool {
+        self.has_buffered
+    }
+
+    /// Records that no line of the volume waits to be dropped, unless it is frozen.
+    pub(crate) const fn forget_buffered(&mut self) {
+        self.has_buffered = self.is_frozen;
     }
 
     /// Whether the region of a byte is held out. In bypass, none is.
@@ -204,8 +239,9 @@ impl ShardVolume {
     }
 
     /// The miss-ratio curve of the lines that this shard owns, over the accesses of clients: all
-    /// lines of their reads and writes, counted once each, in every mode. `None` if the shard has
-    /// too little memory for a curve of each of its volumes.
+    /// lines of their reads and writes, counted once each, in every mode. Of a frozen volume, only
+    /// those of hits are counted. `None` if the shard has too little memory for a curve of each of
+    /// its volumes.
     pub fn curve(&self) -> Option<MissRatioCurve> {
         self.curve.curve()
     }
@@ -300,6 +336,7 @@ impl ShardVolume {
             if line.key.volume() == self.id {
                 self.writeback.insert(line.key.line());
                 self.lost_sectors += u64::from(line.lost().count_ones());
+                self.has_buffered |= line.has(BUFFERED);
             }
         }
         assert_eq!(self.dirty_lines() as u64, expected, "dirty lines found for {}", self.id);

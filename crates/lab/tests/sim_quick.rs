@@ -32,6 +32,8 @@ fn two_hundred_seeds_keep_all_guarantees() {
         ("changes of the hold-out", report.hold_out_changes),
         ("reads of held-out regions", counters.direct_reads_hold_out),
         ("writes to held-out regions", counters.writes_through_hold_out),
+        ("freezes and thaws", report.freeze_changes),
+        ("reads past the frozen cache", counters.direct_reads_frozen),
         ("lines read because they are pinned", counters.pin_loaded_lines),
         ("shrinks because memory was short", report.size_shrinks),
         ("growths because memory was free", report.size_growths),

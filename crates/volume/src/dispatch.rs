@@ -170,7 +170,7 @@ impl<H: Host> Dispatcher<H> {
         }
         self.drain_outbox(host, shard);
         if request.kind == RequestKind::Read && line_hits.misses > 0 {
-            self.on_miss(host, request.volume, request.range, line_hits.misses);
+            self.on_miss(host, request.volume, request.range, line_hits);
         }
     }
 
@@ -218,10 +218,10 @@ impl<H: Host> Dispatcher<H> {
         for part in 0..count {
             self.run_part(host, id, part as u8);
         }
-        let missed = self.jobs.get_mut(id).line_hits.misses;
+        let line_hits = self.jobs.get_mut(id).line_hits;
         self.part_done(host, id, Ok(()));
-        if request.kind == RequestKind::Read && missed > 0 {
-            self.on_miss(host, request.volume, request.range, missed);
+        if request.kind == RequestKind::Read && line_hits.misses > 0 {
+            self.on_miss(host, request.volume, request.range, line_hits);
         }
     }
 

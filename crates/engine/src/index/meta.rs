@@ -55,6 +55,9 @@ pub(crate) const FROZEN: u8 = 16;
 pub(crate) const PRELOADED: u8 = 32;
 /// Of a pinned range, and unknown to the eviction policy (`index::retained`). Recovery ignores it.
 pub(crate) const RETAINED: u8 = 64;
+/// Brought into the pool by a write to a frozen volume, and dropped once it is clean and idle
+/// (`index::buffered`). Recovery keeps the flag.
+pub(crate) const BUFFERED: u8 = 128;
 
 impl LineMeta {
     /// An empty slot.

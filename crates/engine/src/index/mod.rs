@@ -13,6 +13,7 @@
 //! The old slot keeps its dirty bits until [`Slots::finish_call`], after the copy.
 
 pub(crate) mod bits;
+pub(crate) mod buffered;
 pub(crate) mod key;
 pub(crate) mod lookup;
 pub(crate) mod meta;
@@ -24,7 +25,7 @@ pub(crate) mod warm;
 use crate::index::bits::SlotSet;
 use crate::index::lookup::Index;
 use crate::index::meta::{
-    DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
+    BUFFERED, DETACHED, FROZEN, LineTable, MARK, PREFETCHED, PRELOADED, RETAINED, SEALED, in_order,
 };
 use crate::index::retained::Retained;
 use crate::index::warm::{LineCounts, WarmView};
@@ -370,7 +371,8 @@ impl<M: LineTable> Slots<M> {
         assert!(!line.has(DETACHED), "slot {old} is not the place of a line");
         assert!(old != new, "slot {old} is relocated to itself");
         // From here on, the dirty bits of the old slot mark data that the new slot may lack.
-        self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
+        let kept = BUFFERED | if freeze { SEALED } else { 0 };
+        self.get_mut(old).flags = DETACHED | line.flags & kept;
         in_order();
         if self.get(new).key == LineKey::NONE {
             self.set_key(new, key, 1, 0);

@@ -37,7 +37,7 @@
 //! table with either is damaged, and none of it is used.
 
 use crate::index::Slots;
-use crate::index::meta::{DETACHED, FROZEN, LineTable, in_order};
+use crate::index::meta::{BUFFERED, DETACHED, FROZEN, LineTable, in_order};
 use crate::{LineKey, LineMeta, MemoryStep, Slot};
 use forebay_policy::Hint;
 use forebay_types::VolumeId;
@@ -242,7 +242,8 @@ impl<M: LineTable> Slots<M> {
         in_order();
         self.get_mut(slot).filling = 0;
         in_order();
-        self.get_mut(slot).flags = 0;
+        let line = self.get_mut(slot);
+        line.flags &= if dirty == 0 { 0 } else { BUFFERED };
         self.keep_one_pin(slot);
         self.unsealed.insert(slot);
         if dirty != 0 {

@@ -11,6 +11,7 @@ mod staged;
 mod write_back;
 mod write_through;
 
+use crate::index::buffered;
 use crate::index::key::{LinePart, line_parts};
 use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
@@ -231,6 +232,20 @@ impl<'a, M: LineTable> Writer<'a, M> {
         state.holds_out(part.range.offset) && !part.restores && !waits_for_epochs()
     }
 
+    /// Whether a write to the disk brings lines into the pool that are not there. Nothing new of a
+    /// held-out region or of a frozen volume comes into it.
+    fn admits_write(&self, why: Through) -> bool {
+        why != Through::HoldOut && !self.lines.volume.is_frozen()
+    }
+
+    /// Marks a new line of a write that is acknowledged from memory, if the volume is frozen: its
+    /// data needs a place until the disk has it.
+    fn mark_buffered(&mut self, slot: Slot) {
+        if self.lines.volume.is_frozen() && !self.lines.planted.is(PlantedBug::KeepBuffered) {
+            buffered::mark(self.lines.index, slot);
+        }
+    }
+
     /// The number of lines of a held-out part that is written as if there were no cache: in the
     /// first attempt, and without FUA on behalf of the journal or the UPS. Otherwise zero.
     fn pure_lines(&self, part: &Part, why: Through, attempt: Attempt) -> u32 {
@@ -337,7 +352,10 @@ impl<'a, M: LineTable> Writer<'a, M> {
 
     /// Counts the lines of a write once, in the attempt that carries it out.
     fn count_write(&mut self, part: &Part, line_hits: LineHits, out: &mut Outbox) {
-        self.lines.volume.record_access(part);
+        // As for reads: a frozen volume admits nothing that more memory would keep.
+        if line_hits.misses == 0 || !self.lines.volume.is_frozen() {
+            self.lines.volume.record_access(part);
+        }
         out.write_hits = line_hits;
         let counters = self.lines.volume.counters_mut();
         counters.write_hit_lines += u64::from(line_hits.hits);

@@ -210,8 +210,10 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         let first_try = attempt == Attempt::default();
         let mode = self.lines.volume.mode();
-        let direct =
-            mode == Mode::Bypass || attempt.count >= SHARED_ATTEMPTS || attempt.error.is_some();
+        let direct = mode == Mode::Bypass
+            || self.lines.volume.is_frozen()
+            || attempt.count >= SHARED_ATTEMPTS
+            || attempt.error.is_some();
         let mut fill: Vec<OpLine> = Vec::new();
         let mut wait_for = None;
         let counted = line_hits.hits;
@@ -239,7 +241,10 @@ impl<'a, M: LineTable> Reader<'a, M> {
             }
         }
         if first_try {
-            self.lines.volume.record_access(part);
+            // More memory would not make a hit of what a frozen volume does not admit.
+            if !self.lines.volume.is_frozen() {
+                self.lines.volume.record_access(part);
+            }
             let counters = self.lines.volume.counters_mut();
             counters.read_hit_lines += u64::from(line_hits.hits);
             counters.read_miss_lines += u64::from(line_hits.misses);
@@ -312,10 +317,12 @@ impl<'a, M: LineTable> Reader<'a, M> {
 
     /// Counts a read past the cache. Returns its reason.
     const fn count_direct(&mut self, attempt: Attempt, mode: Mode) -> Uncached {
+        let is_frozen = self.lines.volume.is_frozen();
         let counters = self.lines.volume.counters_mut();
         let (count, uncached) = match (attempt.error, mode) {
             (Some(_), _) => (&mut counters.direct_reads_after_error, Uncached::AfterError),
             (None, Mode::Bypass) => (&mut counters.direct_reads_bypass, Uncached::Bypass),
+            (None, _) if is_frozen => (&mut counters.direct_reads_frozen, Uncached::Frozen),
             (None, _) => (&mut counters.direct_reads_no_room, Uncached::NoRoom),
         };
         *count += 1;

@@ -122,10 +122,10 @@ impl<M: LineTable> Writer<'_, M> {
             self.scratch.lines.clear();
             let mut hits = 0;
             for (line, slot) in self.staged_lines(part, staged) {
-                // An absent line of a held-out region is not added to the pool. Its slot is only
-                // the source of the write.
+                // An absent line of a held-out region or a frozen volume is not added to the pool. Its
+                // slot is only the source of the write.
                 let is_new = || self.lines.index.find(line.key).is_none();
-                if why != Through::HoldOut || !is_new() {
+                if self.admits_write(why) || !is_new() {
                     hits += usize::from(self.install(&line, slot, out));
                 }
                 self.scratch.lines.push((line, Some(slot)));
@@ -180,6 +180,7 @@ impl<M: LineTable> Writer<'_, M> {
         assert!(payload.key == line.key && payload.has(DETACHED), "{payload:?} for {line:?}");
         let Some(old) = self.lines.index.find(line.key) else {
             self.lines.index.adopt(slot);
+            self.mark_buffered(slot);
             return false;
         };
         self.lines.index.pin(old);

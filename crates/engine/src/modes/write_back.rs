@@ -131,6 +131,7 @@ impl<M: LineTable> Writer<'_, M> {
                         None => {
                             self.lines.index.place(new, line.key, Hint::Write);
                             self.lines.index.pin(new);
+                            self.mark_buffered(new);
                         }
                         Some(old) => self.lines.move_to(old, new, line.mask, out),
                     }

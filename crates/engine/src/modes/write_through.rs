@@ -43,8 +43,7 @@ impl<M: LineTable> Writer<'_, M> {
             let (line, found) = self.scratch.lines[at];
             self.scratch.lines[at].1 = match found {
                 Some(slot) => self.slot_to_overwrite(at, slot, out),
-                // An absent line of a held-out region is not added to the pool.
-                None if why == Through::HoldOut => None,
+                None if !self.admits_write(why) => None,
                 None => self.lines.index.allocate(line.key, Hint::Write).inspect(|&slot| {
                     self.lines.index.pin(slot);
                 }),

@@ -68,6 +68,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
         if self.lines.volume.mode() == Mode::Bypass {
             self.drop_clean_lines(&op);
+        } else if self.lines.volume.has_buffered() {
+            self.drop_buffered_lines(&op);
         }
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
             // NOT YET ACKNOWLEDGED: after a crash, an older record of the range would undo the
@@ -149,6 +151,17 @@ impl<'a, M: LineTable> Completion<'a, M> {
             if let Some(slot) = self.lines.index.find(line.key) {
                 drop_if_idle(self.lines.index, self.lines.ops, slot);
             }
+        }
+    }
+
+    /// Drops the clean lines of an operation that were in the pool only because writes to the
+    /// frozen volume were acknowledged from memory. If it is no longer frozen, they stay.
+    fn drop_buffered_lines(&mut self, op: &Op) {
+        for line in &op.lines {
+            self.lines.finish_buffered(line.key);
+        }
+        if self.lines.volume.dirty_lines() == 0 {
+            self.lines.volume.forget_buffered();
         }
     }
 

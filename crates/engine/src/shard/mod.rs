@@ -12,7 +12,7 @@ pub use resize::limits_of_size;
 
 use crate::index::Slots;
 use crate::index::key::LineKey;
-use crate::index::meta::{LineTable, NO_SLOT};
+use crate::index::meta::{BUFFERED, DETACHED, LineTable, NO_SLOT};
 use crate::index::warm::forget_counts;
 use crate::integrity::Integrity;
 use crate::lines::{VolumeLines, drop_clean};
@@ -197,6 +197,12 @@ impl<M: LineTable> Shard<M> {
         assert_eq!(dirty, dirty_in_table, "dirty lines in the sets of volumes, and in the table");
         assert_eq!(dirty, self.quota.dirty_lines());
         assert_eq!(self.volumes.throttled(), self.quota.throttled());
+        let is_waiting = |line: &LineMeta| {
+            line.dirty != 0 || self.ops.busy(line.key).is_some() || !line.has(BUFFERED)
+        };
+        for line in self.index.table().iter().filter(|line| line.volume().is_some()) {
+            assert!(line.has(DETACHED) || is_waiting(line), "not dropped: {line:?}");
+        }
         for op in self.ops.iter() {
             for line in &op.lines {
                 let pinned = line.slot == NO_SLOT || self.index.get(line.slot).pins > 0;

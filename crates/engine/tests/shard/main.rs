@@ -5,6 +5,7 @@
 
 mod curve;
 mod elevator;
+mod frozen;
 mod gather;
 mod hold_out;
 mod kill;

@@ -338,6 +338,8 @@ impl Simulation {
         self.world.resize_sometimes();
         self.world.change_share_sometimes();
         self.world.change_hold_out_sometimes();
+        let World { run, shards, pins, freezes, .. } = &mut self.world;
+        freezes.change(run, shards, pins);
         self.change_pins();
         let Run { plan, dice, .. } = &mut self.world.run;
         let state = &mut self.clients[usize::from(client)];
@@ -382,8 +384,9 @@ impl Simulation {
 
     /// Changes pinned ranges occasionally, and reads some of their data into the pool.
     fn change_pins(&mut self) {
-        let World { run, shards, pins, .. } = &mut self.world;
+        let World { run, shards, pins, freezes, .. } = &mut self.world;
         pins.change(run, shards);
+        freezes.record_pins(pins);
         if let Some(Request { volume, kind, range }) = pins.draw_preload(&run.plan) {
             self.submit_anywhere(LOADER, volume, kind, range);
         }

@@ -16,6 +16,7 @@ mod device;
 mod driver;
 mod expected;
 mod faults;
+mod freeze;
 mod hold_out;
 mod integrity;
 mod journal;

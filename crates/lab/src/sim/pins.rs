@@ -27,6 +27,11 @@ impl Pins {
         Self { dice, change, volumes: vec![PinnedRanges::default(); plan.volumes.len()] }
     }
 
+    /// The pinned ranges of each volume.
+    pub(crate) fn of_volumes(&self) -> &[PinnedRanges] {
+        &self.volumes
+    }
+
     /// Pins or unpins a range occasionally, like an administrator.
     pub(crate) fn change(&mut self, run: &mut Run, shards: &mut [PooledShard]) {
         if !self.dice.chance(self.change) {

@@ -101,6 +101,8 @@ report! {
     lowered_shares,
     /// Changes of a volume's hold-out.
     hold_out_changes,
+    /// Freezes and thaws of volumes.
+    freeze_changes,
     /// Inspections of the disks of ordered volumes.
     order_checks,
     /// Changes of a volume's mode.
@@ -170,16 +172,17 @@ impl fmt::Display for SimReport {
         )?;
         let Self { resizes, given_back_slabs, kept_smaller, counters, .. } = self;
         let Self { pin_changes, moved_pins, share_changes, lowered_shares, .. } = self;
-        let Self { hold_out_changes, .. } = self;
+        let Self { hold_out_changes, freeze_changes, .. } = self;
         let VolumeCounters { moved_lines, direct_reads_hold_out, .. } = counters;
-        let VolumeCounters { writes_through_hold_out, .. } = counters;
+        let VolumeCounters { writes_through_hold_out, direct_reads_frozen, .. } = counters;
         writeln!(
             f,
             "resizes: {resizes}; {given_back_slabs} slabs given back, {moved_lines} lines moved, \
              {moved_pins} of them pinned; {kept_smaller} shrunken shards adopted; {pin_changes} \
              changes of pins; {share_changes} changes of the share for writes, {lowered_shares} \
              times below the dirty data of a shard; {hold_out_changes} changes of the hold-out, \
-             {direct_reads_hold_out} reads and {writes_through_hold_out} writes in it"
+             {direct_reads_hold_out} reads and {writes_through_hold_out} writes in it; \
+             {freeze_changes} freezes and thaws, {direct_reads_frozen} reads past the frozen cache"
         )?;
         self.fmt_sizing(f)?;
         self.fmt_cache(f)?;

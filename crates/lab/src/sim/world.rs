@@ -9,6 +9,7 @@ use super::SimOptions;
 use super::device::Device;
 use super::device::disk::sectors_of;
 use super::expected::Expected;
+use super::freeze::Freezes;
 use super::hold_out::HoldOuts;
 use super::integrity::{Integrity, check_verified};
 use super::journal::Journal;
@@ -61,6 +62,7 @@ pub(crate) struct World {
     pub sizing: Option<Sizing>,
     pub shares: Shares,
     pub hold_outs: HoldOuts,
+    pub freezes: Freezes,
     /// The worker of the current call.
     pub worker: u8,
     #[cfg(feature = "sabotage")]
@@ -84,6 +86,7 @@ impl World {
             sizing: Sizing::draw(&plan, options.seed),
             shares: Shares::new(options.seed),
             hold_outs: HoldOuts::new(options.seed),
+            freezes: Freezes::new(&plan, options.seed),
             worker: 0,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
@@ -126,6 +129,7 @@ impl World {
         }
         self.shares.start_shards(&mut self.shards);
         self.pins.start_process(&self.run.plan, &mut self.shards);
+        self.freezes.start_process(&self.run.plan, &mut self.shards, &self.pins);
     }
 
     fn setup(&self, id: VolumeId) -> VolumeSetup {
@@ -211,6 +215,7 @@ impl World {
         self.integrity.check_seals(&mut self.run, &mut self.shards);
         self.expected.check_write_order(&mut self.run, &self.device);
         self.check_bypassed();
+        self.freezes.check(&mut self.run, &self.shards);
     }
 
     fn apply_step(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {

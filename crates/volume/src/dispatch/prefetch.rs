@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::merge::READ_BYTES_MAX;
 use crate::split::split_at;
 use crate::{Plan, Request, shard_of};
-use forebay_engine::{Attempt, Part, PreloadKind, PreloadOutcome};
+use forebay_engine::{Attempt, LineHits, Part, PreloadKind, PreloadOutcome, Uncached};
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 
 /// First uses of prefetched lines are reported to the streams once there are this many.
@@ -23,9 +23,19 @@ impl<H: Host> Dispatcher<H> {
         reply_done(host, token);
     }
 
-    /// Reads ahead after a read that missed `lines` lines, if the read belongs to a stream.
-    /// Otherwise reports the range to the host as needed, for its forecasts.
-    pub(super) fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, lines: u32) {
+    /// Reads ahead after a read that missed, if the read belongs to a stream. Otherwise reports the
+    /// range to the host as needed, for its forecasts. Nothing is read ahead of a frozen volume, and
+    /// what is read while it is frozen is not typical for the time of the day.
+    pub(super) fn on_miss(
+        &mut self,
+        host: &mut H,
+        volume: VolumeId,
+        range: ByteRange,
+        line_hits: LineHits,
+    ) {
+        if line_hits.uncached == Some(Uncached::Frozen) {
+            return;
+        }
         self.report_prefetch_uses(host);
         let found = host.streams(volume, |streams| {
             let plan = streams.on_miss(range);
@@ -33,7 +43,7 @@ impl<H: Host> Dispatcher<H> {
         });
         let (plan, is_stream) = found.unwrap_or_default();
         if !is_stream {
-            host.record_need(volume, range, lines);
+            host.record_need(volume, range, line_hits.misses);
         }
         self.read_ahead(host, volume, plan);
     }
@@ -73,8 +83,7 @@ impl<H: Host> Dispatcher<H> {
     fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
         let shard = shard_of(volume, host.stripes(volume), range.offset, host.shards());
         host.call(shard, &[], &mut self.out, |shard, out| {
-            let state = shard.volume(volume);
-            if state.mode() != Mode::Bypass && !state.holds_out(range.offset) {
+            if shard.volume(volume).admits(range.offset) {
                 shard.prefetch(volume, range, mark, out);
             }
         });
@@ -98,10 +107,15 @@ impl<H: Host> Dispatcher<H> {
             shard_of(part.volume, host.stripes(part.volume), part.range.offset, host.shards());
         let outcome = host.call(shard, &[], &mut self.out, |shard, out| {
             let state = shard.volume(part.volume);
-            // Pinned lines of a held-out region are kept in memory, although no read uses them
-            // until the region is no longer held out.
-            let is_held_out = kind != PreloadKind::Pinned && state.holds_out(part.range.offset);
-            if state.mode() == Mode::Bypass || is_held_out {
+            // Pinned lines are kept in memory, although no read uses those of a held-out region
+            // until it is no longer held out.
+            let is_admitted = match kind {
+                PreloadKind::Pinned => state.mode() != Mode::Bypass,
+                PreloadKind::Warm | PreloadKind::Hot | PreloadKind::Forecast => {
+                    state.admits(part.range.offset)
+                }
+            };
+            if !is_admitted {
                 return PreloadOutcome::Done;
             }
             shard.preload(part, lines, kind, out)

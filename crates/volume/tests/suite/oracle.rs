@@ -30,6 +30,7 @@ enum Act {
         range: ByteRange,
     },
     Mode(Mode),
+    Frozen(bool),
 }
 
 fn range() -> impl Strategy<Value = ByteRange> {
@@ -81,6 +82,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => steps,
         1 => (1u64..400).prop_map(Act::Tick),
         1 => mode,
+        1 => any::<bool>().prop_map(Act::Frozen),
         1 => (any::<bool>(), range()).prop_map(|(pins, range)| Act::Pin { pins, range }),
     ]
 }
@@ -122,6 +124,11 @@ fn play(mode: Mode, acts: Vec<Act>) {
                 for shard in &mut machine.world.shards {
                     shard.pinned().set(VOLUME, &ranges, ranges.lines());
                     shard.pinned().follow(VOLUME, 0, Slot::MAX);
+                }
+            }
+            Act::Frozen(is_frozen) => {
+                for shard in &mut machine.world.shards {
+                    shard.volume_mut(VOLUME).set_frozen(is_frozen);
                 }
             }
             Act::Mode(mode) => {
@@ -233,5 +240,38 @@ fn misses_and_uses_of_preloads_are_needs() {
     // A stream is read ahead; only its beginning is needed.
     let beginning: usize = (0..40).map(|line| read(&mut machine, 600 + line, 1).len()).sum();
     assert!((1..=3).contains(&beginning), "{beginning} reads of a stream");
+    machine.finish();
+}
+
+#[test]
+fn nothing_of_a_frozen_volume_is_read_ahead_preloaded_or_needed() {
+    let mut machine = Machine::new(Mode::WriteThrough);
+    let run = |machine: &mut Machine, kind, line: u64, lines: u64| {
+        machine.submit(0, kind, ByteRange::new(line * LINE_BYTES, lines * LINE_BYTES), 0);
+        while machine.step(1) {}
+    };
+    let counters = |machine: &Machine| {
+        let shards = machine.world.shards.iter();
+        let both = shards.map(|shard| *shard.volume(VOLUME).counters());
+        both.fold([0; 3], |sum, of| {
+            let of = [of.prefetched_lines, of.preloaded_lines, of.pin_loaded_lines];
+            std::array::from_fn(|at| sum[at] + of[at])
+        })
+    };
+    for shard in &mut machine.world.shards {
+        shard.volume_mut(VOLUME).set_frozen(true);
+    }
+    (0..40).for_each(|line| run(&mut machine, RequestKind::Read, 600 + line, 1));
+    run(&mut machine, RequestKind::Prefetch, 0, 64);
+    for kind in [PreloadKind::Warm, PreloadKind::Hot, PreloadKind::Forecast, PreloadKind::Pinned] {
+        run(&mut machine, RequestKind::Preload { lines: u32::MAX, kind }, 128, 32);
+    }
+    assert_eq!(counters(&machine), [0; 3], "no range is pinned");
+    assert_eq!(std::mem::take(&mut machine.world.needs), []);
+    for shard in &mut machine.world.shards {
+        shard.volume_mut(VOLUME).set_frozen(false);
+    }
+    (40..80).for_each(|line| run(&mut machine, RequestKind::Read, 600 + line, 1));
+    assert!(counters(&machine)[0] > 0, "the stream is read ahead again");
     machine.finish();
 }
