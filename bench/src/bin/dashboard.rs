@@ -442,9 +442,19 @@ fn changes(browser: &mut Browser, link: &str, server: &Forebay) -> Result<()> {
     enter(browser, "fieldset input[type=text]", "nonsense")?;
     click(browser, "Pin")?;
     result(browser, "range 'nonsense' is not OFFSET+LENGTH: write it like 1GiB+256MiB")?;
-    browser.value("document.querySelector('fieldset input[type=checkbox]').click()")?;
-    result(browser, "Read ahead of sequential streams: off.")?;
-    ensure!(volume(server, "mail")?["prefetch"] == false, "the switch has no effect");
+    for (text, field, now) in [
+        ("Read ahead of sequential streams", "prefetch", false),
+        ("Frozen: serve what is in memory, admit nothing", "frozen", true),
+        ("Frozen: serve what is in memory, admit nothing", "frozen", false),
+    ] {
+        let switch = format!(
+            "[...document.querySelectorAll('label.switch')].find(it => it.textContent === {})",
+            json!(text)
+        );
+        browser.value(&format!("{switch}.querySelector('input').click()"))?;
+        result(browser, &format!("{text}: {}.", if now { "on" } else { "off" }))?;
+        ensure!(volume(server, "mail")?[field] == now, "the switch of {field} has no effect");
+    }
     open_overview(browser, url)?;
     enter(browser, "fieldset input[type=range]", "60")?;
     click(browser, "Set the shares…")?;

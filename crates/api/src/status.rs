@@ -234,6 +234,10 @@ pub struct VolumeStatus {
     pub accept_loss: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether nothing is admitted into memory except pinned ranges and dirty data: reads of what
+    /// is there are served from it, and all others go to the disk.
+    #[serde(default)]
+    pub frozen: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
     /// Its warm-up: what was valuable in memory before a stop or a reboot is read again.

@@ -23,7 +23,7 @@ fn a_disk_needs_only_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                read-only=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,\
+                read-only=yes,frozen=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,\
                 stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no,gather-below=64KiB,\
                 read-latency=20ms,write-back-rate=50MiB,\
                 write-back-iops=200,write-back-age=1h,tls=required,\
@@ -34,7 +34,7 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.journal.as_deref(), Some("/dev/nvme0n1"));
     assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
     assert_eq!(spec.durability, Durability::Flush);
-    assert!(spec.ordered && spec.accept_loss && spec.read_only);
+    assert!(spec.ordered && spec.accept_loss && spec.read_only && spec.frozen);
     assert!(!spec.prefetch && !spec.warm && !spec.learn);
     assert_eq!(spec.pin.lines(), 256 + 1);
     let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
@@ -270,6 +270,7 @@ prop_compose! {
             read_only, prefetch, geometry, gather_below, description,
             write_back: WriteBackSpec::default(),
             ordered: prefetch && accept_loss,
+            frozen: prefetch && read_only,
             warm: prefetch != read_only,
             pin: if mode == Mode::Bypass { PinnedRanges::default() } else { pin },
             learn: prefetch == accept_loss,

@@ -58,6 +58,8 @@ pub struct VolumeSpec {
     pub accept_loss: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether nothing is admitted into memory except pinned ranges and dirty data.
+    pub frozen: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
     /// Whether its warm list is kept, and read into memory after a restart.
@@ -103,6 +105,7 @@ impl VolumeSpec {
             ordered: false,
             accept_loss: false,
             read_only: false,
+            frozen: false,
             prefetch: true,
             warm: true,
             pin: PinnedRanges::default(),
@@ -286,6 +289,8 @@ pub struct VolumeChange {
     pub accept_loss: Option<bool>,
     /// See [`VolumeSpec::read_only`].
     pub read_only: Option<bool>,
+    /// See [`VolumeSpec::frozen`].
+    pub frozen: Option<bool>,
     /// See [`VolumeSpec::prefetch`].
     pub prefetch: Option<bool>,
     /// See [`VolumeSpec::warm`].
@@ -366,6 +371,7 @@ settings! {
     "ordered": ordered, yes_or_no, switch;
     "accept-loss": accept_loss, yes_or_no, switch;
     "read-only": read_only, yes_or_no, switch;
+    "frozen": frozen, yes_or_no, switch;
     "prefetch": prefetch, yes_or_no, switch;
     "warm": warm, yes_or_no, switch;
     "pin": pin, pin::pin, pin::pinned_ranges_shown;

@@ -124,6 +124,7 @@ export class VolumeControls {
     this.pinned = el("p", { class: "muted" });
     this.pinResult = new Result();
     this.switches = new Map([
+      ["frozen", "Frozen: serve what is in memory, admit nothing"],
       ["prefetch", "Read ahead of sequential streams"],
       ["warm", "Read valuable data again after a restart"],
       ["learn", "Learn the time of the day"],
@@ -131,19 +132,21 @@ export class VolumeControls {
       type: "checkbox", onchange: () => this.toggle(key),
     }) }]));
     this.switchResult = new Result();
+    this.freezeResult = new Result();
+    const [frozen, ...loading] = [...this.switches.values()].map(({ label, input }) =>
+      el("label", { class: "switch" }, input, label));
     this.workResult = new Result();
     this.node = operatorCard("Change this volume",
       group("Mode", this.modeField.node, this.modeText,
         el("div", { class: "buttons" }, button("Change the mode…", () => this.setMode())),
-        this.modeResult.node),
+        this.modeResult.node, frozen, this.freezeResult.node),
       group("Pinned ranges", this.pinned,
         el("label", { class: "field" }, el("span", {}, "Ranges"), this.ranges,
           el("small", {}, "OFFSET+LENGTH, several separated by commas")),
         el("div", { class: "buttons" }, button("Pin", () => this.pin("pin")),
           button("Unpin…", () => this.pin("unpin"))),
         this.pinResult.node),
-      group("Into memory", ...[...this.switches.values()].map(({ label, input }) =>
-        el("label", { class: "switch" }, input, label)), this.switchResult.node),
+      group("Into memory", ...loading, this.switchResult.node),
       group("Now", el("div", { class: "buttons left" },
         button("Write dirty data to the disk", () => this.flush()),
         button("Measure the disk…", () => this.calibrate())), this.workResult.node));
@@ -210,7 +213,8 @@ export class VolumeControls {
     const { label, input } = this.switches.get(key);
     const { checked } = input;
     input.disabled = true;
-    const isDone = await this.switchResult.of(async () => {
+    const result = key === "frozen" ? this.freezeResult : this.switchResult;
+    const isDone = await result.of(async () => {
       await ask("PATCH", volumePath(this.name), { [key]: checked });
       return `${label}: ${checked ? "on" : "off"}.`;
     });

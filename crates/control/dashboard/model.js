@@ -278,6 +278,16 @@ export function totals(volumes) {
   };
 }
 
+// The state of a volume in a word, and its colour.
+export function stateOf({ state, frozen }) {
+  return state === "serving" && frozen ? "frozen" : state;
+}
+
+export function colourOf({ state, frozen }) {
+  if (state !== "serving") return "bad";
+  return frozen ? "warn" : "good";
+}
+
 // The problems, the worst first.
 export function problems(status) {
   const found = [];

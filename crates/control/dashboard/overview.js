@@ -6,7 +6,7 @@ import {
   bytes, bytesPerSecond, count, exact, factor, latency, percent, rate, seconds, when,
 } from "/format.js";
 import { ServerControls } from "/control.js";
-import { ALL, problems, totals } from "/model.js";
+import { ALL, colourOf, problems, stateOf, totals } from "/model.js";
 import { PeriodTable } from "/periods.js";
 
 export const SPANS = [
@@ -129,9 +129,8 @@ function updateVolumeRow(row, volume, minute) {
   text(link, volume.name);
   text(row.querySelector("th small"), volume.description ?? volume.backing);
   const sum = totals([volume]);
-  const isWell = volume.state === "serving";
   const cells = [
-    [volume.state, volume.effective_mode],
+    [stateOf(volume), volume.effective_mode],
     [percent(minute?.hit ?? null), `total ${percent(sum.hit)}`],
     [rate(minute?.requests ?? null), `total ${count(sum.requests)}`],
     [`${latency(minute?.readHitUs ?? sum.readHitUs)} / ${
@@ -145,7 +144,7 @@ function updateVolumeRow(row, volume, minute) {
     text(cell.children[0], first);
     text(cell.children[1], second);
   });
-  row.children[1].children[0].className = `chip ${isWell ? "good" : "bad"}`;
+  row.children[1].children[0].className = `chip ${colourOf(volume)}`;
 }
 
 export class Overview {

@@ -4,7 +4,7 @@ import { CHARTS, Curve, MORE_CHARTS } from "/charts.js";
 import { VolumeControls } from "/control.js";
 import { bars, card, el, facts, rows, table, text } from "/dom.js";
 import { bytes, count, exact, latency, percent, seconds } from "/format.js";
-import { problems, totals } from "/model.js";
+import { colourOf, problems, stateOf, totals } from "/model.js";
 import { ChartGrid, Tiles, showProblems } from "/overview.js";
 import { PeriodTable } from "/periods.js";
 
@@ -163,8 +163,8 @@ export class VolumeView {
     this.gone.hidden = Boolean(volume);
     this.body.hidden = !volume;
     if (!volume) return;
-    text(this.state, volume.state);
-    this.state.className = `chip ${volume.state === "serving" ? "good" : "bad"}`;
+    text(this.state, stateOf(volume));
+    this.state.className = `chip ${colourOf(volume)}`;
     text(this.what, [volume.description, `${bytes(volume.size_bytes)} at ${volume.backing}`,
       volume.effective_mode, `protection ${volume.protection}`].filter(Boolean).join(" · "));
     const found = problems(model.status).filter((it) => it.volume === this.name);
@@ -204,6 +204,8 @@ export class VolumeView {
     const { counters: c, pins, warm_up: warm, learn, geometry, write_back: back, disk } = volume;
     facts(this.facts, [
       ["Mode", volume.effective_mode, volume.effective_mode_reason],
+      ["Admission", volume.frozen ? "frozen" : "on",
+        volume.frozen && "only pinned ranges and dirty data come into memory"],
       ["Protection", volume.protection, volume.journal && `journal ${volume.journal}`],
       ["Pinned", pins.state === "none" ? "nothing"
         : `${bytes(pins.loaded_bytes)} of ${bytes(pins.pinned_bytes)}, ${pins.state}`,

@@ -113,6 +113,7 @@ pub fn configured_status(spec: &VolumeSpec) -> VolumeStatus {
         ordered: spec.ordered,
         accept_loss: spec.accept_loss,
         read_only: spec.read_only,
+        frozen: spec.frozen,
         prefetch: spec.prefetch,
         tls: spec.tls.to_string(),
         description: spec.description.clone(),

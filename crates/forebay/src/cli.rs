@@ -592,6 +592,26 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         state: StateArguments,
     },
+    /// Serve what a volume has in memory, and admit nothing else, as for a backup or a scan
+    #[command(long_about = "Serve what a volume has in memory, and admit nothing else, as for a \
+        backup or a scan.\nReads of data in memory are served from it. All others go to the disk, \
+        and nothing of the volume displaces what is cached. Only pinned ranges are still read into \
+        memory, and written data stays there until the disk has it. It lasts until `forebay volume \
+        thaw`, or until the server ends; a setting of the volume, frozen=yes, freezes it at each \
+        start.")]
+    Freeze {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+    /// Admit data of a frozen volume into memory again
+    Thaw {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Trust a volume's disk again after it failed a flush, and flush it
     #[command(long_about = "Trust a volume's disk again after it failed a flush, and flush it.\n\
         A disk that failed a flush may have lost earlier writes, and later flushes do not report \

@@ -69,7 +69,7 @@ const fn fixed(
 }
 
 /// All settings of a volume, in the order of help texts.
-pub const VOLUME_SETTINGS: [Setting; 24] = [
+pub const VOLUME_SETTINGS: [Setting; 25] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
         "protection",
@@ -115,6 +115,12 @@ pub const VOLUME_SETTINGS: [Setting; 24] = [
         "yes|no",
         "no",
         "writes are refused, and the backing store is opened read-only",
+    ),
+    live(
+        "frozen",
+        "yes|no",
+        "no",
+        "admit nothing into memory: what is there is used, for the time of a scan or a backup",
     ),
     live("prefetch", "yes|no", "yes", "read ahead of sequential streams"),
     live(

@@ -94,6 +94,8 @@ const FIGURES: &[Figure] = &[
     (Gauge, "volume_size_bytes", "Size of the volume.", |v| v.size_bytes as f64),
     (Gauge, "volume_cached_bytes", "Data in memory.", |v| v.cached_bytes as f64),
     (Gauge, "volume_dirty_bytes", "Data that is not on the disk.", |v| v.dirty_bytes as f64),
+    (Gauge, "volume_frozen", "Whether nothing is admitted into memory.",
+        |v| f64::from(u8::from(v.frozen))),
     (Gauge, "volume_mean_dirty_seconds", "How long destaged data had been dirty on average.",
         |v| v.write_back.mean_dirty_ms as f64 / 1e3),
     (Gauge, "volume_dirty_for_seconds", "No dirty data is older than this.",

@@ -31,10 +31,12 @@ pub(super) fn judge<'a>(status: &'a Status, statistics: &Statistics) -> Vec<Judg
 
 fn served(volume: &VolumeStatus, period: &PeriodStatistics, pool_bytes: u64) -> Served {
     let (counters, latency) = (&period.counters, &period.latency);
+    // A scan of a frozen volume says nothing about what the cache brings.
+    let frozen_reads = counters.uncached_reads.get("frozen").copied().unwrap_or_default();
     Served {
         seconds: period.seconds,
         mode: volume.mode.into(),
-        reads: counters.reads,
+        reads: counters.reads.saturating_sub(frozen_reads),
         read_hits: counters.read_hits,
         writes: counters.writes,
         write_bytes: counters.write_bytes,
@@ -175,4 +177,19 @@ pub(super) fn json(judged: &[Judged<'_>]) -> Value {
         })
     };
     json!({ "volumes": judged.iter().map(of).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_past_a_frozen_cache_do_not_count() {
+        let mut period = PeriodStatistics::default();
+        period.counters.reads = 11_000;
+        period.counters.read_hits = 900;
+        period.counters.uncached_reads = [("frozen".into(), 10_000), ("miss".into(), 100)].into();
+        let found = served(&VolumeStatus::default(), &period, 1 << 30);
+        assert_eq!((found.reads, found.read_hits), (1_000, 900));
+    }
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;
-use forebay_api::{BlockingClient, DrillReport, Status};
+use forebay_api::{BlockingClient, DrillReport, Status, VolumeStatus};
 use forebay_config::{CONTROL_SOCKET, ServerChange, VolumeChange};
 use serde_json::to_string_pretty;
 use std::path::PathBuf;
@@ -85,6 +85,14 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             let volume = connect(&state)?.set_volume(&name, &request)?;
             print(&format!("{} is changed: {}\n", named(&name), sentences::summary(&volume)))
         }
+        VolumeCommand::Freeze { name, state } => {
+            freeze(&name, true, &state)?;
+            print(&format!("{} is frozen: it admits nothing into memory\n", named(&name)))
+        }
+        VolumeCommand::Thaw { name, state } => {
+            let volume = freeze(&name, false, &state)?;
+            print(&format!("{} is thawed: {}\n", named(&name), sentences::summary(&volume)))
+        }
         VolumeCommand::Remove { name, state } => {
             let (client, bar) = (connect(&state)?, Bar::new(&format!("removing {}", named(&name))));
             bar.until_end(client.remove_volume(&name, |progress| bar.show(progress)))?;
@@ -105,6 +113,12 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             print(&format!("{} is measured: {}\n", named(&name), gather::summary(&volume.gather)))
         }
     }
+}
+
+/// Freezes or thaws a volume.
+fn freeze(name: &str, frozen: bool, state: &StateArguments) -> anyhow::Result<VolumeStatus> {
+    let change = VolumeChange { frozen: Some(frozen), ..VolumeChange::default() };
+    Ok(connect(state)?.set_volume(name, &forebay_control::settings_request(&change))?)
 }
 
 /// How long an upgrade waits for the new process to answer.

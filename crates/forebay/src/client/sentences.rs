@@ -1,7 +1,7 @@
 //! Sentences about the server and its volumes.
 
 use super::units::bytes;
-use forebay_api::{CacheRatio, DrillReport, Latencies, Memory, VolumeStatus};
+use forebay_api::{CacheRatio, DrillReport, Latencies, Memory, VolumeState, VolumeStatus};
 
 /// The limit of the memory, and its maximum if that is larger.
 pub(super) fn memory_limit(memory: &Memory) -> String {
@@ -62,7 +62,8 @@ pub(super) fn drill(report: &DrillReport) -> String {
 /// One volume in a few words: `1.0 GiB, write-through`.
 pub(super) fn summary(volume: &VolumeStatus) -> String {
     let read_only = if volume.read_only { ", read-only" } else { "" };
-    let mut text = format!("{}, {}{read_only}", bytes(volume.size_bytes), volume.mode);
+    let frozen = if volume.frozen { ", frozen" } else { "" };
+    let mut text = format!("{}, {}{read_only}{frozen}", bytes(volume.size_bytes), volume.mode);
     if let Some(note) = mode_note(volume) {
         text += &format!("; {note}");
     }
@@ -71,6 +72,14 @@ pub(super) fn summary(volume: &VolumeStatus) -> String {
     }
     volume.geometry.notes.iter().for_each(|note| text += &format!("; {note}"));
     text
+}
+
+/// The state in a word: `frozen` only if nothing is wrong.
+pub(super) fn state(volume: &VolumeStatus) -> String {
+    match volume.state {
+        VolumeState::Serving if volume.frozen => "frozen".to_owned(),
+        state => state.to_string(),
+    }
 }
 
 /// How the effective mode differs from the configured one, and why; `None` if it does not.
@@ -100,6 +109,8 @@ mod tests {
             effective_mode_reason: Some("memory is full of dirty data".into()),
             ..volume.clone()
         };
+        let frozen = VolumeStatus { frozen: true, ..volume.clone() };
+        assert_eq!(summary(&frozen), "8.0 TiB, write-back, frozen");
         let mut noted = volume;
         noted.geometry.notes = vec!["stripes of two widths".into()];
         assert_eq!(summary(&noted), "8.0 TiB, write-back; stripes of two widths");

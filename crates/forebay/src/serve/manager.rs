@@ -385,6 +385,7 @@ impl Daemon {
             description: spec.description.clone().unwrap_or_default(),
             mode: spec.mode,
             read_only: spec.read_only,
+            frozen: spec.frozen,
             prefetch: spec.prefetch,
             warm: spec.warm,
             learn: spec.learn,
@@ -403,6 +404,9 @@ impl Daemon {
             return Err(problem(error));
         }
         self.runtime.set_unsafe_ups(name, spec.unsafe_supply).map_err(problem)?;
+        if spec.frozen != old.frozen {
+            log_frozen(name, spec.frozen);
+        }
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }
@@ -607,6 +611,7 @@ impl Manager for Daemon {
         let settings = VolumeSettings {
             description: spec.description.clone().unwrap_or_default(),
             read_only: spec.read_only,
+            frozen: spec.frozen,
             prefetch: spec.prefetch,
             warm: spec.warm,
             pins: spec.pin.clone(),
@@ -632,6 +637,9 @@ impl Manager for Daemon {
         self.runtime.set_unsafe_ups(&spec.name, spec.unsafe_supply).map_err(problem)?;
         let VolumeSpec { name, backing, mode, .. } = &spec;
         tracing::info!(volume = %name, %backing, %size, %mode, "volume added");
+        if spec.frozen {
+            log_frozen(name, true);
+        }
         let name = spec.name.clone();
         self.state().volumes.push(spec);
         self.log_ratio();
@@ -770,6 +778,13 @@ pub(super) fn problem(error: VolumeError) -> Problem {
 }
 
 /// The runtime's limits of a volume's writeback.
+fn log_frozen(volume: &str, is_frozen: bool) {
+    match is_frozen {
+        true => tracing::info!(%volume, "volume frozen, it admits nothing into memory"),
+        false => tracing::info!(%volume, "volume thawed"),
+    }
+}
+
 fn limits(spec: &WriteBackSpec) -> Limits {
     Limits {
         target: match spec.read_latency {

@@ -14,6 +14,7 @@ mod connections;
 mod crash;
 mod curve;
 mod dashboard;
+mod frozen;
 mod gather;
 mod geometry;
 mod kept;

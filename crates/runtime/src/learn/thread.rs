@@ -74,12 +74,13 @@ impl Thread<'_> {
         }
         for learned in &mut self.volumes {
             let Some(volume) = learned.volume() else { continue };
-            let is_bypass = shared.shards.is_bypass(volume.id);
-            if poll.discards || is_bypass {
+            // A volume is frozen for work that is not typical for the time of the day.
+            let is_unusual = shared.shards.is_bypass(volume.id) || volume.is_frozen();
+            if poll.discards || is_unusual {
                 drop(volume.learn.take_needs());
                 // After a jump, the rest of the slot is not learned either: the tracker does not
                 // report its end.
-                learned.discard(!is_bypass);
+                learned.discard(!is_unusual);
             } else if let Some(slot) = poll.ended {
                 let needs = volume.learn.take_needs();
                 learned.observe(slot, &needs, &volume, &*self.histories);
@@ -157,7 +158,7 @@ impl Thread<'_> {
                 continue;
             }
             learned.score(present, shared, &volume);
-            if !shared.shards.is_bypass(volume.id) {
+            if !shared.shards.is_bypass(volume.id) && !volume.is_frozen() {
                 let bytes = learned.forecast(next, u64::MAX).bytes;
                 all += bytes;
                 forecasts.push((learned, volume, bytes));

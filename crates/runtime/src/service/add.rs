@@ -119,6 +119,7 @@ impl VolumeService {
             leaving: AtomicBool::new(true),
             half_added: AtomicBool::new(false),
             has_hold_out: AtomicBool::new(false),
+            is_frozen: AtomicBool::new(settings.frozen),
         });
         let registered = Arc::clone(&volume);
         self.shared

@@ -125,8 +125,15 @@ impl VolumeService {
         info.tls_only = change.tls_only;
         info.description = change.description;
         drop(info);
-        let (id, mode) = (volume.id, change.mode);
-        self.shared.run_on(0, move |tasks| tasks.shared().shards.set_mode(id, mode))?;
+        let (id, mode, frozen) = (volume.id, change.mode, change.frozen);
+        // A warm-up that went on while the shards refuse its reads would take them for done.
+        volume.is_frozen.fetch_or(frozen, Ordering::Relaxed);
+        self.shared.run_on(0, move |tasks| {
+            let shards = &tasks.shared().shards;
+            shards.set_mode(id, mode);
+            shards.set_frozen(id, frozen);
+        })?;
+        volume.is_frozen.store(frozen, Ordering::Relaxed);
         if mode == Mode::Bypass {
             self.shared.shards.drop_clean(id);
         }

@@ -20,6 +20,8 @@ pub struct VolumeSettings {
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
+    /// Whether nothing is admitted into the pool except pinned ranges and dirty data.
+    pub frozen: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
     /// Whether its warm list is kept, and read into the pool after a restart.
@@ -66,6 +68,7 @@ impl VolumeSettings {
             backend,
             mode,
             read_only: false,
+            frozen: false,
             prefetch: true,
             warm: true,
             pins: PinnedRanges::default(),
@@ -95,6 +98,8 @@ pub struct VolumeChange {
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
+    /// Whether nothing is admitted into the pool except pinned ranges and dirty data.
+    pub frozen: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
     /// Whether its warm list is kept. If not, its warm-up ends.
@@ -116,6 +121,7 @@ impl VolumeChange {
             description: String::new(),
             mode,
             read_only: false,
+            frozen: false,
             prefetch: true,
             warm: true,
             learn: true,

@@ -69,6 +69,7 @@ impl Shards {
             in_shard.set_stripes(volume.stripes);
             in_shard.set_elevator(Arc::clone(&elevator), number);
             in_shard.set_protection(protection);
+            in_shard.set_frozen(volume.is_frozen());
             if volume.order.is_some() {
                 in_shard.set_ordered();
             }
@@ -83,6 +84,11 @@ impl Shards {
     /// Sets the cache mode of a volume.
     pub(crate) fn set_mode(&self, id: VolumeId, mode: Mode) {
         self.each().for_each(|mut shard| shard.volume_mut(id).set_mode(mode));
+    }
+
+    /// Sets whether a volume is frozen.
+    pub(crate) fn set_frozen(&self, id: VolumeId, is_frozen: bool) {
+        self.each().for_each(|mut shard| shard.volume_mut(id).set_frozen(is_frozen));
     }
 
     /// Sets which regions of a volume are held out.

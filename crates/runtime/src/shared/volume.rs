@@ -19,7 +19,7 @@ use forebay_frontend::VolumeInfo;
 use forebay_journal::Freshness;
 use forebay_types::{ByteRange, DiskGeometry, Durability, Stripes, VolumeId};
 use forebay_volume::{BlockOwners, Order, Streams};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A volume, as the workers share it.
@@ -81,6 +81,8 @@ pub(crate) struct Volume {
     pub stats: Vec<WorkerStats>,
     /// Clients that have entered the volume.
     pub connections: AtomicU64,
+    /// Whether nothing of it is admitted into the pool; for those who do not ask the shards.
+    pub is_frozen: AtomicBool,
     /// Whether a share of its regions is held out.
     pub has_hold_out: AtomicBool,
     /// The volume is being added or removed: new requests are refused.
@@ -108,6 +110,11 @@ impl Volume {
     /// The block size of its disk, in bytes.
     pub(crate) fn block_bytes(&self) -> u64 {
         u64::from(self.backend.description().alignment_bytes)
+    }
+
+    /// Whether nothing of it is admitted into the pool.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.is_frozen.load(Ordering::Relaxed)
     }
 
     /// The counters of its requests.

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const CALIBRATION_WAIT: Duration = Duration::from_secs(10);
 /// The interval of polls while a warm-up waits for something that sends no event.
 const POLL: Duration = Duration::from_millis(100);
+/// The interval of polls while the volume of a warm-up is frozen, which may last.
+const FROZEN_POLL: Duration = Duration::from_secs(1);
 
 /// An event for the thread.
 pub(super) enum Event {
@@ -266,10 +268,12 @@ impl Thread {
         let is_wanted = match job.purpose {
             Purpose::WarmUp => volume.warm.is_kept(),
             Purpose::Pins => true,
-            Purpose::Forecast => volume.learn.is_on(),
+            Purpose::Forecast => volume.learn.is_on() && !volume.is_frozen(),
         };
         if !is_wanted || shared.shards.is_bypass(volume.id) {
             job.loader.cancel();
+        } else if job.purpose == Purpose::WarmUp && volume.is_frozen() {
+            return Some(FROZEN_POLL);
         }
         let conditions = conditions(shared, &volume, job.purpose);
         let next = loop {

@@ -6,7 +6,7 @@ use super::figures::{Figures, View};
 use super::overview::{benefit, state};
 use super::page::{Page, Piece, Style, padded, right};
 use crate::client::gather;
-use crate::client::sentences::mode_note;
+use crate::client::sentences::{self, mode_note};
 use crate::client::units::{bytes, compact, count, duration, micros, percent};
 use forebay_api::{
     GeometrySource, LatencySummary, LearnState, PinState, SavedStatus, VolumeStatus, WarmUpState,
@@ -38,7 +38,7 @@ fn head(volume: &VolumeStatus, page: &mut Page) {
     let sentence = format!(
         "volume {}: {}, {}, {}",
         volume.name,
-        volume.state,
+        sentences::state(volume),
         volume.effective_mode,
         bytes(volume.size_bytes)
     );
@@ -269,6 +269,9 @@ fn memory(view: &View<'_>, volume: &VolumeStatus, page: &mut Page) {
 /// Read-ahead, warm-up, pins and forecasts.
 fn reading(volume: &VolumeStatus, page: &mut Page) {
     let counters = &volume.counters;
+    if volume.frozen {
+        page.field("frozen", "nothing is admitted until `forebay volume thaw`");
+    }
     let read_ahead = match volume.prefetch {
         true => {
             let (read, used) = (counters.prefetched_bytes, counters.prefetch_used_bytes);
@@ -282,7 +285,11 @@ fn reading(volume: &VolumeStatus, page: &mut Page) {
         (true, WarmUpState::None) => "none since the start".to_owned(),
         (false, WarmUpState::None) => "off".to_owned(),
         (_, state) => format!(
-            "{state}, {} of {} done",
+            "{}, {} of {} done",
+            match state {
+                WarmUpState::Loading if volume.frozen => "waits for the thaw".to_owned(),
+                state => state.to_string(),
+            },
             bytes(warm_up.done_bytes),
             bytes(warm_up.planned_bytes)
         ),

@@ -196,7 +196,7 @@ fn loading(volumes: &[VolumeStatus]) -> Option<String> {
     let sum =
         |part: &dyn Fn(&VolumeStatus) -> u64| volumes.iter().map(part).fold(0, u64::saturating_add);
     let warm_up = sum(&|volume| match volume.warm_up.state {
-        WarmUpState::Loading => {
+        WarmUpState::Loading if !volume.frozen => {
             volume.warm_up.planned_bytes.saturating_sub(volume.warm_up.done_bytes)
         }
         _ => 0,

@@ -58,6 +58,24 @@ fn the_documents_show_the_overview_as_it_is() {
 }
 
 #[test]
+fn a_frozen_volume_is_seen_at_a_glance() {
+    let mut status = healthy();
+    assert!(!once(What::All, &status).contains("frozen"));
+    status.volumes[0].frozen = true;
+    let overview = once(What::Overview, &status);
+    let row = overview.lines().find(|line| line.starts_with("db ")).unwrap();
+    assert!(row.contains(" frozen ") && !row.contains("serving"), "{row}");
+    let page = once(What::Volume("db"), &status);
+    assert!(page.contains("volume db: frozen, write-back"), "{page}");
+    assert!(page.contains("nothing is admitted until `forebay volume thaw`"), "{page}");
+    // What is wrong comes first.
+    status.volumes[0].state = forebay_api::VolumeState::Failing;
+    let overview = once(What::Overview, &status);
+    let row = overview.lines().find(|line| line.starts_with("db ")).unwrap();
+    assert!(row.contains(" failing "), "{row}");
+}
+
+#[test]
 fn an_interval_has_rates() {
     let (before, mut now) = (healthy(), healthy());
     let counters = &mut now.volumes[0].counters;

@@ -2,6 +2,7 @@
 
 use super::figures::{Figures, View};
 use super::page::{Page, Piece, Style, cut, padded, right, width};
+use crate::client::sentences;
 use crate::client::units::compact;
 use forebay_api::{VolumeState, VolumeStatus};
 
@@ -72,7 +73,7 @@ impl Widths {
         };
         let name = widest("VOLUME", &|volume| cut(&volume.name, usize::MAX));
         let mode = widest("MODE", &|volume| volume.effective_mode.to_string());
-        let state = widest("STATE", &|volume| volume.state.to_string());
+        let state = widest("STATE", &sentences::state);
         let numbers: usize = NUMBERS.iter().map(|(_, _, width)| width).sum();
         let left =
             |gap: usize| page.saturating_sub(mode + state + numbers + gap * (NUMBERS.len() + 2));
@@ -119,6 +120,7 @@ fn row(
 ) {
     let gap = " ".repeat(widths.gap);
     let state = match volume.state {
+        VolumeState::Serving if volume.frozen => Style::Warning,
         VolumeState::Serving => Style::Plain,
         VolumeState::Flushing => Style::Warning,
         VolumeState::Failing => Style::Error,
@@ -136,7 +138,7 @@ fn row(
         [
             Piece::plain(name),
             Piece::new(mode, padded(&volume.effective_mode.to_string(), widths.mode) + &gap),
-            Piece::new(state, padded(&volume.state.to_string(), widths.state)),
+            Piece::new(state, padded(&sentences::state(volume), widths.state)),
         ],
         [
             compact::bytes(volume.size_bytes),
