@@ -28,10 +28,10 @@ fuzz_target!(|input: &[u8]| {
     let Ok(found) = recover_any(&mut device, DEVICE_BYTES) else { return };
     assert_is_sound(&found);
     let segment_bytes = found.superblock.geometry.segment_bytes;
-    // A damaged log is not continued without an override. In a clean one, damage does not matter.
-    // If it has valid checksums, it may look like batches of the log that continues there.
+    // A damaged log is not continued without an override. Damage with valid checksums may hide in
+    // one that seems undamaged, and look like its batches when it continues there.
     let is_whole = found.damage.is_empty() && found.superblock.kind == LogKind::Journal;
-    let is_ambiguous = found.superblock.is_clean && choice & 6 != 0;
+    let is_ambiguous = choice & 4 != 0 || found.superblock.is_clean && choice & 2 != 0;
     if is_whole && !is_ambiguous && segment_bytes >= BUFFER_BYTES as u64 {
         go_on(device, &found);
     }
