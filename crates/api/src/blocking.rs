@@ -2,8 +2,8 @@
 
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, Client, ClientError, DrillReport,
-    History, Memory, PinRequest, Progress, ServerSettings, Statistics, StatisticsOfVolume, Status,
-    TraceRequest, TraceSummary, VolumeSettings, VolumeStatus,
+    History, Memory, PinRequest, Progress, ServerSettings, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeSettings, VolumeStatus,
 };
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
@@ -130,6 +130,11 @@ impl BlockingClient {
     /// See [`Client::drill`].
     pub fn drill(&self) -> Result<DrillReport> {
         self.runtime.block_on(self.client.drill())
+    }
+
+    /// See [`Client::slow_requests`].
+    pub fn slow_requests(&self, name: Option<&str>) -> Result<SlowRequests> {
+        self.runtime.block_on(self.client.slow_requests(name))
     }
 
     /// See [`Client::record_trace`].

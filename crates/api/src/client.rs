@@ -5,8 +5,9 @@
 
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
-    Memory, PinRequest, Problem, Progress, ServerSettings, Statistics, StatisticsOfVolume, Status,
-    TraceRequest, TraceSummary, VolumeList, VolumeSettings, VolumeStatus, paths,
+    Memory, PinRequest, Problem, Progress, ServerSettings, SlowRequests, Statistics,
+    StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeList, VolumeSettings,
+    VolumeStatus, paths,
 };
 use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
@@ -263,6 +264,14 @@ impl Client {
     /// Rehearses a power failure.
     pub async fn drill(&self) -> Result<DrillReport> {
         self.request_within(DRILL_TIME_MAX, Method::POST, paths::DRILL, None::<&()>).await
+    }
+
+    /// The last slow requests of the clients of one volume, or of all.
+    pub async fn slow_requests(&self, name: Option<&str>) -> Result<SlowRequests> {
+        match name {
+            None => self.query(paths::SLOW).await,
+            Some(name) => self.query(&paths::volume_slow(name)).await,
+        }
     }
 
     /// Records the requests of clients. `write` gets the lines of the trace in pieces. An error of

@@ -4,8 +4,8 @@
 
 use crate::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorBody, Event, History,
-    Memory, PinRequest, ServerSettings, Statistics, StatisticsOfVolume, Status, TraceRequest,
-    VolumeList, VolumeSettings, VolumeStatus, paths,
+    Memory, PinRequest, ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status,
+    TraceRequest, VolumeList, VolumeSettings, VolumeStatus, paths,
 };
 use utoipa::{OpenApi, openapi};
 
@@ -55,6 +55,8 @@ pub fn openapi() -> openapi::OpenApi {
         start_analysis,
         stop_analysis,
         trace,
+        slow,
+        volume_slow,
         description
     )
 )]
@@ -185,6 +187,24 @@ fn stop_analysis() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn analysis_result() {}
+
+/// Shows the last slow requests of clients, and what each waited for
+#[utoipa::path(get, path = paths::SLOW, tag = "server",
+    responses(
+        (status = 200, description = "The slow requests", body = SlowRequests),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn slow() {}
+
+/// Shows the last slow requests of the clients of a volume
+#[utoipa::path(get, path = paths::VOLUME_SLOW, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The slow requests", body = SlowRequests),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn volume_slow() {}
+
 /// Records the reads and writes of clients as a block trace
 ///
 /// The answer is the trace: a line `time_us,volume,op,offset_bytes,length_bytes,latency_us,served`,
@@ -349,11 +369,13 @@ mod tests {
                 "get /v1/analysis/result",
                 "get /v1/history",
                 "get /v1/openapi.json",
+                "get /v1/slow",
                 "get /v1/statistics",
                 "get /v1/status",
                 "get /v1/volumes",
                 "get /v1/volumes/{name}",
                 "get /v1/volumes/{name}/history",
+                "get /v1/volumes/{name}/slow",
                 "get /v1/volumes/{name}/statistics",
                 "patch /v1/settings",
                 "patch /v1/volumes/{name}",

@@ -33,6 +33,7 @@ mod power;
 mod request;
 mod saved;
 mod settings;
+mod slow;
 mod statistics;
 mod status;
 mod trace;
@@ -63,6 +64,7 @@ pub use power::{PowerStatus, UpsStatus};
 pub use request::{AddVolume, Done, Event, PinRequest, Progress, Running, ServerSettings};
 pub use saved::SavedStatus;
 pub use settings::VolumeSettings;
+pub use slow::{SlowRequest, SlowRequests, SlowWait};
 pub use statistics::{
     BackendIos, Counters, DiskUse, IoPattern, Latencies, LatencyBucket, LatencyHistogram,
     LatencySummary, PeriodStatistics, Periods, SizeClass, Statistics, StatisticsOfVolume,

@@ -20,6 +20,8 @@ pub const HISTORY: &str = "/v1/history";
 pub const VOLUME_HISTORY: &str = "/v1/volumes/{name}/history";
 /// `GET`: the statistics of a volume over time.
 pub const VOLUME_STATISTICS: &str = "/v1/volumes/{name}/statistics";
+/// `GET`: the slow requests of the clients of a volume.
+pub const VOLUME_SLOW: &str = "/v1/volumes/{name}/slow";
 /// `POST`: flush a volume: destage all dirty data and flush its disk.
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 /// `POST`: save a volume in memory to its image.
@@ -38,6 +40,8 @@ pub const ANALYSIS: &str = "/v1/analysis";
 pub const ANALYSIS_RESULT: &str = "/v1/analysis/result";
 /// `POST`: rehearse a power failure.
 pub const DRILL: &str = "/v1/drill";
+/// `GET`: the slow requests of the clients of all volumes.
+pub const SLOW: &str = "/v1/slow";
 /// `POST`: record the requests of clients.
 pub const TRACE: &str = "/v1/trace";
 /// `POST`: flush all volumes and stop the server.
@@ -69,6 +73,11 @@ pub fn volume_history(name: &str) -> String {
 /// The path to the statistics of the volume `name`.
 pub fn volume_statistics(name: &str) -> String {
     format!("{}/statistics", volume(name))
+}
+
+/// The path to the slow requests of the volume `name`.
+pub fn volume_slow(name: &str) -> String {
+    format!("{}/slow", volume(name))
 }
 
 /// The path to flush the volume `name`.

@@ -26,7 +26,7 @@ fn every_setting_can_be_written() {
                 read-only=yes,frozen=yes,prefetch=no,warm=no,pin=0B+1MiB,1GiB+4KiB,learn=no,\
                 stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no,gather-below=64KiB,\
                 read-latency=20ms,write-back-rate=50MiB,\
-                write-back-iops=200,write-back-age=1h,tls=required,\
+                write-back-iops=200,write-back-age=1h,slow=100ms,tls=required,\
                 description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
     assert_eq!(spec.mode, Mode::WriteBack);
@@ -40,7 +40,7 @@ fn every_setting_can_be_written() {
     let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
     assert_eq!([stripe, chunk, offset], [112 << 10, 16 << 10, 96 << 10].map(Auto::Set));
     assert_eq!((rotational, spec.gather_below), (Auto::Set(false), Auto::Set(64 << 10)));
-    assert_eq!(spec.tls, TlsUse::Required);
+    assert_eq!((spec.slow_us, spec.tls), (Some(100_000), TlsUse::Required));
     assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
     assert_eq!(spec.to_string(), text);
     let keys: Vec<_> = spec.settings().pairs().into_iter().map(|(key, _)| key).collect();
@@ -269,6 +269,7 @@ prop_compose! {
             name, backing, mode, protection, journal, journal_mirror, durability, accept_loss,
             read_only, prefetch, geometry, gather_below, description,
             write_back: WriteBackSpec::default(),
+            slow_us: Some(1_000_000),
             ordered: prefetch && accept_loss,
             frozen: prefetch && read_only,
             warm: prefetch != read_only,

@@ -8,7 +8,7 @@ use crate::{
     Auto, ConfigError, ConfigResult, GeometryChange, GeometrySpec, Mistake, Protection, TlsMode,
     gather, geometry, pin,
     words::{listed, word, words, yes_no, yes_or_no},
-    write_back::{self, ReadLatency, WriteBackChange, WriteBackSpec},
+    write_back::{self, ReadLatency, SLOW_US, WriteBackChange, WriteBackSpec},
 };
 use forebay_types::{
     Durability, Mode, PinnedRanges, Setting, UnsafeUps, VOLUME_KEYS, VOLUME_SETTINGS, limits,
@@ -76,6 +76,8 @@ pub struct VolumeSpec {
     pub gather_below: Auto<u64>,
     /// The limits of writeback.
     pub write_back: WriteBackSpec,
+    /// The latency from which on a request is logged as slow, in microseconds.
+    pub slow_us: Option<u64>,
     /// Whether clients must encrypt.
     pub tls: TlsUse,
     /// A text for people, shown to NBD clients.
@@ -113,6 +115,7 @@ impl VolumeSpec {
             geometry: GeometrySpec::default(),
             gather_below: Auto::default(),
             write_back: WriteBackSpec::default(),
+            slow_us: Some(SLOW_US),
             tls: TlsUse::default(),
             description: None,
         }
@@ -305,6 +308,8 @@ pub struct VolumeChange {
     pub gather_below: Option<Auto<u64>>,
     /// See [`VolumeSpec::write_back`].
     pub write_back: WriteBackChange,
+    /// See [`VolumeSpec::slow_us`].
+    pub slow_us: Option<Option<u64>>,
     /// See [`VolumeSpec::tls`].
     pub tls: Option<TlsUse>,
     /// See [`VolumeSpec::description`].
@@ -385,6 +390,7 @@ settings! {
     "write-back-rate": write_back.rate, write_back::rate, write_back::rate_shown;
     "write-back-iops": write_back.iops, write_back::iops, write_back::iops_shown;
     "write-back-age": write_back.age_s, write_back::age, write_back::age_shown;
+    "slow": slow_us, write_back::slow, write_back::slow_shown;
     "tls": tls, parsed, TlsUse::to_string;
     "description": description, |_, text| some_text(text), text_or_none;
 }

@@ -1,4 +1,4 @@
-//! The settings that limit the writeback of a volume.
+//! The settings that limit the writeback of a volume, and other times.
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use forebay_types::Size;
@@ -15,6 +15,13 @@ const AGE_S_MIN: u64 = 10;
 const AGE_S_MAX: u64 = 30 * 86_400;
 /// The default of `write-back-age`, in seconds: a day.
 const AGE_S: u64 = 86_400;
+/// The default of `slow`, in microseconds. A hard disk with 64 random requests in its queue takes
+/// half of it, so a system without faults logs nothing.
+pub(crate) const SLOW_US: u64 = 1_000_000;
+/// The range of `slow`, in microseconds: a millisecond to an hour. Below, batches of hits would be
+/// logged.
+const SLOW_US_MIN: u64 = 1_000;
+const SLOW_US_MAX: u64 = 3_600_000_000;
 
 /// The latency of reads that writeback preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -79,6 +86,11 @@ pub(crate) fn age_shown(age_s: &Option<u64>) -> String {
     or_off(age_s, |s| time_shown(s.saturating_mul(1_000_000)))
 }
 
+/// Formats `slow`.
+pub(crate) fn slow_shown(slow_us: &Option<u64>) -> String {
+    or_off(slow_us, time_shown)
+}
+
 impl fmt::Display for ReadLatency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -103,7 +115,11 @@ fn time_shown(us: u64) -> String {
 fn time(key: &str, text: &str, example: &str) -> ConfigResult<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = UNITS.iter().find(|(name, _)| *name == &text[digits.len()..]);
-    let us = unit.and_then(|(_, unit)| digits.parse::<u64>().ok()?.checked_mul(*unit));
+    let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    // A number that is too large for its type is above every limit, too.
+    let us = unit
+        .filter(|_| is_number)
+        .map(|(_, unit)| digits.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(*unit));
     us.ok_or_else(|| {
         let message = format!("{key}='{text}' is not a time");
         ConfigError::new(Mistake::Value, message, format!("write it like {example}"))
@@ -132,6 +148,21 @@ pub(crate) fn read_latency(key: &str, text: &str) -> ConfigResult<ReadLatency> {
             Mistake::Limit,
             format!("{key}={text} is more than a minute"),
             format!("write at most 1min, or {key}=off"),
+        ),
+    }
+}
+
+/// Parses `slow`, in microseconds.
+pub(crate) fn slow(key: &str, text: &str) -> ConfigResult<Option<u64>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    match time(key, text, "100ms or off")? {
+        us @ SLOW_US_MIN..=SLOW_US_MAX => Ok(Some(us)),
+        _ => fail(
+            Mistake::Limit,
+            format!("{key}={text} is not between 1ms and 1h"),
+            format!("write it like 100ms, or {key}=off"),
         ),
     }
 }
@@ -188,6 +219,26 @@ mod tests {
     use super::*;
     use crate::{VolumeChange, parse_volume_spec};
     use forebay_types::Fault;
+
+    #[test]
+    fn the_threshold_of_slow_requests_is_parsed_and_displayed() {
+        let spec = |text: &str| parse_volume_spec(text);
+        assert_eq!(spec("v=/x").unwrap().slow_us, Some(1_000_000));
+        for (text, slow_us, shown) in [
+            ("100ms", Some(100_000), "100ms"),
+            ("1000ms", Some(1_000_000), "1s"),
+            ("off", None, "off"),
+        ] {
+            let slow_us_read = slow("slow", text).unwrap();
+            assert_eq!((slow_us_read, &*slow_shown(&slow_us_read)), (slow_us, shown));
+        }
+        for bad in ["", "0s", "999us", "61min", "5", "soon", "-1", "-1s", "99999999999999999999h"] {
+            let error = spec(&format!("v=/x,slow={bad}")).unwrap_err();
+            assert!(error.explained().contains("slow="), "{bad}: {}", error.explained());
+        }
+        let change = VolumeChange::parse(["slow=off"]).unwrap();
+        assert_eq!(spec("v=/x").unwrap().with(&change).unwrap().slow_us, None);
+    }
 
     #[test]
     fn limits_of_writeback_are_parsed_and_displayed() {
@@ -257,9 +308,12 @@ mod tests {
             ),
             (
                 "write-back-age=99999999999999999999h",
-                "write-back-age='99999999999999999999h' is not a time: write it like 10min, 1h or \
-                 off",
+                "write-back-age=99999999999999999999h is not between 10s and 720h in whole \
+                 seconds: write it like 10min, or write-back-age=off for no limit",
             ),
+            ("slow=-1", "slow='-1' is not a time: write it like 100ms or off"),
+            ("slow=abc", "slow='abc' is not a time: write it like 100ms or off"),
+            ("slow=2h", "slow=2h is not between 1ms and 1h: write it like 100ms, or slow=off"),
         ] {
             let error = parse_volume_spec(&format!("v=/x,{text}")).unwrap_err();
             assert_eq!(error.explained(), format!("volume 'v': {sentence}"));

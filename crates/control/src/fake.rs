@@ -9,8 +9,8 @@ use forebay_api::{
     Analysis, AnalysisPhase, AnalysisRequest, AnalysisState, AnalysisStatus, BackgroundStatus,
     DrillReport, ErrorKind, GatherSource, GatherStatus, History, HistoryPoint, JournalStatus,
     LearnStatus, Memory, PatrolStatus, PeriodStatistics, Periods, PinState, PinStatus, Problem,
-    Progress, Statistics, StatisticsOfVolume, Status, TraceEnd, TraceRequest, TraceSummary,
-    UnservedWrites, VolumeStatus, WarmUpStatus,
+    Progress, SlowRequest, SlowRequests, Statistics, StatisticsOfVolume, Status, TraceEnd,
+    TraceRequest, TraceSummary, UnservedWrites, VolumeStatus, WarmUpStatus,
 };
 use forebay_config::{MemorySetting, ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::{DiskGeometry, LINE_BYTES, PinnedRanges};
@@ -393,6 +393,17 @@ impl Manager for FakeManager {
             path: Some("/s/drills/2026-02-28T13-05-09Z.json".into()),
             ..DrillReport::default()
         })
+    }
+
+    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
+        let volumes = self.volume_list();
+        let is_meant = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
+        let slow = volumes.iter().filter(is_meant);
+        let requests: Vec<_> = slow
+            .map(|volume| SlowRequest { volume: volume.name.clone(), ..SlowRequest::default() })
+            .collect();
+        let is_known = name.is_none() || !requests.is_empty();
+        is_known.then(|| SlowRequests { total: requests.len() as u64, requests })
     }
 
     /// Sends one request for each volume. If the sink refuses one, the recording ends for its size.

@@ -3,7 +3,7 @@
 use crate::Measurements;
 use forebay_api::{
     Analysis, AnalysisRequest, AnalysisStatus, DrillReport, History, Memory, Problem, Progress,
-    Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
+    SlowRequests, Statistics, StatisticsOfVolume, Status, TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_config::{ServerChange, VolumeChange, VolumeSpec};
 use forebay_types::PinnedRanges;
@@ -111,6 +111,10 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// There is no vault, or it holds a dump, or it fails.
     fn drill(&self) -> Result<DrillReport, Problem>;
+
+    /// The last slow requests of the clients of one volume, or of all; `None` if there is no such
+    /// volume. As quick as [`Manager::status`].
+    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests>;
 
     /// Records the requests of clients. Returns at the end of the recording. The first piece is
     /// sent when it begins.

@@ -15,8 +15,8 @@ use axum::{
 };
 use forebay_api::{
     AddVolume, Analysis, AnalysisRequest, AnalysisStatus, DrillReport, ErrorKind, History, Memory,
-    PinRequest, Problem, ServerSettings, Statistics, StatisticsOfVolume, Status, TraceRequest,
-    VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
+    PinRequest, Problem, ServerSettings, SlowRequests, Statistics, StatisticsOfVolume, Status,
+    TraceRequest, VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
 };
 use forebay_config::pinned_ranges_shown;
 use forebay_types::PinnedRanges;
@@ -80,6 +80,7 @@ fn remote_routes() -> Router<App> {
         .route(paths::STATUS, get(status))
         .route(paths::STATISTICS, get(statistics))
         .route(paths::HISTORY, get(history))
+        .route(paths::SLOW, get(slow_requests))
         .route(paths::METRICS, get(show_metrics))
         .route(paths::SETTINGS, patch(set_server))
         .route(paths::DRILL, post(drill))
@@ -90,6 +91,7 @@ fn remote_routes() -> Router<App> {
         .route(paths::VOLUME, get(show_volume).patch(set_volume))
         .route(paths::VOLUME_STATISTICS, get(volume_statistics))
         .route(paths::VOLUME_HISTORY, get(volume_history))
+        .route(paths::VOLUME_SLOW, get(volume_slow_requests))
         .route(paths::VOLUME_FLUSH, post(flush_volume))
         .route(paths::VOLUME_SAVE, post(save_volume))
         .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
@@ -178,6 +180,20 @@ async fn history(State(app): State<App>) -> Answer<Json<History>> {
 async fn volume_history(State(app): State<App>, Name(name): Name) -> Answer<Json<History>> {
     let wanted = name.clone();
     let found = app.call(move |manager| manager.statistics().history(Some(&wanted))).await?;
+    found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
+}
+
+async fn slow_requests(State(app): State<App>) -> Answer<Json<SlowRequests>> {
+    let slow = app.call(|manager| manager.slow_requests(None)).await?;
+    Ok(Json(slow.unwrap_or_default()))
+}
+
+async fn volume_slow_requests(
+    State(app): State<App>,
+    Name(name): Name,
+) -> Answer<Json<SlowRequests>> {
+    let wanted = name.clone();
+    let found = app.call(move |manager| manager.slow_requests(Some(&wanted))).await?;
     found.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
 

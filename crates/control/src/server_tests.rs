@@ -276,6 +276,7 @@ fn invalid_requests_are_answered_with_a_problem() {
         ("GET", "/v1/stop", "", ErrorKind::MethodNotAllowed, "does not support this method"),
         ("GET", "/v1/volumes/nix", "", ErrorKind::UnknownVolume, "no volume 'nix'"),
         ("GET", "/v1/volumes/nix/history", "", ErrorKind::UnknownVolume, "no volume 'nix'"),
+        ("GET", "/v1/volumes/nix/slow", "", ErrorKind::UnknownVolume, "no volume 'nix'"),
         ("PATCH", "/v1/volumes/nix", r#"{"tls":"optional"}"#, ErrorKind::UnknownVolume, "'nix'"),
         ("GET", "/v1/volumes/%ff", "", ErrorKind::BadRequest, "no valid volume name"),
         ("POST", volumes, "", ErrorKind::BadRequest, "EOF"),

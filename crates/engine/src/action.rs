@@ -282,6 +282,27 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
+/// What a part that has to wait waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WaitsFor {
+    /// A read of the disk that the part has started.
+    #[default]
+    OwnRead,
+    /// A read of the disk that another request has started.
+    Read,
+    /// A read of the disk that no client waits for: a stream is read ahead, or lines are
+    /// preloaded.
+    ReadAhead,
+    /// A write to the disk that another request has started.
+    Write,
+    /// A trim or a write of zeroes that another request has started.
+    Erase,
+    /// A destage of its lines.
+    Destage,
+    /// Any destage: the dirty limit is reached, or there is no free slot.
+    Throttle,
+}
+
 /// Everything a call to a shard requests. The driver empties it after each call and reuses it, so
 /// that the hit path allocates nothing.
 #[derive(Debug, Default)]
@@ -309,6 +330,8 @@ pub struct Outbox {
     /// How the write was served, set by the call that carries it out. Not a request: the driver
     /// takes it after each write call.
     pub write_hits: LineHits,
+    /// What the part waits for, if the call has made it wait. Not a request either.
+    pub waits_for: WaitsFor,
     /// The number of the current turn, set by the driver and unique across drivers. The I/Os of one
     /// turn start together when it ends, with adjacent ones coalesced. Zero if each I/O starts at
     /// once.

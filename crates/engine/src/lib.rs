@@ -53,7 +53,7 @@ mod writeback;
 
 pub use action::{
     Answer, Attempt, IoAction, IoCause, IoId, IoVerb, MemoryStep, Note, NoteKind, Outbox, Outcome,
-    Part, PartId, Place, Segment,
+    Part, PartId, Place, Segment, WaitsFor,
 };
 pub use counters::VolumeCounters;
 pub use index::Slots;

@@ -112,8 +112,9 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Makes a part wait for an operation.
-    pub(crate) fn wait(&mut self, op: u32, part: &Part, wait_for: WaitFor) {
+    pub(crate) fn wait(&mut self, op: u32, part: &Part, wait_for: WaitFor, out: &mut Outbox) {
         assert!(self.ops.op(op).volume == part.volume, "a part waits for another volume");
+        out.waits_for = self.ops.op(op).waits_for();
         self.ops.wait(op, part.id, wait_for);
         self.volume.counters_mut().waits += 1;
     }

@@ -71,6 +71,19 @@ pub(crate) enum Command {
         served are found by a replay through the server's own eviction policy. Interrupted, it \
         says what it has seen so far.")]
     Advise(AdviseArguments),
+    /// Show the last slow requests of clients, and what each waited for
+    #[command(long_about = "Show the last slow requests of clients, and what each waited for.\nA \
+        request is slow from the latency on that the setting slow of its volume says. The last 64 \
+        of each volume are kept. The log has the slowest of them.")]
+    Slow {
+        /// Only those of this volume
+        name: Option<String>,
+        /// How many at most, counted from the newest
+        #[arg(short = 'n', long, value_name = "N", default_value = "20", value_parser = last_requests)]
+        last: usize,
+        #[command(flatten)]
+        show: ShowArguments,
+    },
     /// Record the requests of clients as a block trace, for forebay-lab replay
     #[command(long_about = "Record the requests of clients as a block trace, for forebay-lab \
         replay.\nThe file has a line for each read and write of the volumes, in the order of \
@@ -306,6 +319,15 @@ fn color_choice(text: &str) -> Result<ColorChoice, String> {
 fn seconds(text: &str) -> Option<Duration> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64)
+}
+
+/// Slow requests that a server keeps: 64 of each of 1,024 volumes.
+const SLOW_MAX: usize = 65_536;
+
+/// Parses the number of requests of `slow`.
+fn last_requests(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=SLOW_MAX).contains(number));
+    number.ok_or_else(|| format!("-n {text} is not a number of requests: write 1 to {SLOW_MAX}"))
 }
 
 /// Parses the interval of `top`.

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         Command::Unpin(arguments) => client::pins::unpin_places(&arguments),
         Command::Save { name, state } => client::save(&name, &state),
         Command::Set { settings, state } => client::set(&settings, &state),
+        Command::Slow { name, last, show } => client::slow::slow(name.as_deref(), last, &show),
         Command::Trace(arguments) => client::trace::trace(&arguments),
         Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop(arguments) => client::stop(&arguments),

@@ -26,6 +26,7 @@ mod rig;
 mod runtime;
 mod service;
 mod shared;
+mod slow;
 mod stats;
 mod timeouts;
 mod warm_up;
@@ -71,6 +72,7 @@ pub use runtime::{Engine, Runtime, RuntimeConfig, set_hold_out};
 pub use service::{
     CalibrateError, MemoryStatus, RuntimeStatus, Stall, VolumeChange, VolumeSettings, VolumeStatus,
 };
+pub use slow::{SlowLog, SlowRequest, SlowUnlogged, SlowWait, VolumeSlow};
 pub use stats::{
     ArmTimes, DiskUse, InternalIos, Latencies, LatencyClass, LatencyHistogram, NamedStatistics,
     RequestCounters, ResponseTimes, VolumeStatistics, size_class_bytes,

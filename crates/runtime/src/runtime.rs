@@ -19,6 +19,7 @@ use crate::recording::{RecordError, Recording};
 use crate::resize::{self, ResizeError, Resizer};
 use crate::service::{Curves, RuntimeStatus, VolumeChange, VolumeService, VolumeSettings};
 use crate::shared::{Message, Shared};
+use crate::slow::SlowLog;
 use crate::stats::NamedStatistics;
 use crate::timeouts::Timeouts;
 use crate::warm_up::WarmLists;
@@ -440,6 +441,13 @@ impl Runtime {
     /// When another recording is on, there is no such volume, or the runtime is stopping.
     pub fn record(&self, volumes: &[String]) -> Result<Recording, RecordError> {
         Recording::start(&self.shared, volumes)
+    }
+}
+
+impl<'a> SlowLog<'a> {
+    /// The slow requests of the clients of a runtime.
+    pub fn of(runtime: &'a Runtime) -> Self {
+        Self(&runtime.shared)
     }
 }
 

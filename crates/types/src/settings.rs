@@ -150,6 +150,7 @@ pub const VOLUME_SETTINGS: [Setting; 25] = [
     live("write-back-rate", "SIZE|off", "off", "maximum writeback per second"),
     live("write-back-iops", "NUMBER|off", "off", "maximum writeback I/Os per second"),
     live("write-back-age", "TIME|off", "24h", "how long reads may delay dirty data"),
+    live("slow", "TIME|off", "1s", "latency from which on a request is logged as slow"),
     live(
         "tls",
         "required|optional",

@@ -9,7 +9,7 @@
 //! in a [`CompletionBatch`]. Queue and completions belong to one thread; they use no atomics, and
 //! allocate nothing once the lists have grown.
 
-use crate::{Reply, ReplySegment};
+use crate::{Reply, ReplySegment, Trail};
 use forebay_engine::LineHits;
 use forebay_types::{IoError, IoResult};
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ impl<T, M> Drop for Completion<T, M> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             let (result, line_hits) = (Err(IoError::Io), LineHits::default());
-            let reply = Reply { result, segments: &[], memory: None, line_hits };
+            let reply = Reply { result, segments: &[], memory: None, line_hits, trail: None };
             self.answers.borrow_mut().push(ticket, reply, true);
         }
     }
@@ -81,6 +81,8 @@ pub struct Answered<T, M> {
     pub memory: Option<M>,
     /// Lines hit and missed, and why the pool did not serve the request alone.
     pub line_hits: LineHits,
+    /// What it waited for, if that may be of interest.
+    pub trail: Option<Box<Trail>>,
     /// Whether the completion was dropped unanswered.
     pub is_lost: bool,
     segments: Range<usize>,
@@ -118,9 +120,10 @@ impl<T, M> CompletionBatch<T, M> {
     fn push(&mut self, ticket: T, reply: Reply<'_, M>, is_lost: bool) {
         let from = self.segments.len();
         self.segments.extend_from_slice(reply.segments);
-        let Reply { result, memory, line_hits, .. } = reply;
+        let Reply { result, memory, line_hits, trail, .. } = reply;
         let segments = from..self.segments.len();
-        self.answers.push(Answered { ticket, result, memory, line_hits, is_lost, segments });
+        let answered = Answered { ticket, result, memory, line_hits, trail, is_lost, segments };
+        self.answers.push(answered);
     }
 }
 
@@ -136,7 +139,8 @@ mod tests {
     }
 
     fn reply(segments: &[ReplySegment]) -> Reply<'_, Vec<u8>> {
-        Reply { result: Ok(()), segments, memory: None, line_hits: LineHits::default() }
+        let line_hits = LineHits::default();
+        Reply { result: Ok(()), segments, memory: None, line_hits, trail: None }
     }
 
     fn take_all(queue: &Queue) -> Vec<(u32, IoResult, Vec<ReplySegment>)> {

@@ -15,7 +15,7 @@ use crate::blocks::whole_blocks;
 use crate::erase::erase_kind;
 use crate::host::{Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
-use crate::{JobId, Request, RequestKind, shard_of, staged_pieces};
+use crate::{JobId, Request, RequestKind, Trail, Wait, shard_of, staged_pieces};
 use forebay_engine::{Answer, Attempt, IoId, LineHits, Outbox, Outcome, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
 use parts::{Bytes, PartRun, Step, staged_part};
@@ -159,14 +159,18 @@ impl<H: Host> Dispatcher<H> {
             self.reply.extend(segments.iter().map(tag));
             segments.clear();
             self.segments = segments;
-            let reply = Reply { result, segments: &self.reply, memory: None, line_hits };
+            let segments = &self.reply;
+            let reply = Reply { result, segments, memory: None, line_hits, trail: None };
             host.reply(token, reply);
         } else {
             let (memory, staged) = self.keep_payload(host, &step, payload);
-            let is_waiting = matches!(step, Step::Waiting);
-            let part = PartState { segments, is_waiting, ..PartState::new(request.range, shard) };
-            let parts = vec![part];
-            self.jobs.insert(Job { memory, staged, parts, line_hits, ..Job::new(token, request) });
+            let is_waiting = matches!(step, Step::Waiting(_));
+            let (mut trail, now_us) = (Trail::default(), host.now_us());
+            step.record(&mut trail, &self.out, now_us);
+            let part = PartState::new(request.range, shard);
+            let parts = vec![PartState { segments, is_waiting, trail, ..part }];
+            let job = Job::new(token, request, now_us);
+            self.jobs.insert(Job { memory, staged, parts, line_hits, ..job });
         }
         self.drain_outbox(host, shard);
         if request.kind == RequestKind::Read && line_hits.misses > 0 {
@@ -183,7 +187,7 @@ impl<H: Host> Dispatcher<H> {
     ) -> (Option<H::Memory>, Vec<Slot>) {
         let is_needed = match step {
             Step::Done(_) | Step::Logged => false,
-            Step::Waiting | Step::Held { .. } => true,
+            Step::Waiting(_) | Step::Held { .. } => true,
             Step::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
         };
         match payload {
@@ -234,7 +238,7 @@ impl<H: Host> Dispatcher<H> {
         request: Request,
         payload: Payload<'_, H::Memory>,
     ) -> JobId {
-        let mut job = Job::<H>::new(token, request);
+        let mut job = Job::<H>::new(token, request, host.now_us());
         match payload {
             Payload::None => {}
             Payload::Owned(memory) => job.memory = Some(memory),
@@ -371,6 +375,9 @@ impl<H: Host> Dispatcher<H> {
                     let job = self.jobs.get_mut(name.job);
                     let part = &mut job.parts[usize::from(name.part)];
                     part.attempt = part.attempt.after(error);
+                    if error.is_some() {
+                        part.trail.add_error();
+                    }
                     self.run_part(host, name.job, name.part);
                 }
                 Outcome::InOrder => {
@@ -399,6 +406,10 @@ impl<H: Host> Dispatcher<H> {
 
     fn finish_part(&mut self, host: &mut H, name: PartName, result: IoResult) {
         let job = self.jobs.get_mut(name.job);
+        if let Some(part) = job.parts.get_mut(usize::from(name.part)) {
+            part.trail.end(host.now_us());
+            job.trail = part.trail;
+        }
         let is_erase = erase_kind(job.request.kind).is_some();
         if is_erase {
             job.parts[usize::from(name.part)].range.len = 0;
@@ -428,6 +439,7 @@ impl<H: Host> Dispatcher<H> {
         if job.error.is_none() && job.flush == FlushStage::Due {
             job.flush = FlushStage::UnderWay;
             job.pending = 1;
+            job.trail.begin(Wait::DiskFlush, host.now_us());
             let volume = job.request.volume;
             if job.request.kind == RequestKind::Order {
                 job.horizon = host.order(volume).map_or(0, |order| order.epoch());
@@ -454,7 +466,12 @@ impl<H: Host> Dispatcher<H> {
         }
         let result = job.error.map_or(Ok(()), Err);
         let (memory, line_hits) = (job.memory, job.line_hits);
-        host.reply(job.token, Reply { result, segments: &self.reply, memory, line_hits });
+        let mut trail = job.trail;
+        trail.end(host.now_us());
+        let wants_trail = host.wants_trail(job.request.volume, job.begun_us);
+        let trail = wants_trail.then(|| Box::new(trail));
+        let segments = &self.reply;
+        host.reply(job.token, Reply { result, segments, memory, line_hits, trail });
     }
 
     /// Releases the data of a read that failed in another part.
@@ -470,7 +487,8 @@ impl<H: Host> Dispatcher<H> {
 
 fn reply_done<H: Host>(host: &mut H, token: H::Token) {
     let line_hits = LineHits::default();
-    host.reply(token, Reply { result: Ok(()), segments: &[], memory: None, line_hits });
+    let reply = Reply { result: Ok(()), segments: &[], memory: None, line_hits, trail: None };
+    host.reply(token, reply);
 }
 
 const fn is_private(segment: &Segment) -> bool {

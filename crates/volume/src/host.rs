@@ -1,6 +1,6 @@
 //! The environment of a dispatcher, implemented by the runtime and by the lab.
 
-use crate::{JobId, Order, Streams};
+use crate::{JobId, Order, Streams, Trail};
 use forebay_engine::{
     Answer, IoAction, LineHits, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot,
 };
@@ -60,6 +60,8 @@ pub struct Reply<'a, M> {
     pub memory: Option<M>,
     /// Lines hit and missed by a read or write, and why the pool did not serve the request alone.
     pub line_hits: LineHits,
+    /// What it waited for, if [`Host::wants_trail`].
+    pub trail: Option<Box<Trail>>,
 }
 
 /// Whether a write may be acknowledged from the pool.
@@ -101,6 +103,17 @@ pub trait Host {
 
     /// Monotonic time in milliseconds; the origin is arbitrary.
     fn now_ms(&self) -> u64;
+
+    /// The same clock in microseconds.
+    fn now_us(&self) -> u64 {
+        self.now_ms() * 1_000
+    }
+
+    /// Whether the answer to a request that began at this time, and ends now, should say what the
+    /// request waited for. Not called for requests that are answered at once.
+    fn wants_trail(&mut self, _volume: VolumeId, _begun_us: u64) -> bool {
+        false
+    }
 
     /// The number of the current turn, unique across hosts. The I/Os of a turn are submitted
     /// together at its end, adjacent ones coalesced. Zero if the host has no turns.

@@ -1,6 +1,6 @@
 //! Requests in flight.
 
-use crate::{Request, RequestKind, host::Host};
+use crate::{Request, RequestKind, Trail, host::Host};
 use forebay_engine::{Attempt, LineHits, PartId, Segment, Slot};
 use forebay_types::{ByteRange, IoError};
 
@@ -59,12 +59,15 @@ pub(crate) struct PartState {
     pub is_applied: bool,
     /// The data of a read that is ready or started.
     pub segments: Vec<Segment>,
+    /// What it waited for.
+    pub trail: Trail,
 }
 
 impl PartState {
     pub(crate) fn new(range: ByteRange, shard: usize) -> Self {
         let (attempt, segments) = (Attempt::default(), Vec::new());
-        Self { range, shard, attempt, is_waiting: false, is_applied: false, segments }
+        let trail = Trail::default();
+        Self { range, shard, attempt, is_waiting: false, is_applied: false, segments, trail }
     }
 }
 
@@ -112,11 +115,15 @@ pub(crate) struct Job<H: Host> {
     pub horizon: u64,
     /// The losses of an ordered volume when its flush arrived: see `Dispatcher::losses`.
     pub losses: (u64, u64),
+    /// The host's time at its begin, in microseconds.
+    pub begun_us: u64,
+    /// What it waited for: that of the part that ended last, and of the flush.
+    pub trail: Trail,
 }
 
 impl<H: Host> Job<H> {
     /// A job with one pending "part", which the caller ends with `part_done`.
-    pub(crate) fn new(token: H::Token, request: Request) -> Self {
+    pub(crate) fn new(token: H::Token, request: Request, begun_us: u64) -> Self {
         Self {
             token,
             request,
@@ -131,6 +138,8 @@ impl<H: Host> Job<H> {
             epoch: 0,
             horizon: 0,
             losses: (0, 0),
+            begun_us,
+            trail: Trail::default(),
         }
     }
 }

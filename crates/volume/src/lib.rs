@@ -21,6 +21,7 @@ mod order;
 mod request;
 mod split;
 mod streams;
+mod trail;
 mod warm_up;
 
 pub use blocks::{BlockOwners, BlockPlan, BlockStep, Claim};
@@ -34,6 +35,7 @@ pub use order::Order;
 pub use request::{Request, RequestKind};
 pub use split::{pinned_lines_by_shard, shard_of, staged_pieces};
 pub use streams::{Plan, Streams};
+pub use trail::{Trail, Wait, Waited};
 pub use warm_up::{
     Conditions, DemandReads, Loader, LoaderEnd, LoaderStep, collect_granules, granules_of,
     keep_most_valuable, merge_granules, shrink_to_pool,

@@ -17,7 +17,7 @@ impl<M: LineTable> Writer<'_, M> {
         if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
-        if self.wait_if_busy(part, |_| true) {
+        if self.wait_if_busy(part, |_| true, out) {
             return WriteOutcome::Waiting;
         }
         // Dirty lines remain for a while after a change of mode from write-back.

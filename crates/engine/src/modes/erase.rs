@@ -45,7 +45,7 @@ impl<M: LineTable> Writer<'_, M> {
         if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return EraseOutcome::Held { dirty };
         }
-        if self.wait_if_busy(part, |_| true) {
+        if self.wait_if_busy(part, |_| true, out) {
             return EraseOutcome::Waiting;
         }
         let lines: Vec<OpLine> = line_parts(part.volume, part.range)

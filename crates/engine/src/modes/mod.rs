@@ -17,7 +17,7 @@ use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot, Uncached};
+use crate::{Attempt, LineHits, LineMeta, NoteKind, Outbox, Part, Slot, Uncached, WaitsFor};
 use forebay_types::{IoError, Mode};
 
 /// The number of attempts after which a part is no longer throttled, but written through to the
@@ -270,7 +270,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if self.wait_if_busy(part, |_| true) || self.destage_under(part, attempt, out) {
+        if self.wait_if_busy(part, |_| true, out) || self.destage_under(part, attempt, out) {
             return WriteOutcome::Waiting;
         }
         WriteOutcome::Done
@@ -303,6 +303,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
     fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
         let (lines, _) = line_parts(part.volume, part.range).size_hint();
         let never = lines > self.lines.quota.config().dirty_lines_max;
+        out.waits_for = WaitsFor::Throttle;
         !never
             && attempt.count < THROTTLED_ATTEMPTS_MAX
             && self.lines.destager().throttle(part.id, lines, now_ms, out)
@@ -324,12 +325,17 @@ impl<'a, M: LineTable> Writer<'a, M> {
     }
 
     /// Makes a part wait if an operation on one of its lines `conflicts`.
-    fn wait_if_busy(&mut self, part: &Part, conflicts: impl Fn(OpKind) -> bool) -> bool {
+    fn wait_if_busy(
+        &mut self,
+        part: &Part,
+        conflicts: impl Fn(OpKind) -> bool,
+        out: &mut Outbox,
+    ) -> bool {
         let busy = line_parts(part.volume, part.range).find_map(|line| {
             self.lines.ops.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
         });
         if let Some(op) = busy {
-            self.lines.wait(op, part, WaitFor::End);
+            self.lines.wait(op, part, WaitFor::End, out);
         }
         busy.is_some()
     }

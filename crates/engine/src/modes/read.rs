@@ -16,7 +16,7 @@ use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::{
     Attempt, IoCause, IoVerb, LineHits, LineKey, LineMeta, Outbox, Part, Place, Segment, Slot,
-    Uncached,
+    Uncached, WaitsFor,
 };
 use forebay_policy::Hint;
 use forebay_types::{
@@ -252,14 +252,18 @@ impl<'a, M: LineTable> Reader<'a, M> {
             line_hits = LineHits::default();
         }
         line_hits.uncached = Some(Uncached::IoInFlight);
-        if !fill.is_empty() {
+        let has_started = !fill.is_empty();
+        if has_started {
             line_hits.uncached = Some(Uncached::Miss);
             self.lines.volume.count_read();
             let op = self.start_fill(fill, IoCause::Demand, out);
             wait_for = Some((op, WaitFor::Result));
         }
         if let Some((op, wait_for)) = wait_for {
-            self.lines.wait(op, part, wait_for);
+            self.lines.wait(op, part, wait_for, out);
+            if has_started {
+                out.waits_for = WaitsFor::OwnRead;
+            }
             return (ReadOutcome::Waiting, line_hits);
         }
         line_hits.uncached = Some(self.count_direct(attempt, mode));
@@ -308,7 +312,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             self.lines.volume.counters_mut().read_miss_lines += u64::from(lines);
         }
         if let Some(op) = wait_for {
-            self.lines.wait(op, part, WaitFor::End);
+            self.lines.wait(op, part, WaitFor::End, out);
             return (ReadOutcome::Waiting, line_hits);
         }
         self.lines.volume.counters_mut().direct_reads_hold_out += 1;
@@ -386,7 +390,8 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 push_run(&mut runs, at, Segment { place, len }, BRIDGE_BYTES_MAX);
             }
         }
-        let id = self.lines.start(Op::new(OpKind::Fill, volume, lines, None, runs.len()));
+        let op = Op::new(OpKind::Fill, volume, lines, None, runs.len());
+        let id = self.lines.start(Op { cause, ..op });
         emit(out, id, (IoVerb::Read, cause), volume, None, runs);
         id.op
     }

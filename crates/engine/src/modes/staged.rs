@@ -78,7 +78,7 @@ impl<M: LineTable> Writer<'_, M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         let may_wait = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
-        if self.wait_if_busy(part, |kind| may_wait && kind != OpKind::Destage) {
+        if self.wait_if_busy(part, |kind| may_wait && kind != OpKind::Destage, out) {
             return WriteOutcome::Waiting;
         }
         let mut hits = 0;
@@ -109,7 +109,7 @@ impl<M: LineTable> Writer<'_, M> {
         if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
-        if self.wait_if_busy(part, |_| true) {
+        if self.wait_if_busy(part, |_| true, out) {
             return WriteOutcome::Waiting;
         }
         if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)

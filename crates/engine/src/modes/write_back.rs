@@ -20,7 +20,7 @@ impl<M: LineTable> Writer<'_, M> {
     ) -> WriteOutcome {
         // A line being destaged may be written: it is relocated first.
         let may_wait = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
-        if self.wait_if_busy(part, |kind| may_wait && kind != OpKind::Destage) {
+        if self.wait_if_busy(part, |kind| may_wait && kind != OpKind::Destage, out) {
             return WriteOutcome::Waiting;
         }
         let line_hits = self.look_up_pinned(part);

@@ -27,7 +27,7 @@ impl<M: LineTable> Writer<'_, M> {
         if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
-        if self.wait_if_busy(part, |_| true) {
+        if self.wait_if_busy(part, |_| true, out) {
             return WriteOutcome::Waiting;
         }
         if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)
@@ -108,10 +108,10 @@ impl<M: LineTable> Writer<'_, M> {
         };
         if attempt.error.is_none() {
             let op = self.lines.destager().start_destage(dirty.key, true, out);
-            self.lines.wait(op, part, WaitFor::Result);
+            self.lines.wait(op, part, WaitFor::Result, out);
         } else {
             let op = self.start_destage_part(part, out);
-            self.lines.wait(op, part, WaitFor::Success);
+            self.lines.wait(op, part, WaitFor::Success, out);
         }
         true
     }

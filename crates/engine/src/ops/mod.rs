@@ -11,7 +11,7 @@ pub(crate) mod gather;
 pub(crate) mod trial;
 
 use crate::modes::read::Run;
-use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot};
+use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot, WaitsFor};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use gather::{Gated, Gates};
 use std::collections::HashMap;
@@ -71,6 +71,8 @@ pub(crate) enum WaitFor {
 #[derive(Debug)]
 pub(crate) struct Op {
     pub kind: OpKind,
+    /// Why a fill reads.
+    pub cause: IoCause,
     pub volume: VolumeId,
     pub lines: Vec<OpLine>,
     /// Answered when the operation ends.
@@ -98,6 +100,7 @@ impl Op {
     ) -> Self {
         Self {
             kind,
+            cause: IoCause::Demand,
             volume,
             lines,
             part,
@@ -107,6 +110,17 @@ impl Op {
             error: None,
             is_wide: false,
             gated: None,
+        }
+    }
+
+    /// What a part of another request waits for that waits for it.
+    pub(crate) const fn waits_for(&self) -> WaitsFor {
+        match (self.kind, self.cause) {
+            (OpKind::Fill | OpKind::DirectRead, IoCause::Demand) => WaitsFor::Read,
+            (OpKind::Fill | OpKind::DirectRead, _) => WaitsFor::ReadAhead,
+            (OpKind::WriteThrough, _) => WaitsFor::Write,
+            (OpKind::Destage | OpKind::DestagePart, _) => WaitsFor::Destage,
+            (OpKind::Erase, _) => WaitsFor::Erase,
         }
     }
 }

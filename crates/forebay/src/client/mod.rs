@@ -7,6 +7,7 @@ mod exit;
 mod gather;
 pub(crate) mod pins;
 mod sentences;
+pub(crate) mod slow;
 mod statistics;
 pub(crate) mod status;
 pub(crate) mod top;

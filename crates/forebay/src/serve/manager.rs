@@ -16,11 +16,11 @@ use super::sizing::Sizing;
 use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
-use super::{dashboard, report, tls, trace, vault};
+use super::{dashboard, report, slow, tls, trace, vault};
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{
-    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, Status, TraceRequest,
-    TraceSummary, VolumeStatus,
+    DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, SlowRequests, Status,
+    TraceRequest, TraceSummary, VolumeStatus,
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
@@ -391,6 +391,7 @@ impl Daemon {
             learn: spec.learn,
             gather_below: spec.gather_below.set(),
             write_back: limits(&spec.write_back),
+            slow: spec.slow_us.map(Duration::from_micros),
             tls_only: spec.tls == TlsUse::Required,
         };
         if change.pin.is_some() {
@@ -622,6 +623,7 @@ impl Manager for Daemon {
             split_cost,
             on_measured: Some(Arc::new(move |cost| calibrations.keep(&disk, cost))),
             write_back: limits(&spec.write_back),
+            slow: spec.slow_us.map(Duration::from_micros),
             ordered: spec.ordered,
             tls_only: spec.tls == TlsUse::Required,
             journal,
@@ -705,6 +707,10 @@ impl Manager for Daemon {
         let pool_bytes = self.figures().map_or(0, |figures| figures.memory.dirty_bytes_max);
         let vault = self.runtime.vault();
         vault::drill(vault.as_ref(), &volumes, power.as_ref(), pool_bytes, &state_dir)
+    }
+
+    fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
+        slow::report(&self.runtime, name)
     }
 
     fn record_trace(

@@ -24,6 +24,7 @@ mod ratio;
 mod report;
 mod saves;
 mod sizing;
+mod slow;
 mod statistics;
 mod successor;
 mod tls;
@@ -151,10 +152,12 @@ fn start_watchers(daemon: &Arc<Daemon>) -> anyhow::Result<impl Sized> {
         .context("cannot start the thread that sizes the cache")?;
     let background = background::start(Arc::clone(daemon))
         .context("cannot start the thread that watches for other programs that wait")?;
+    let slow = slow::start(Arc::clone(daemon))
+        .context("cannot start the thread that logs slow requests")?;
     let kept = daemon
         .start_keeping()
         .context("cannot start the threads that keep statistics and save volumes in memory")?;
-    Ok((outlook, sizer, background, kept))
+    Ok((outlook, sizer, background, slow, kept))
 }
 
 /// Logs how many clients the remaining file descriptors allow. Called once everything else is open.

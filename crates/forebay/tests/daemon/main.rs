@@ -43,6 +43,7 @@ mod rescue;
 mod resize;
 mod saved;
 mod sizing;
+mod slow;
 mod statistics;
 mod stopping;
 mod time_of_day;

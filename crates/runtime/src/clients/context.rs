@@ -10,6 +10,7 @@ use crate::pool::{CACHE_LINE_BYTES, prefetch};
 use crate::reactor::Reactor;
 use crate::recording::Served;
 use crate::shared::{Shared, Volume};
+use crate::slow::SlowRequest;
 use crate::worker::{Token, WorkerHost, release};
 use forebay_engine::{LineKey, Slot, Uncached};
 use forebay_frontend::{
@@ -19,12 +20,12 @@ use forebay_frontend::{
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, IoResult, LINE_BYTES, VolumeId};
 use forebay_volume::{
-    Answered, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, shard_of,
+    Answered, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, Trail, shard_of,
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The part of a line's data that is prefetched into the processor's cache before a write. Measured
 /// with random writes of 4 KiB at depth 64: a single cache line is 2 % slower.
@@ -44,20 +45,26 @@ impl<R: Reactor> Context<'_, R> {
         answered: &mut Answered<Submitted, Memory>,
         segments: &[ReplySegment],
     ) {
-        let Answered { ticket, result, line_hits, is_lost, .. } = answered;
+        let Answered { ticket, result, line_hits, is_lost, trail, .. } = answered;
         let request = &ticket.request;
         if *is_lost {
             tracing::error!(?request, "request lost by a bug, answered with an error: report this");
+        }
+        let has_waited = trail.is_some() || ticket.waited_ms > 0;
+        if has_waited {
+            let served = served(*result, line_hits.uncached);
+            self.host.judge(ticket, served, trail.as_deref());
         }
         let WorkerHost { shared, clients, worker, recorder, .. } = &mut *self.host;
         if let Some(recorder) = recorder {
             recorder.answer(ticket, served(*result, line_hits.uncached));
         }
-        let Some(result) = clients.complete(*worker, ticket, *result, *line_hits) else {
+        let Some(result) = clients.complete(*worker, ticket, *result, *line_hits, has_waited)
+        else {
             return release(shared, segments);
         };
         let memory = answered.memory.take();
-        let reply = Reply { result, segments, memory, line_hits: *line_hits };
+        let reply = Reply { result, segments, memory, line_hits: *line_hits, trail: None };
         if front.completed(self, request, reply) == Pins::Released {
             release(&self.host.shared, segments);
         }
@@ -95,7 +102,9 @@ impl<R: Reactor> Context<'_, R> {
         client.requests += 1;
         client.bytes += bytes_of(request);
         let is_sequential = client.continues(request);
-        let submitted = Submitted { request: *request, arrived: *now, is_sequential, recorded };
+        let waited_ms = client.queued_since.take().map_or(0, |since| waited_ms(since, *now));
+        let (request, arrived) = (*request, *now);
+        let submitted = Submitted { request, arrived, is_sequential, recorded, waited_ms };
         Ok((completions.begin(submitted), id))
     }
 
@@ -133,10 +142,10 @@ impl<R: Reactor> Context<'_, R> {
     /// Acquires memory of the lane, or queues the client. Returns whether the memory is granted.
     fn acquire_lane(&mut self, id: ClientId, bytes: u64) -> bool {
         let waiter = self.waiter(id);
-        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let WorkerHost { shared, clients, now, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(id) else { return false };
         let granted = shared.acquire(Queue::Lane, bytes, waiter);
-        client.queued_for = (!granted).then_some(Queue::Lane);
+        client.queue((!granted).then_some(Queue::Lane), *now);
         if granted {
             client.lane_bytes += bytes;
         }
@@ -148,6 +157,22 @@ impl<R: Reactor> Context<'_, R> {
         let shared = &self.host.shared;
         shared.connections.fetch_sub(1, Ordering::Relaxed);
         shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<R: Reactor> WorkerHost<R> {
+    /// Decides whether a request that has waited was slow, and records it if so.
+    #[cold]
+    fn judge(&self, ticket: &Submitted, served: Served, trail: Option<&Trail>) {
+        let Submitted { request, arrived, waited_ms, .. } = ticket;
+        let client = self.clients.get(request.client);
+        let Some(volume) = client.and_then(|client| client.volume.as_ref()) else { return };
+        let memory = Duration::from_millis(u64::from(*waited_ms));
+        let took = memory + arrived.elapsed();
+        if volume.slow.is_passed_by(took) {
+            let (what, trail) = ((request.kind, request.range), trail.copied().unwrap_or_default());
+            volume.slow.add(SlowRequest::new(what, served, (took, memory), trail));
+        }
     }
 }
 
@@ -224,7 +249,13 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
     }
 }
 
-/// How a request was served, for a recording.
+/// The time from `since` to `now`, at least a millisecond.
+fn waited_ms(since: Instant, now: Instant) -> u16 {
+    let ms = now.saturating_duration_since(since).as_millis();
+    u16::try_from(ms).unwrap_or(u16::MAX).max(1)
+}
+
+/// How a request was served, for a recording and for slow requests.
 fn served(result: IoResult, uncached: Option<Uncached>) -> Served {
     match (result, uncached) {
         (Err(_), _) => Served::Error,
@@ -288,10 +319,10 @@ impl<R: Reactor> Quota for Context<'_, R> {
             return Ok(None);
         }
         let waiter = self.waiter(id);
-        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let WorkerHost { shared, clients, now, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(id) else { return Err(TryLater) };
         let granted = shared.acquire(Queue::Payloads, bytes, waiter);
-        client.queued_for = (!granted).then_some(Queue::Payloads);
+        client.queue((!granted).then_some(Queue::Payloads), *now);
         if granted {
             Ok(Some(Reservation::new(Arc::clone(shared) as _, bytes)))
         } else {

@@ -39,6 +39,8 @@ pub(crate) struct Submitted {
     pub is_sequential: bool,
     /// Its mark for [`crate::recording::Recorder::answer`]; zero if it is not recorded.
     pub recorded: u32,
+    /// How long it waited for memory before it arrived, in milliseconds, at most 65535.
+    pub waited_ms: u16,
 }
 
 /// The duty to answer a client's request.
@@ -62,11 +64,21 @@ struct Client {
     ends: [Option<u64>; 2],
     /// The quota for which it is queued.
     queued_for: Option<Queue>,
+    /// Since when its next request has waited for memory.
+    queued_since: Option<Instant>,
 }
 
 impl Client {
     fn is_full(&self, held: u64, share: u64) -> bool {
         self.requests >= CONNECTION_REQUESTS_MAX || self.bytes + held >= share
+    }
+
+    /// Queues it for a quota, or records that it no longer waits.
+    fn queue(&mut self, queue: Option<Queue>, now: Instant) {
+        self.queued_for = queue;
+        if queue.is_some() {
+            self.queued_since.get_or_insert(now);
+        }
     }
 
     /// Whether a request begins where the previous one of this kind ends.
@@ -157,13 +169,15 @@ impl ClientTable {
         self.get(id).is_some_and(|client| client.queued_for.is_some())
     }
 
-    /// Counts an answer. Returns the result for the client; `None` if the client has left.
+    /// Counts an answer. `is_judged` if it has been decided whether the request was slow. Returns
+    /// the result for the client; `None` if the client has left.
     fn complete(
         &mut self,
         worker: usize,
         submitted: &Submitted,
         result: IoResult,
         line_hits: LineHits,
+        is_judged: bool,
     ) -> Option<IoResult> {
         let request = &submitted.request;
         let (generation, place) = self.places.get_mut(request.client.number as usize)?;
@@ -174,7 +188,7 @@ impl ClientTable {
         let result = unless_halted(volume, request.kind, result);
         if let Some(class) = tally::count(volume, worker, submitted, result, line_hits) {
             let compared = tally::compared(volume, submitted, result, line_hits);
-            self.tallies.add(volume, (class, compared), submitted.arrived);
+            self.tallies.add(volume, (class, compared), submitted.arrived, is_judged);
         }
         Some(result)
     }

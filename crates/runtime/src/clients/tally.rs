@@ -2,13 +2,14 @@
 
 use super::Submitted;
 use crate::shared::Volume;
+use crate::slow::SlowRequest;
 use crate::stats::{Compared, Count, Counts, LatencyClass, SIZE_CLASSES, size_class};
 use forebay_engine::{LineHits, Uncached};
 use forebay_types::{ByteRange, IoResult, LINE_BYTES};
 use forebay_volume::RequestKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Requests of a turn with the same latency, such as a batch of hits.
 struct Tally {
@@ -18,6 +19,8 @@ struct Tally {
     compared: Option<Compared>,
     arrived: Instant,
     count: u64,
+    /// Those among them of which it has been decided whether they were slow.
+    judged: u64,
 }
 
 /// The latencies of a turn.
@@ -31,6 +34,7 @@ impl Tallies {
         volume: &Arc<Volume>,
         (class, compared): (LatencyClass, Option<Compared>),
         arrived: Instant,
+        is_judged: bool,
     ) {
         match self.0.last_mut() {
             Some(last)
@@ -40,14 +44,12 @@ impl Tallies {
                     && Arc::ptr_eq(&last.volume, volume) =>
             {
                 last.count += 1;
+                last.judged += u64::from(is_judged);
             }
-            _ => self.0.push(Tally {
-                volume: Arc::clone(volume),
-                class,
-                compared,
-                arrived,
-                count: 1,
-            }),
+            _ => {
+                let (volume, judged) = (Arc::clone(volume), u64::from(is_judged));
+                self.0.push(Tally { volume, class, compared, arrived, count: 1, judged });
+            }
         }
     }
 
@@ -64,6 +66,11 @@ impl Tallies {
             stats.record(tally.class, ns, tally.count);
             if let Some(compared) = tally.compared {
                 stats.record_compared(compared, ns, tally.count);
+            }
+            let slow = &tally.volume.slow;
+            if slow.is_passed_by_ns(ns) && tally.count > tally.judged {
+                let (operation, requests) = (tally.class.operation(), tally.count - tally.judged);
+                slow.add(SlowRequest::of_turn(operation, requests, Duration::from_nanos(ns)));
             }
         }
         Some(now)

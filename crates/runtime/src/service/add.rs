@@ -17,6 +17,7 @@ use crate::protect::record_again::record_again;
 use crate::protect::restore;
 use crate::protect::vault::VolumeVault;
 use crate::shared::{FlushGate, JournalUse, Reads, Volume};
+use crate::slow::SlowVolume;
 use crate::stats::{DiskLoad, InternalReads, WorkerStats};
 use crate::warm_up::Warm;
 use forebay_backend::Backend;
@@ -107,6 +108,7 @@ impl VolumeService {
             reads: Reads::default(),
             disk: DiskLoad::default(),
             internal_reads,
+            slow: SlowVolume::new(settings.slow),
             warm,
             pins: VolumePins::default(),
             learn,

@@ -116,6 +116,7 @@ impl VolumeService {
         volume.warm.set_kept(change.warm);
         volume.learn.set_on(change.learn);
         volume.govern.set(change.write_back);
+        volume.slow.set(change.slow);
         if volume.gather.set(change.gather_below) {
             self.calibrator.schedule(&volume);
         }

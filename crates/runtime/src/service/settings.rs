@@ -7,6 +7,7 @@ use forebay_backend::Backend;
 use forebay_policy::{Limits, SplitCost};
 use forebay_types::{DiskGeometry, Mode, PinnedRanges};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The settings of a volume that is added. [`VolumeSettings::new`] gives the defaults.
 pub struct VolumeSettings {
@@ -44,6 +45,8 @@ pub struct VolumeSettings {
     pub on_measured: Option<OnMeasured>,
     /// The limits of writeback.
     pub write_back: Limits,
+    /// The latency from which on a request is slow; `None` if none is.
+    pub slow: Option<Duration>,
     /// Whether dirty data is destaged in order, so that the disk alone is always consistent.
     pub ordered: bool,
     /// Whether it is served over TLS only.
@@ -79,6 +82,7 @@ impl VolumeSettings {
             split_cost: None,
             on_measured: None,
             write_back: Limits::default(),
+            slow: None,
             ordered: false,
             tls_only: false,
             journal: None,
@@ -110,6 +114,8 @@ pub struct VolumeChange {
     pub gather_below: Option<u64>,
     /// The limits of writeback.
     pub write_back: Limits,
+    /// The latency from which on a request is slow; `None` if none is.
+    pub slow: Option<Duration>,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
 }
@@ -127,6 +133,7 @@ impl VolumeChange {
             learn: true,
             gather_below: None,
             write_back: Limits::default(),
+            slow: None,
             tls_only: false,
         }
     }

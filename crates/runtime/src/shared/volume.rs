@@ -12,6 +12,7 @@ use crate::protect::journal::Journal;
 use crate::protect::power::PowerState;
 use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
+use crate::slow::SlowVolume;
 use crate::stats::{DiskLoad, InternalReads, RequestCounters, WorkerStats, add_up_counters};
 use crate::warm_up::Warm;
 use forebay_backend::{Backend, LogLimiter};
@@ -77,6 +78,8 @@ pub(crate) struct Volume {
     pub disk: DiskLoad,
     /// What the server reads from its disk for itself.
     pub internal_reads: Arc<InternalReads>,
+    /// Its slow requests.
+    pub slow: SlowVolume,
     /// One per worker.
     pub stats: Vec<WorkerStats>,
     /// Clients that have entered the volume.

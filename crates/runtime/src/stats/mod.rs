@@ -252,6 +252,16 @@ impl LatencyClass {
         Self::DiskErase,
     ];
 
+    /// The requests of clients, or I/Os, in this class.
+    pub(crate) const fn operation(self) -> &'static str {
+        match self {
+            Self::ReadHit | Self::ReadMiss | Self::DiskRead => "read",
+            Self::WriteMemory | Self::WriteDisk | Self::DiskWrite => "write",
+            Self::Flush | Self::DiskFlush => "flush",
+            Self::Trim | Self::DiskErase => "trim",
+        }
+    }
+
     /// The names of its buckets and of its sum in files.
     const fn names(self) -> [&'static str; 2] {
         match self {

@@ -17,7 +17,7 @@ use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, Volum
 use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The recipient of the answer to a request.
 pub(crate) enum Token {
@@ -98,6 +98,15 @@ impl<R: Reactor> Host for WorkerHost<R> {
 
     fn now_ms(&self) -> u64 {
         self.now.saturating_duration_since(self.shared.started).as_millis() as u64
+    }
+
+    fn now_us(&self) -> u64 {
+        self.now.saturating_duration_since(self.shared.started).as_micros() as u64
+    }
+
+    fn wants_trail(&mut self, volume: VolumeId, begun_us: u64) -> bool {
+        let latency = Duration::from_micros(self.now_us().saturating_sub(begun_us));
+        self.find_volume(volume).is_some_and(|volume| volume.slow.may_be_passed_by(latency))
     }
 
     fn turn(&self) -> u64 {

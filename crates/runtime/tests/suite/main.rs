@@ -45,6 +45,7 @@ mod presence;
 mod recording;
 mod reliance;
 mod shares;
+mod slow;
 mod statistics;
 mod tls;
 mod transmission;

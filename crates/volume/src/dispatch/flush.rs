@@ -2,7 +2,7 @@
 
 use super::{Dispatcher, FlushStage, PartName, Payload};
 use crate::host::Host;
-use crate::{JobId, Request, RequestKind};
+use crate::{JobId, Request, RequestKind, Wait};
 use forebay_engine::{Attempt, Outbox, Protection, Shard};
 use forebay_types::IoResult;
 
@@ -35,7 +35,9 @@ impl<H: Host> Dispatcher<H> {
         match is_durable {
             None => self.flush_shards(host, id),
             Some(is_durable) => {
-                self.jobs.get_mut(id).flush = FlushStage::NotNeeded;
+                let job = self.jobs.get_mut(id);
+                job.flush = FlushStage::NotNeeded;
+                job.trail.begin(Wait::Journal, host.now_us());
                 if is_durable {
                     self.part_done(host, id, Ok(()));
                 }
@@ -48,6 +50,7 @@ impl<H: Host> Dispatcher<H> {
         let part = PartName { worker: self.worker, part: 0, job: id }.pack();
         let job = self.jobs.get_mut(id);
         job.flush = FlushStage::Due;
+        job.trail.begin(Wait::Destage, host.now_us());
         let volume = job.request.volume;
         if let Some(order) = host.order(volume) {
             return self.flush_in_order(host, id, &order);
@@ -80,7 +83,10 @@ impl<H: Host> Dispatcher<H> {
     pub(super) fn destage_unrecorded(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {
-            RequestKind::Flush => return self.flush_shards(host, name.job),
+            RequestKind::Flush => {
+                job.trail.add_error();
+                return self.flush_shards(host, name.job);
+            }
             // The destage of all shards in progress covers everything that was to be recorded.
             RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
             _ => {}
@@ -93,6 +99,7 @@ impl<H: Host> Dispatcher<H> {
         let part = &mut job.parts[usize::from(name.part)];
         part.is_applied = true;
         part.attempt = Attempt::default();
+        part.trail.add_error();
         self.run_part(host, name.job, name.part);
     }
 }

@@ -3,7 +3,7 @@
 use super::{Dispatcher, FlushStage, PartName, Payload, Step};
 use crate::host::Host;
 use crate::order::{Order, Then};
-use crate::{JobId, Request, RequestKind};
+use crate::{JobId, Request, RequestKind, Wait};
 use forebay_engine::{Answer, Outcome, PartId};
 use forebay_types::{ByteRange, IoError, VolumeId};
 
@@ -32,7 +32,7 @@ impl<H: Host> Dispatcher<H> {
         if self.wait_in_order(volume, &order, epoch, part, Then::Retry) {
             self.answers.push(Answer { part, outcome: Outcome::InOrder });
         }
-        Step::Waiting
+        Step::Waiting(Wait::Order)
     }
 
     /// Returns whether all epochs before `epoch` are on stable storage. If not, requests a run, and

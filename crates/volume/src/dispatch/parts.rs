@@ -3,17 +3,17 @@
 use super::{Dispatcher, PartName, PartState};
 use crate::erase::erase_kind;
 use crate::host::{Admission, Host};
-use crate::{JobId, Request, RequestKind};
+use crate::{JobId, Request, RequestKind, Trail, Wait};
 use forebay_engine::{
-    Attempt, EraseOutcome, LineHits, Part, ReadOutcome, Record, Segment, Slot, WriteOutcome,
-    WriteTerms,
+    Attempt, EraseOutcome, IoCause, LineHits, Outbox, Part, ReadOutcome, Record, Segment, Slot,
+    WaitsFor, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoResult, LINE_BYTES};
 
 /// The result of one attempt at a part.
 pub(super) enum Step {
     Done(IoResult),
-    Waiting,
+    Waiting(Wait),
     /// The part waits for all earlier epochs, and for the open one if its range is dirty.
     Held {
         dirty: bool,
@@ -24,14 +24,28 @@ pub(super) enum Step {
 }
 
 impl Step {
-    const fn of(outcome: WriteOutcome) -> Self {
+    fn of(outcome: WriteOutcome, waits_for: WaitsFor) -> Self {
         match outcome {
             WriteOutcome::Done => Self::Done(Ok(())),
             WriteOutcome::Failed(error) => Self::Done(Err(error)),
-            WriteOutcome::Waiting => Self::Waiting,
+            WriteOutcome::Waiting => Self::Waiting(waits_for.into()),
             WriteOutcome::Started => Self::Started,
             WriteOutcome::Held { dirty } => Self::Held { dirty },
         }
+    }
+
+    /// Adds what the part waits for after this step to its trail, and the I/Os that the step has
+    /// left in the outbox.
+    pub(super) fn record(&self, trail: &mut Trail, out: &Outbox, now_us: u64) {
+        trail.add_ios(out.ios.iter().filter(|io| io.cause == IoCause::Demand).count());
+        let wait = match self {
+            Self::Done(_) => return trail.end(now_us),
+            Self::Waiting(wait) => *wait,
+            Self::Held { .. } => Wait::Order,
+            Self::Started => Wait::Disk,
+            Self::Logged => Wait::Journal,
+        };
+        trail.begin(wait, now_us);
     }
 }
 
@@ -79,7 +93,8 @@ impl<H: Host> Dispatcher<H> {
         let state = &mut job.parts[usize::from(part)];
         state.segments = segments;
         // Once the change is applied, the shard owns the slots of a staged payload.
-        state.is_waiting = matches!(step, Step::Waiting) && !run.is_applied;
+        state.is_waiting = matches!(step, Step::Waiting(_)) && !run.is_applied;
+        step.record(&mut state.trail, &self.out, host.now_us());
         self.drain_outbox(host, run.shard);
         if let Step::Done(result) = step {
             self.finish_part(host, name, result);
@@ -103,14 +118,14 @@ impl<H: Host> Dispatcher<H> {
         let attempt = run.attempt;
         let step = match request.kind {
             _ if run.is_applied => host.call(run.shard, &[], &mut self.out, |shard, out| {
-                Step::of(shard.destage_part(&part, attempt, out))
+                Step::of(shard.destage_part(&part, attempt, out), out.waits_for)
             }),
             RequestKind::Read => {
                 return host.call(run.shard, &[], &mut self.out, |shard, out| {
                     let (outcome, line_hits) = shard.read(&part, attempt, segments, out);
                     let step = match outcome {
                         ReadOutcome::Ready => Step::Done(Ok(())),
-                        ReadOutcome::Waiting => Step::Waiting,
+                        ReadOutcome::Waiting => Step::Waiting(out.waits_for.into()),
                         ReadOutcome::Started => Step::Started,
                         ReadOutcome::Failed(error) => Step::Done(Err(error)),
                     };
@@ -126,7 +141,7 @@ impl<H: Host> Dispatcher<H> {
                 self.try_write(host, &part, fua, admission, run, bytes)
             }
             RequestKind::Restore => self.try_write(host, &part, false, Admission::Free, run, bytes),
-            _ if !restores && !host.admit_erase(&part) => Step::Waiting,
+            _ if !restores && !host.admit_erase(&part) => Step::Waiting(Wait::JournalAdmission),
             kind => {
                 let kind = erase_kind(kind).expect("flush and prefetch have no parts");
                 let outcome = host.call(run.shard, &[], &mut self.out, |shard, out| {
@@ -134,7 +149,7 @@ impl<H: Host> Dispatcher<H> {
                 });
                 match outcome {
                     EraseOutcome::Started => Step::Started,
-                    EraseOutcome::Waiting => Step::Waiting,
+                    EraseOutcome::Waiting => Step::Waiting(self.out.waits_for.into()),
                     EraseOutcome::Held { dirty } => Step::Held { dirty },
                 }
             }
@@ -156,7 +171,7 @@ impl<H: Host> Dispatcher<H> {
         bytes: Bytes<'_>,
     ) -> Step {
         if admission == Admission::Wait {
-            return Step::Waiting;
+            return Step::Waiting(Wait::JournalAdmission);
         }
         let order = host.order(part.volume);
         let epoch = order.as_ref().map_or(0, |order| order.epoch());
@@ -184,7 +199,7 @@ impl<H: Host> Dispatcher<H> {
             (Admission::Logged { .. }, _) => host.withdraw(part.volume),
             _ => {}
         }
-        Step::of(outcome)
+        Step::of(outcome, self.out.waits_for)
     }
 }
 

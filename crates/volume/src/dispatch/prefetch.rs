@@ -3,6 +3,7 @@
 
 use super::parts::Step;
 use super::{Dispatcher, reply_done};
+use crate::Wait;
 use crate::host::Host;
 use crate::merge::READ_BYTES_MAX;
 use crate::split::split_at;
@@ -122,7 +123,7 @@ impl<H: Host> Dispatcher<H> {
         });
         match outcome {
             PreloadOutcome::Done => Step::Done(Ok(())),
-            PreloadOutcome::Started => Step::Waiting,
+            PreloadOutcome::Started => Step::Waiting(Wait::Disk),
         }
     }
 }

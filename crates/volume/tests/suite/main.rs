@@ -4,4 +4,5 @@
 mod oracle;
 mod ordered;
 mod staged;
+mod trails;
 mod world;

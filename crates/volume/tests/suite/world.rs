@@ -17,7 +17,7 @@ use forebay_types::{
 };
 use forebay_volume::{
     Admission, Dispatcher, Host, JobId, Mergeable, Order, Payload, Reply, Request, RequestKind,
-    Streams, merge, staged_pieces,
+    Streams, Trail, merge, staged_pieces,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -120,6 +120,8 @@ pub(crate) struct World {
     submitted: Vec<Option<Submitted>>,
     pub answered: usize,
     pub failed: usize,
+    /// What the answered requests waited for, of those that waited.
+    pub trails: Vec<Trail>,
     /// The possible values of each sector: those of the writes that no later write is known to have
     /// replaced.
     sectors: Vec<Vec<Version>>,
@@ -159,6 +161,7 @@ impl World {
             submitted: Vec::new(),
             answered: 0,
             failed: 0,
+            trails: Vec::new(),
             sectors: vec![vec![Version { value: 0, begin: 0, end: Some(0) }]; SECTORS as usize],
             clock: 0,
         }
@@ -302,6 +305,11 @@ impl Host for World {
         self.now_ms
     }
 
+    fn wants_trail(&mut self, _: VolumeId, begun_us: u64) -> bool {
+        assert!(begun_us <= self.now_us());
+        true
+    }
+
     fn call<R>(
         &mut self,
         shard: usize,
@@ -366,6 +374,7 @@ impl Host for World {
         }
         let request = self.submitted[token].take().expect("a request is answered once");
         self.answered += 1;
+        self.trails.extend(reply.trail.as_deref());
         let is_ok = reply.result.is_ok();
         assert!(is_ok || self.bad_range.is_some(), "a request fails only if the disk does");
         if changes(request.kind) {

@@ -1,0 +1,333 @@
+//! The requests of clients that took long, and what each of them waited for.
+//!
+//! A worker knows only at the end of a request whether it was slow, and pays for the record only
+//! then: a lock and a copy of some 300 bytes. Each volume keeps its last slow requests, so that one
+//! disk that fails does not displace those of other volumes. The log is written by another thread,
+//! which takes the slowest request of each volume since its last line, with the number of the
+//! others.
+
+use crate::error::VolumeError;
+use crate::locks::Lock;
+use crate::recording::Served;
+use crate::shared::Shared;
+use forebay_types::ByteRange;
+use forebay_volume::{RequestKind, Trail};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Slow requests that are kept for each volume: less than 20 KiB.
+const KEPT_MAX: usize = 64;
+const _: () = assert!(KEPT_MAX * size_of::<SlowRequest>() <= 20 << 10);
+/// The least time between two log lines for a volume. A disk that fails for an hour gets 360 lines.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// What the client waits for before its request is begun: memory for it.
+const MEMORY: &str = "memory";
+/// The time that no other wait explains: the worker was busy.
+const WORKER: &str = "worker";
+
+/// A slow request, or several that one turn of a worker made slow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowRequest {
+    /// When it was answered.
+    pub at: SystemTime,
+    /// `read`, `write`, `flush`, `trim` or `zero`.
+    pub operation: &'static str,
+    /// Whether it had to be on stable storage (FUA) before it was answered.
+    pub is_fua: bool,
+    /// The requests: more than one if they were answered at once, and slow only because the
+    /// worker's turn took so long.
+    pub requests: u64,
+    /// The range; `None` for a flush, and for requests that the turn made slow.
+    pub range: Option<ByteRange>,
+    /// The time from its arrival, before it waited for memory, to its answer.
+    pub took: Duration,
+    /// How it was served; `None` for requests that the turn made slow.
+    pub served: Option<Served>,
+    /// The wait for memory.
+    memory: Duration,
+    trail: Trail,
+}
+
+/// What a slow request waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowWait {
+    /// `memory`, `worker`, or the name of a [`forebay_volume::Wait`].
+    pub what: &'static str,
+    /// The time, all waits of this kind together.
+    pub took: Duration,
+    /// The number of waits of this kind.
+    pub times: u64,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+impl SlowRequest {
+    /// A request that took this long, of which it waited some time for memory, and then as its
+    /// trail says.
+    pub(crate) fn new(
+        (kind, range): (RequestKind, ByteRange),
+        served: Served,
+        (took, memory): (Duration, Duration),
+        trail: Trail,
+    ) -> Self {
+        let (operation, is_fua) = operation(kind);
+        let range = (range.len > 0).then_some(range);
+        let (at, served) = (SystemTime::now(), Some(served));
+        Self { at, operation, is_fua, requests: 1, range, took, served, memory, trail }
+    }
+
+    /// Requests that one turn made slow.
+    pub(crate) fn of_turn(operation: &'static str, requests: u64, took: Duration) -> Self {
+        let (at, memory, trail) = (SystemTime::now(), Duration::ZERO, Trail::default());
+        let (range, served) = (None, None);
+        Self { at, operation, is_fua: false, requests, range, took, served, memory, trail }
+    }
+
+    /// What it waited for, in the order in which it first did. The times add up to `took`.
+    pub fn waits(&self) -> Vec<SlowWait> {
+        let us = |us: u32| Duration::from_micros(u64::from(us));
+        let one = |what, took| SlowWait { what, took, times: 1, longest: took };
+        let mut waits = vec![one(MEMORY, self.memory)];
+        let (mut unexplained, mut cut) = (self.took.saturating_sub(self.memory), None);
+        for waited in self.trail.waits() {
+            // The clock of the turns and that of the answer are not the same.
+            let took = us(waited.us).min(unexplained);
+            unexplained -= took;
+            if waited.us == u32::MAX {
+                cut = Some(waits.len());
+            }
+            let (what, times) = (waited.wait.name(), u64::from(waited.times));
+            waits.push(SlowWait { what, took, times, longest: us(waited.longest_us).min(took) });
+        }
+        match cut {
+            Some(at) => waits[at].took += unexplained,
+            None => waits.push(one(WORKER, unexplained)),
+        }
+        waits.retain(|wait| !wait.took.is_zero());
+        waits
+    }
+
+    /// I/Os that it has started. They may be coalesced with others, and count once each. A write
+    /// that was held back to be coalesced counts none.
+    pub fn ios(&self) -> u64 {
+        u64::from(self.trail.ios())
+    }
+
+    /// Attempts that have failed, because of the disk or the journal, and were repeated in another
+    /// way.
+    pub fn errors(&self) -> u64 {
+        u64::from(self.trail.errors())
+    }
+}
+
+/// The name of a request of a client, and whether it has FUA.
+const fn operation(kind: RequestKind) -> (&'static str, bool) {
+    match kind {
+        RequestKind::Read => ("read", false),
+        RequestKind::Write { fua } => ("write", fua),
+        RequestKind::Trim { fua } => ("trim", fua),
+        RequestKind::Zero { fua, .. } => ("zero", fua),
+        RequestKind::Prefetch => ("prefetch", false),
+        _ => ("flush", false),
+    }
+}
+
+/// The slow requests of a volume, and from which latency on a request is slow.
+pub(crate) struct SlowVolume {
+    /// In nanoseconds; the largest number if no request is slow.
+    threshold_ns: AtomicU64,
+    log: Lock<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    total: u64,
+    /// Oldest first.
+    kept: VecDeque<SlowRequest>,
+    /// The slowest that is not logged yet, and the number of all that are not.
+    unlogged: Option<(SlowRequest, u64)>,
+    /// When it was logged last.
+    logged: Option<Instant>,
+}
+
+impl SlowVolume {
+    /// Without a threshold, no request is slow.
+    pub(crate) fn new(threshold: Option<Duration>) -> Self {
+        let this = Self { threshold_ns: AtomicU64::new(0), log: Lock::default() };
+        this.set(threshold);
+        this
+    }
+
+    pub(crate) fn set(&self, threshold: Option<Duration>) {
+        let ns = threshold.map_or(u64::MAX, nanos);
+        self.threshold_ns.store(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_passed_by(&self, latency: Duration) -> bool {
+        self.is_passed_by_ns(nanos(latency))
+    }
+
+    /// See [`SlowVolume::is_passed_by`], in nanoseconds.
+    pub(crate) fn is_passed_by_ns(&self, latency_ns: u64) -> bool {
+        let threshold_ns = self.threshold_ns.load(Ordering::Relaxed);
+        threshold_ns != u64::MAX && latency_ns >= threshold_ns
+    }
+
+    /// Whether a request may be slow that took this long until the begin of the current turn. The
+    /// turn itself adds to its latency, and so may its wait for memory. If together they add more
+    /// than this, what the request waited for in between explains little.
+    pub(crate) fn may_be_passed_by(&self, latency: Duration) -> bool {
+        self.is_passed_by_ns(nanos(latency).saturating_mul(2))
+    }
+
+    pub(crate) fn add(&self, slow: SlowRequest) {
+        let mut log = self.log.lock();
+        log.total += slow.requests;
+        let (slowest, count) = log.unlogged.get_or_insert_with(|| (slow.clone(), 0));
+        *count += slow.requests;
+        if slow.took > slowest.took {
+            slowest.clone_from(&slow);
+        }
+        if log.kept.len() == KEPT_MAX {
+            log.kept.pop_front();
+        }
+        log.kept.push_back(slow);
+    }
+
+    /// Takes what is to be logged now, unless the last time was less than [`LOG_INTERVAL`] ago.
+    fn take_unlogged(&self, now: Instant) -> Option<(SlowRequest, u64)> {
+        let mut log = self.log.lock();
+        if log.logged.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
+            return None;
+        }
+        let taken = log.unlogged.take()?;
+        log.logged = Some(now);
+        Some(taken)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The slow requests of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeSlow {
+    /// The volume.
+    pub name: String,
+    /// Slow requests since it was added.
+    pub total: u64,
+    /// The last of them, at most 64, oldest first.
+    pub requests: Vec<SlowRequest>,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowUnlogged {
+    /// The volume.
+    pub name: String,
+    /// Its slowest request since the last line.
+    pub slowest: SlowRequest,
+    /// The number of the others since then.
+    pub others: u64,
+}
+
+/// The slow requests of all volumes.
+pub struct SlowLog<'a>(pub(crate) &'a Shared);
+
+impl SlowLog<'_> {
+    /// The slow requests of one volume.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub fn volume(&self, name: &str) -> Result<VolumeSlow, VolumeError> {
+        let volume = self.0.volumes.named(name)?;
+        Ok(last(&volume.name, &volume.slow))
+    }
+
+    /// Those of all volumes.
+    pub fn volumes(&self) -> Vec<VolumeSlow> {
+        let volumes = self.0.volumes.all();
+        volumes.iter().map(|volume| last(&volume.name, &volume.slow)).collect()
+    }
+
+    /// Takes what is to be logged at `now`: at most one line in ten seconds for each volume.
+    pub fn take_unlogged(&self, now: Instant) -> Vec<SlowUnlogged> {
+        let volumes = self.0.volumes.all();
+        let taken = volumes.iter().filter_map(|volume| {
+            let (slowest, count) = volume.slow.take_unlogged(now)?;
+            let others = count - slowest.requests;
+            Some(SlowUnlogged { name: volume.name.clone(), slowest, others })
+        });
+        taken.collect()
+    }
+}
+
+fn last(name: &str, slow: &SlowVolume) -> VolumeSlow {
+    let log = slow.log.lock();
+    VolumeSlow {
+        name: name.to_owned(),
+        total: log.total,
+        requests: log.kept.iter().cloned().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn slow(ms: u32) -> SlowRequest {
+        let request = (RequestKind::Read, ByteRange::new(4096, 512));
+        SlowRequest::new(request, Served::Pool, (MS * ms, MS * 2), Trail::default())
+    }
+
+    fn wait(what: &'static str, ms: u32) -> SlowWait {
+        SlowWait { what, took: MS * ms, times: 1, longest: MS * ms }
+    }
+
+    #[test]
+    fn the_waits_add_up_to_the_latency() {
+        assert_eq!(slow(10).waits(), [wait(MEMORY, 2), wait(WORKER, 8)]);
+        let turn = SlowRequest::of_turn("read", 64, MS * 3);
+        assert_eq!(turn.waits(), [wait(WORKER, 3)]);
+    }
+
+    #[test]
+    fn the_last_are_kept_and_the_slowest_is_logged() {
+        let volume = SlowVolume::new(None);
+        let start = Instant::now();
+        assert_eq!(volume.take_unlogged(start), None);
+        for ms in [5, 9, 7] {
+            volume.add(slow(ms));
+        }
+        volume.add(SlowRequest::of_turn("read", 64, MS * 3));
+        let taken = |after: Duration| {
+            volume.take_unlogged(start + after).map(|(slow, count)| (slow.took, count))
+        };
+        assert_eq!(taken(MS), Some((MS * 9, 67)));
+        // The next line is at least ten seconds later, and counts all in between.
+        volume.add(slow(8));
+        assert_eq!(taken(LOG_INTERVAL), None);
+        volume.add(slow(4));
+        assert_eq!(taken(LOG_INTERVAL + MS), Some((MS * 8, 2)));
+        assert_eq!(taken(LOG_INTERVAL * 9), None);
+        for _ in 0..2 * KEPT_MAX {
+            volume.add(slow(4));
+        }
+        let all = last("a", &volume);
+        assert_eq!((all.total, all.requests.len()), (69 + 2 * KEPT_MAX as u64, KEPT_MAX));
+        assert!(all.requests.iter().all(|it| it.took == MS * 4));
+    }
+
+    #[test]
+    fn a_threshold_can_be_off() {
+        let volume = SlowVolume::new(Some(MS * 100));
+        assert!(volume.is_passed_by(MS * 100) && !volume.is_passed_by(MS * 99));
+        assert!(volume.may_be_passed_by(MS * 50) && !volume.may_be_passed_by(MS * 49));
+        volume.set(None);
+        assert!(!volume.is_passed_by(Duration::MAX) && !volume.may_be_passed_by(Duration::MAX));
+    }
+}
