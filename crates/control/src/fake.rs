@@ -403,7 +403,7 @@ impl Manager for FakeManager {
             .map(|volume| SlowRequest { volume: volume.name.clone(), ..SlowRequest::default() })
             .collect();
         let is_known = name.is_none() || !requests.is_empty();
-        is_known.then(|| SlowRequests { total: requests.len() as u64, requests })
+        is_known.then_some(SlowRequests { total: requests.len() as u64, requests })
     }
 
     /// Sends one request for each volume. If the sink refuses one, the recording ends for its size.

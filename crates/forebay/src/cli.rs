@@ -79,7 +79,10 @@ pub(crate) enum Command {
         /// Only those of this volume
         name: Option<String>,
         /// How many at most, counted from the newest
-        #[arg(short = 'n', long, value_name = "N", default_value = "20", value_parser = last_requests)]
+        #[arg(
+            short = 'n', long, value_name = "N", default_value = "20",
+            value_parser = last_requests
+        )]
         last: usize,
         #[command(flatten)]
         show: ShowArguments,

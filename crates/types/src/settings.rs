@@ -69,7 +69,7 @@ const fn fixed(
 }
 
 /// All settings of a volume, in the order of help texts.
-pub const VOLUME_SETTINGS: [Setting; 25] = [
+pub const VOLUME_SETTINGS: [Setting; 26] = [
     live("mode", "write-back|write-through|bypass", "write-through", "cache mode"),
     live(
         "protection",

@@ -17,8 +17,8 @@ pub(crate) fn mark<M: LineTable>(slots: &mut Slots<M>, slot: Slot) {
     }
 }
 
-/// Drops a buffered line, which is clean and idle. If it is of a pinned range by now, or `keeps`, it
-/// becomes a line like any other.
+/// Drops a buffered line, which is clean and idle. If it is of a pinned range by now, or `keeps`,
+/// it becomes a line like any other.
 pub(crate) fn finish<M: LineTable>(slots: &mut Slots<M>, slot: Slot, keeps: bool) {
     assert!(slots.get(slot).has(BUFFERED), "slot {slot} buffers no write");
     if keeps || is_pinned(slots, slots.get(slot).key) {

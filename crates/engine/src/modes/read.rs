@@ -210,10 +210,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         let first_try = attempt == Attempt::default();
         let mode = self.lines.volume.mode();
-        let direct = mode == Mode::Bypass
-            || self.lines.volume.is_frozen()
-            || attempt.count >= SHARED_ATTEMPTS
-            || attempt.error.is_some();
+        let direct = self.is_direct(attempt);
         let mut fill: Vec<OpLine> = Vec::new();
         let mut wait_for = None;
         let counted = line_hits.hits;
@@ -268,6 +265,14 @@ impl<'a, M: LineTable> Reader<'a, M> {
         }
         line_hits.uncached = Some(self.count_direct(attempt, mode));
         (self.read_direct(part, |line| line.valid, segments, out), line_hits)
+    }
+
+    /// Whether a read of lines that are not in the pool goes past it.
+    const fn is_direct(&self, attempt: Attempt) -> bool {
+        matches!(self.lines.volume.mode(), Mode::Bypass)
+            || self.lines.volume.is_frozen()
+            || attempt.count >= SHARED_ATTEMPTS
+            || attempt.error.is_some()
     }
 
     /// Whether sectors of a part are lost.

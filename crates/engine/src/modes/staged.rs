@@ -122,8 +122,8 @@ impl<M: LineTable> Writer<'_, M> {
             self.scratch.lines.clear();
             let mut hits = 0;
             for (line, slot) in self.staged_lines(part, staged) {
-                // An absent line of a held-out region or a frozen volume is not added to the pool. Its
-                // slot is only the source of the write.
+                // An absent line of a held-out region or a frozen volume is not added to the pool.
+                // Its slot is only the source of the write.
                 let is_new = || self.lines.index.find(line.key).is_none();
                 if self.admits_write(why) || !is_new() {
                     hits += usize::from(self.install(&line, slot, out));

@@ -4,6 +4,7 @@ use super::analysis::{self, Analyzer};
 use super::background::Background;
 use super::battery::Batteries;
 use super::calibrations::{Calibrations, Disk};
+use super::changes::{limits, log_frozen, runtime_change};
 use super::claims::{Claim, Claims};
 use super::division::division;
 use super::journals::{Journals, identity};
@@ -24,8 +25,7 @@ use forebay_api::{
 };
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
-    CacheRatio, Change, Config, Listen, ReadLatency, ServerChange, TlsUse, VolumeChange,
-    VolumeSpec, WriteBackSpec,
+    CacheRatio, Change, Config, Listen, ServerChange, TlsUse, VolumeChange, VolumeSpec,
 };
 use forebay_control::{
     AnalysisManager, DashboardKeys, Manager, Measurements, ProgressFn, SocketFile,
@@ -33,8 +33,7 @@ use forebay_control::{
 };
 use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
-    CalibrateError, Limits, PinError, ReadTarget, Runtime, RuntimeStatus,
-    VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
+    CalibrateError, PinError, Runtime, RuntimeStatus, VolumeError, VolumeSettings,
 };
 use forebay_types::{DiskGeometry, PinnedRanges, Size};
 use std::cell::Cell;
@@ -381,24 +380,11 @@ impl Daemon {
         let old = self.spec_of(name)?;
         self.check_tls(name, change.tls)?;
         let spec = old.with(change).map_err(|error| problem_of(&error))?;
-        let runtime_change = RuntimeChange {
-            description: spec.description.clone().unwrap_or_default(),
-            mode: spec.mode,
-            read_only: spec.read_only,
-            frozen: spec.frozen,
-            prefetch: spec.prefetch,
-            warm: spec.warm,
-            learn: spec.learn,
-            gather_below: spec.gather_below.set(),
-            write_back: limits(&spec.write_back),
-            slow: spec.slow_us.map(Duration::from_micros),
-            tls_only: spec.tls == TlsUse::Required,
-        };
         if change.pin.is_some() {
             // First, because it may be refused, and can be undone.
             self.runtime.set_pins(name, &spec.pin).map_err(problem)?;
         }
-        if let Err(error) = self.runtime.change_volume(name, runtime_change) {
+        if let Err(error) = self.runtime.change_volume(name, runtime_change(&spec)) {
             if change.pin.is_some() {
                 self.runtime.set_pins(name, &old.pin).map_err(problem)?;
             }
@@ -781,25 +767,4 @@ pub(super) fn problem(error: VolumeError) -> Problem {
         _ => return problem_of(&error),
     };
     problem_of_kind(kind, &error)
-}
-
-/// The runtime's limits of a volume's writeback.
-fn log_frozen(volume: &str, is_frozen: bool) {
-    match is_frozen {
-        true => tracing::info!(%volume, "volume frozen, it admits nothing into memory"),
-        false => tracing::info!(%volume, "volume thawed"),
-    }
-}
-
-fn limits(spec: &WriteBackSpec) -> Limits {
-    Limits {
-        target: match spec.read_latency {
-            ReadLatency::Idle => ReadTarget::Idle,
-            ReadLatency::Off => ReadTarget::Off,
-            ReadLatency::Micros(us) => ReadTarget::Micros(us),
-        },
-        bytes: spec.rate.unwrap_or(u64::MAX),
-        ios: spec.iops.unwrap_or(u64::MAX),
-        age_s: spec.age_s.unwrap_or(u64::MAX),
-    }
 }

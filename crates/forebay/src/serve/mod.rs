@@ -4,6 +4,7 @@ mod analysis;
 mod background;
 mod battery;
 mod calibrations;
+mod changes;
 mod check;
 mod claims;
 mod control;

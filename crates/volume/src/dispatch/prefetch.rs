@@ -25,8 +25,8 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Reads ahead after a read that missed, if the read belongs to a stream. Otherwise reports the
-    /// range to the host as needed, for its forecasts. Nothing is read ahead of a frozen volume, and
-    /// what is read while it is frozen is not typical for the time of the day.
+    /// range to the host as needed, for its forecasts. Nothing is read ahead of a frozen volume,
+    /// and what is read while it is frozen is not typical for the time of the day.
     pub(super) fn on_miss(
         &mut self,
         host: &mut H,

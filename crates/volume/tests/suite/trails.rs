@@ -13,9 +13,12 @@ const SECTOR: ByteRange = ByteRange::new(512, 512);
 /// Two regions.
 const BORDER: ByteRange = ByteRange::new((1 << 20) - 4096, 8192);
 
+/// Kinds, times and milliseconds.
+type Waits = Vec<(Wait, u16, u32)>;
+
 /// Completes everything now. Returns the kinds, times and milliseconds of the waits of the requests
 /// that were answered, with their I/Os and errors.
-fn complete(machine: &mut Machine) -> Vec<(Vec<(Wait, u16, u32)>, u16, u16)> {
+fn complete(machine: &mut Machine) -> Vec<(Waits, u16, u16)> {
     while machine.step(0) {}
     let trails = machine.world.trails.drain(..).map(|trail| {
         let waits = trail.waits().iter().map(|it| (it.wait, it.times, it.us / 1_000));
