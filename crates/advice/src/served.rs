@@ -139,10 +139,10 @@ impl fmt::Display for ServedAdvice {
     /// The reason in one sentence without a full stop.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Idle => "nothing was read or written; nothing can be said",
-            Self::TooFew => "there were too few requests; nothing can be said",
+            Self::Idle => "nothing was read or written; no advice is possible",
+            Self::TooFew => "there were too few requests; no advice is possible",
             Self::TooEarly => {
-                "memory serves little of it, but it has not been served for an hour; ask again \
+                "memory serves little of it so far, but the pool may still be filling; ask again \
                  later"
             }
             Self::Keep => "memory serves it, and more would hardly bring more",
@@ -151,12 +151,17 @@ impl fmt::Display for ServedAdvice {
             Self::WriteBack => "many writes are small, random and slow; write-back gathers them",
             Self::StayOut => "it is not cached, and little of it is read again",
             Self::CacheAgain => "it is not cached, although its data is read again",
-            Self::NoGain => "this volume gains nothing: hardly any of its data is read again",
-            Self::Log => {
-                "this volume gains nothing: nearly all requests are sequential writes, as of a log"
+            Self::NoGain => {
+                "caching does not help this volume: hardly any of its data is read again"
             }
-            Self::WriteHeavy => "this volume gains nothing: nearly all requests are writes",
-            Self::Fast => "this volume gains nothing: its disk is as fast as memory",
+            Self::Log => {
+                "caching does not help this volume: nearly all requests are sequential writes, \
+                 like those of a log"
+            }
+            Self::WriteHeavy => "caching does not help this volume: nearly all requests are writes",
+            Self::Fast => {
+                "caching does not help this volume: its disk answers nearly as fast as a cache hit"
+            }
         })
     }
 }

@@ -37,7 +37,7 @@ const REUSE_MIN: f64 = 0.1;
 /// More memory is worth it if each doubling serves this additional share of the reads, as in the
 /// advice for served volumes.
 const GAIN_PER_DOUBLING: f64 = 0.05;
-/// With more than this share unknown, the advice is to watch longer.
+/// With more than this share unknown, the advice is to observe for longer.
 const UNKNOWN_MAX: f64 = 0.05;
 
 /// What is known of a device.
@@ -163,34 +163,34 @@ impl fmt::Display for Reason {
             }
             Self::ReadAhead => "reads are sequential and slow; reading ahead serves them",
             Self::Log => {
-                "nearly all requests are sequential writes, as of a log; they are not read again, \
-                 and would displace data that is"
+                "nearly all requests are sequential writes, like those of a log; the data is not \
+                 read again and would displace data that is"
             }
-            Self::WriteHeavy => "nearly all requests are writes; a cache of reads spares little",
-            Self::Fast => "the device is fast already; a hit would take hardly less time",
-            Self::LittleReuse => "little data is read again while it would be in memory",
+            Self::WriteHeavy => {
+                "nearly all requests are writes; caching the few reads saves little"
+            }
+            Self::Fast => "the device already answers nearly as fast as a cache hit",
+            Self::LittleReuse => "little data is read again before it would be evicted",
             Self::ScanOnly => {
-                "reads are sequential and hardly repeat, and the device is fast enough for that"
+                "reads are sequential and hardly repeat, and the device streams them fast enough"
             }
             Self::SelfCaching(process) => {
                 return write!(
                     f,
-                    "{} (process {}) reads it past the page cache and has {} MiB of memory itself; \
-                     give it more instead",
+                    "{} (process {}) bypasses the page cache and uses {} MiB of memory itself; \
+                     give that process more memory instead",
                     process.name,
                     process.pid,
                     process.resident_bytes >> 20,
                 );
             }
-            Self::Idle => "nothing was read or written; nothing can be said",
-            Self::TooFew => "there were too few requests; nothing can be said",
+            Self::Idle => "nothing was read or written; no advice is possible",
+            Self::TooFew => "there were too few requests; no advice is possible",
             Self::NotSampled => {
-                "the requests themselves could not be observed, so it is unknown whether data is \
-                 read again"
+                "requests could not be traced, so it is unknown whether data is read again"
             }
             Self::WatchLonger => {
-                "most reads were the first of their data; whether it is read again takes a longer \
-                 observation"
+                "too many reads were first accesses to judge reuse; observe for longer"
             }
         })
     }

@@ -61,7 +61,7 @@ pub(super) fn find(roots: &Roots, given: &Path) -> anyhow::Result<Device> {
             let is_missing = error.kind() == io::ErrorKind::NotFound;
             let error = match is_missing {
                 true => anyhow!("there is no block device {shown}"),
-                false => anyhow::Error::new(error).context(format!("cannot look at {shown}")),
+                false => anyhow::Error::new(error).context(format!("cannot inspect {shown}")),
             };
             return Err(with_remedy(error, "see the names with `lsblk`"));
         }

@@ -192,7 +192,7 @@ fn finish(
         let after = match Counters::read(roots, &device.name) {
             Ok(after) => after,
             Err(_) => {
-                warn(&format!("{} has vanished during the observation", device.name));
+                warn(&format!("{} disappeared during the observation", device.name));
                 continue;
             }
         };
@@ -205,7 +205,7 @@ fn finish(
     }
     exclude_overlaps(&mut observed);
     if observed.is_empty() {
-        let error = anyhow!("all devices have vanished during the observation");
+        let error = anyhow!("all devices disappeared during the observation");
         return Err(with_remedy(error, "see the names with `lsblk`"));
     }
     let Sample { lost, seen, .. } = sample;
@@ -215,7 +215,7 @@ fn finish(
 /// Why a device is not to be cached, whatever its load.
 fn excluded(device: &Device, load: &Load, carried: u64, openers: &Openers) -> Option<String> {
     if device.is_memory {
-        return Some("it is memory itself".to_owned());
+        return Some("it is a memory device".to_owned());
     }
     if let Some(pid) = openers.server_of(device) {
         return Some(format!(

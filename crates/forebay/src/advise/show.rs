@@ -70,7 +70,7 @@ pub(super) fn headline(judged: &Judged) -> String {
     match (judged.mode(), judged.memory_bytes()) {
         (Some(mode), Some(memory)) => format!("cache it, {mode}, with {}", bytes(memory)),
         _ if judged.excluded.is_none() && judged.advice.reason.is_unknown() => {
-            "nothing can be said".to_owned()
+            "no recommendation".to_owned()
         }
         _ => "leave it out".to_owned(),
     }
@@ -82,11 +82,11 @@ pub(super) fn because(judged: &Judged) -> String {
     match (&judged.excluded, &judged.advice.reason) {
         (Some(excluded), _) => excluded.clone(),
         (None, Reason::Idle) => format!(
-            "nothing was read or written in {}; nothing can be said",
+            "nothing was read or written in {}; no advice is possible",
             duration(load.seconds.round() as u64)
         ),
         (None, Reason::TooFew) => {
-            format!("there were only {} requests; watch longer", load.requests())
+            format!("there were only {} requests; observe for longer", load.requests())
         }
         (None, reason) => reason.to_string(),
     }
@@ -159,8 +159,8 @@ fn from_memory(expected: &Expectation) -> String {
     let size = bytes(point.bytes);
     let from_empty = percent(Some(point.from_empty));
     format!(
-        "with {size}: {range} of the reads{ahead}; {from_empty} in this time if it had been empty \
-         at first"
+        "with {size}: {range} of the reads{ahead}; {from_empty} in this time if the cache had \
+         started empty"
     )
 }
 
@@ -170,8 +170,8 @@ fn notes(judged: &Judged) -> Vec<String> {
     if judged.excluded.is_none() && judged.advice.watch_longer {
         let unknown = prediction.map_or(0.0, Prediction::unknown);
         notes.push(format!(
-            "{} of the later reads were the first of their data, so it is unknown whether it is \
-             read again; watch longer with --time",
+            "{} of the later reads were first reads of their data, so it is unknown whether it is \
+             read again; observe for longer with --time",
             percent(Some(unknown))
         ));
     }

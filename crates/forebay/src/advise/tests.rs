@@ -82,7 +82,7 @@ fn a_log_is_left_out_and_an_idle_device_gets_no_verdict() {
     let text = shown(observation(vec![log, idle]), 1_024);
     assert!(text.contains("sdc: leave it out"), "{text}");
     assert!(text.contains("nearly all requests are sequential writes"), "{text}");
-    assert!(text.contains("sdd: nothing can be said"), "{text}");
+    assert!(text.contains("sdd: no recommendation"), "{text}");
     assert!(text.contains("nothing was read or written in 1 min"), "{text}");
 }
 
@@ -118,7 +118,7 @@ fn without_a_sample_the_report_says_what_is_missing() {
     observation.unsampled = Some("only root may trace requests".into());
     let text = shown(observation, 1_024);
     assert!(text.contains("note  only root may trace requests; the counters alone"), "{text}");
-    assert!(text.contains("sda: nothing can be said"), "{text}");
+    assert!(text.contains("sda: no recommendation"), "{text}");
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn volume(page: &mut Page, judged: &Judged<'_>) {
 /// What to do, in a few words.
 fn headline(advice: ServedAdvice) -> &'static str {
     match advice {
-        ServedAdvice::Idle | ServedAdvice::TooFew | ServedAdvice::TooEarly => "nothing can be said",
+        ServedAdvice::Idle | ServedAdvice::TooFew | ServedAdvice::TooEarly => "no recommendation",
         ServedAdvice::Keep => "keep it",
         ServedAdvice::MoreMemory => "keep it, with more memory",
         ServedAdvice::LessMemory => "keep it; less memory would do",
