@@ -2,6 +2,7 @@
 //! in the order of their completion.
 
 use crate::intake::{DIRECT_BYTES_MIN, Intake, PartialWrite};
+use crate::listener::peer_of;
 use crate::output::Output;
 use crate::pieces::Pieces;
 use crate::tls::TlsSession;
@@ -34,6 +35,10 @@ pub(crate) struct Skip {
 pub(crate) struct Conn {
     pub socket: OwnedFd,
     pub listener: u32,
+    /// The client's address, for the log.
+    pub peer: Box<str>,
+    /// The name of the volume that the client has chosen, for the log.
+    pub volume: Option<Box<str>>,
     /// The worker's identifier of the client.
     pub client: ClientId,
     pub phase: Phase,
@@ -89,8 +94,10 @@ impl Conn {
         handshake: Handshake,
     ) -> Self {
         Self {
+            peer: peer_of(&socket),
             socket,
             listener,
+            volume: None,
             client,
             phase: Phase::Handshake(Box::new(handshake)),
             terms: None,

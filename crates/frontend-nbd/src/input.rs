@@ -67,7 +67,9 @@ impl<C: WorkerContext> Serving<'_, C> {
                 let outcome = tls.receive(bytes, &mut plain);
                 if let Err(error) = &outcome {
                     // The connection drains first, so that the client gets the TLS alert.
-                    tracing::info!(%error, "TLS session with a client failed");
+                    let listener = self.nbd.listeners.get(conn.listener as usize);
+                    let listener = listener.and_then(Option::as_ref).map(|it| it.address());
+                    tracing::info!(client = %conn.peer, listener, %error, "TLS session failed");
                     conn.drain();
                 }
                 self.nbd.conns.mark_pending(index);
@@ -176,7 +178,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             queued.push_header(|out| (consumed, step) = handshake.advance(bytes, &exports, out));
         }));
         if advanced.is_err() {
-            self.disconnect(index, "handshake failed an assertion, see the log above");
+            self.disconnect(index, "internal error in the handshake; see the panic above");
             return Next::Wait;
         }
         self.nbd.conns.mark_pending(index);
@@ -189,7 +191,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             Step::StartTls => conn.tls_next = true,
             Step::Enter(terms) => self.enter(index, terms),
             Step::Close(reason) => {
-                tracing::debug!(%reason, "handshake ended");
+                tracing::debug!(client = %conn.peer, %reason, "handshake ended");
                 conn.drain();
             }
         }
@@ -200,6 +202,11 @@ impl<C: WorkerContext> Serving<'_, C> {
     fn enter(&mut self, index: u32, terms: Negotiated) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if self.cx.enter(conn.client, terms.export) {
+            self.cx.each_volume(&mut |volume| {
+                if volume.id == terms.export {
+                    conn.volume = Some(volume.name.as_str().into());
+                }
+            });
             conn.terms = Some(terms);
             conn.phase = Phase::Transmission;
             conn.deadline = None;
@@ -371,9 +378,9 @@ impl<C: WorkerContext> Serving<'_, C> {
         let reason = match error {
             IoError::NotPermitted => "the volume is read-only",
             IoError::NoSpace => "past the end of the volume",
-            IoError::Overflow => "longer than a request may be; see the block size limits",
-            IoError::NotSupported => "zeroing would be as slow as writing here",
-            _ => "misaligned, past the end, or unknown",
+            IoError::Overflow => "request exceeds the maximum length; see the block size limits",
+            IoError::NotSupported => "fast zeroing is not supported on this volume",
+            _ => "invalid request: misaligned, out of range, or unknown command",
         };
         self.refuse(index, &request, error, reason);
         Next::Consumed(skipped as usize)

@@ -230,7 +230,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         } else if conn.fetch_by.is_some_and(|time| time <= now)
             && self.cx.blocks_others(conn.client)
         {
-            self.disconnect(index, "replies not fetched, and other clients need their memory");
+            self.disconnect(index, "replies not read in time while other clients wait for memory");
         } else {
             self.resume(index);
         }

@@ -2,6 +2,7 @@
 
 use forebay_nbd::Tls;
 use rustls::ServerConfig;
+use socket2::{SockAddr, SockRef};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -44,10 +45,16 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
+    /// Its address, or its path: for the log.
+    pub(crate) fn address(&self) -> String {
+        let address = SockRef::from(&self.socket).local_addr();
+        address.map_or_else(|error| error.to_string(), |address| shown(&address))
+    }
+
     /// Sets options of a client's socket. The connection works without them, so failures are
     /// ignored.
     pub(crate) fn prepare(&self, client: &OwnedFd) {
-        let socket = socket2::SockRef::from(client);
+        let socket = SockRef::from(client);
         if self.tcp {
             let _ = socket.set_tcp_nodelay(true);
             let _ = socket.set_keepalive(true);
@@ -59,3 +66,17 @@ impl Listener {
 }
 
 const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// The address of a client for the log: `address:port`, or `unix` for a client of a Unix socket.
+pub(crate) fn peer_of(socket: &OwnedFd) -> Box<str> {
+    let address = SockRef::from(socket).peer_addr();
+    address.map_or_else(|error| error.to_string(), |address| shown(&address)).into()
+}
+
+fn shown(address: &SockAddr) -> String {
+    match (address.as_socket(), address.as_pathname()) {
+        (Some(address), _) => address.to_string(),
+        (None, Some(path)) => path.display().to_string(),
+        (None, None) => "unix".to_owned(),
+    }
+}

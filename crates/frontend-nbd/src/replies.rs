@@ -64,7 +64,7 @@ pub(crate) const fn error_text(error: IoError, kind: RequestKind) -> &'static st
         (IoError::NoSpace, _) => "the backing store is full",
         (IoError::Io, RequestKind::Read) => "the backing store failed to read",
         (IoError::Io, RequestKind::Flush) => {
-            "the backing store failed to write; data that is not written is kept"
+            "the backing store failed to write; dirty data is kept in the cache"
         }
         (IoError::Io, _) => "the backing store failed to write",
         _ => "",

@@ -157,7 +157,13 @@ impl<C: WorkerContext> Serving<'_, C> {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if !conn.broken {
             if !reason.is_empty() {
-                tracing::info!(reason, "client dropped");
+                let volume = conn.volume.as_deref();
+                tracing::info!(
+                    client = %conn.peer,
+                    volume,
+                    reason,
+                    "client disconnected by the server"
+                );
             }
             conn.broken = true;
             conn.drain();
@@ -172,8 +178,14 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn fail(&mut self, index: u32, error: &io::Error) {
         let is_gone =
             matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
-        let reason = format!("connection failed: {error}");
-        self.disconnect(index, if is_gone { "" } else { &reason });
+        if let Some(conn) = self.nbd.conns.get(index)
+            && !conn.broken
+            && !is_gone
+        {
+            let volume = conn.volume.as_deref();
+            tracing::info!(client = %conn.peer, volume, %error, "connection to a client failed");
+        }
+        self.disconnect(index, "");
     }
 
     /// Closes a connection that has no operation in flight on its socket.
@@ -189,7 +201,14 @@ impl<C: WorkerContext> Serving<'_, C> {
     pub(crate) fn abandon(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.remove(index) else { return };
         let (sending, receiving, filling) = (conn.sending, conn.receiving, conn.filling);
-        tracing::warn!(sending, receiving, filling, "connection closed by force");
+        tracing::warn!(
+            client = %conn.peer,
+            volume = conn.volume.as_deref(),
+            sending,
+            receiving,
+            filling,
+            "connection closed with I/O still in flight"
+        );
         self.cx.leave(conn.client, false);
         if sending || filling {
             self.nbd.abandoned.push((index, conn));
