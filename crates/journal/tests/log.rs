@@ -325,7 +325,7 @@ fn a_journal_without_volume_numbers_says_so() {
     assert_eq!(log.add_volume("last", 1 << 30, [5; 32]), Ok(u16::MAX - 1));
     let error = log.add_volume("other", 1 << 30, [6; 32]).unwrap_err();
     assert_eq!(error, LogError::NoMoreNumbers);
-    assert_eq!(error.to_string(), "the journal has used up its 65535 volume numbers");
+    assert_eq!(error.to_string(), "it has used up its 65535 volume numbers");
     // A log without records starts over.
     found.drop_records();
     let mut log: Log<_, u32> = Log::resume(&found, buffers(3)).unwrap();
@@ -423,6 +423,9 @@ fn a_batch_with_a_number_that_no_superblock_may_contain_is_damage() {
         assert_eq!((found.next_batch, found.next_record), (9, 9));
         let damage = Damage::Batches { first: 9, next: None, position };
         assert_eq!(damage.to_string(), format!("batch 9 at byte {position} is unreadable"));
+        let lost = |next| Damage::Batches { first: 9, next: Some(next), position }.to_string();
+        assert_eq!(lost(10), format!("batch 9 at byte {position} is damaged"));
+        assert_eq!(lost(12), format!("batches 9 to 11 at byte {position} are damaged"));
         assert_eq!(found.damage, [damage]);
     }
 }

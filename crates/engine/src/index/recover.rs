@@ -55,10 +55,12 @@ impl std::fmt::Display for TableDamage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Twice(key) => {
-                write!(f, "line {} of {} is in two slots", key.line(), key.volume())
+                let (line, volume) = (key.line(), key.volume());
+                write!(f, "line table damaged: line {line} of {volume} is in two slots")
             }
             Self::Stray(key) => {
-                write!(f, "dirty line {} belongs to unknown {}", key.line(), key.volume())
+                let (line, volume) = (key.line(), key.volume());
+                write!(f, "line table damaged: dirty line {line} is of {volume}, which is unknown")
             }
         }
     }

@@ -28,12 +28,12 @@ impl fmt::Display for LogError {
         match self {
             Self::TooManyVolumes => write!(f, "it has the maximum of {VOLUMES_MAX} volumes"),
             Self::NoMoreNumbers => {
-                write!(f, "the journal has used up its {} volume numbers", u16::MAX)
+                write!(f, "it has used up its {} volume numbers", u16::MAX)
             }
             Self::DrainFirst => f.write_str(
-                "the journal has no space to continue before its records are written to the disks",
+                "it has no space to continue before its records are written to the disks",
             ),
-            Self::InUse => f.write_str("the journal still holds records of the volume"),
+            Self::InUse => f.write_str("it still holds records of the volume"),
             Self::ShortSegments { segment_bytes } => {
                 write!(f, "its segments of {segment_bytes} bytes are too short for a batch")
             }
