@@ -13,6 +13,8 @@ pub enum ReadErrorKind {
     Closed,
     /// The answer is malformed.
     Malformed,
+    /// A setting cannot be sent to the server.
+    Argument,
     /// The server answered `ERR`.
     Refused,
     /// TLS is not available, or the certificate is not trusted.

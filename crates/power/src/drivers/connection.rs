@@ -125,7 +125,7 @@ impl Connection {
     pub(super) fn ask(&mut self, command: &Command) -> Result<Reply, ReadError> {
         let mut line = Vec::new();
         command.encode(&mut line).map_err(|error| {
-            ReadError::new(ReadErrorKind::Malformed, error.to_string(), error.remedy())
+            ReadError::new(ReadErrorKind::Argument, error.to_string(), error.remedy())
         })?;
         self.stream.socket().until = Instant::now() + self.timeout;
         let sent = match &mut self.stream {
@@ -173,8 +173,9 @@ impl Connection {
     }
 
     fn malformed(&self, what: &str) -> ReadError {
-        let message = format!("invalid reply from {}, not a NUT server: {what}", self.server);
-        ReadError::new(ReadErrorKind::Malformed, message, "check the address of the NUT server")
+        let message = format!("invalid reply from {}: {what}", self.server);
+        let remedy = "check the address, and that it is that of a NUT server";
+        ReadError::new(ReadErrorKind::Malformed, message, remedy)
     }
 }
 

@@ -40,7 +40,7 @@ pub enum AuthorityError {
 
 impl Fault for AuthorityError {
     fn remedy(&self) -> Remedy {
-        "specify the CA file".into()
+        "give a PEM file with the CA certificate".into()
     }
 }
 

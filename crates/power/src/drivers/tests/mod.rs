@@ -67,6 +67,14 @@ fn reports_every_server_failure_within_the_timeout() {
 }
 
 #[test]
+fn a_setting_that_cannot_be_sent_is_no_malformed_reply() {
+    let server = Server::start(|_, _| Act::Reply(list("OL", 90)));
+    let name = "x".repeat(600);
+    let address = NutAddress { name, host: "127.0.0.1".into(), port: server.port };
+    assert_eq!(kind(NutSource::new(address, PATIENCE).read()), ReadErrorKind::Argument);
+}
+
+#[test]
 fn backs_off_from_an_unreachable_server() {
     let mut server = Server::start(|_, _| Act::Reply(list("OL", 90)));
     let mut source = source(&server);
