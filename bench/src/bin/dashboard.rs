@@ -303,7 +303,7 @@ fn facts_of(volume: &Value) -> Result<Vec<(&'static str, String)>> {
         ("Disk writes", number("backend_writes")?),
         ("Disk flushes", number("backend_flushes")?),
         ("Errors more", format!("{} of them refused at once", number("refused")?)),
-        ("Not on 4 KiB borders", grouped(counters["pattern"]["unaligned"].as_u64().unwrap_or(0))),
+        ("Unaligned to 4 KiB", grouped(counters["pattern"]["unaligned"].as_u64().unwrap_or(0))),
         ("Mode", volume["effective_mode"].as_str().unwrap_or_default().to_owned()),
         ("Protection", volume["protection"].as_str().unwrap_or_default().to_owned()),
     ])

@@ -113,11 +113,12 @@ impl Fault for ClientError {
             Self::NotAllowed { .. } => "run this as the user who runs forebay".into(),
             Self::Connect { .. } => "check that it is forebay's control socket".into(),
             Self::Refused(problem) => problem.remedy(),
-            Self::Cut { .. } => "see its log".into(),
+            Self::Cut { .. } => "see the server's log".into(),
             Self::TimedOut { .. } => {
-                "see its log, and whether its process is stopped or the machine overloaded".into()
+                "see the server's log, and whether its process is stopped or the machine overloaded"
+                    .into()
             }
-            Self::Busy { .. } => "see its log, and whether its process is stopped".into(),
+            Self::Busy { .. } => "see the server's log, and whether its process is stopped".into(),
             Self::Answer { .. } => "use a forebay of the server's version".into(),
         }
     }

@@ -134,7 +134,10 @@ fn a_silent_server_times_out() {
     ] {
         assert!(matches!(error, ClientError::TimedOut { .. }), "{error:?}");
         let text = error.explained();
-        assert!(text.contains("control.sock has not answered for 0 s: see its log"), "{text}");
+        assert!(
+            text.contains("control.sock has not answered for 0 s: see the server's log"),
+            "{text}"
+        );
     }
 }
 

@@ -115,10 +115,10 @@ pub struct Counters {
     #[serde(default)]
     pub pin_loaded_bytes: u64,
     /// Destages for a FLUSH, a change of mode, throttled writers, or a write to the disk over dirty
-    /// data.
+    /// data. In an ordered volume, those of epochs that such a part of a request waits for.
     #[serde(default)]
     pub destages_urgent: u64,
-    /// Destages because of age or the amount of dirty data.
+    /// Destages because of age or the amount of dirty data. In an ordered volume, all others.
     #[serde(default)]
     pub destages_normal: u64,
     /// Parts of writes throttled at the dirty limit.

@@ -21,9 +21,10 @@ pub struct WriteBackFigures {
     pub gathered: u64,
     /// Writes to the disk that contain gathered writes.
     pub gathered_into: u64,
-    /// Destages for a FLUSH, a change of mode, or throttled writers.
+    /// Destages for a FLUSH, a change of mode, throttled writers, or a write to the disk over dirty
+    /// data. In an ordered volume, those of epochs that such a part of a request waits for.
     pub urgent: u64,
-    /// Destages because of age or the amount of dirty data.
+    /// Destages because of age or the amount of dirty data. In an ordered volume, all others.
     pub normal: u64,
     /// Writes throttled at the dirty limit.
     pub waits: u64,

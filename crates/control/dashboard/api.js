@@ -80,7 +80,7 @@ export async function operate(path, onProgress) {
       if (event.done) return;
       if (event.progress) onProgress(event.progress);
     }
-    if (done) throw new Problem(0, "the daemon ended before the operation", "");
+    if (done) throw new Problem(0, "the connection ended before the operation completed", "");
   }
 }
 

@@ -373,7 +373,7 @@ export class ServerControls {
       const lines = [
         `${bytes(it.bytes)} saved of ${bytes(it.dirty_bytes)} dirty, in ${ms(it.write_ms)}`,
         `disks flushed after ${ms(it.disks_ms)}, everything verified after ${ms(it.total_ms)}`,
-        it.battery_seconds === null ? "no battery is known"
+        it.battery_seconds === null ? "battery runtime unknown"
           : `the battery would have lasted ${seconds(it.battery_seconds)}`,
         `report in ${it.path ?? "no file"}`,
       ];

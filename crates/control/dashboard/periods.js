@@ -31,7 +31,7 @@ export class PeriodTable {
   constructor() {
     this.table = table("What was counted in the last minutes, hours and days",
       ["", ...PERIODS.map(([, label]) => label)]);
-    this.node = card("By period, kept over restarts", this.table);
+    this.node = card("By period; the total is kept over restarts", this.table);
     this.node.classList.add("wide");
   }
 

@@ -9,7 +9,7 @@ import { ChartGrid, Tiles, showProblems } from "/overview.js";
 import { PeriodTable } from "/periods.js";
 
 const LATENCIES = [
-  ["read_hit", "Read from memory"], ["read_miss", "Read with the disk"],
+  ["read_hit", "Read from memory"], ["read_miss", "Read from the disk"],
   ["write_memory", "Write to memory"], ["write_disk", "Write to the disk"], ["flush", "Flush"],
   ["trim", "Trim, zeroes"], ["disk_read", "Disk: read"], ["disk_write", "Disk: write"],
   ["disk_flush", "Disk: flush"], ["disk_erase", "Disk: discard"],
@@ -214,7 +214,7 @@ export class VolumeView {
         ? `${bytes(warm.done_bytes)} of ${bytes(warm.planned_bytes)}` : null],
       ["Time of the day", learn.enabled ? learn.state : "off", learn.slot && `now ${learn.slot}`],
       ["Disk", geometry.rotational === null ? "not known"
-        : geometry.rotational ? "rotating" : "without seeks",
+        : geometry.rotational ? "rotational" : "non-rotational",
         geometry.stripe_bytes ? `stripes of ${bytes(geometry.stripe_bytes)}` : null],
       ["Disk in flight", exact(disk.in_flight), `busy for ${seconds(disk.busy_seconds)}`],
       ["Writeback", `${exact(back.writes)} writes, ${bytes(back.bytes)}`,
@@ -236,10 +236,10 @@ export class VolumeView {
       ["Disk flushes", exact(c.backend_flushes)],
       ["Read ahead", bytes(c.prefetched_bytes), `${bytes(c.prefetch_used_bytes)} used`],
       ["Preloaded", bytes(c.preloaded_bytes), `${bytes(c.preload_used_bytes)} used`],
-      ["Came into memory", bytes(c.admitted_bytes), `${bytes(c.evicted_bytes)} evicted`],
+      ["Admitted to memory", bytes(c.admitted_bytes), `${bytes(c.evicted_bytes)} evicted`],
       ["Sequential", `${exact(c.pattern.sequential_reads)} reads, ${
         exact(c.pattern.sequential_writes)} writes`],
-      ["Not on 4 KiB borders", exact(c.pattern.unaligned)],
+      ["Unaligned to 4 KiB", exact(c.pattern.unaligned)],
     ]);
     facts(this.settings, Object.entries(volume.settings).map(([name, value]) =>
       [name.replaceAll("_", "-"), value === true ? "yes" : value === false ? "no" : value]));

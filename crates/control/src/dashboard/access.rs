@@ -107,7 +107,7 @@ pub(super) fn check_role(
             Err(Problem::new(ErrorKind::Unauthorized, message, remedy))
         }
         _ => {
-            let message = "the token is for looking only";
+            let message = "the token permits reading only";
             Err(Problem::new(ErrorKind::Forbidden, message, "use a token with the role operate"))
         }
     }

@@ -88,7 +88,9 @@ impl Fault for DashboardError {
                 Remedy::from(Action::set("dashboard-tokens", "FILE")).or(local)
             }
             Self::Tokens(error) => error.remedy(),
-            Self::System(_) => "try again".into(),
+            Self::System(_) => {
+                "resolve the system's error, or leave out the setting dashboard".into()
+            }
         }
     }
 }

@@ -206,7 +206,7 @@ fn read_secret(path: &Path) -> Result<String, TokenError> {
     }
     let mode = found.st_mode & 0o777;
     if mode & 0o077 != 0 {
-        return Err(exposed(format!("has mode {mode:04o}, so other users may read it")));
+        return Err(exposed(format!("has mode {mode:04o}, so other users have access")));
     }
     if found.st_uid != 0 && found.st_uid != geteuid().as_raw() {
         return Err(exposed(format!("belongs to user {}", found.st_uid)));

@@ -52,7 +52,7 @@ pub(super) fn program(text: &mut Text, status: &Status) {
         let help = "Memory that is left to the system.";
         text.one(Gauge, "memory_reserve_bytes", help, sizing.reserve_bytes);
         let is_short = flag(sizing.state == MemoryState::Short);
-        text.one(Gauge, "memory_short", "1 while the cache gives memory back.", is_short);
+        text.one(Gauge, "memory_short", "1 while memory is short.", is_short);
     }
     let background = &status.background;
     let mut shares =
