@@ -105,10 +105,7 @@ pub enum VolumeError {
         error: IoError,
     },
     /// The volume is in memory, and its image cannot be written.
-    #[error(
-        "cannot save volume '{name}' to {path}; it is still served, and the former image is \
-         unchanged"
-    )]
+    #[error("cannot save volume '{name}' to {path}; it is still served")]
     Save {
         /// The volume.
         name: String,
@@ -119,7 +116,7 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// The volume is not saved to an image.
-    #[error("volume '{0}' has no image to be saved to")]
+    #[error("volume '{0}' has no image file to save to")]
     NoImage(String),
     /// The pool holds dirty data of a volume of this name on another disk.
     #[error(
@@ -321,8 +318,9 @@ impl Fault for VolumeError {
             Self::Stalled(error) => error.remedy(),
             Self::FlushFailed { name, .. } => Action::TrustVolume(name.clone()).into(),
             Self::OtherDisk { .. } => {
-                Remedy::from("add it with that one, remove it, and add it with the new one")
-                    .or("add the new one under another volume name")
+                let remedy = "add the volume with its previous backing store, remove it, then add \
+                              it with the new one";
+                Remedy::from(remedy).or("add the new one under another volume name")
             }
             Self::ChangedDisk { name, .. } => Remedy::from("serve the volume from its own disk")
                 .or(Action::AcceptChangedDisk(name.clone())),
@@ -338,7 +336,7 @@ impl Fault for VolumeError {
             Self::Record { .. } => {
                 "make the state directory readable and writable, with free space".into()
             }
-            Self::Leaving(_) => "repeat the command when that one has ended".into(),
+            Self::Leaving(_) => "repeat the command when the other one has finished".into(),
             Self::Stopping => "wait until it has stopped, and start it again".into(),
         }
     }

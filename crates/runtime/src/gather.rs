@@ -18,16 +18,16 @@ pub enum CalibrationFailure {
         error: IoError,
     },
     /// A read has timed out.
-    #[error("its disk took more than a second for the read at byte {offset}")]
+    #[error("the read of its disk at byte {offset} took more than a second")]
     Slow {
         /// The offset of the read.
         offset: u64,
     },
     /// A read of the previous measurement has still not completed.
-    #[error("its disk has not answered a read of the last measurement")]
+    #[error("a read of the previous measurement is still pending on its disk")]
     Hanging,
     /// The reading thread could not be started.
-    #[error("no thread can be started to read its disk")]
+    #[error("cannot start a thread to read its disk")]
     NoThread,
     /// The measured times are inconclusive.
     #[error(transparent)]
@@ -37,7 +37,8 @@ pub enum CalibrationFailure {
 /// The state of a disk's measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calibration {
-    /// Not needed: the threshold is set by hand.
+    /// None is due: the threshold is set by hand, a measurement is not scheduled yet, or the volume
+    /// is being removed.
     Unwanted,
     /// It waits until the volume is idle, or is in progress.
     Waiting,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum PinError {
     /// A range ends past the end of the volume.
-    #[error("volume '{name}' has {size_bytes} bytes, and a range to be pinned ends past them")]
+    #[error("a range to be pinned ends beyond the end of volume '{name}' ({size_bytes} bytes)")]
     BeyondEnd {
         /// The volume.
         name: String,
@@ -44,7 +44,7 @@ pub enum PinError {
     /// One shard of the pool has too little memory for its part of the ranges.
     #[error(
         "the pinned ranges of volume '{name}' and others would take {needed_bytes} bytes in one \
-         part of the memory, which has space for {bytes_max}"
+         shard of the cache, which can pin at most {bytes_max}"
     )]
     Uneven {
         /// The volume.

@@ -51,7 +51,7 @@ pub enum ResizeError {
     },
     /// The size is too small for the ranges that are pinned.
     #[error(
-        "memory {} is too small for the pinned ranges, {}", Size(*memory_bytes), listed(pinned)
+        "memory {} is too small for the pinned ranges: {}", Size(*memory_bytes), listed(pinned)
     )]
     Pinned {
         /// The size.

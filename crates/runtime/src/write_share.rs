@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub enum ShareError {
     /// A volume could not use it: its stripes, or parts of its requests, exceed the dirty limit.
     #[error(
-        "{}% of the cache for writes are {} in each of its parts, less than the {} that volume \
-         '{volume}' needs", share.percent(), Size(*bytes), Size(*needed_bytes)
+        "a write share of {}% is {} per shard, less than the {} that volume '{volume}' needs",
+        share.percent(), Size(*bytes), Size(*needed_bytes)
     )]
     TooSmall {
         /// The share.

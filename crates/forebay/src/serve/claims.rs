@@ -52,7 +52,7 @@ impl Claims {
             return Err(Problem::new(
                 ErrorKind::Busy,
                 message,
-                "repeat this command when that one has ended",
+                "repeat the command when the other one has finished",
             ));
         }
         Ok(Claim { claims: self, name: Some(name.to_owned()) })

@@ -42,7 +42,10 @@ impl Drop for Periodic {
     fn drop(&mut self) {
         self.end = None;
         if self.running.recv_timeout(END_WAIT) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!(thread = self.name, "a thread hangs, exiting without it");
+            tracing::warn!(
+                thread = self.name,
+                "thread did not end in time, exiting without waiting for it"
+            );
         }
     }
 }

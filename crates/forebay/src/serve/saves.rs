@@ -158,8 +158,7 @@ impl Saves {
                         path,
                         error,
                         remedy = remedy_for_save(source.kind()),
-                        "cannot save volume in memory, the former image is unchanged, trying again \
-                         within a minute"
+                        "cannot save volume in memory, trying again within a minute"
                     );
                 }
             }

@@ -159,7 +159,7 @@ fn ranges_that_cannot_be_pinned_are_refused_and_change_nothing() {
     refuse(&daemon, &["pin", "disk"], "required");
     refuse(&daemon, &["pin", "nosuch", "0+4096"], "no volume 'nosuch'");
     refuse(&daemon, &["unpin", "nosuch", "all"], "no volume 'nosuch'");
-    let beyond = "volume 'disk' has 536870912 bytes, and a range to be pinned ends past them";
+    let beyond = "a range to be pinned ends beyond the end of volume 'disk' (536870912 bytes)";
     refuse(&daemon, &["pin", "disk", "512MiB+1"], beyond);
     refuse(&daemon, &["pin", "disk", "511MiB+2MiB"], beyond);
     refuse(&daemon, &["unpin", "disk", "1TiB+1MiB"], beyond);
@@ -339,7 +339,7 @@ fn memory_that_is_too_little_for_what_is_pinned_is_refused() {
     assert_eq!(
         text.trim_end(),
         format!(
-            "forebay: memory {free_shown} is too small for the pinned ranges, 16MiB of volume \
+            "forebay: memory {free_shown} is too small for the pinned ranges: 16MiB of volume \
              'disk', 1MiB of volume 'other': set memory to {least_shown} or more, or unpin ranges \
              first"
         )

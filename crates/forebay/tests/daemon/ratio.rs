@@ -147,8 +147,8 @@ fn a_ratio_that_is_none_or_too_small_for_a_volume_is_refused() {
         "forebay: cache ratio 10:90 leaves less than 25% for reads: write 25:75 or less for writes"
     );
     let text = refused(&daemon, "100:0", 1);
-    let expected = "forebay: 0% of the cache for writes are 0B in each of its parts, less than \
-                    the 1MiB that volume 'disk' needs: give writes at least ";
+    let expected = "forebay: a write share of 0% is 0B per shard, less than the 1MiB that volume \
+                    'disk' needs: give writes at least ";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.ends_with("%, or set volume 'disk' to mode=write-through first"), "{text}");
     let least: u64 = text[expected.len()..].split('%').next().unwrap().parse().unwrap();
@@ -165,7 +165,7 @@ fn a_ratio_that_is_none_or_too_small_for_a_volume_is_refused() {
     ];
     let (code, text) = daemon.run(&["set", both[0], both[1]]);
     assert_eq!((code, memory(&daemon, "limit_bytes")), (Some(1), before), "{text}");
-    assert!(text.contains(&format!("{least}% of the cache for writes are ")), "{text}");
+    assert!(text.contains(&format!("a write share of {least}% is ")), "{text}");
     assert_eq!(ratio(&daemon, "setting"), "auto");
     set(&daemon, &format!("{}:{least}", 100 - least));
     let (code, text) = daemon.run(&["volume", "set", "disk", "mode=write-through"]);
@@ -206,7 +206,7 @@ fn a_reload_and_the_next_server_have_the_ratio_that_was_set() {
     for times in 1..=2 {
         daemon.signal(Signal::HUP);
         wait_until("the refusal", PATIENCE, || {
-            daemon.log().matches("0% of the cache for writes are 0B").count() == times
+            daemon.log().matches("a write share of 0% is 0B").count() == times
         });
     }
     assert!(is("50:50"));

@@ -280,7 +280,7 @@ fn only_volumes_with_an_image_are_saved() {
     let daemon = start(directory.path(), "disk=memory:1MiB");
     let (code, text) = daemon.run(&["save", "disk"]);
     assert_eq!(code, Some(1));
-    let sentence = "forebay: volume 'disk' has no image to be saved to: save volumes with the \
+    let sentence = "forebay: volume 'disk' has no image file to save to: save volumes with the \
                     backing memory:SIZE?save=PATH only\n";
     assert_eq!(text, sentence);
     let (code, text) = daemon.run(&["save", "risk"]);
@@ -326,7 +326,7 @@ fn a_volume_in_memory_is_saved_at_intervals_and_again_after_a_failure() {
         assert!(text.contains(&format!("within a minute: {error} -> {remedy}")), "{text}");
         wait_until("the log has it", PATIENCE, || {
             let log = daemon.log();
-            log.contains("cannot save volume in memory, the former image is unchanged")
+            log.contains("cannot save volume in memory, trying again within a minute")
                 && log.contains(&format!("remedy=\"{remedy}\""))
         });
     };

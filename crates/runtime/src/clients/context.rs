@@ -264,8 +264,7 @@ fn served(result: IoResult, uncached: Option<Uncached>) -> Served {
     }
 }
 
-const NOT_ENTERED: Refusal =
-    Refusal { error: IoError::Invalid, reason: "the client has entered no volume" };
+const NOT_ENTERED: Refusal = Refusal { error: IoError::Invalid, reason: "no volume selected" };
 
 /// The refusal of a request of this kind in the current state of the volume, if any.
 fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusal> {

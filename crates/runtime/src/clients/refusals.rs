@@ -26,7 +26,10 @@ impl Refusals {
         self.logged = Some(now);
         let refused = std::mem::take(&mut self.count);
         if has_descriptor {
-            tracing::warn!(refused, "connections refused: {CONNECTIONS_MAX} clients are the limit");
+            tracing::warn!(
+                refused,
+                "connections refused: limit of {CONNECTIONS_MAX} clients reached"
+            );
             return;
         }
         let Descriptors { limit, reserved } = descriptors;

@@ -51,16 +51,17 @@ impl Learned {
             Ok(file) => file,
             Err((error, is_readable)) => {
                 // A file that cannot be read stays: the next write replaces it.
-                let aside = is_readable.then(|| histories.put_aside(name));
-                let put_aside = match aside {
-                    Some(Ok(path)) => path,
-                    Some(Err(error)) => format!("failed: {error}"),
-                    None => "no".to_owned(),
+                let moved = is_readable.then(|| histories.put_aside(name));
+                let (moved_to, move_error) = match moved {
+                    Some(Ok(path)) => (Some(path), None),
+                    Some(Err(error)) => (None, Some(error.to_string())),
+                    None => (None, None),
                 };
                 tracing::warn!(
                     volume = name,
                     error,
-                    put_aside,
+                    moved_to,
+                    move_error,
                     "access history ignored, starting a new one"
                 );
                 None
@@ -247,7 +248,7 @@ impl Learned {
             days_required = days,
             weeks_required = weeks,
             preloads = !is_paused,
-            "forecast"
+            "forecast made"
         );
         if is_paused {
             self.compared_next = forecast.granules;

@@ -106,7 +106,7 @@ fn a_size_below_what_is_pinned_is_refused_with_the_volumes() {
     };
     assert_eq!(
         refused(2),
-        "memory 44MiB is too small for the pinned ranges, 2MiB of volume 'v2', 1MiB of volume \
+        "memory 44MiB is too small for the pinned ranges: 2MiB of volume 'v2', 1MiB of volume \
          'v1': set memory to 60MiB or more, or unpin ranges first"
     );
     assert!(refused(6).contains("6MiB of volume 'v6', 5MiB of volume 'v5', 4MiB of volume 'v4', "));

@@ -4,8 +4,8 @@ use crate::locks::Lock;
 use forebay_types::{IoError, IoResult};
 
 /// The error message for clients once a flush of the backing store has failed.
-pub(crate) const FLUSH_FAILED: &str =
-    "a flush of the backing store failed, and the operator has not trusted it again";
+pub(crate) const FLUSH_FAILED: &str = "a flush of the backing store failed; flushes and FUA writes \
+                                       fail until the operator trusts the disk again";
 
 /// Decides whether a flush has to go to the backend, and latches a failed flush.
 ///

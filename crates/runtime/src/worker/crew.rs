@@ -69,8 +69,8 @@ impl Crew {
                     }
                 })?;
             let started = started.recv();
-            counts_as_io_pressure |=
-                started.unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
+            counts_as_io_pressure |= started
+                .unwrap_or_else(|_| Err(io::Error::other("the worker exited during its start")))?;
             threads.push(thread);
         }
         Ok(Self { engine: R::NAME, counts_as_io_pressure, threads: Lock::new(threads) })
@@ -113,7 +113,7 @@ fn run_or_abort<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
             std::process::abort();
         }
         Err(_) => {
-            tracing::error!("a worker failed an assertion; the process aborts, see the log above");
+            tracing::error!("a worker panicked; aborting the process, see the panic above");
             std::process::abort();
         }
     }

@@ -135,7 +135,7 @@ fn assert_quarantined(journal: &MemoryBackend, other: &Arc<MemoryBackend>, why: 
     assert!(error.contains("holds 4096 bytes of volume 'v'"), "{error}");
     assert!(error.contains(why), "{error}");
     for remedy in
-        ["write what it holds to the disk", "discard what it holds", "accept the changed disk"]
+        ["write its contents to the disk", "discard its contents", "accept the changed disk"]
     {
         assert!(error.contains(remedy), "{error}");
     }

@@ -85,6 +85,8 @@ fn dump_and_load_every_acknowledged_write(engine: Engine) {
     assert!(report.unflushed.is_empty());
     assert!(!vault.is_ready() && vault.measured_bytes_per_second().is_none());
     assert_eq!(vault.dump(&ALL, None).unwrap(), report, "the dump is not repeated");
+    let refused = vault.measure().unwrap_err();
+    assert!(matches!(refused, VaultError::Dumping(_)), "{refused}");
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     first.stop();
 
@@ -448,7 +450,7 @@ fn load_only_to_the_same_disk() {
     let other_size = memory(32 * MIB);
     for (wrong, part) in [(&backup, "samples differ"), (&other_size, "another size")] {
         let refused = load(wrong, 1, false).unwrap_err();
-        for part in [part, "volume 'v'", "accept the changed disk", "write what it holds"] {
+        for part in [part, "volume 'v'", "accept the changed disk", "write its contents"] {
             assert!(refused.contains(part), "{refused}");
         }
     }

@@ -372,7 +372,7 @@ impl Devices {
         let name = self.name();
         tracing::warn!(
             journal = %name,
-            "formatting the journal again: it failed earlier, and the disks have everything"
+            "reformatting a journal that had failed; the disks have all of its data"
         );
         let zeroes = AlignedBuffer::new(LOG_OFFSET as usize);
         for device in (0..2).filter(|&device| self.backends[device].is_some()) {

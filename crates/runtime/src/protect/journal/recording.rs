@@ -74,8 +74,8 @@ impl Journal {
         let noted = match note.kind {
             NoteKind::Write { wait, .. } => {
                 match state.log.append(entry(kind), pieces, wait.then_some(part)) {
-                    // A write that does not wait has been acknowledged already. Only a FLUSH
-                    // guarantees that it is recorded.
+                    // A write that does not wait is acknowledged after this call, whether or not
+                    // the log took it. Only a FLUSH guarantees that it is recorded.
                     false if wait => RecordOutcome::Refused,
                     _ => RecordOutcome::Recorded,
                 }

@@ -124,7 +124,11 @@ fn restore(journal: &Journal, number: u16, volume: VolumeId) {
             Ok(false) => std::thread::sleep(PAUSE),
             Err(error) => {
                 let name = &journal.name;
-                tracing::error!(journal = %name, %error, "lost sectors: log unreadable");
+                tracing::error!(
+                    journal = %name,
+                    %error,
+                    "cannot search the journal for lost sectors"
+                );
                 return;
             }
         }

@@ -101,8 +101,7 @@ impl Vault {
                 return Err(VaultError::CalledOff(self.name.clone()));
             }
             VaultPhase::Ready => {}
-            VaultPhase::Failed(error) => return Err(VaultError::io(&self.name, error)),
-            _ => return Err(VaultError::Occupied(self.name.clone())),
+            phase => return Err(VaultError::in_phase(&self.name, phase)),
         }
         match test_bytes {
             None => {

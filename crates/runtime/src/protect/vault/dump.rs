@@ -110,9 +110,8 @@ impl Vault {
     fn claim(&self, volumes: &[VolumeId]) -> Result<Option<DumpReport>, VaultError> {
         let mut state = self.state();
         match state.phase {
-            VaultPhase::Failed(error) => return Err(VaultError::io(&self.name, error)),
-            VaultPhase::Holding | VaultPhase::Dumping => {
-                return Err(VaultError::Occupied(self.name.clone()));
+            phase @ (VaultPhase::Failed(_) | VaultPhase::Holding | VaultPhase::Dumping) => {
+                return Err(VaultError::in_phase(&self.name, phase));
             }
             VaultPhase::Dumped => {
                 let is_in = |dumped: &Vec<VolumeId>| volumes.iter().all(|id| dumped.contains(id));

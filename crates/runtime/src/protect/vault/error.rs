@@ -1,5 +1,6 @@
 //! The errors of the vault, with their remedies.
 
+use super::VaultPhase;
 use crate::protect::journal::{ERASE_FOR_NEW, ERASE_UNNEEDED, NAME_ANOTHER, remedy_for_recovery};
 use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
@@ -107,9 +108,13 @@ pub enum VaultError {
         /// The missing data.
         reason: String,
     },
-    /// The vault holds data that is not on the disks.
-    #[error("vault {0} holds data that is not on its disks yet")]
+    /// The vault holds data of an earlier process's dump that is not on the disks; or a probe finds
+    /// the vault in use.
+    #[error("vault {0} holds data that is not yet on the disks of its volumes")]
     Occupied(String),
+    /// A dump is in progress, or the vault holds a dump of this process.
+    #[error("vault {0} is in use by a dump because power failed")]
+    Dumping(String),
     /// A dump failed.
     #[error(
         "the dump to vault {name} failed ({reason}) after {saved_bytes} bytes; dirty data is still \
@@ -179,6 +184,16 @@ pub enum VaultError {
 }
 
 impl VaultError {
+    /// A vault in this phase can take no dump.
+    pub(super) fn in_phase(name: &str, phase: VaultPhase) -> Self {
+        let name = name.to_owned();
+        match phase {
+            VaultPhase::Failed(error) => Self::Io { name, error },
+            VaultPhase::Dumping | VaultPhase::Dumped => Self::Dumping(name),
+            VaultPhase::Holding | VaultPhase::Ready => Self::Occupied(name),
+        }
+    }
+
     pub(super) fn io(name: &str, error: IoError) -> Self {
         Self::Io { name: name.to_owned(), error }
     }
@@ -210,6 +225,7 @@ impl Fault for VaultError {
             Self::Occupied(_) => {
                 "serve the volumes whose data it holds: the status names them".into()
             }
+            Self::Dumping(_) => "repeat the command when power has returned".into(),
             Self::Dump { .. } => "flush the volumes to their disks while there is power".into(),
             Self::CalledOff(_) => "repeat it when the machine is on mains power".into(),
             // Each volume of a server takes part, whatever its protection.

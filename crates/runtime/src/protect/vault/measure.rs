@@ -69,8 +69,7 @@ impl Vault {
             let state = self.state();
             match state.phase {
                 VaultPhase::Ready => {}
-                VaultPhase::Failed(error) => return Err(VaultError::io(&self.name, error)),
-                _ => return Err(VaultError::Occupied(self.name.clone())),
+                phase => return Err(VaultError::in_phase(&self.name, phase)),
             }
             if state.on_battery {
                 return Err(VaultError::CalledOff(self.name.clone()));
