@@ -98,7 +98,7 @@ pub enum MemoryError {
         source: std::io::Error,
     },
     /// The file is not an image, or not a complete one.
-    #[error("{} is not an image of a volume in memory, or not all of it", path.display())]
+    #[error("{} is not an image of a volume in memory, or is truncated", path.display())]
     ForeignImage {
         /// The file.
         path: PathBuf,
@@ -110,6 +110,17 @@ pub enum MemoryError {
         path: PathBuf,
         /// The version of its format.
         version: u32,
+    },
+    /// The checksums of the image are of chunks of another size.
+    #[error(
+        "the image {} has checksums of {chunk_bytes} bytes each, which this version cannot read",
+        path.display()
+    )]
+    ImageChunk {
+        /// The image.
+        path: PathBuf,
+        /// The data of a checksum, in bytes.
+        chunk_bytes: u32,
     },
     /// The image is of another size.
     #[error(
@@ -159,7 +170,9 @@ impl Fault for MemoryError {
             Self::ForeignImage { .. } => {
                 "name the file that forebay has written; this one was not changed".into()
             }
-            Self::ImageVersion { .. } => "use the version that wrote it".into(),
+            Self::ImageVersion { .. } | Self::ImageChunk { .. } => {
+                "use the Forebay version that wrote it".into()
+            }
             Self::ImageSize { image_bytes, .. } => {
                 format!("write memory:{}; the file was not changed", Size(*image_bytes)).into()
             }

@@ -107,8 +107,9 @@ impl Drop for ThreadPool {
 /// Joins a thread, unless it is the calling one: the answer to an I/O may drop the last handle of
 /// the answering backend.
 pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
+    let name = thread.thread().name().unwrap_or_default().to_owned();
     if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-        tracing::error!("disk I/O thread panicked");
+        tracing::error!(thread = name, "backend thread panicked");
     }
 }
 

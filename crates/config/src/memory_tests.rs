@@ -99,13 +99,13 @@ fn an_explicit_size_leaves_the_reserve() {
     assert_eq!(
         refusal(explicit(&large, 16384 - 499, AUTO)),
         "memory 15885MiB leaves 499MiB of the 16GiB available, less than the 500MiB that are \
-         reserved for the system: set memory to 15884MiB, or set memory-reserve to 499MiB"
+         reserved for the system: set memory to 15884MiB or memory-reserve to 499MiB"
     );
     assert_eq!(
         refusal(explicit(&group(900, 0), 800, AUTO)),
         "memory 800MiB leaves 100MiB of the 900MiB available (the control group /user.slice/x \
          allows 900MiB), less than the 450MiB that are reserved for the system: set memory to \
-         450MiB, or set memory-reserve to 100MiB"
+         450MiB or memory-reserve to 100MiB"
     );
     // What a remedy names is accepted.
     assert!(explicit(&group(900, 0), 450, AUTO).is_ok());
@@ -149,7 +149,7 @@ fn a_server_may_grow_by_what_the_system_can_spare() {
     assert_eq!(
         grow(701, 200).unwrap_err().explained(),
         "memory 701MiB leaves 499MiB of the 1200MiB available, less than the 500MiB that are \
-         reserved for the system: set memory to 700MiB, or set memory-reserve to 499MiB"
+         reserved for the system: set memory to 700MiB or memory-reserve to 499MiB"
     );
 }
 
@@ -257,7 +257,7 @@ fn the_memory_is_not_below_its_minimum() {
     let free = after.with(&change(&["memory=auto", "memory-min=101MiB"])).unwrap();
     let refused = free.with(&change(&["memory-max=100MiB"])).unwrap_err().explained();
     let expected = "memory-max 100MiB is less than the 101MiB of memory-min: set memory-max to \
-                    101MiB, or set memory-min to 100MiB";
+                    101MiB or memory-min to 100MiB";
     assert_eq!(refused, expected);
     assert_eq!(after.reserve_bytes(400 * MIB), 200 * MIB);
     assert_eq!(before.reserve_bytes(400 * MIB), RESERVE_BYTES);

@@ -46,8 +46,8 @@ pub(crate) enum Command {
         long_about = "Monitor a running forebay in the terminal.\nRequests per second and hit \
         % as charts, latencies of hits, of misses and of the disks, memory, dirty data and power, \
         and the volumes as a list that can be sorted. Enter shows one volume in depth, ? the keys, \
-        and q ends it. It needs 80 columns and 24 rows. The server has one request per interval \
-        to answer."
+        and q ends it. It needs 80 columns and 24 rows. It sends the server one request per \
+        interval."
     )]
     Top(TopArguments),
     /// Show the statistics of the volumes of a running forebay
@@ -57,19 +57,20 @@ pub(crate) enum Command {
         #[command(flatten)]
         show: ShowArguments,
     },
-    /// Measure what a running forebay gains, against requests served as if there were no cache
+    /// Measure the benefit of a running forebay, against requests served as if there were no cache
     #[command(subcommand)]
     Analyze(AnalyzeCommand),
-    /// Say which block devices or volumes to cache, in which mode, and what it would bring
-    #[command(long_about = "Say which block devices or volumes to cache, in which mode, and what \
-        it would bring.\nWithout DEVICE, the volumes of a running forebay are judged by their \
-        statistics of the last day and their miss-ratio curves: which gain, which would gain by \
-        another mode or more memory, and which gain nothing and can be taken out.\nBlock \
-        devices are observed while they are used as always: the kernel's counters before and \
-        after, and, for root, the places that are read and written. Nothing is read from the \
-        devices or written to them. The reads that a cache of each size would have \
-        served are found by a replay through the server's own eviction policy. Interrupted, it \
-        says what it has seen so far.")]
+    /// Recommend which block devices or volumes to cache, in which mode, and estimate the benefit
+    #[command(
+        long_about = "Recommend which block devices or volumes to cache, in which mode, and \
+        estimate the benefit.\nWithout DEVICE, the volumes of a running forebay are judged by \
+        their statistics of the last day and their miss-ratio curves: which gain, which would gain \
+        by another mode or more memory, and which gain nothing and can be taken out.\nBlock \
+        devices are observed while in normal use: the kernel's counters before and after, and, for \
+        root, the places that are read and written. Nothing is read from the devices or written to \
+        them. The reads that a cache of each size would have served are found by a replay through \
+        the server's own eviction policy. If interrupted, it reports on the time observed so far."
+    )]
     Advise(AdviseArguments),
     /// Show the last slow requests of clients, and what each waited for
     #[command(long_about = "Show the last slow requests of clients, and what each waited for.\nA \
@@ -109,7 +110,7 @@ pub(crate) enum Command {
         the volume's device or on a partition of it. With --follow, the pins move and grow with \
         the file until this command ends.")]
     Pin(PinArguments),
-    /// Let ranges of a volume, or files on it, leave memory again
+    /// Unpin ranges of a volume, or files on it
     Unpin(UnpinArguments),
     /// Save a volume in memory to its image
     #[command(long_about = "Save a volume in memory to its image.\n\
@@ -184,7 +185,7 @@ pub(crate) struct StatusArguments {
     /// Show everything: the server and each volume in depth
     #[arg(long, conflicts_with = "name")]
     pub(crate) all: bool,
-    /// Show it every SECONDS, with the rates of that time, until interrupted [default: 2]
+    /// Refresh every SECONDS until interrupted, with the rates of that interval [default: 2]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -224,7 +225,7 @@ pub(crate) struct AdviseArguments {
     /// Observe all block devices
     #[arg(long, conflicts_with = "devices")]
     pub(crate) all: bool,
-    /// Observe them for so long: 1s to 1d [default: 60s]
+    /// Observation time, 1s to 1d [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = observation_time)]
     pub(crate) time: Option<Duration>,
     /// Memory that a cache may have for data [default: half of the machine's]
@@ -262,7 +263,7 @@ pub(crate) struct TraceArguments {
 /// Parses the length of an observation: a number with a unit.
 fn observation_time(text: &str) -> Result<Duration, String> {
     let seconds = seconds_with_unit(text).filter(|seconds| (1..=86_400).contains(seconds));
-    let error = || format!("--time {text} is not possible: write 1s to 1d, as in 60s, 10m or 2h");
+    let error = || format!("--time {text} is invalid: write 1s to 1d, as in 60s, 10m or 2h");
     seconds.map(Duration::from_secs).ok_or_else(error)
 }
 
@@ -280,7 +281,7 @@ fn observation_memory(text: &str) -> Result<Size, String> {
     if (1 << 20..=64 << 40).contains(&size.bytes()) {
         return Ok(size);
     }
-    Err(format!("--memory {text} is not possible: write 1MiB to 64TiB"))
+    Err(format!("--memory {text} is invalid: write 1MiB to 64TiB"))
 }
 
 /// Parses the time of `trace`: 1 second to a week.
@@ -314,7 +315,7 @@ fn color_choice(text: &str) -> Result<ColorChoice, String> {
         "auto" => Ok(ColorChoice::Auto),
         "always" => Ok(ColorChoice::Always),
         "never" => Ok(ColorChoice::Never),
-        _ => Err(format!("--color {text} is not possible: write auto, always or never")),
+        _ => Err(format!("--color {text} is invalid: write auto, always or never")),
     }
 }
 
@@ -358,8 +359,7 @@ pub(crate) struct PinArguments {
     /// whole volume; or files, each as a path with a slash
     #[arg(value_name = "RANGE|FILE", required = true)]
     pub(crate) ranges: Vec<OsString>,
-    /// Keep running, look every SECONDS where the files are, and unpin them at the end [default:
-    /// 10]
+    /// Keep running, check every SECONDS where the files are, and unpin them on exit [default: 10]
     #[arg(
         long,
         value_name = "SECONDS",

@@ -93,7 +93,7 @@ fn action_text(action: &Action) -> String {
         Action::TrustVolume(volume) => {
             format!("check the disk and its data, then run `forebay volume trust {volume}`")
         }
-        Action::RepeatStop => "repeat `forebay stop` to discard them".into(),
+        Action::RepeatStop => "repeat `forebay stop` to discard the dirty data".into(),
         Action::RescueList => "see its content with `forebay rescue list`".into(),
         Action::RescueApply => "write its data to a disk with `forebay rescue apply`".into(),
         Action::RescueDiscard => "give up its data with `forebay rescue discard`".into(),

@@ -34,14 +34,20 @@ fn below_layers(name: &str) -> &str {
 /// The remedy for a name with a scheme that no backend implements.
 pub fn remedy_for_scheme(scheme: &str) -> &'static str {
     match scheme {
-        "rbd" | "ceph" => "map the image with `rbd map`, and name its /dev/rbd device",
-        "iscsi" | "iser" => "log in with `iscsiadm`, and name the /dev/sd device of the disk",
-        "nvme" | "nvme+tcp" => "connect with `nvme connect`, and name the /dev/nvme device",
+        "rbd" | "ceph" => {
+            "map the image with `rbd map`, and use its /dev/rbd device as the backing"
+        }
+        "iscsi" | "iser" => {
+            "log in with `iscsiadm`, and use the /dev/sd device of the disk as the backing"
+        }
+        "nvme" | "nvme+tcp" => {
+            "connect with `nvme connect`, and use the /dev/nvme device as the backing"
+        }
         "s3" | "gs" | "http" | "https" | "ftp" | "ssh" | "sftp" => {
-            "serve it with a plugin of nbdkit, and name nbd://HOST/EXPORT"
+            "serve it with a plugin of nbdkit, and use nbd://HOST/EXPORT as the backing"
         }
         "vhost-user" | "vhost" | "ublk" => {
-            "clients connect over NBD, and no other way: name the disk itself as the backing"
+            "clients connect over NBD only; use the disk itself as the backing"
         }
         _ => {
             "give the path of a file or block device, or one of memory:SIZE, model:hdd?size=SIZE, \

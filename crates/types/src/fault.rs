@@ -78,22 +78,22 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Set { setting, value } => write!(f, "set {setting} to {value}"),
-            Self::NameConfiguration => f.write_str("name another configuration file"),
-            Self::NameState => f.write_str("name the state directory of another server"),
+            Self::NameConfiguration => f.write_str("specify another configuration file"),
+            Self::NameState => f.write_str("specify the state directory of the other server"),
             Self::Start => f.write_str("start a server"),
             Self::AcceptChangedDisk(volume) => write!(f, "accept the changed disk of '{volume}'"),
             Self::AcceptLostJournal(volume) => write!(f, "accept the lost journal of '{volume}'"),
             Self::AcceptLostVault(volume) => write!(f, "accept the lost vault of '{volume}'"),
             Self::ListVolumes => f.write_str("list the volumes"),
             Self::TrustVolume(volume) => write!(f, "trust the disk of '{volume}' again"),
-            Self::RepeatStop => f.write_str("repeat the stop to discard them"),
-            Self::RescueList => f.write_str("list what it holds"),
-            Self::RescueApply => f.write_str("write what it holds to the disk"),
-            Self::RescueDiscard => f.write_str("discard what it holds"),
+            Self::RepeatStop => f.write_str("repeat the stop to discard the dirty data"),
+            Self::RescueList => f.write_str("list its contents"),
+            Self::RescueApply => f.write_str("write its contents to the disk"),
+            Self::RescueDiscard => f.write_str("discard its contents"),
             Self::RescueDiscardOf { log, volume } => {
-                write!(f, "discard what {log} holds of '{volume}'")
+                write!(f, "discard the data of '{volume}' in {log}")
             }
-            Self::Report => f.write_str("report this bug in forebay"),
+            Self::Report => f.write_str("report this as a bug in forebay"),
         }
     }
 }
@@ -151,15 +151,38 @@ impl Remedy {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The remedy as a clause. `word` renders the actions.
+    /// The remedy as a clause. `word` renders the actions. Of settings in a row, the words that are
+    /// the same are not repeated: `start the server with --memory 1GiB or --workers 1`.
     pub fn worded(&self, word: impl Fn(&Action) -> String) -> String {
-        let alternatives = self.alternatives().map(|alternative| match alternative {
-            Alternative::Text(text) => text.to_string(),
-            Alternative::Act(action) => word(action),
-        });
+        let mut clause = String::new();
+        let mut setting_before = None;
+        for alternative in self.alternatives() {
+            let (text, setting) = match alternative {
+                Alternative::Text(text) => (text.to_string(), None),
+                Alternative::Act(action) => {
+                    let text = word(action);
+                    let is_setting = matches!(action, Action::Set { .. });
+                    (text.clone(), is_setting.then_some(text))
+                }
+            };
+            let both = setting_before.as_deref().zip(setting.as_deref());
+            let same = both.map_or(0, |(before, text)| same_words(before, text));
+            if !clause.is_empty() {
+                clause += if same > 0 { " or " } else { ", or " };
+            }
+            clause += &text[same..];
+            setting_before = setting;
+        }
         // Escaped, because alternatives may quote the operator's input.
-        Shown::line(&alternatives.collect::<Vec<_>>().join(", or ")).to_string()
+        Shown::line(&clause).to_string()
     }
+}
+
+/// The length of the whole words, with their spaces, with which both texts begin, in bytes.
+fn same_words(one: &str, other: &str) -> usize {
+    let pairs = one.bytes().zip(other.bytes());
+    let same = pairs.take_while(|(a, b)| a == b).count();
+    one.as_bytes()[..same].iter().rposition(|&byte| byte == b' ').map_or(0, |space| space + 1)
 }
 
 impl fmt::Display for Remedy {
@@ -233,5 +256,26 @@ mod tests {
             other => panic!("{other}"),
         });
         assert_eq!(worded, "repair it, or use --vault PATH, or do without");
+    }
+
+    #[test]
+    fn settings_in_a_row_do_not_repeat_their_words() {
+        let memory = || Remedy::from(Action::set("memory", "1GiB"));
+        let two = memory().or(Action::set("memory-reserve", "2GiB")).or("add memory");
+        assert_eq!(two.to_string(), "set memory to 1GiB or memory-reserve to 2GiB, or add memory");
+        let apart = memory().or("add memory").or(Action::set("workers", "1"));
+        assert_eq!(apart.to_string(), "set memory to 1GiB, or add memory, or set workers to 1");
+        let values = Remedy::from(Action::set("io", "epoll")).or(Action::set("io", "auto"));
+        assert_eq!(values.to_string(), "set io to epoll or auto");
+        let other = memory().or(Action::RepeatStop);
+        assert_eq!(
+            other.to_string(),
+            "set memory to 1GiB, or repeat the stop to discard the dirty data"
+        );
+        let unlike = memory().or(Action::set("io", "auto")).worded(|action| match action {
+            Action::Set { setting, .. } => format!("{setting} changed"),
+            other => panic!("{other}"),
+        });
+        assert_eq!(unlike, "memory changed, or io changed");
     }
 }

@@ -75,7 +75,7 @@ pub const VOLUME_SETTINGS: [Setting; 26] = [
         "protection",
         "none|journal|ups|journal+ups",
         "",
-        "what preserves writes that are not on the disk",
+        "what protects acknowledged writes that are not on the disk yet",
     ),
     fixed(
         "journal",
@@ -88,27 +88,27 @@ pub const VOLUME_SETTINGS: [Setting; 26] = [
         "durability",
         "ack|flush",
         "ack",
-        "with a journal: each write waits until it is recorded, or only a FLUSH does",
+        "with a journal: `ack` waits for each write's record; `flush` waits only at a FLUSH",
     ),
     live(
         "unsafe-supply",
         "stable|disk-cache",
         "stable",
-        "with `protection=ups`: where a write must be before it is acknowledged while the UPS is \
-         not safe",
+        "what a write must reach before it is acknowledged while the UPS is not safe: stable \
+         storage or the disk's cache",
     ),
     fixed(
         "ordered",
         "yes|no",
         "no",
-        "destage in order, so that the disk alone is always consistent",
+        "destage in epochs between flushes, so that the disk alone is always crash-consistent",
     ),
     live(
         "accept-loss",
         "yes|no",
         "no",
-        "with `protection=none`: a crash may lose acknowledged writes. Write-back needs both. With \
-         a journal: serve what is left of a damaged one",
+        "required for write-back with `protection=none`: a crash may lose acknowledged writes. \
+         With a journal: serve the volume although its journal is damaged",
     ),
     live(
         "read-only",
@@ -127,26 +127,32 @@ pub const VOLUME_SETTINGS: [Setting; 26] = [
         "warm",
         "yes|no",
         "yes",
-        "after a stop or a reboot, read the valuable data into memory again",
+        "after a restart, read the most valuable cached data back into memory",
     ),
     live(
         "pin",
         "none|all|RANGES",
         "none",
-        "what stays in memory: `OFFSET+LENGTH`, several separated by commas, or the whole volume",
+        "ranges that stay in memory: `OFFSET+LENGTH`, several separated by commas; `all` is the \
+         whole volume",
     ),
     live(
         "learn",
         "yes|no",
         "yes",
-        "learn which data is needed at which time of the day, and read it shortly before",
+        "preload data shortly before the time of day at which it is usually needed",
     ),
-    fixed("stripe", "SIZE|none|auto", "auto", "data per full stripe of the disk"),
-    fixed("chunk", "SIZE|auto", "auto", "the part of a stripe on one drive"),
-    fixed("stripe-offset", "SIZE|auto", "auto", "where the first whole stripe begins"),
+    fixed("stripe", "SIZE|none|auto", "auto", "stripe width without parity"),
+    fixed("chunk", "SIZE|auto", "auto", "chunk size: bytes of a stripe on one drive"),
+    fixed("stripe-offset", "SIZE|auto", "auto", "offset of the first whole stripe"),
     fixed("rotational", "yes|no|auto", "auto", "whether seeks cost time"),
-    live("gather-below", "SIZE|off|auto", "auto", "size below which writes are worth gathering"),
-    live("read-latency", "TIME|idle|off", "idle", "p99 of reads beside writeback"),
+    live("gather-below", "SIZE|off|auto", "auto", "gather writes below this size"),
+    live(
+        "read-latency",
+        "TIME|idle|off",
+        "idle",
+        "target p99 latency of reads while writeback runs",
+    ),
     live("write-back-rate", "SIZE|off", "off", "maximum writeback per second"),
     live("write-back-iops", "NUMBER|off", "off", "maximum writeback I/Os per second"),
     live("write-back-age", "TIME|off", "24h", "how long reads may delay dirty data"),
@@ -155,7 +161,7 @@ pub const VOLUME_SETTINGS: [Setting; 26] = [
         "tls",
         "required|optional",
         "optional",
-        "whether the volume is hidden from unencrypted clients",
+        "`required` hides the volume from unencrypted clients",
     ),
     live("description", "TEXT", "", "shown to clients; at most 4,096 bytes"),
 ];
@@ -239,7 +245,7 @@ pub const PROGRAM_SETTINGS: [Setting; 29] = [
         "FILE",
         "",
         "tokens of the dashboard, a line `look TOKEN` or `operate TOKEN` for each; without it, \
-         reading is free, and a token for changes is generated",
+         reading needs no token, and a token for changes is generated",
     ),
     fixed("workers", "1-64|auto", "auto", "worker threads; `auto` is one per processor, at most 8"),
     fixed("io", "auto|io_uring|epoll", "auto", "I/O engine; `auto` is the first that works"),
@@ -281,16 +287,16 @@ pub const PROGRAM_SETTINGS: [Setting; 29] = [
         "",
         "the UPSes that must be safe, as in `any 1 of (a, b)`; by default all",
     ),
-    fixed("ups-user", "TEXT", "", "user at the NUT servers"),
-    fixed("ups-password", "TEXT", "", "that user's password"),
+    fixed("ups-user", "TEXT", "", "user name for the NUT servers"),
+    fixed("ups-password", "TEXT", "", "password of `ups-user`"),
     fixed(
         "ups-ca",
         "FILE",
         "",
-        "authority that must have issued the NUT servers' certificates, PEM; without it nothing is \
-         encrypted",
+        "authority that must have issued the NUT servers' certificates, PEM; without it, \
+         connections to the NUT servers are not encrypted",
     ),
-    fixed("ups-threshold", "1-100", "79", "percent of charge below which write-back ends"),
+    fixed("ups-threshold", "1-100", "79", "battery charge in percent below which write-back ends"),
     fixed(
         "ups-settle-seconds",
         "0-86400",

@@ -37,9 +37,10 @@ pub struct ParseSizeError {
 impl fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_too_large {
-            write!(f, "size '{}' is not below 16 EiB", self.text)
+            write!(f, "size '{}' is too large: it must be below 16 EiB", self.text)
         } else {
-            write!(f, "invalid size '{}'", self.text)
+            let remedy = "write a number of bytes, or one with KiB, MiB, GiB or TiB";
+            write!(f, "invalid size '{}': {remedy}", self.text)
         }
     }
 }
@@ -117,7 +118,10 @@ mod tests {
         assert_eq!(largest.parse(), Ok(Size(u64::MAX)));
         for text in ["18446744073709551616", "16777216T", "99999999999999T"] {
             let error = text.parse::<Size>().unwrap_err();
-            assert_eq!(error.to_string(), format!("size '{text}' is not below 16 EiB"));
+            assert_eq!(
+                error.to_string(),
+                format!("size '{text}' is too large: it must be below 16 EiB")
+            );
         }
     }
 

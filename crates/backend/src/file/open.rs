@@ -111,8 +111,9 @@ impl Fault for FileError {
             }
             Self::NotAFile { .. } => "give the path of a regular file or a block device".into(),
             Self::NotPermitted { remedy, .. } => (*remedy).into(),
-            Self::InUse { .. } => "end that use, or name another file or device".into(),
-            Self::Alias { .. } => "end that use, or name another file or device".into(),
+            Self::InUse { .. } | Self::Alias { .. } => {
+                "stop the program that uses it, or specify another file or device".into()
+            }
             // Such a file is probably not a disk, so no command is suggested that changes it.
             Self::Size { .. } => {
                 "name a disk image or a block device, or a file made for this use".into()
@@ -124,7 +125,9 @@ impl Fault for FileError {
                 format!("attach a file with `losetup '{}' FILE`", path.display()).into()
             }
             Self::NoMedium { .. } => "insert a medium, or name another device".into(),
-            Self::System { .. } => "see the kernel's log for the disk".into(),
+            Self::System { .. } => {
+                "check the kernel log (`dmesg`) for errors of this device".into()
+            }
         }
     }
 }
@@ -316,7 +319,7 @@ fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, 
         Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
             tracing::warn!(
                 path = %path.display(),
-                "file system has no locks, other processes can use this file too"
+                "file system does not support locks, another process may use this file"
             );
             Ok(file)
         }

@@ -103,7 +103,9 @@ fn a_file_is_written_by_one_and_read_by_many() {
     // A hard link is the same file.
     let link = directory.path().join("link");
     fs::hard_link(&path, &link).unwrap();
-    assert!(message(open(&link)).contains("is in use by another process or volume: end that use"));
+    assert!(
+        message(open(&link)).contains("is in use by another process or volume: stop the program")
+    );
     let identity = writer.description().identity.clone();
     drop(writer);
     let readers = [open_read_only(&path).unwrap(), open_read_only(&link).unwrap()];

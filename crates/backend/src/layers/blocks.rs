@@ -29,7 +29,7 @@ pub struct BlocksError {
 
 impl Fault for BlocksError {
     fn remedy(&self) -> Remedy {
-        "give a size that divides it".into()
+        "give a block size that divides the disk's size and is not below its own block size".into()
     }
 
     fn blame(&self) -> Blame {

@@ -68,7 +68,11 @@ impl Trace {
         let name = path.to_owned();
         let write = move || {
             if let Err(error) = write_lines(&mut file, &received, volume) {
-                tracing::error!(path = %name.display(), %error, "trace write failed, stopped");
+                tracing::error!(
+                    path = %name.display(),
+                    %error,
+                    "trace write failed, recording stopped"
+                );
             }
         };
         let writer = thread::Builder::new().name("trace".into()).spawn(write).map_err(fail)?;
@@ -144,7 +148,11 @@ impl Drop for Trace {
         }
         let lost_count = self.lost_count.load(Ordering::Relaxed);
         if lost_count > 0 {
-            tracing::warn!(path = %self.path.display(), lost_count, "trace dropped requests");
+            tracing::warn!(
+                path = %self.path.display(),
+                lost_count,
+                "trace incomplete, requests not recorded"
+            );
         }
     }
 }

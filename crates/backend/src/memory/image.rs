@@ -66,6 +66,16 @@ impl Layout {
     }
 }
 
+/// Changes the chunk size in the trailer of an image, and seals the trailer.
+#[cfg(test)]
+pub(super) fn with_chunk_size(image: &mut [u8], chunk_bytes: u32) {
+    let at = image.len() - BLOCK_BYTES as usize;
+    let trailer = &mut image[at..];
+    trailer[12..16].copy_from_slice(&chunk_bytes.to_le_bytes());
+    let sum = checksum(&trailer[..TRAILER_BYTES]).to_le_bytes();
+    trailer[TRAILER_BYTES..TRAILER_BYTES + 4].copy_from_slice(&sum);
+}
+
 /// The trailer of an image with this data and table.
 fn trailer(size_bytes: u64, table: &[u8]) -> [u8; BLOCK_BYTES as usize] {
     let mut bytes = [0; BLOCK_BYTES as usize];
@@ -188,8 +198,12 @@ impl Image {
         }
         let number =
             |from: usize| u32::from_le_bytes(found[from..from + 4].try_into().expect("four bytes"));
-        if number(8) != VERSION || u64::from(number(12)) != CHUNK_BYTES {
+        if number(8) != VERSION {
             return Err(MemoryError::ImageVersion { path: self.path.clone(), version: number(8) });
+        }
+        if u64::from(number(12)) != CHUNK_BYTES {
+            let (path, chunk_bytes) = (self.path.clone(), number(12));
+            return Err(MemoryError::ImageChunk { path, chunk_bytes });
         }
         let image_bytes = u64::from(number(16)) | u64::from(number(20)) << 32;
         if image_bytes != self.size_bytes {

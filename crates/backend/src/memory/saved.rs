@@ -22,6 +22,13 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long writes wait for a save that makes no progress, before it is aborted.
 const STALL: Duration = Duration::from_secs(5);
 
+/// The error of a save that was aborted after [`STALL`].
+fn stalled() -> io::Error {
+    let seconds = STALL.as_secs();
+    let text = format!("the save made no progress for {seconds} s while writes waited for it");
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
 /// Bytes of all these stores in the process.
 static ALLOCATED_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -99,8 +106,7 @@ impl Store {
         let taken = {
             let mut save = write(&self.save);
             let save = save.as_mut().filter(|save| save.number == number);
-            let late = || io::Error::new(io::ErrorKind::TimedOut, "writes waited for it too long");
-            save.ok_or_else(late)?.snapshot.take(&self.memory, buffer, &mut ready)
+            save.ok_or_else(stalled)?.snapshot.take(&self.memory, buffer, &mut ready)
         };
         ready.into_iter().for_each(|io| io.done.complete(Ok(())));
         Ok(taken)
@@ -417,6 +423,11 @@ mod tests {
         assert!(damage(len, &[0; 4096]).contains("is not an image"), "longer");
         fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         assert!(refused(&spec(&path)).contains("is not an image"), "shorter");
+        let mut other = whole.clone();
+        super::super::image::with_chunk_size(&mut other, 4096);
+        fs::write(&path, &other).unwrap();
+        let text = refused(&spec(&path));
+        assert!(text.contains("checksums of 4096 bytes each, which this version"), "{text}");
         fs::write(&path, &whole).unwrap();
         let other = spec(&path).replace(&SIZE.to_string(), "2MiB");
         assert!(refused(&other).contains("holds a volume of 1050112 bytes, not 2097152"));
@@ -573,7 +584,8 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let late = memory.store.take(7, &mut vec![0; CHUNK as usize]).unwrap_err();
-        assert_eq!(late.to_string(), "writes waited for it too long");
+        let text = "the save made no progress for 5 s while writes waited for it";
+        assert_eq!(late.to_string(), text);
         memory.save().unwrap();
         let image = fs::read(directory.path().join("r&m.img")).unwrap();
         assert!((0..320).all(|chunk| image[chunk * CHUNK as usize] == 0xee));

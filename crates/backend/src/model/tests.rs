@@ -424,10 +424,7 @@ fn malformed_model_names_are_refused() {
     for (spec, message) in [
         ("raid5?drive-size=1MiB", "model:raid5 needs drives: add drives=15"),
         ("raid5?drives=3", "model:raid5 needs drive-size: add drive-size=1GiB"),
-        (
-            "raid5?drives=2&drive-size=1MiB",
-            "raid5 has 3 to 64 drives, not 2: give drives=3 or more",
-        ),
+        ("raid5?drives=2&drive-size=1MiB", "raid5 has 3 to 64 drives, not 2: give drives=3 to 64"),
         (
             "raid1?drives=2&chunk=8KiB",
             "model:raid1 has no option 'chunk': the options are size, backing, drives, degraded, \

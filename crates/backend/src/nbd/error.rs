@@ -41,7 +41,8 @@ pub enum NbdError {
         source: io::Error,
     },
     /// The server has no such export, or does not speak the protocol.
-    #[error("the server refuses to open '{url}'")]
+    #[error("{} '{url}'{}", if is_refusal(source) { "the server refuses to open" } else {
+        "cannot open" }, if is_refusal(source) { "" } else { ": the NBD handshake failed" })]
     Handshake {
         /// The address, as given.
         url: String,
@@ -80,6 +81,11 @@ pub enum NbdError {
     },
 }
 
+/// Whether the server refused an option, such as to open the export.
+const fn is_refusal(failure: &Failure) -> bool {
+    matches!(failure, Failure::Refused { .. })
+}
+
 impl Fault for NbdError {
     fn remedy(&self) -> Remedy {
         match self {
@@ -92,8 +98,11 @@ impl Fault for NbdError {
                 "use nbd:// or nbd+unix:// through a trusted network or a tunnel".into()
             }
             Self::Connect { .. } => "check that it runs and listens there".into(),
-            Self::Handshake { .. } => Remedy::from("check the name of the export")
-                .or("list them with nbdinfo, which comes with libnbd"),
+            Self::Handshake { source, .. } if is_refusal(source) => {
+                Remedy::from("check the name of the export")
+                    .or("list them with nbdinfo, which comes with libnbd")
+            }
+            Self::Handshake { .. } => "check that the address is that of an NBD server".into(),
             Self::ReadOnly { .. } => {
                 Remedy::from("serve it read-only").or("allow writes on the server")
             }
@@ -112,5 +121,23 @@ impl Fault for NbdError {
             }
             _ => Blame::Environment,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_and_another_failure_of_the_handshake_are_told_apart() {
+        let text = |source| NbdError::Handshake { url: "nbd://h/x".into(), source }.explained();
+        let refused = Failure::Refused { option: 7, reply: 0x8000_0006, text: "no x".into() };
+        let refused = text(refused);
+        assert!(refused.starts_with("the server refuses to open 'nbd://h/x': "), "{refused}");
+        assert!(refused.contains("check the name of the export"), "{refused}");
+        let other = text(Failure::Greeting(1));
+        let start = "cannot open 'nbd://h/x': the NBD handshake failed: not an NBD server";
+        assert!(other.starts_with(start), "{other}");
+        assert!(other.ends_with("check that the address is that of an NBD server"), "{other}");
     }
 }

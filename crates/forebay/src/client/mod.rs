@@ -144,7 +144,7 @@ fn remedy_of_drill(report: &DrillReport) -> &'static str {
     if !report.verified {
         "see the server's log for the vault"
     } else if !report.unflushed.is_empty() {
-        "see the kernel's log for these disks"
+        "check the kernel log (`dmesg`) for errors of these disks"
     } else if report.battery_seconds.is_none() {
         "see `forebay status` for the UPS"
     } else {
@@ -163,7 +163,7 @@ pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
         return print("forebay has stopped\n");
     }
     let error = anyhow!("forebay process {pid} has written all dirty data, but has not exited");
-    Err(with_remedy(error, "see its log"))
+    Err(with_remedy(error, "see the server's log"))
 }
 
 /// `forebay upgrade`.
@@ -179,7 +179,7 @@ pub(crate) fn upgrade(arguments: &StateArguments) -> anyhow::Result<()> {
         }
     }
     let error = anyhow!("the old server has handed over its pool, but the new one does not answer");
-    Err(with_remedy(error, "see its log"))
+    Err(with_remedy(error, "see the server's log"))
 }
 
 /// Reports which program serves after an upgrade.
@@ -191,7 +191,7 @@ fn report_upgrade(status: &Status) -> anyhow::Result<()> {
         "the new program exited before it served, and the former forebay {} serves the pool again",
         status.version
     );
-    Err(with_remedy(error, "see its log, and upgrade again when the cause is gone"))
+    Err(with_remedy(error, "see the server's log, and upgrade again when the cause is gone"))
 }
 
 /// The daemon's control socket.

@@ -1,7 +1,7 @@
 //! `forebay trace`: records the requests of clients into a file.
 //!
-//! The file has whole lines only, also after an error or if this command is killed, so that the lab
-//! can replay what is there.
+//! The file has whole lines only, also after an error, so that the lab can replay what is there. A
+//! kill can interrupt the write of several lines: then the last line may be incomplete.
 
 use super::units::{bytes, count};
 use super::{connect, named};
@@ -62,8 +62,8 @@ fn sentence(arguments: &TraceArguments, summary: &TraceSummary, len: u64) -> Str
     let volumes = volumes.map(|(number, name)| format!(", {number} is {}", named(name)));
     let end = match summary.end {
         TraceEnd::Time => "",
-        TraceEnd::Size => "; it has its largest size",
-        TraceEnd::Stop => "; the server stops",
+        TraceEnd::Size => "; size limit reached",
+        TraceEnd::Stop => "; server stopping",
     };
     format!("{path}: {what}, {}{}{end}\n", bytes(len), volumes.collect::<String>())
 }

@@ -92,7 +92,7 @@ fn a_server_that_goes_away_is_said_to_be_and_asked_again() {
 fn without_a_terminal_or_a_server_it_is_an_error() {
     let ran = run_alone(&["top"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
-    let sentence = "forebay: forebay top needs a terminal for its input and output: use `forebay \
+    let sentence = "forebay: top needs a terminal for its input and output: use `forebay \
                     status --watch`, which prints to files and pipes\n";
     assert_eq!(ran.err, sentence);
     let directory = tempfile::tempdir().unwrap();

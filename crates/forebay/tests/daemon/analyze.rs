@@ -288,7 +288,7 @@ fn slow_the_verdict_on_a_modelled_disk_is_what_a_client_sees() {
         let served = (mean("accelerate") - part * slow) / (1.0 - part);
         let gain = mean("measure") / served;
         println!("{name}: the client's gain without held-out requests: {gain:.2} times");
-        println!("{name}: beside the phase measure: {beside}");
+        println!("{name}: compared with the phase measure: {beside}");
         let bound = |name: &str| beside[name].as_f64().unwrap();
         let (low, high) = (bound("low_95") * 0.85, bound("high_95") * 1.05);
         assert!((low..high).contains(&gain), "{gain} is not in {low} to {high}");

@@ -61,7 +61,7 @@ fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
     {
         let text = on_one_line(&run_forebay(directory, &["status", volume]).1);
         let fields =
-            format!("worth gathering below 64KiB ({source}) an I/O takes not measured: {reason}");
+            format!("worth gathering below 64KiB ({source}) cost of an I/O not measured: {reason}");
         assert!(text.contains(&fields), "{text}");
     }
     let set = |setting: &str| run_forebay(directory, &["volume", "set", "set", setting]);

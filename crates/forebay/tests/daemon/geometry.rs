@@ -43,7 +43,7 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
 
     let text = on_one_line(&run_forebay(directory.path(), &["status", "array"]).1);
     let fields = "stripe 112KiB (set by hand) chunk 16KiB (set by hand) stripes from 96KiB (set by \
-                  hand) best I/O 112KiB rotational yes (set by hand)";
+                  hand) optimal I/O 112KiB rotational yes (set by hand)";
     assert!(text.contains(fields), "{text}");
     let text = on_one_line(&run_forebay(directory.path(), &["status"]).1);
     let log = daemon.log();

@@ -383,7 +383,10 @@ fn dirty_lines_of_unserved_volumes_are_discarded_neither_by_signals_nor_unnamed(
     }
     let mut refused = names.map(|_| {
         let (code, text) = daemon.run(&["stop"]);
-        assert!(code == Some(1) && text.contains("repeat `forebay stop` to discard"), "{text}");
+        assert!(
+            code == Some(1) && text.contains("repeat `forebay stop` to discard the dirty data"),
+            "{text}"
+        );
         names.into_iter().find(|name| text.contains(&format!("volume '{name}'"))).unwrap()
     });
     refused.sort_unstable();

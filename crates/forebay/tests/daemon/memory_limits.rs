@@ -74,8 +74,8 @@ fn a_set_size_that_leaves_the_system_too_little_is_refused() {
     assert_eq!(
         refusal(machine.path(), &["--memory", "6044MiB"]),
         "forebay: memory 6044MiB leaves 100MiB of the 6GiB available, less than the 500MiB that \
-         are reserved for the system: start the server with --memory 5644MiB, or start the server \
-         with --memory-reserve 100MiB"
+         are reserved for the system: start the server with --memory 5644MiB or \
+         --memory-reserve 100MiB"
     );
     assert_eq!(
         refusal(machine.path(), &["--memory", "7GiB", "--memory-reserve", "0"]),
@@ -93,7 +93,7 @@ fn a_refusal_names_the_control_group_that_limits() {
         refusal(container.path(), &["--memory", "700MiB"]),
         "forebay: memory 700MiB leaves 100MiB of the 800MiB available (the control group \
          /user.slice/x allows 900MiB), less than the 450MiB that are reserved for the system: \
-         start the server with --memory 350MiB, or start the server with --memory-reserve 100MiB"
+         start the server with --memory 350MiB or --memory-reserve 100MiB"
     );
     assert_eq!(accepted(container.path(), "350MiB", &[]), 350);
 }
@@ -120,8 +120,8 @@ fn small_machines_and_containers_need_a_set_size() {
     assert_eq!(
         refusal(small.path(), &["--memory", "61MiB"]),
         "forebay: memory 61MiB leaves 239MiB of the 300MiB available, less than the 240MiB that \
-         are reserved for the system: start the server with --memory 60MiB, or start the server \
-         with --memory-reserve 239MiB"
+         are reserved for the system: start the server with --memory 60MiB or \
+         --memory-reserve 239MiB"
     );
     assert_eq!(
         refusal(container(300, 20).path(), &[]),

@@ -216,7 +216,7 @@ fn a_recording_ends_by_its_size_its_time_and_the_stop_of_the_server() {
     }
     let output = wait_for_exit(recording);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.ends_with("; it has its largest size\n"), "{text}");
+    assert!(output.status.success() && text.ends_with("; size limit reached\n"), "{text}");
     assert!(text.contains(", 0 is volume 'a', 1 is volume 'b'"), "{text}");
     let found = replayed(there);
     let len = std::fs::metadata(there.join("t.csv")).unwrap().len();
@@ -234,7 +234,7 @@ fn a_recording_ends_by_its_size_its_time_and_the_stop_of_the_server() {
     daemon.stop();
     let output = wait_for_exit(recording);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.ends_with("; the server stops\n"), "{text}");
+    assert!(output.status.success() && text.ends_with("; server stopping\n"), "{text}");
     assert_eq!(replayed(there), [(0, Op::Read, 0, 4096)]);
 }
 

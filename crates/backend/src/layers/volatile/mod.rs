@@ -76,7 +76,7 @@ pub struct VolatileError(#[from] std::io::Error);
 
 impl Fault for VolatileError {
     fn remedy(&self) -> Remedy {
-        Remedy::from("end other programs").or("raise the limit of processes")
+        Remedy::from("stop other programs").or("raise the limit of processes")
     }
 }
 

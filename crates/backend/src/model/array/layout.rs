@@ -136,7 +136,7 @@ pub enum ArrayError {
 impl Fault for ArrayError {
     fn remedy(&self) -> Remedy {
         match self {
-            Self::Drives { min, .. } => format!("give drives={min} or more").into(),
+            Self::Drives { min, max, .. } => format!("give drives={min} to {max}").into(),
             Self::Chunk { .. } => "give a power of two from 4KiB to 1GiB, like chunk=64KiB".into(),
             Self::Degraded { max, .. } => format!("give degraded={max} or less").into(),
             Self::Size { nearest, .. } => Remedy::from(format!("give size={nearest}"))

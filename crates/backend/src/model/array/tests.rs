@@ -299,7 +299,7 @@ fn impossible_arrays_are_refused_with_a_remedy() {
     };
     assert_eq!(
         error(Level::Raid5, 2, 8 * KIB, 0),
-        "raid5 has 3 to 64 drives, not 2: give drives=3 or more"
+        "raid5 has 3 to 64 drives, not 2: give drives=3 to 64"
     );
     assert!(error(Level::Raid0, DRIVE_COUNT_MAX + 1, 8 * KIB, 0).starts_with("raid0 has 2 to 64"));
     for chunk in [0, 512, 2048, 12 * KIB, 2 << 30] {

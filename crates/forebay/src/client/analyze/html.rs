@@ -91,14 +91,14 @@ fn section(volume: &VolumeReport, ends: &[(String, f64)]) -> String {
     }
     if let Some(phases) = volume.phases {
         text += &format!(
-            "<p>Beside the phase 'measure': {} times as fast ({} to {}), if the load was the \
-             same.</p>\n",
+            "<p>Compared with the phase 'measure': {} times as fast ({} to {}), if the load was \
+             the same.</p>\n",
             times(phases.value),
             times(phases.low),
             times(phases.high)
         );
     }
-    text += "<h3>How it came about</h3>\n<ul>";
+    text += "<h3>Where the benefit comes from</h3>\n<ul>";
     for cause in causes(&volume.sums[2]) {
         text += &format!("<li>{cause}</li>");
     }

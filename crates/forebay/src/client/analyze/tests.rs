@@ -68,7 +68,7 @@ fn the_summary_says_how_many_times_faster_and_how_sure_that_is() {
     assert!(text.contains("100 % comparable"), "{text}");
     assert!(text.contains("of the reads were hits"), "{text}");
     assert!(!text.contains("writes:"), "there are none: {text}");
-    assert!(text.contains("beside the phase 'measure': 8.1"), "{text}");
+    assert!(text.contains("compared with the phase 'measure': 8.1"), "{text}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(super) fn progress(status: &AnalysisStatus) -> String {
         text += &interrupted(interruption);
     }
     if let Some(problem) = &status.problem {
-        text += &format!("not kept over a restart: {problem}\n");
+        text += &format!("would be lost at a restart: {problem}\n");
     }
     text
 }
@@ -94,7 +94,8 @@ fn details(volume: &VolumeReport) -> String {
     }
     if let Some(phases) = volume.phases {
         text += &format!(
-            "  beside the phase 'measure': {} times as fast ({} to {}), if the load was the same\n",
+            "  compared with the phase 'measure': {} times as fast ({} to {}), if the load was \
+             the same\n",
             times(phases.value),
             times(phases.low),
             times(phases.high)
@@ -128,7 +129,7 @@ pub(super) fn worst_in_words(worst: &Worst, at: Option<&str>) -> String {
     let (served, held) = (milliseconds(worst.served_mean), milliseconds(worst.held_mean));
     let kind = match (worst.ratio < 1.0, worst.is_exceptional) {
         (true, true) => "slower than without the cache, and exceptional",
-        (true, false) => "slower than without the cache, but within what varies anyway",
+        (true, false) => "slower than without the cache, but within the usual variation",
         (false, true) => "not slower than without the cache, but exceptional",
         (false, false) => "not slower than without the cache",
     };

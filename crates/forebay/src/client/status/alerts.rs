@@ -306,7 +306,7 @@ fn server(status: &Status) -> Vec<Alert> {
     let damage = &status.patrol.damage;
     if damage.found_lines > 0 {
         let text = format!(
-            "{} lines were found damaged: {} corrected, {} fetched again, {} lost",
+            "{} lines were found damaged: {} corrected, {} read again from the disk, {} lost",
             damage.found_lines,
             damage.corrected_lines,
             damage.fetched_again_lines,
@@ -321,7 +321,7 @@ fn server(status: &Status) -> Vec<Alert> {
         let by = sizing.limited_by.as_ref().map(|group| format!(" in the control group {group}"));
         let text = format!("{}{}", sizing.reason, by.unwrap_or_default());
         alerts.push(Alert::warning("memory", "", text).remedy(
-            "the cache grows again when memory is free; end other programs, or add memory",
+            "the cache grows again when memory is free; stop other programs, or add memory",
         ));
     }
     alerts

@@ -138,7 +138,7 @@ fn writeback(volume: &VolumeStatus, page: &mut Page) {
         governor(volume, page);
     }
     page.field("worth gathering", gather::worth(&volume.gather));
-    page.field("an I/O takes", gather::cost(&volume.gather));
+    page.field("cost of an I/O", gather::cost(&volume.gather));
 }
 
 /// The latency of reads with and without writeback, and the limit of writeback.
@@ -253,8 +253,8 @@ fn memory(view: &View<'_>, volume: &VolumeStatus, page: &mut Page) {
         page.field(
             "damage",
             format!(
-                "{} lines: {} corrected, {} fetched again, {} lost, {} of them back from the \
-                 journal; {} still lost",
+                "{} lines: {} corrected, {} read again from the disk, {} lost, {} of them back \
+                 from the journal; {} still lost",
                 damage.found_lines,
                 damage.corrected_lines,
                 damage.fetched_again_lines,
@@ -298,7 +298,7 @@ fn reading(volume: &VolumeStatus, page: &mut Page) {
     page.field(
         "preloaded",
         format!(
-            "{}, {} used, {} in vain",
+            "{}, {} used, {} evicted unused",
             bytes(counters.preloaded_bytes),
             bytes(counters.preload_used_bytes),
             bytes(counters.preload_in_vain_bytes)
@@ -367,7 +367,7 @@ fn disk(volume: &VolumeStatus, page: &mut Page) {
     }
     let best = disk.optimal_bytes;
     let best = if best > 0 { Size(best).to_string() } else { "unknown".to_owned() };
-    page.field("best I/O", best);
+    page.field("optimal I/O", best);
     let rotational = match disk.rotational {
         None => no_value(disk.rotational_source),
         Some(is) => value(if is { "yes" } else { "no" }, disk.rotational_source),

@@ -104,7 +104,7 @@ fn patrol(patrol: &PatrolStatus, page: &mut Page) {
         0 => "no damage found".into(),
         _ => format!(
             "{found_lines} lines found damaged: {corrected_lines} corrected, \
-             {fetched_again_lines} fetched again, {lost_lines} lost{back}"
+             {fetched_again_lines} read again from the disk, {lost_lines} lost{back}"
         ),
     };
     page.field("patrol", format!("{}, {walk}; {found}", patrol.ecc));

@@ -34,7 +34,7 @@ use tokio::time::{MissedTickBehavior, interval};
 /// fails.
 pub(crate) fn top(arguments: &TopArguments) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-        let error = anyhow!("forebay top needs a terminal for its input and output");
+        let error = anyhow!("top needs a terminal for its input and output");
         let remedy = "use `forebay status --watch`, which prints to files and pipes";
         return Err(with_remedy(error, remedy));
     }
