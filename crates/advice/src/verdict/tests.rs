@@ -107,7 +107,7 @@ fn an_application_with_a_cache_of_its_own_needs_a_better_reason() {
     };
     assert_eq!(judge(0.6), Reason::Reuse);
     assert_eq!(judge(0.4), Reason::SelfCaching(mysqld.clone()));
-    assert!(judge(0.4).to_string().starts_with("mysqld (process 7) reads it past"));
+    assert!(judge(0.4).to_string().starts_with("mysqld (process 7) bypasses the page cache"));
 }
 
 #[test]
