@@ -202,7 +202,8 @@ fn pins_of_the_configuration_that_are_refused_do_not_prevent_a_start() {
     assert_eq!((&pins["state"], &pins["pinned_bytes"]), (&"refused".into(), &0.into()));
     assert!(daemon.log().contains("serving without pinned ranges"), "{}", daemon.log());
     let text = on_one_line(&succeed(&daemon, &["status"]));
-    let alert = "warning volume disk: not pinned: volume 'disk' has 536870912 bytes";
+    let alert = "warning volume disk: not pinned: a range to be pinned ends beyond the end of \
+                 volume 'disk' (536870912 bytes)";
     assert!(text.contains(alert), "{text}");
     read_pinned(&mut daemon.client("disk"));
     // Other settings can be changed, and other ranges pinned.

@@ -110,8 +110,8 @@ fn settings_of_the_memory_that_contradict_one_another_are_refused() {
     let daemon = Daemon::start_on(machine.path(), directory.path(), "256MiB", minimum);
     assert_eq!(
         refused(&daemon, "memory=100MiB"),
-        "forebay: memory 100MiB is less than the 128MiB of memory-min: set memory to 128MiB, or \
-         set memory-min to 100MiB"
+        "forebay: memory 100MiB is less than the 128MiB of memory-min: set memory to 128MiB or \
+         memory-min to 100MiB"
     );
     assert_eq!(
         refused(&daemon, "memory-min=257MiB"),
