@@ -115,8 +115,8 @@ fn settings_of_the_memory_that_contradict_one_another_are_refused() {
     );
     assert_eq!(
         refused(&daemon, "memory-min=257MiB"),
-        "forebay: memory 256MiB is less than the 257MiB of memory-min: set memory to 257MiB, or \
-         set memory-min to 256MiB"
+        "forebay: memory 256MiB is less than the 257MiB of memory-min: set memory to 257MiB or \
+         memory-min to 256MiB"
     );
     let (code, text) = daemon.run(&["set", "memory=auto"]);
     assert_eq!(code, Some(0), "{text}");
