@@ -211,8 +211,14 @@ fn open_overview(browser: &mut Browser, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is wider than the screen, except what scrolls by itself.
+/// Nothing is wider than the screen, except what scrolls by itself, and nothing shows a value of
+/// JavaScript.
 fn fits(browser: &mut Browser) -> Result<()> {
+    let stray = browser.value(
+        "[...document.querySelectorAll('body span, body small, body b, body td')].map(it => \
+         it.textContent).filter(it => /\\b(false|true|null|undefined|NaN|Infinity)\\b/.test(it))",
+    )?;
+    ensure!(stray.as_array().is_some_and(Vec::is_empty), "the page shows {stray}");
     let wide = browser.value(
         "[...document.querySelectorAll('body *')].filter(it => !it.closest('.scroll') && \
          !it.closest('.u-wrap') && !it.classList.contains('unseen') && \

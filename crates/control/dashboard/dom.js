@@ -46,7 +46,7 @@ export function facts(list, pairs) {
     ([name]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("span"), el("small"))),
     (row, [, value, more]) => {
       text(row.querySelector("span"), value);
-      text(row.querySelector("small"), more ?? "");
+      text(row.querySelector("small"), more || "");
     });
 }
 

@@ -205,7 +205,7 @@ export class VolumeView {
     facts(this.facts, [
       ["Mode", volume.effective_mode, volume.effective_mode_reason],
       ["Admission", volume.frozen ? "frozen" : "on",
-        volume.frozen && "only pinned ranges and dirty data come into memory"],
+        volume.frozen ? "only pinned ranges and dirty data come into memory" : null],
       ["Protection", volume.protection, volume.journal && `journal ${volume.journal}`],
       ["Pinned", pins.state === "none" ? "nothing"
         : `${bytes(pins.loaded_bytes)} of ${bytes(pins.pinned_bytes)}, ${pins.state}`,
@@ -219,7 +219,7 @@ export class VolumeView {
       ["Disk in flight", exact(disk.in_flight), `busy for ${seconds(disk.busy_seconds)}`],
       ["Writeback", `${exact(back.writes)} writes, ${bytes(back.bytes)}`,
         `${exact(back.urgent)} urgent; data was dirty for ${
-          latency(1000 * back.mean_dirty_ms)} on average${back.dirty_for_ms
+          latency(1000 * back.mean_dirty_ms)} on average${back.dirty_for_ms >= 1000
           ? `, now ${seconds(back.dirty_for_ms / 1000)} at most` : ""}`],
       ["Encryption", volume.tls],
     ]);
