@@ -155,7 +155,7 @@ export class Chart {
     return {
       width: this.holder.clientWidth || 300,
       height: HEIGHT,
-      padding: [8, 12, 0, 0],
+      padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: {
         sync: { key: "forebay" }, drag: { x: false, y: false }, y: false,
@@ -260,7 +260,7 @@ export class Curve {
     this.plot = new uPlot({
       width: this.holder.clientWidth || 300,
       height: 220,
-      padding: [8, 12, 0, 0],
+      padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { show: false },
       scales: { x: { time: false, distr: 3, log: 2 }, y: { range: () => [0, 100] } },
