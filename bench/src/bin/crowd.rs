@@ -1,10 +1,10 @@
 //! What a crowd that watches a server costs its clients.
 //!
 //! The crowd: a scraper that asks for metrics each millisecond, and a thousand browsers that have
-//! the dashboard open. Two servers hold a volume in memory each. One is under a load of hits, while there is no crowd, while the crowd
-//! watches the other server, and while it watches this one. With both crowds the processors have
-//! as much else to do, so the difference between them is what the data path itself loses. Prints
-//! medians over the rounds. A missed limit exits with 1.
+//! the dashboard open. Two servers hold a volume in memory each. One is under a load of hits, while
+//! there is no crowd, while the crowd watches the other server, and while it watches this one. With
+//! both crowds the processors have as much else to do, so the difference between them is what the
+//! data path itself loses. Prints medians over the rounds. A missed limit exits with 1.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
