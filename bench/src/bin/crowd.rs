@@ -120,7 +120,7 @@ impl Server {
     }
 }
 
-/// An address of this machine that nobody uses.
+/// An address of this machine with a free port.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
