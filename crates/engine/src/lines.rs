@@ -177,14 +177,16 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// Marks sectors of a line dirty, because a write has changed them.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8, now_ms: u64) {
-        let line = *self.index.get(slot);
+        // Not copied: the processor would stall until the copy of the previous write is stored.
+        let line = self.index.get(slot);
         assert!(!line.has(DETACHED) && line.key.volume() == self.id, "a write changes {line:?}");
+        let flags = line.flags;
         if line.lost() & mask != 0 {
             self.count_recovered(slot, mask);
         }
         let (key, was_clean) = self.index.mark_dirty(slot, mask);
         if self.planted.is(PlantedBug::KeepSeal) {
-            self.index.keep_seal(slot, line.flags);
+            self.index.keep_seal(slot, flags);
         }
         if self.planted.is(PlantedBug::TrustFilling) {
             self.index.clear_filling();

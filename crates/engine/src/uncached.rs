@@ -67,17 +67,21 @@ impl Uncached {
 }
 
 /// How a request, or a part of it, was served.
+// It is passed along with every answer, as one word: the processor stalls when it reads in one
+// piece what it has just written in several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(align(8))]
 pub struct LineHits {
-    /// Lines in the pool; for a read, only those with all requested sectors valid.
-    pub hits: u32,
+    /// Lines in the pool; for a read, only those with all requested sectors valid. 65535 stands
+    /// for more, as do the other numbers.
+    pub hits: u16,
     /// Other lines.
-    pub misses: u32,
+    pub misses: u16,
     /// Why the pool did not serve the request alone; `None` if it did.
     pub uncached: Option<Uncached>,
     /// Lines served as if there were no cache, because their region is held out. Zero if the cache
     /// has affected how they were served, such as by dirty data or by a wait.
-    pub held_out: u32,
+    pub held_out: u16,
 }
 
 /// Which side of the comparison with a hold-out a request belongs to.
@@ -100,10 +104,10 @@ impl LineHits {
 
     /// Adds another part, or another attempt, of the same request.
     pub fn add(&mut self, other: Self) {
-        self.hits += other.hits;
-        self.misses += other.misses;
+        self.hits = self.hits.saturating_add(other.hits);
+        self.misses = self.misses.saturating_add(other.misses);
         self.uncached = self.uncached.max(other.uncached);
-        self.held_out += other.held_out;
+        self.held_out = self.held_out.saturating_add(other.held_out);
     }
 
     /// The side of the comparison. `None` if the request belongs to neither: only a part of it was
@@ -112,7 +116,7 @@ impl LineHits {
         if self.held_out == 0 {
             return (self.uncached != Some(Uncached::HoldOut)).then_some(Arm::Served);
         }
-        (self.held_out == self.hits + self.misses).then_some(Arm::HeldOut)
+        (self.held_out == self.hits.saturating_add(self.misses)).then_some(Arm::HeldOut)
     }
 }
 

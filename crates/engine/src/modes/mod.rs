@@ -248,11 +248,11 @@ impl<'a, M: LineTable> Writer<'a, M> {
 
     /// The number of lines of a held-out part that is written as if there were no cache: in the
     /// first attempt, and without FUA on behalf of the journal or the UPS. Otherwise zero.
-    fn pure_lines(&self, part: &Part, why: Through, attempt: Attempt) -> u32 {
+    fn pure_lines(&self, part: &Part, why: Through, attempt: Attempt) -> u16 {
         let is_forced =
             self.lines.is_recorded(part) || self.lines.volume.promises_stable(self.lines.planted);
         let is_pure = why == Through::HoldOut && attempt.count == 0 && !is_forced;
-        if is_pure { line_parts(part.volume, part.range).count() as u32 } else { 0 }
+        if is_pure { line_parts(part.volume, part.range).count() as u16 } else { 0 }
     }
 
     /// Whether a write to the disk must reach stable storage. A write past a journal must, because
@@ -351,8 +351,8 @@ impl<'a, M: LineTable> Writer<'a, M> {
             }
             self.scratch.lines.push((line, found));
         }
-        let hits = self.scratch.lines.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
-        let misses = self.scratch.lines.len() as u32 - hits;
+        let hits = self.scratch.lines.iter().filter(|(_, slot)| slot.is_some()).count() as u16;
+        let misses = self.scratch.lines.len() as u16 - hits;
         LineHits { hits, misses, ..LineHits::default() }
     }
 

@@ -218,7 +218,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             let found = self.lines.index.find(line.key);
             let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
             if valid & line.mask == line.mask {
-                if first_try && at as u32 >= counted {
+                if first_try && at >= usize::from(counted) {
                     self.record_use(found.expect("a valid line has a slot"), out);
                     line_hits.hits += 1;
                 }

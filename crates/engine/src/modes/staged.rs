@@ -155,10 +155,10 @@ impl<M: LineTable> Writer<'_, M> {
         part: &Part,
         hits: usize,
         lines: usize,
-        (uncached, held_out): (Option<Uncached>, u32),
+        (uncached, held_out): (Option<Uncached>, u16),
         out: &mut Outbox,
     ) {
-        let (hits, misses) = (hits as u32, (lines - hits) as u32);
+        let (hits, misses) = (hits as u16, (lines - hits) as u16);
         self.count_write(part, LineHits { hits, misses, uncached, held_out }, out);
     }
 

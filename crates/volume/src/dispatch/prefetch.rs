@@ -44,7 +44,7 @@ impl<H: Host> Dispatcher<H> {
         });
         let (plan, is_stream) = found.unwrap_or_default();
         if !is_stream {
-            host.record_need(volume, range, line_hits.misses);
+            host.record_need(volume, range, line_hits.misses.into());
         }
         self.read_ahead(host, volume, plan);
     }
