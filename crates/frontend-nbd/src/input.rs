@@ -237,13 +237,14 @@ impl<C: WorkerContext> Serving<'_, C> {
             return Next::Wait;
         }
         let Some(terms) = conn.terms else { return Next::Wait };
-        let (request, header) = match terms.parse(bytes) {
+        let parse = terms.parse(bytes);
+        let (request, header) = match &parse {
             Parse::NeedMore => return Next::Wait,
             Parse::Broken(reason) => {
                 self.disconnect(index, &reason.to_string());
                 return Next::Wait;
             }
-            Parse::Request { request, header_len } => (request, header_len),
+            Parse::Request { request, header_len } => (request, *header_len),
         };
         let payload_len = request.payload_len as usize;
         conn.direct = payload_len >= DIRECT_BYTES_MIN && conn.tls.is_none();
@@ -253,15 +254,16 @@ impl<C: WorkerContext> Serving<'_, C> {
             return Next::Wait;
         }
         if request.error.is_some() {
-            conn.skip = Some(Skip { left: payload_len as u64, request, failed: None });
+            let (left, request) = (payload_len as u64, *request);
+            conn.skip = Some(Skip { left, request, failed: None });
             return Next::Consumed(header);
         }
-        match self.begin_pieces(index, &request) {
+        match self.begin_pieces(index, request) {
             Some(true) => return Next::Consumed(header),
             Some(false) => return Next::Wait,
             None => {}
         }
-        if !self.admit(index, &request) {
+        if !self.admit(index, request) {
             return Next::Wait;
         }
         let body = &bytes[header..];
@@ -277,10 +279,10 @@ impl<C: WorkerContext> Serving<'_, C> {
             let writes = request.command == Command::Write;
             let guess = LookAhead { next: offset(len), second: offset(2 * len), writes };
             self.cx.look_ahead(client, guess);
-            self.submit(index, &terms, &request, payload);
+            self.submit(index, &terms, request, payload);
             return Next::Consumed(len);
         }
-        if self.begin_payload(index, request) { Next::Consumed(header) } else { Next::Wait }
+        if self.begin_payload(index, *request) { Next::Consumed(header) } else { Next::Wait }
     }
 
     /// Reserves memory for a payload that arrives in pieces. If none is free, pauses the connection

@@ -90,8 +90,8 @@ impl Output {
             } else {
                 self.pieces.push(Piece::Data { base, len: segment.len });
             }
+            self.pinned.push(ReplySegment { shard, segment });
         }
-        self.pinned.extend_from_slice(segments);
     }
 
     /// Keeps the memory of a reply until the reply is sent.

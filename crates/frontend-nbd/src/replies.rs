@@ -20,8 +20,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             conn.paused = false;
             self.nbd.conns.resumed.push(index);
         }
-        self.nbd.conns.mark_pending(index);
-        match self.nbd.conns.get(index) {
+        match self.nbd.conns.mark_pending(index) {
             Some(conn) if !conn.broken => conn.write_reply(&**self.cx.pool(), request, reply),
             _ => Pins::Released,
         }
@@ -29,6 +28,8 @@ impl<C: WorkerContext> Serving<'_, C> {
 }
 
 impl Conn {
+    // Inlined, the reply is not copied: see `Completion::answer`.
+    #[inline(always)]
     fn write_reply(
         &mut self,
         pool: &impl PoolAccess,

@@ -38,13 +38,13 @@ impl Connections {
         numbered.filter(|(_, conn)| conn.is_some()).map(|(index, _)| index as u32).collect()
     }
 
-    /// Adds the connection to `pending`, once.
-    pub(crate) fn mark_pending(&mut self, index: u32) {
-        if let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_deref_mut)
-            && !conn.is_pending
-        {
+    /// Adds the connection to `pending`, once, and returns it.
+    pub(crate) fn mark_pending(&mut self, index: u32) -> Option<&mut Conn> {
+        let conn = self.conns.get_mut(index as usize)?.as_deref_mut()?;
+        if !conn.is_pending {
             conn.is_pending = true;
             self.pending.push(index);
         }
+        Some(conn)
     }
 }

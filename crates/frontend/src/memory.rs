@@ -6,6 +6,7 @@
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -83,7 +84,8 @@ impl Drop for Block {
 
 /// A page-aligned buffer of a request. Its initial content is unspecified.
 pub struct Memory {
-    block: Option<Block>,
+    /// The start of a block of [`capacity_of`] `len`.
+    ptr: NonNull<u8>,
     len: usize,
 }
 
@@ -96,7 +98,7 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// A buffer of `len` bytes.
     pub fn new(len: usize) -> Self {
-        let capacity = len.max(ALIGNMENT).next_power_of_two();
+        let capacity = capacity_of(len);
         let kept = KEPT.with_borrow_mut(|kept| {
             let at = kept.free.iter().rposition(|block| block.capacity == capacity)?;
             kept.bytes -= capacity;
@@ -104,8 +106,8 @@ impl Memory {
         });
         // A recycled block holds bytes of another request. They do not leak: every user writes the
         // bytes that it sends.
-        let fresh = || Block::allocate(capacity);
-        Self { block: Some(kept.unwrap_or_else(fresh)), len }
+        let block = ManuallyDrop::new(kept.unwrap_or_else(|| Block::allocate(capacity)));
+        Self { ptr: block.ptr, len }
     }
 
     /// A buffer with a copy of `content`.
@@ -116,8 +118,8 @@ impl Memory {
     }
 
     /// The address of the first byte.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.block.as_ref().expect("present until dropped").ptr.as_ptr()
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
     }
 
     /// The bytes, for writing.
@@ -125,6 +127,11 @@ impl Memory {
         // SAFETY: the block has at least `len` initialised bytes, and is owned exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
+}
+
+/// The capacity of the block of a buffer of `len` bytes.
+fn capacity_of(len: usize) -> usize {
+    len.max(ALIGNMENT).next_power_of_two()
 }
 
 impl AsRef<[u8]> for Memory {
@@ -136,7 +143,7 @@ impl AsRef<[u8]> for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let Some(block) = self.block.take() else { return };
+        let block = Block { ptr: self.ptr, capacity: capacity_of(self.len) };
         // At the end of a thread, its list may have been destroyed; the block is then freed at
         // once.
         let _ = KEPT.try_with(|kept| {

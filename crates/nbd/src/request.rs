@@ -201,20 +201,15 @@ impl Negotiated {
                 u64::from(u32::from_be_bytes(field(header, 24)))
             },
         };
-        match self.validate(&header) {
-            Ok(request) => Parse::Request { request, header_len },
-            Err(reason) => Parse::Broken(reason),
-        }
-    }
-
-    // Inlined, the flags stay in registers: copying them from memory right after they were written
-    // byte by byte stalls the processor.
-    #[inline(always)]
-    fn validate(&self, header: &Header) -> Result<Request, BrokenStream> {
         let command = Command::from_wire(header.kind);
-        let payload_len = self.payload_len(command, header)?;
+        let payload_len = match self.payload_len(command, &header) {
+            Ok(payload_len) => payload_len,
+            Err(reason) => return Parse::Broken(reason),
+        };
         let flag = |bit: u16| header.flags & bit != 0;
-        let mut request = Request {
+        // Created where it stays: copying the flags right after they were written byte by byte
+        // stalls the processor.
+        let request = Request {
             cookie: header.cookie,
             offset: header.offset,
             len: header.len,
@@ -225,10 +220,9 @@ impl Negotiated {
             df: flag(command_flag::DF),
             req_one: flag(command_flag::REQ_ONE),
             fast_zero: flag(command_flag::FAST_ZERO),
-            error: None,
+            error: self.check(command, &header).err(),
         };
-        request.error = self.check(&request, header.flags).err();
-        Ok(request)
+        Parse::Request { request, header_len }
     }
 
     /// The number of payload bytes after the header. With compact headers only a write has a
@@ -249,23 +243,23 @@ impl Negotiated {
 
     /// Checks the flags, then permission, whether the command was offered, and the range, so that
     /// the client gets the most fundamental error.
-    fn check(&self, request: &Request, flags: u16) -> Result<(), IoError> {
-        if matches!(request.command, Command::Disconnect) {
+    fn check(&self, command: Command, header: &Header) -> Result<(), IoError> {
+        if matches!(command, Command::Disconnect) {
             return Ok(());
         }
-        let allowed = self.allowed_flags(request.command).ok_or(IoError::Invalid)?;
-        if flags & !allowed != 0 {
+        let allowed = self.allowed_flags(command).ok_or(IoError::Invalid)?;
+        if header.flags & !allowed != 0 {
             return Err(IoError::Invalid);
         }
-        if matches!(request.command, Command::Flush) {
-            let is_bare = request.offset == 0 && request.len == 0;
+        if matches!(command, Command::Flush) {
+            let is_bare = header.offset == 0 && header.len == 0;
             return if is_bare { Ok(()) } else { Err(IoError::Invalid) };
         }
-        if request.command.is_write() && self.is_read_only() {
+        if command.is_write() && self.is_read_only() {
             return Err(IoError::NotPermitted);
         }
-        self.check_offered(request, flags)?;
-        self.check_range(request)
+        self.check_offered(command, header.flags)?;
+        self.check_range(command, ByteRange::new(header.offset, header.len))
     }
 
     /// The flags that a command may carry, or `None` for an unknown command. `FUA` is
@@ -287,8 +281,8 @@ impl Negotiated {
 
     /// Rejects commands that the handshake did not offer to this client, and extended writes
     /// without `PAYLOAD_LEN`.
-    fn check_offered(&self, request: &Request, flags: u16) -> Result<(), IoError> {
-        let offered = match request.command {
+    fn check_offered(&self, command: Command, flags: u16) -> Result<(), IoError> {
+        let offered = match command {
             Command::Trim => self.has(export_flag::SEND_TRIM),
             Command::BlockStatus => self.base_allocation.is_some(),
             Command::Write => !self.extended || flags & command_flag::PAYLOAD_LEN != 0,
@@ -299,25 +293,25 @@ impl Negotiated {
 
     /// Rejects ranges that are too long, unaligned or past the end (C-10, L-03). The protocol does
     /// not specify the result of an empty range; rejecting it here spares the layers below.
-    fn check_range(&self, request: &Request) -> Result<(), IoError> {
-        let carries_data = matches!(request.command, Command::Read | Command::Write);
-        if carries_data && request.len > u64::from(self.payload_max) {
+    fn check_range(&self, command: Command, range: ByteRange) -> Result<(), IoError> {
+        let carries_data = matches!(command, Command::Read | Command::Write);
+        if carries_data && range.len > u64::from(self.payload_max) {
             // EOVERFLOW is defined for reads with chunked replies only (L-04, E-02).
-            let is_read = matches!(request.command, Command::Read);
+            let is_read = matches!(command, Command::Read);
             return Err(if is_read && self.structured {
                 IoError::Overflow
             } else {
                 IoError::Invalid
             });
         }
-        let unaligned = (request.offset | request.len) & (u64::from(self.block_min) - 1) != 0;
-        if request.len == 0 || unaligned {
+        let unaligned = (range.offset | range.len) & (u64::from(self.block_min) - 1) != 0;
+        if range.len == 0 || unaligned {
             return Err(IoError::Invalid);
         }
-        if request.range().fits(self.size_bytes) {
+        if range.fits(self.size_bytes) {
             return Ok(());
         }
-        let is_filling = matches!(request.command, Command::Write | Command::WriteZeroes);
+        let is_filling = matches!(command, Command::Write | Command::WriteZeroes);
         Err(if is_filling { IoError::NoSpace } else { IoError::Invalid })
     }
 }

@@ -26,6 +26,9 @@ pub struct Completion<T, M> {
 
 impl<T, M> Completion<T, M> {
     /// Answers the request.
+    // Inlined, nothing is copied: the processor stalls when it reads in one piece what it has just
+    // written in several.
+    #[inline(always)]
     pub fn answer(mut self, reply: Reply<'_, M>) {
         if let Some(ticket) = self.ticket.take() {
             self.answers.borrow_mut().push(ticket, reply, false);
@@ -85,45 +88,72 @@ pub struct Answered<T, M> {
     pub trail: Option<Box<Trail>>,
     /// Whether the completion was dropped unanswered.
     pub is_lost: bool,
-    segments: Range<usize>,
 }
+
+/// An answer without what only few answers own.
+#[derive(Debug)]
+struct Entry<T> {
+    ticket: T,
+    result: IoResult,
+    line_hits: LineHits,
+    is_lost: bool,
+    owns_more: bool,
+    segments: Range<u32>,
+}
+
+/// What few answers own. Apart from the entries, so that nothing has to be dropped with an entry,
+/// and the compiler can write an entry directly to its place.
+type Owned<M> = (Option<M>, Option<Box<Trail>>);
 
 /// Answers, in the order given.
 #[derive(Debug)]
 pub struct CompletionBatch<T, M> {
-    answers: Vec<Answered<T, M>>,
+    entries: Vec<Entry<T>>,
+    /// What the entries that own more own, in the same order.
+    owned: Vec<Owned<M>>,
     segments: Vec<ReplySegment>,
 }
 
 impl<T, M> Default for CompletionBatch<T, M> {
     fn default() -> Self {
-        Self { answers: Vec::new(), segments: Vec::new() }
+        Self { entries: Vec::new(), owned: Vec::new(), segments: Vec::new() }
     }
 }
 
 impl<T, M> CompletionBatch<T, M> {
     /// Whether the batch has no answer.
     pub const fn is_empty(&self) -> bool {
-        self.answers.is_empty()
+        self.entries.is_empty()
     }
 
     /// Calls `each` with every answer and the segments of its data, and empties the batch.
-    pub fn drain(&mut self, mut each: impl FnMut(&mut Answered<T, M>, &[ReplySegment])) {
-        for answered in &mut self.answers {
-            let segments = answered.segments.clone();
-            each(answered, &self.segments[segments]);
+    pub fn drain(&mut self, mut each: impl FnMut(Answered<T, M>, &[ReplySegment])) {
+        let mut owned = self.owned.drain(..);
+        for entry in self.entries.drain(..) {
+            let Entry { ticket, result, line_hits, is_lost, owns_more, segments } = entry;
+            let more = if owns_more { owned.next() } else { None };
+            let (memory, trail) = more.unwrap_or_default();
+            let segments = &self.segments[segments.start as usize..segments.end as usize];
+            each(Answered { ticket, result, memory, line_hits, trail, is_lost }, segments);
         }
-        self.answers.clear();
+        drop(owned);
         self.segments.clear();
     }
 
+    #[inline(always)]
     fn push(&mut self, ticket: T, reply: Reply<'_, M>, is_lost: bool) {
-        let from = self.segments.len();
-        self.segments.extend_from_slice(reply.segments);
-        let Reply { result, memory, line_hits, trail, .. } = reply;
-        let segments = from..self.segments.len();
-        let answered = Answered { ticket, result, memory, line_hits, trail, is_lost, segments };
-        self.answers.push(answered);
+        let Reply { result, segments, memory, line_hits, trail } = reply;
+        let from = self.segments.len() as u32;
+        // One by one: a copy of a slice is a call, and most replies have one segment.
+        for segment in segments {
+            self.segments.push(*segment);
+        }
+        let owns_more = memory.is_some() || trail.is_some();
+        if owns_more {
+            self.owned.push((memory, trail));
+        }
+        let segments = from..self.segments.len() as u32;
+        self.entries.push(Entry { ticket, result, line_hits, is_lost, owns_more, segments });
     }
 }
 

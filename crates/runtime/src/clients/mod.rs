@@ -8,6 +8,7 @@
 mod budget;
 mod clock;
 mod context;
+mod in_flight;
 mod inquiry;
 mod refusals;
 mod tally;
@@ -15,6 +16,7 @@ mod tally;
 pub(crate) use budget::{Acquired, Budget, HUGE_BYTES, PIECE_BYTES, Queue, Waiter};
 pub(crate) use clock::ClientClock;
 pub(crate) use context::Context;
+pub(crate) use in_flight::{InFlight, Ticket};
 pub(crate) use inquiry::ExtentQueries;
 
 use crate::service::VolumeSettings;
@@ -44,11 +46,11 @@ pub(crate) struct Submitted {
 }
 
 /// The duty to answer a client's request.
-pub(crate) type ClientCompletion = Completion<Submitted, Memory>;
+pub(crate) type ClientCompletion = Completion<Ticket, Memory>;
 /// Answers to be delivered.
-pub(crate) type Completions = CompletionQueue<Submitted, Memory>;
+pub(crate) type Completions = CompletionQueue<Ticket, Memory>;
 /// A batch of answers that is being delivered.
-pub(crate) type Deliveries = CompletionBatch<Submitted, Memory>;
+pub(crate) type Deliveries = CompletionBatch<Ticket, Memory>;
 
 #[derive(Default)]
 struct Client {

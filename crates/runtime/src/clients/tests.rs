@@ -275,7 +275,8 @@ fn a_lost_request_is_answered_with_an_error() {
     front.submitted.push(Some(sender));
     let (kind, range) = (RequestKind::Read, ByteRange::new(0, 4096));
     let request = ClientRequest { client, cookie: 0, kind, range };
-    let (completion, _) = cx.begin(&request).unwrap();
+    let (ticket, _) = cx.begin(&request).unwrap();
+    let completion = cx.host.completions.begin(ticket);
     assert_eq!((cx.in_flight(client), answer.try_recv().is_ok()), (1, false));
     drop(completion);
     worker.deliver();

@@ -2,7 +2,7 @@
 
 use super::io::{Ended, Ios};
 use super::tasks::OnDone;
-use crate::clients::{ClientClock, ClientCompletion, ClientTable, Completions};
+use crate::clients::{ClientClock, ClientCompletion, ClientTable, Completions, InFlight};
 use crate::learn::PendingNeeds;
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
@@ -33,6 +33,8 @@ pub(crate) struct WorkerHost<R> {
     pub worker: usize,
     pub reactor: R,
     pub clients: ClientTable,
+    /// Requests of clients.
+    pub in_flight: InFlight,
     /// Answers to requests of clients, until they are delivered.
     pub completions: Completions,
     pub ios: Ios,

@@ -14,7 +14,7 @@ pub(crate) use crew::Crew;
 pub(crate) use host::{Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::{Outstanding, Tasks};
 
-use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries};
+use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries, InFlight};
 use crate::learn::PendingNeeds;
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
@@ -60,6 +60,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 worker,
                 reactor,
                 clients: ClientTable::default(),
+                in_flight: InFlight::default(),
                 completions: Completions::default(),
                 ios: Ios::new(inbox, worker, started),
                 ended: Vec::new(),
@@ -167,7 +168,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 break;
             }
             let (front, mut context) = self.parts();
-            deliveries.drain(|answered, segments| context.deliver(front, answered, segments));
+            deliveries.drain(|answer, segments| context.deliver(front, answer, segments));
         }
         self.deliveries = deliveries;
     }
