@@ -90,7 +90,11 @@ impl Output {
             } else {
                 self.pieces.push(Piece::Data { base, len: segment.len });
             }
-            self.pinned.push(ReplySegment { shard, segment });
+        }
+        // Most replies have one segment, and to copy a slice is a call.
+        match segments {
+            [segment] => self.pinned.push(*segment),
+            segments => self.pinned.extend_from_slice(segments),
         }
     }
 

@@ -144,9 +144,10 @@ impl<T, M> CompletionBatch<T, M> {
     fn push(&mut self, ticket: T, reply: Reply<'_, M>, is_lost: bool) {
         let Reply { result, segments, memory, line_hits, trail } = reply;
         let from = self.segments.len() as u32;
-        // One by one: a copy of a slice is a call, and most replies have one segment.
-        for segment in segments {
-            self.segments.push(*segment);
+        // Most replies have one segment, and to copy a slice is a call.
+        match segments {
+            [segment] => self.segments.push(*segment),
+            segments => self.segments.extend_from_slice(segments),
         }
         let owns_more = memory.is_some() || trail.is_some();
         if owns_more {

@@ -82,6 +82,16 @@ impl Index {
         self.buckets[at].store(entry, Ordering::Relaxed);
     }
 
+    /// Loads the first entry of each of `lines` lines from `first` on into the processor's cache.
+    ///
+    /// The processor fetches these entries side by side. The lookups that follow would fetch one
+    /// after the other: how many entries a lookup reads depends on their content, so the processor
+    /// often guesses wrong and begins the next lookup too late.
+    pub(crate) fn load_entries(&self, first: LineKey, lines: u64) {
+        let entries = (0..lines).map(|at| self.entry(self.home(first.plus(at).hash())));
+        std::hint::black_box(entries.fold(0, |all, entry| all | entry));
+    }
+
     /// The slot that holds `key`.
     pub(crate) fn find(&self, key: LineKey, lines: &[LineMeta]) -> Option<Slot> {
         let hash = key.hash();

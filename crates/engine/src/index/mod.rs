@@ -32,7 +32,7 @@ use crate::index::warm::{LineCounts, WarmView};
 use crate::slabs::Slabs;
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
-use forebay_types::VolumeId;
+use forebay_types::{ByteRange, LINE_BYTES, VolumeId};
 
 /// The flags that the first use of a line clears.
 pub(crate) const FIRST_USE: u8 = PREFETCHED | PRELOADED | MARK;
@@ -264,6 +264,15 @@ impl<M: LineTable> Slots<M> {
         line.valid = valid;
         if needs_seal {
             self.unsealed.insert(slot);
+        }
+    }
+
+    /// Prepares the lookups of all lines of a range. See [`Index::load_entries`].
+    pub(crate) fn prepare_lookups(&self, volume: VolumeId, range: ByteRange) {
+        if range.len > LINE_BYTES {
+            let lines = range.offset / LINE_BYTES..range.end().div_ceil(LINE_BYTES);
+            let first = LineKey::new(volume, lines.start);
+            self.index.load_entries(first, lines.end - lines.start);
         }
     }
 

@@ -344,6 +344,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
     /// allocating slots for the others cannot evict them.
     fn look_up_pinned(&mut self, part: &Part) -> LineHits {
         self.scratch.lines.clear();
+        self.lines.index.prepare_lookups(part.volume, part.range);
         for line in line_parts(part.volume, part.range) {
             let found = self.lines.index.find(line.key);
             if let Some(slot) = found {

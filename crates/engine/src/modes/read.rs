@@ -125,6 +125,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             return self.read_held_out(part, attempt, segments, out);
         }
         let first_try = attempt == Attempt::default();
+        self.lines.index.prepare_lookups(part.volume, part.range);
         let mut line_hits = LineHits::default();
         for line in line_parts(part.volume, part.range) {
             match self.lines.index.find(line.key) {

@@ -45,6 +45,7 @@ impl<M: LineTable> Writer<'_, M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         self.lines.advance_epoch(terms.epoch);
+        self.lines.index.prepare_lookups(part.volume, part.range);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => {
