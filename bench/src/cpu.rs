@@ -4,7 +4,7 @@
 //! Children are included because some servers fork for each connection. A child that starts and
 //! ends between two readings is missed.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::fs;
@@ -42,6 +42,26 @@ impl Reading {
         let before = |pid| self.ns_by_pid.get(pid).copied().unwrap_or(0);
         Ok(now.ns_by_pid.iter().map(|(pid, ns)| ns.saturating_sub(before(pid))).sum())
     }
+}
+
+/// CPU time that the threads of a process whose names begin with `prefix` have used so far, in
+/// nanoseconds. Ended threads are not counted.
+///
+/// # Errors
+/// If there is no such process, or no such thread.
+pub fn threads_ns(pid: u32, prefix: &str) -> Result<u64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let mut times = Vec::new();
+    for task in tasks.with_context(|| format!("no process {pid}"))?.flatten() {
+        let read = |name| fs::read_to_string(task.path().join(name)).ok();
+        if read("comm").is_some_and(|name| name.starts_with(prefix)) {
+            // The first field: time on a processor, in nanoseconds.
+            let schedstat = read("schedstat").unwrap_or_default();
+            times.extend(schedstat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()));
+        }
+    }
+    ensure!(!times.is_empty(), "process {pid} has no threads named {prefix}*");
+    Ok(times.iter().sum())
 }
 
 /// `pid` and its descendants.
@@ -102,6 +122,25 @@ mod tests {
         let reading = Reading::of(std::process::id()).unwrap();
         std::thread::spawn(burn).join().unwrap();
         assert!(reading.elapsed_ns().unwrap() > 1_000_000);
+    }
+
+    #[test]
+    fn only_the_named_threads_are_counted() {
+        let (begin, end) = std::sync::mpsc::channel::<()>();
+        let named = std::thread::Builder::new().name("burner-0".into());
+        let thread = named.spawn(move || {
+            burn();
+            let _ = end.recv();
+        });
+        let pid = std::process::id();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while threads_ns(pid, "burner-").unwrap_or(0) < 1_000_000 {
+            assert!(std::time::Instant::now() < deadline, "no time is counted");
+            std::thread::yield_now();
+        }
+        drop(begin);
+        thread.unwrap().join().unwrap();
+        assert!(threads_ns(pid, "burner-").is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! with the same options one may be a tenth faster, by where its memory lies: to see less than
 //! that, several are started under one name, and their turns are added up.
 
+use crate::cpu::threads_ns;
 use crate::figures::{Figures, Limit};
 use crate::forebay::Forebay;
 use crate::load::{Load, Op, Outcome};
@@ -73,7 +74,8 @@ impl Ways {
 
     /// Loads all servers in turn. Adds for each name the medians over the rounds: requests per
     /// second, the processor time of the whole server per request, and both relative to the first
-    /// name in the same round. The relative rate of a name is at least its `share_min`.
+    /// name in the same round; and so for the time of its workers, which is the cost of the data
+    /// path without what other threads do. The relative rate of a name is at least its `share_min`.
     ///
     /// # Errors
     /// If a request fails.
@@ -94,7 +96,10 @@ impl Ways {
             let mut sums = vec![Sum::default(); names.len()];
             for (name, server, _) in &self.servers {
                 let at = names.iter().position(|other| other == name).unwrap_or_default();
-                sums[at].add(&self.load(server, op).run()?);
+                let workers_ns = threads_ns(server.pid, "worker-")?;
+                let outcome = self.load(server, op).run()?;
+                let workers_ns = threads_ns(server.pid, "worker-")? - workers_ns;
+                sums[at].add(&outcome, workers_ns);
             }
             rounds.push(sums);
         }
@@ -109,12 +114,16 @@ impl Ways {
             let rate = |sum: &Sum| sum.requests / sum.turns;
             let cpu = |sum: &Sum| sum.cpu_us / sum.requests;
             let share = median_of(&|sum, first| rate(sum) / rate(first));
+            let workers = |sum: &Sum| sum.workers_us / sum.requests;
+            let workers_share = median_of(&|sum, first| workers(sum) / workers(first));
             let cpu_share = median_of(&|sum, first| cpu(sum) / cpu(first));
             let (iops, cpu_us) = (median_of(&|sum, _| rate(sum)), median_of(&|sum, _| cpu(sum)));
             figures.add(name("IOPS"), iops, Limit::Information);
             figures.add(name(&format!("IOPS / {first}")), share, Limit::AtLeast(share_min(way)));
             figures.add(name("CPU us each"), cpu_us, Limit::Information);
             figures.add(name(&format!("CPU / {first}")), cpu_share, Limit::Information);
+            let workers = name(&format!("CPU of workers / {first}"));
+            figures.add(workers, workers_share, Limit::Information);
         }
         Ok(())
     }
@@ -128,12 +137,17 @@ struct Sum {
     requests: f64,
     /// The processor time of so many requests, in microseconds.
     cpu_us: f64,
+    /// Of that, the time of workers.
+    workers_us: f64,
 }
 
 impl Sum {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &Outcome, workers_ns: u64) {
         self.turns += 1.0;
         self.requests += outcome.iops;
+        // The requests of one second.
+        let workers_us = workers_ns as f64 / 1000.0;
+        self.workers_us += workers_us * outcome.iops / outcome.requests as f64;
         self.cpu_us += outcome.iops * outcome.server_cpu_us_per_request.unwrap_or(f64::NAN);
     }
 }

@@ -96,7 +96,7 @@ impl<H: Host> Dispatcher<H> {
         host: &mut H,
         token: H::Token,
         request: Request,
-        payload: Payload<'_, H::Memory>,
+        mut payload: Payload<'_, H::Memory>,
     ) {
         match request.kind {
             RequestKind::Flush
@@ -119,7 +119,7 @@ impl<H: Host> Dispatcher<H> {
                 let mut pieces = host.stripes(request.volume).split(request.range);
                 let first = pieces.next().expect("the range is not empty");
                 if first == request.range {
-                    self.submit_one(host, token, request, payload);
+                    self.submit_one(host, token, request, &mut payload);
                 } else {
                     self.submit_many(host, token, request, payload);
                 }
@@ -129,12 +129,13 @@ impl<H: Host> Dispatcher<H> {
     }
 
     /// Submits a read or write in one region. It becomes a job only if it has to wait.
+    // The payload is not copied: see `Completion::answer`.
     fn submit_one(
         &mut self,
         host: &mut H,
         token: H::Token,
         request: Request,
-        payload: Payload<'_, H::Memory>,
+        payload: &mut Payload<'_, H::Memory>,
     ) {
         let job = self.jobs.next_id();
         let stripes = host.stripes(request.volume);
@@ -163,6 +164,7 @@ impl<H: Host> Dispatcher<H> {
             let reply = Reply { result, segments, memory: None, line_hits, trail: None };
             host.reply(token, reply);
         } else {
+            let payload = std::mem::replace(payload, Payload::None);
             let (memory, staged) = self.keep_payload(host, &step, payload);
             let is_waiting = matches!(step, Step::Waiting(_));
             let (mut trail, now_us) = (Trail::default(), host.now_us());

@@ -107,6 +107,8 @@ pub struct Recording {
     rings: Vec<Arc<Ring>>,
     /// When [`Recording::close`] was called.
     closed: Option<Instant>,
+    /// The time since the start of the runtime, not later than now.
+    now: Duration,
 }
 
 impl Recording {
@@ -123,7 +125,8 @@ impl Recording {
         let workers = shared.inboxes.len();
         let slots = (SLOTS_MAX / workers).min(RING_SLOTS_MAX);
         let rings = (0..workers).map(|_| Arc::new(Ring::new(slots))).collect();
-        let recording = Self { shared: Arc::clone(shared), rings, closed: None };
+        let recording =
+            Self { shared: Arc::clone(shared), rings, closed: None, now: Duration::ZERO };
         for (worker, ring) in recording.rings.iter().enumerate() {
             let recorder = Recorder::new(Arc::clone(ring), Arc::clone(&volumes), shared.started);
             shared.run_on(worker, move |tasks| *tasks.recorder() = Some(Box::new(recorder)))?;
@@ -134,17 +137,20 @@ impl Recording {
     /// Takes the next request in the order of arrival. `None` if there is none at the moment: the
     /// next one may have to wait for its answer.
     pub fn next_request(&mut self) -> Option<Recorded> {
-        let next = self.rings.iter().filter_map(|ring| Some((ring.first()?, ring)));
-        let (first, ring) = next.min_by_key(|(first, _)| first.arrived)?;
-        let now = self.shared.started.elapsed();
-        let is_settled = first.answer.is_some() && first.arrived + LAG <= now;
+        let next = self.rings.iter().filter_map(|ring| Some((ring.first_arrived()?, ring)));
+        let (arrived, ring) = next.min_by_key(|(arrived, _)| *arrived)?;
+        let until = arrived + LAG;
+        // The clock is read when the last reading does not suffice, not for each request.
+        if self.now < until {
+            self.now = self.shared.started.elapsed();
+        }
+        let is_settled = ring.is_first_answered() && until <= self.now;
         // An unanswered request must not hold up the others until their rings are full.
         let is_over = || self.closed.is_some_and(|closed| closed.elapsed() >= ANSWER_WAIT);
         if !is_settled && !is_over() && !self.rings.iter().any(|ring| ring.is_half_full()) {
             return None;
         }
-        ring.take_first();
-        Some(first)
+        ring.take_first()
     }
 
     /// Ends the recording of further requests. [`Recording::next_request`] goes on until
@@ -163,7 +169,7 @@ impl Recording {
 
     /// Whether the recording is closed and every request was taken.
     pub fn is_drained(&self) -> bool {
-        self.closed.is_some() && self.rings.iter().all(|ring| ring.first().is_none())
+        self.closed.is_some() && self.rings.iter().all(|ring| ring.first_arrived().is_none())
     }
 
     /// Whether the runtime is stopping, so that no further requests will arrive.

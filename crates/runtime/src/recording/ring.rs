@@ -7,6 +7,7 @@
 
 use super::{Recorded, Served};
 use crate::clients::Submitted;
+use crate::pool::prefetch_to_write;
 use crate::shared::Volume;
 use forebay_engine::Uncached;
 use forebay_frontend::ClientRequest;
@@ -28,6 +29,9 @@ const ERROR: u64 = 2;
 /// The code of the first reason.
 const FIRST_REASON: u64 = 3;
 
+/// How far ahead an entry is fetched into the processor's cache before it is filled.
+const ENTRIES_AHEAD: u64 = 8;
+
 /// A request in a ring.
 #[derive(Default)]
 struct Entry {
@@ -39,15 +43,35 @@ struct Entry {
     answer: AtomicU64,
 }
 
+/// What the worker writes. Apart from what the reader writes: whoever writes to a line of the
+/// processor's cache takes it away from the other. So each side looks at the other's number only
+/// when the one that it has seen last does not suffice.
+#[derive(Default)]
+#[repr(align(128))]
+struct WorkerSide {
+    /// The number of entries that the worker has filled since the start of the recording.
+    filled: AtomicU64,
+    /// [`ReaderSide::taken`] as the worker has seen it last.
+    taken_seen: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// What the reader writes. See [`WorkerSide`].
+#[derive(Default)]
+#[repr(align(128))]
+struct ReaderSide {
+    /// The number of entries that the reader has taken since the start of the recording.
+    taken: AtomicU64,
+    /// [`WorkerSide::filled`] as the reader has seen it last.
+    filled_seen: AtomicU64,
+}
+
 /// The requests that one worker has recorded and that are not taken yet.
 pub(super) struct Ring {
     /// Their number is a power of two.
     entries: Box<[Entry]>,
-    /// The number of entries that the worker has filled since the start of the recording.
-    filled: AtomicU64,
-    /// The number of entries that the reader has taken since then.
-    taken: AtomicU64,
-    dropped: AtomicU64,
+    worker: WorkerSide,
+    reader: ReaderSide,
 }
 
 impl Ring {
@@ -55,65 +79,89 @@ impl Ring {
     pub(super) fn new(slots: usize) -> Self {
         let slots = 1usize << slots.max(1).ilog2();
         let entries = (0..slots).map(|_| Entry::default()).collect();
-        let count = || AtomicU64::new(0);
-        Self { entries, filled: count(), taken: count(), dropped: count() }
+        Self { entries, worker: WorkerSide::default(), reader: ReaderSide::default() }
     }
 
     fn entry(&self, number: u64) -> &Entry {
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
-    fn len(&self) -> u64 {
-        self.filled.load(Ordering::Acquire) - self.taken.load(Ordering::Relaxed)
-    }
-
+    /// Whether more than half of the entries are in use. Only the reader may call it.
     pub(super) fn is_half_full(&self) -> bool {
-        self.len() > self.entries.len() as u64 / 2
+        let taken = self.reader.taken.load(Ordering::Relaxed);
+        self.worker.filled.load(Ordering::Relaxed) - taken > self.entries.len() as u64 / 2
     }
 
     pub(super) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.worker.dropped.load(Ordering::Relaxed)
     }
 
-    /// The oldest request. Only the reader may call it.
-    pub(super) fn first(&self) -> Option<Recorded> {
-        if self.len() == 0 {
-            return None;
+    /// When the oldest request arrived, since the start of the runtime. Only the reader may call
+    /// it.
+    pub(super) fn first_arrived(&self) -> Option<Duration> {
+        let entry = self.first_entry()?;
+        Some(Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the oldest request, if there is one, is answered. Only the reader may call it.
+    pub(super) fn is_first_answered(&self) -> bool {
+        self.first_entry().is_some_and(|entry| entry.answer.load(Ordering::Relaxed) != 0)
+    }
+
+    fn first_entry(&self) -> Option<&Entry> {
+        let ReaderSide { taken, filled_seen } = &self.reader;
+        let taken = taken.load(Ordering::Relaxed);
+        if taken == filled_seen.load(Ordering::Relaxed) {
+            let filled = self.worker.filled.load(Ordering::Acquire);
+            filled_seen.store(filled, Ordering::Relaxed);
+            if taken == filled {
+                return None;
+            }
         }
-        let entry = self.entry(self.taken.load(Ordering::Relaxed));
+        Some(self.entry(taken))
+    }
+
+    /// Takes the oldest request, and frees its entry. Only the reader may call it.
+    pub(super) fn take_first(&self) -> Option<Recorded> {
+        let entry = self.first_entry()?;
         let request = entry.request.load(Ordering::Relaxed);
         let answer = entry.answer.load(Ordering::Relaxed);
         let latency = Duration::from_nanos(answer >> LATENCY_SHIFT);
-        Some(Recorded {
+        let recorded = Recorded {
             arrived: Duration::from_nanos(entry.arrived_ns.load(Ordering::Relaxed)),
             volume: usize::from((request >> VOLUME_SHIFT) as u16),
             is_write: request & WRITE != 0,
             offset: entry.offset.load(Ordering::Relaxed),
             length: u64::from(request as u32),
             answer: served(answer as u8).map(|served| (latency, served)),
-        })
-    }
-
-    /// Frees the entry of the oldest request. Only the reader may call it, after
-    /// [`Ring::first`].
-    pub(super) fn take_first(&self) {
-        let taken = self.taken.load(Ordering::Relaxed);
-        self.taken.store(taken + 1, Ordering::Release);
+        };
+        let taken = self.reader.taken.load(Ordering::Relaxed);
+        self.reader.taken.store(taken + 1, Ordering::Release);
+        Some(recorded)
     }
 
     /// Adds a request; `None` if the ring is full. Only the worker may call it.
     fn push(&self, arrived_ns: u64, offset: u64, request: u64) -> Option<u64> {
-        let filled = self.filled.load(Ordering::Relaxed);
-        if filled - self.taken.load(Ordering::Acquire) >= self.entries.len() as u64 {
-            self.dropped.store(self.dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            return None;
+        let WorkerSide { filled: filled_to, taken_seen, dropped } = &self.worker;
+        let filled = filled_to.load(Ordering::Relaxed);
+        let is_full = |taken: u64| filled - taken >= self.entries.len() as u64;
+        if is_full(taken_seen.load(Ordering::Relaxed)) {
+            let taken = self.reader.taken.load(Ordering::Acquire);
+            taken_seen.store(taken, Ordering::Relaxed);
+            if is_full(taken) {
+                dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                return None;
+            }
         }
+        // The reader has had the entry in its cache. Without this, the store of a request would wait
+        // for it, and every later store behind that one.
+        prefetch_to_write((&raw const *self.entry(filled + ENTRIES_AHEAD)).cast());
         let entry = self.entry(filled);
         entry.arrived_ns.store(arrived_ns, Ordering::Relaxed);
         entry.offset.store(offset, Ordering::Relaxed);
         entry.request.store(request, Ordering::Relaxed);
         entry.answer.store(0, Ordering::Relaxed);
-        self.filled.store(filled + 1, Ordering::Release);
+        filled_to.store(filled + 1, Ordering::Release);
         Some(filled)
     }
 
@@ -228,14 +276,6 @@ fn ns_since(started: Instant, time: Instant) -> u64 {
 mod tests {
     use super::*;
 
-    fn taken(ring: &Ring) -> Option<Recorded> {
-        let first = ring.first();
-        if first.is_some() {
-            ring.take_first();
-        }
-        first
-    }
-
     #[test]
     fn requests_are_taken_in_order_with_their_answers() {
         let ring = Ring::new(8);
@@ -254,11 +294,11 @@ mod tests {
             answer,
         };
         let ns = Duration::from_nanos;
-        assert_eq!(taken(&ring), Some(request(0, Some((ns(7000), Served::Pool)))));
+        assert_eq!(ring.take_first(), Some(request(0, Some((ns(7000), Served::Pool)))));
         let failed = Served::Uncached(Uncached::Failed);
-        assert_eq!(taken(&ring), Some(request(1, Some((ns(5000), failed)))));
-        assert_eq!(taken(&ring), Some(request(2, None)));
-        assert_eq!(taken(&ring), None);
+        assert_eq!(ring.take_first(), Some(request(1, Some((ns(5000), failed)))));
+        assert_eq!(ring.take_first(), Some(request(2, None)));
+        assert_eq!(ring.take_first(), None);
     }
 
     #[test]
@@ -276,10 +316,10 @@ mod tests {
         let pushed: Vec<_> = (0..6).map(|number| ring.push(number, number, 1)).collect();
         assert_eq!(pushed, [Some(0), Some(1), Some(2), Some(3), None, None]);
         assert!(ring.is_half_full() && ring.dropped() == 2);
-        assert_eq!(taken(&ring).unwrap().offset, 0);
+        assert_eq!(ring.take_first().unwrap().offset, 0);
         assert_eq!(ring.push(9, 9, 1), Some(4), "in the entry of the first");
         ring.answer(0, 0, 1, POOL);
-        let rest: Vec<_> = std::iter::from_fn(|| taken(&ring)).collect();
+        let rest: Vec<_> = std::iter::from_fn(|| ring.take_first()).collect();
         assert!(rest.iter().all(|request| request.answer.is_none()), "{rest:?}");
         assert_eq!(rest.iter().map(|request| request.offset).collect::<Vec<_>>(), [1, 2, 3, 9]);
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// longer time; requests for which it has no room are dropped and counted.
 const POLL: Duration = Duration::from_millis(20);
 /// A piece of a trace is sent when it has this many bytes.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// How a recording ends.
 enum End {
