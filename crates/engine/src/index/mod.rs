@@ -92,6 +92,15 @@ impl Lines for View<'_> {
     }
 }
 
+/// Prepares the lookups of all lines of a range. See [`Index::load_entries`].
+pub(crate) fn prepare_lookups<M>(slots: &Slots<M>, volume: VolumeId, range: ByteRange) {
+    if range.len > LINE_BYTES {
+        let lines = range.offset / LINE_BYTES..range.end().div_ceil(LINE_BYTES);
+        let first = LineKey::new(volume, lines.start);
+        slots.index.load_entries(first, lines.end - lines.start);
+    }
+}
+
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>, slab_lines: usize) -> Self {
         Self {
@@ -264,15 +273,6 @@ impl<M: LineTable> Slots<M> {
         line.valid = valid;
         if needs_seal {
             self.unsealed.insert(slot);
-        }
-    }
-
-    /// Prepares the lookups of all lines of a range. See [`Index::load_entries`].
-    pub(crate) fn prepare_lookups(&self, volume: VolumeId, range: ByteRange) {
-        if range.len > LINE_BYTES {
-            let lines = range.offset / LINE_BYTES..range.end().div_ceil(LINE_BYTES);
-            let first = LineKey::new(volume, lines.start);
-            self.index.load_entries(first, lines.end - lines.start);
         }
     }
 

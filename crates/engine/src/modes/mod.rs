@@ -14,6 +14,7 @@ mod write_through;
 use crate::index::buffered;
 use crate::index::key::{LinePart, line_parts};
 use crate::index::meta::LineTable;
+use crate::index::prepare_lookups;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
@@ -344,7 +345,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
     /// allocating slots for the others cannot evict them.
     fn look_up_pinned(&mut self, part: &Part) -> LineHits {
         self.scratch.lines.clear();
-        self.lines.index.prepare_lookups(part.volume, part.range);
+        prepare_lookups(self.lines.index, part.volume, part.range);
         for line in line_parts(part.volume, part.range) {
             let found = self.lines.index.find(line.key);
             if let Some(slot) = found {

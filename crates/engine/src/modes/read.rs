@@ -9,6 +9,7 @@
 use crate::index::FIRST_USE;
 use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::index::meta::{LineTable, MARK, PREFETCHED, PRELOADED};
+use crate::index::prepare_lookups;
 use crate::index::retained::{follow_pins, is_pinned};
 use crate::index::warm::{count_forecast, forecast_again, touch_first};
 use crate::lines::VolumeLines;
@@ -125,7 +126,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             return self.read_held_out(part, attempt, segments, out);
         }
         let first_try = attempt == Attempt::default();
-        self.lines.index.prepare_lookups(part.volume, part.range);
+        prepare_lookups(self.lines.index, part.volume, part.range);
         let mut line_hits = LineHits::default();
         for line in line_parts(part.volume, part.range) {
             match self.lines.index.find(line.key) {

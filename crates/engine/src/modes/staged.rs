@@ -12,6 +12,7 @@
 use super::{Effective, Source, Through, WriteOutcome, WriteTerms, Writer};
 use crate::index::key::{LinePart, line_parts};
 use crate::index::meta::{DETACHED, LineTable};
+use crate::index::prepare_lookups;
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, LineHits, Outbox, Part, Slot, Uncached};
@@ -45,7 +46,7 @@ impl<M: LineTable> Writer<'_, M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         self.lines.advance_epoch(terms.epoch);
-        self.lines.index.prepare_lookups(part.volume, part.range);
+        prepare_lookups(self.lines.index, part.volume, part.range);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => {
