@@ -72,8 +72,8 @@ impl Uncached {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(align(8))]
 pub struct LineHits {
-    /// Lines in the pool; for a read, only those with all requested sectors valid. 65535 stands
-    /// for more, as do the other numbers.
+    /// Lines in the pool; for a read, only those with all requested sectors valid. This and the
+    /// other counts stop at 65535.
     pub hits: u16,
     /// Other lines.
     pub misses: u16,

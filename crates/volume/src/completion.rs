@@ -101,15 +101,15 @@ struct Entry<T> {
     segments: Range<u32>,
 }
 
-/// What few answers own. Apart from the entries, so that nothing has to be dropped with an entry,
-/// and the compiler can write an entry directly to its place.
+/// What few answers own. Kept apart from the entries: an entry then has nothing to drop, so the
+/// compiler writes it directly to its place.
 type Owned<M> = (Option<M>, Option<Box<Trail>>);
 
 /// Answers, in the order given.
 #[derive(Debug)]
 pub struct CompletionBatch<T, M> {
     entries: Vec<Entry<T>>,
-    /// What the entries that own more own, in the same order.
+    /// What the entries with `owns_more` own, in the same order.
     owned: Vec<Owned<M>>,
     segments: Vec<ReplySegment>,
 }

@@ -43,9 +43,9 @@ struct Entry {
     answer: AtomicU64,
 }
 
-/// What the worker writes. Apart from what the reader writes: whoever writes to a line of the
-/// processor's cache takes it away from the other. So each side looks at the other's number only
-/// when the one that it has seen last does not suffice.
+/// The counters that the worker writes, on cache lines of their own: a processor that writes to a
+/// cache line takes it from the other processor. For the same reason, each side reads the other's
+/// counter only when the value that it read last does not suffice.
 #[derive(Default)]
 #[repr(align(128))]
 struct WorkerSide {
@@ -56,7 +56,7 @@ struct WorkerSide {
     dropped: AtomicU64,
 }
 
-/// What the reader writes. See [`WorkerSide`].
+/// The counters that the reader writes. See [`WorkerSide`].
 #[derive(Default)]
 #[repr(align(128))]
 struct ReaderSide {
