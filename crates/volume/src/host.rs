@@ -82,6 +82,16 @@ pub enum Admission {
     Through,
 }
 
+/// How far the journal of a volume protects the data acknowledged so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Barrier {
+    /// Whether everything recorded so far is durable.
+    pub is_durable: bool,
+    /// Whether a replay of the records would restore everything. If not, because the journal may
+    /// lack data of an adopted pool, a flush also needs the disk.
+    pub is_complete: bool,
+}
+
 /// The environment of a dispatcher: shards, disks, journals, memory and time.
 pub trait Host {
     /// Identifies a request to the host.
@@ -171,12 +181,12 @@ pub trait Host {
     /// A token for an internal request, whose reply is ignored.
     fn internal_token(&mut self) -> Self::Token;
 
-    /// Returns whether everything recorded for the volume so far is durable. If not, `part` gets an
-    /// answer once it is.
+    /// Returns how far the volume's journal protects what was acknowledged so far. If not
+    /// everything recorded is durable, `part` gets an answer once it is.
     ///
     /// # Errors
     /// The journal has failed; the disk must be flushed instead.
-    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError>;
+    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<Barrier, IoError>;
 
     /// Answers a request.
     fn reply(&mut self, token: Self::Token, reply: Reply<'_, Self::Memory>);

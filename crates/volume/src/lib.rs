@@ -28,7 +28,7 @@ pub use blocks::{BlockOwners, BlockPlan, BlockStep, Claim};
 pub use completion::{Answered, Completion, CompletionBatch, CompletionQueue};
 pub use dispatch::Dispatcher;
 pub use gate::PowerGate;
-pub use host::{Admission, Host, Payload, Reply, ReplySegment};
+pub use host::{Admission, Barrier, Host, Payload, Reply, ReplySegment};
 pub use job::{JobId, worker_of};
 pub use merge::{Mergeable, READ_BYTES_MAX, WRITTEN_BYTES_MAX, merge};
 pub use order::Order;

@@ -21,7 +21,7 @@ use forebay_engine::{
 use forebay_journal::LogWrite;
 use forebay_policy::Pace;
 use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
-use forebay_volume::{Admission, Host, JobId, Reply, Request, RequestKind, Streams};
+use forebay_volume::{Admission, Barrier, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
 pub(super) const VOLUME: VolumeId = VolumeId(0);
@@ -404,11 +404,11 @@ impl Host for Machine {
         self.journal.as_mut().expect("the journal gave a permit").log.withdraw();
     }
 
-    fn barrier(&mut self, _: VolumeId, part: PartId) -> Result<bool, IoError> {
-        if self.strikes(Sabotage::IgnoreBarrier) {
-            return Ok(true);
-        }
-        self.journal.as_mut().expect("the volume has one").log.barrier(part)
+    fn barrier(&mut self, _: VolumeId, part: PartId) -> Result<Barrier, IoError> {
+        let is_ignored = self.strikes(Sabotage::IgnoreBarrier);
+        let journal = self.journal.as_mut().expect("the volume has one");
+        let is_durable = is_ignored || journal.log.barrier(part)?;
+        Ok(Barrier { is_durable, is_complete: true })
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {

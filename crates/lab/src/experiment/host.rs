@@ -13,7 +13,7 @@ use forebay_policy::{DiskSample, Governor, GovernorStatus, Limits, Needs, Pace, 
 use forebay_types::{
     ByteRange, DiskGeometry, Granule, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
-use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
+use forebay_volume::{Admission, Barrier, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
 
 /// The runtime's number of shards per worker, and their minimum size.
@@ -299,7 +299,7 @@ impl Host for CacheHost {
         Token::Internal
     }
 
-    fn barrier(&mut self, _volume: VolumeId, _part: PartId) -> Result<bool, IoError> {
+    fn barrier(&mut self, _volume: VolumeId, _part: PartId) -> Result<Barrier, IoError> {
         unreachable!("there is no journal");
     }
 

@@ -38,7 +38,7 @@ use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, Stripes, VolumeId,
 };
 use forebay_volume::{
-    Admission, Host, JobId, Order, Reply, Request, RequestKind, Streams, shard_of,
+    Admission, Barrier, Host, JobId, Order, Reply, Request, RequestKind, Streams, shard_of,
 };
 use std::sync::Arc;
 
@@ -535,19 +535,16 @@ impl Host for World {
         self.journal.withdraw();
     }
 
-    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
+    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<Barrier, IoError> {
         let has_lost = |one: &PooledShard| one.shard.volume(volume).lost_sectors() > 0;
         let freshness = &self.volumes[usize::from(volume.0)].freshness;
         let is_stale = freshness.is_stale(|| self.shards.iter().any(has_lost));
-        if is_stale || self.expected.losses.any_unrecoverable(volume) {
-            return Err(IoError::Io);
-        }
+        let is_complete = !is_stale && !self.expected.losses.any_unrecoverable(volume);
         let ignores_barrier = self.run.strikes_always(Sabotage::IgnoreBarrier);
         let ignores_loss = self.run.strikes_always(Sabotage::IgnoreUnrecordedLoss);
-        if ignores_barrier || ignores_loss && self.journal.is_written() {
-            return Ok(true);
-        }
-        self.journal.barrier(part)
+        let is_ignored = ignores_barrier || ignores_loss && self.journal.is_written();
+        let is_durable = is_ignored || self.journal.barrier(part)?;
+        Ok(Barrier { is_durable, is_complete })
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {

@@ -14,7 +14,7 @@ use forebay_engine::{
 };
 use forebay_frontend::Memory;
 use forebay_types::{ByteRange, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
-use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, Streams};
+use forebay_volume::{Admission, Barrier, Host, JobId, Order, Reply, ReplySegment, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -53,13 +53,6 @@ pub(crate) struct WorkerHost<R> {
 }
 
 impl<R: Reactor> WorkerHost<R> {
-    /// Whether a volume has lost sectors that its journal may not have either.
-    fn has_stale_journal(&mut self, id: VolumeId) -> bool {
-        let Some(volume) = self.find_volume(id) else { return false };
-        let volume = Arc::clone(volume);
-        volume.freshness.is_stale(|| self.shared.shards.has_lost(id))
-    }
-
     /// Reports to the volumes what clients needed since the last report.
     pub(crate) fn report_needs(&mut self) {
         let mut needs = std::mem::take(&mut self.needs);
@@ -219,13 +212,12 @@ impl<R: Reactor> Host for WorkerHost<R> {
         used.expect("the journal has granted a permit").journal.withdraw();
     }
 
-    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
-        if self.has_stale_journal(volume) {
-            return Err(IoError::Io);
-        }
-        let volume = self.find_volume(volume);
-        let used = volume.and_then(|volume| volume.journal.as_ref());
-        used.expect("the journal protects the volume").journal.barrier(part)
+    fn barrier(&mut self, id: VolumeId, part: PartId) -> Result<Barrier, IoError> {
+        let volume = Arc::clone(self.find_volume(id).expect("the volume has a request"));
+        let used = volume.journal.as_ref().expect("the journal protects the volume");
+        let is_durable = used.journal.barrier(part)?;
+        let is_complete = !volume.freshness.is_stale(|| self.shared.shards.has_lost(id));
+        Ok(Barrier { is_durable, is_complete })
     }
 
     fn reply(&mut self, token: Token, reply: Reply<'_, Memory>) {

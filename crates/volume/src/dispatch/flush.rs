@@ -2,7 +2,7 @@
 
 use super::{Dispatcher, FlushStage, PartName, Payload};
 use crate::host::Host;
-use crate::{JobId, Request, RequestKind, Wait};
+use crate::{Barrier, JobId, Request, RequestKind, Wait};
 use forebay_engine::{Attempt, Outbox, Protection, Shard};
 use forebay_types::IoResult;
 
@@ -18,30 +18,25 @@ impl<H: Host> Dispatcher<H> {
             RequestKind::Sync => return self.part_done(host, id, Ok(())),
             _ => {}
         }
-        // Whether the journal or the UPS has made everything answered so far durable; `None` if the
-        // volume has neither, or its journal has failed.
-        let is_durable = match host.protection(request.volume) {
+        // `None` if the volume has neither a UPS nor a journal, or its journal has failed.
+        let barrier = match host.protection(request.volume) {
             Protection::None => None,
-            Protection::Power => Some(true),
+            Protection::Power => Some(Barrier { is_durable: true, is_complete: true }),
             Protection::Journal => host.barrier(request.volume, part).ok(),
         };
-        if request.kind == RequestKind::Destage {
+        let is_awaited = barrier.is_some_and(|barrier| !barrier.is_durable);
+        let is_protected = barrier.is_some_and(|barrier| barrier.is_complete);
+        if request.kind == RequestKind::Destage || !is_protected {
             // Also wait for the journal: after a crash, it would replay an older record over a
             // destaged write whose own record is not durable.
-            self.jobs.get_mut(id).pending += u32::from(is_durable == Some(false));
-            self.flush_shards(host, id);
-            return;
+            self.jobs.get_mut(id).pending += u32::from(is_awaited);
+            return self.flush_shards(host, id);
         }
-        match is_durable {
-            None => self.flush_shards(host, id),
-            Some(is_durable) => {
-                let job = self.jobs.get_mut(id);
-                job.flush = FlushStage::NotNeeded;
-                job.trail.begin(Wait::Journal, host.now_us());
-                if is_durable {
-                    self.part_done(host, id, Ok(()));
-                }
-            }
+        let job = self.jobs.get_mut(id);
+        job.flush = FlushStage::NotNeeded;
+        job.trail.begin(Wait::Journal, host.now_us());
+        if !is_awaited {
+            self.part_done(host, id, Ok(()));
         }
     }
 
@@ -83,12 +78,14 @@ impl<H: Host> Dispatcher<H> {
     pub(super) fn destage_unrecorded(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {
-            RequestKind::Flush => {
+            RequestKind::Flush if job.flush == FlushStage::NotNeeded => {
                 job.trail.add_error();
                 return self.flush_shards(host, name.job);
             }
             // The destage of all shards in progress covers everything that was to be recorded.
-            RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
+            RequestKind::Flush | RequestKind::Destage => {
+                return self.part_done(host, name.job, Ok(()));
+            }
             _ => {}
         }
         job.flush = FlushStage::Due;

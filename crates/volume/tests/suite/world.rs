@@ -8,16 +8,16 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
 use forebay_engine::{
-    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Part, PartId, Place, Protection, Shard,
-    ShardConfig, Slot,
+    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Place,
+    Protection, Shard, ShardConfig, Slot,
 };
 use forebay_policy::{Pace, Weir};
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{
-    Admission, Dispatcher, Host, JobId, Mergeable, Order, Payload, Reply, Request, RequestKind,
-    Streams, Trail, merge, staged_pieces,
+    Admission, Barrier, Dispatcher, Host, JobId, Mergeable, Order, Payload, Reply, Request,
+    RequestKind, Streams, Trail, merge, staged_pieces,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -116,6 +116,10 @@ pub(crate) struct World {
     pub needs: Vec<(ByteRange, u32)>,
     /// Set if the volume is ordered.
     order: Option<Arc<Order>>,
+    /// Set if the volume has a journal: its answer to each barrier.
+    pub barrier: Option<Barrier>,
+    /// The parts that wait for the journal.
+    pub barred: Vec<PartId>,
     now_ms: u64,
     submitted: Vec<Option<Submitted>>,
     pub answered: usize,
@@ -157,6 +161,8 @@ impl World {
             streams: Streams::new(SECTORS * SECTOR_BYTES, (SLOTS * SHARDS) as u64 * LINE_BYTES),
             needs: Vec::new(),
             order: None,
+            barrier: None,
+            barred: Vec::new(),
             now_ms: 0,
             submitted: Vec::new(),
             answered: 0,
@@ -349,7 +355,7 @@ impl Host for World {
     }
 
     fn protection(&mut self, _: VolumeId) -> Protection {
-        Protection::None
+        if self.barrier.is_some() { Protection::Journal } else { Protection::None }
     }
 
     fn admit(&mut self, _: &Part, _: bool) -> Admission {
@@ -357,11 +363,13 @@ impl Host for World {
     }
 
     fn withdraw(&mut self, _: VolumeId) {
-        unreachable!("no volume has a journal");
+        unreachable!("no write is admitted to a journal");
     }
 
-    fn barrier(&mut self, _: VolumeId, _: PartId) -> Result<bool, IoError> {
-        unreachable!("no volume has a journal");
+    fn barrier(&mut self, _: VolumeId, part: PartId) -> Result<Barrier, IoError> {
+        let barrier = self.barrier.expect("the volume has a journal");
+        self.barred.extend((!barrier.is_durable).then_some(part));
+        Ok(barrier)
     }
 
     fn flush_backend(&mut self, _: VolumeId, job: JobId) {
@@ -504,6 +512,15 @@ impl Machine {
             }
         }
         true
+    }
+
+    /// Answers the parts that wait for the journal.
+    pub(crate) fn answer_barred(&mut self, outcome: Outcome) {
+        for part in std::mem::take(&mut self.world.barred) {
+            self.run_turn(0, |dispatcher, world| {
+                dispatcher.answer(world, Answer { part, outcome })
+            });
+        }
     }
 
     pub(crate) fn tick(&mut self, ms: u64) {
