@@ -18,7 +18,7 @@ use crate::clients::{ClientClock, ClientTable, Completions, Context, Deliveries,
 use crate::learn::PendingNeeds;
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
-use crate::shared::{Message, Shared};
+use crate::shared::{Inbox, Message, Shared};
 use forebay_frontend::{FrontEnd, SocketEvent};
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
@@ -99,6 +99,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
                 false => next.saturating_duration_since(self.host.now),
             };
             self.host.reactor.wait(timeout)?;
+            self.inbox().begin_turn();
             self.host.now = Instant::now();
             self.host.client_clock.advance(self.host.now);
             let mut idle = true;
@@ -115,10 +116,14 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             }
             let is_done = self.dispatcher.in_flight() == 0 || self.abandons_requests;
             if self.stopping && is_done && self.host.ios.is_idle() {
-                self.host.shared.inboxes[self.host.worker].close();
+                self.inbox().close();
                 return Ok(());
             }
         }
+    }
+
+    fn inbox(&self) -> &Inbox {
+        &self.host.shared.inboxes[self.host.worker]
     }
 
     fn handle(&mut self, event: Event) {
@@ -175,7 +180,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
 
     fn read_messages(&mut self) {
         let mut messages = std::mem::take(&mut self.messages);
-        self.host.shared.inboxes[self.host.worker].take(&mut messages);
+        self.inbox().take(&mut messages);
         for message in messages.drain(..) {
             match message {
                 Message::IoDone { tag, result } => {
@@ -234,8 +239,15 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             if !self.host.ended.is_empty() {
                 continue;
             }
-            let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
-            ios.start(shared, reactor);
+            self.start_ios();
+            // I/Os that were completed at once are answered together with the hits of the turn.
+            // What they start in their turn ends in the next one, so that a turn cannot go on for
+            // ever.
+            if self.inbox().end_turn() {
+                self.read_messages();
+                self.deliver();
+                self.start_ios();
+            }
             let (front, mut context) = self.parts();
             front.end_turn(&mut context);
             // Replies that were sent immediately may have freed memory for input, and no event
@@ -244,11 +256,17 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             if is_over && self.host.ended.is_empty() {
                 break;
             }
+            self.inbox().begin_turn();
         }
         let now = self.host.clients.record_latencies(self.host.worker);
         if let Some(recorder) = &mut self.host.recorder {
             recorder.end_turn(now);
         }
+    }
+
+    fn start_ios(&mut self) {
+        let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
+        ios.start(shared, reactor);
     }
 
     /// Updates the inputs of a shard's writeback for each volume: whether its disk is being read
