@@ -209,11 +209,14 @@ pub(crate) struct Recorder {
     started: Instant,
     is_closed: bool,
     answered: Vec<Answered>,
+    /// The last time that was converted. Many requests of a turn arrive at the same time.
+    converted: (Instant, u64),
 }
 
 impl Recorder {
     pub(super) fn new(ring: Arc<Ring>, volumes: Arc<[Weak<Volume>]>, started: Instant) -> Self {
-        Self { ring, volumes, started, is_closed: false, answered: Vec::new() }
+        let (answered, converted) = (Vec::new(), (started, 0));
+        Self { ring, volumes, started, is_closed: false, answered, converted }
     }
 
     /// Ends the recording of further requests.
@@ -239,7 +242,7 @@ impl Recorder {
         if self.is_closed || request.range.len == 0 {
             return 0;
         }
-        let arrived_ns = ns_since(self.started, arrived);
+        let arrived_ns = self.converted_ns(arrived);
         let packed = request.range.len & u64::from(u32::MAX) | (at as u64) << VOLUME_SHIFT | write;
         let number = self.ring.push(arrived_ns, request.range.offset, packed);
         let slots = self.ring.entries.len() as u64;
@@ -261,10 +264,20 @@ impl Recorder {
             return;
         }
         let now_ns = ns_since(self.started, now.unwrap_or_else(Instant::now));
-        for Answered { slot, arrived, code } in self.answered.drain(..) {
-            let arrived_ns = ns_since(self.started, arrived);
+        let mut answered = std::mem::take(&mut self.answered);
+        for Answered { slot, arrived, code } in answered.drain(..) {
+            let arrived_ns = self.converted_ns(arrived);
             self.ring.answer(slot, arrived_ns, now_ns.saturating_sub(arrived_ns), code);
         }
+        self.answered = answered;
+    }
+
+    /// The time since the start of the runtime, in nanoseconds.
+    fn converted_ns(&mut self, time: Instant) -> u64 {
+        if self.converted.0 != time {
+            self.converted = (time, ns_since(self.started, time));
+        }
+        self.converted.1
     }
 }
 

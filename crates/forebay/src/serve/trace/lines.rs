@@ -5,14 +5,45 @@
 //! was not answered before it was written.
 
 use super::shuffle::Shuffle;
-use forebay_runtime::Recorded;
+use forebay_runtime::{Recorded, Served};
 use std::time::Duration;
 
 const HEADER: &str = "time_us,volume,op,offset_bytes,length_bytes,latency_us,served\n";
 
+/// The fields before the offset: time in microseconds, volume, and whether it is a write.
+type Head = (u64, usize, bool);
+/// The fields behind it: length, and the answer's latency in microseconds.
+type Tail = (u64, Option<(u64, Served)>);
+
+/// The text of some fields, kept because the next request often has the same: those that arrive
+/// together are usually answered together. This runs for each request that the server answers.
+struct Repeated<K> {
+    fields: Option<K>,
+    text: Vec<u8>,
+}
+
+impl<K> Default for Repeated<K> {
+    fn default() -> Self {
+        Self { fields: None, text: Vec::new() }
+    }
+}
+
+impl<K: PartialEq + Copy> Repeated<K> {
+    fn text(&mut self, fields: K, format: impl FnOnce(K, &mut Vec<u8>)) -> &[u8] {
+        if self.fields != Some(fields) {
+            self.fields = Some(fields);
+            self.text.clear();
+            format(fields, &mut self.text);
+        }
+        &self.text
+    }
+}
+
 /// The lines of a trace, in pieces.
 pub(super) struct Lines {
     piece: Vec<u8>,
+    head: Repeated<Head>,
+    tail: Repeated<Tail>,
     /// Bytes of all pieces.
     bytes: u64,
     max_bytes: u64,
@@ -29,6 +60,8 @@ impl Lines {
     pub(super) fn new(max_bytes: u64, shuffle: Option<Shuffle>) -> Self {
         Self {
             piece: HEADER.into(),
+            head: Repeated::default(),
+            tail: Repeated::default(),
             bytes: HEADER.len() as u64,
             max_bytes,
             requests: 0,
@@ -67,26 +100,11 @@ impl Lines {
     }
 
     fn line(&mut self, time: Duration, request: &Recorded, offset: u64, len: u64) {
-        self.number(us(time));
-        self.number(request.volume as u64);
-        self.piece.extend_from_slice(if request.is_write { b"W," } else { b"R," });
-        self.number(offset);
-        self.number(len);
-        match request.answer {
-            Some((latency, served)) => {
-                self.number(us(latency));
-                self.piece.extend_from_slice(served.name().as_bytes());
-            }
-            None => self.piece.push(b','),
-        }
-        self.piece.push(b'\n');
-    }
-
-    /// Adds a field. Not with `write!`, which takes several times as long: this runs for each
-    /// request that the server answers.
-    fn number(&mut self, number: u64) {
-        self.piece.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-        self.piece.push(b',');
+        let head = (us(time), request.volume, request.is_write);
+        let answer = request.answer.map(|(latency, served)| (us(latency), served));
+        self.piece.extend_from_slice(self.head.text(head, format_head));
+        push_number(&mut self.piece, offset);
+        self.piece.extend_from_slice(self.tail.text((len, answer), format_tail));
     }
 
     /// Bytes of the piece that is not taken yet.
@@ -112,6 +130,30 @@ impl Lines {
     }
 }
 
+fn format_head((time_us, volume, is_write): Head, text: &mut Vec<u8>) {
+    push_number(text, time_us);
+    push_number(text, volume as u64);
+    text.extend_from_slice(if is_write { b"W," } else { b"R," });
+}
+
+fn format_tail((len, answer): Tail, text: &mut Vec<u8>) {
+    push_number(text, len);
+    match answer {
+        Some((latency_us, served)) => {
+            push_number(text, latency_us);
+            text.extend_from_slice(served.name().as_bytes());
+        }
+        None => text.push(b','),
+    }
+    text.push(b'\n');
+}
+
+/// Adds a field. Not with `write!`, which takes several times as long.
+fn push_number(text: &mut Vec<u8>, number: u64) {
+    text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    text.push(b',');
+}
+
 /// Whole microseconds.
 fn us(time: Duration) -> u64 {
     time.as_secs() * 1_000_000 + u64::from(time.subsec_micros())
@@ -120,7 +162,7 @@ fn us(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_runtime::{Served, Uncached};
+    use forebay_runtime::Uncached;
 
     const US: Duration = Duration::from_micros(1);
 
