@@ -1,7 +1,10 @@
-//! Servers with different options that take turns under the same load, so that other load on the
-//! machine affects all of them. The first one is what the others are compared with. Of two servers
+//! Servers that take turns under the same load in different ways, so that other load on the machine
+//! affects all of them. The first way is what the others are compared with.
+//!
+//! What can only be chosen at the start distinguishes servers ([`Ways::compare`]). Of two servers
 //! with the same options one may be a tenth faster, by where its memory lies: to see less than
-//! that, several are started under one name, and their turns are added up.
+//! that, several are started under one name, and their turns are added up. What can be switched on
+//! and off is compared on the same servers ([`Ways::compare_switched`]).
 
 use crate::cpu::threads_ns;
 use crate::figures::{Figures, Limit};
@@ -96,36 +99,106 @@ impl Ways {
             let mut sums = vec![Sum::default(); names.len()];
             for (name, server, _) in &self.servers {
                 let at = names.iter().position(|other| other == name).unwrap_or_default();
-                let workers_ns = threads_ns(server.pid, "worker-")?;
-                let outcome = self.load(server, op).run()?;
-                let workers_ns = threads_ns(server.pid, "worker-")? - workers_ns;
-                sums[at].add(&outcome, workers_ns);
+                self.turn(server, op, &mut sums[at])?;
             }
             rounds.push(sums);
         }
-        for (at, way) in names.iter().enumerate() {
-            let median_of = |figure: &dyn Fn(&Sum, &Sum) -> f64| {
-                let values: Vec<f64> =
-                    rounds.iter().map(|sums| figure(&sums[at], &sums[0])).collect();
-                median(&values).unwrap_or(f64::NAN)
-            };
-            let first = names[0];
-            let name = |what: &str| format!("{op:?}, {way}, {what}");
-            let rate = |sum: &Sum| sum.requests / sum.turns;
-            let cpu = |sum: &Sum| sum.cpu_us / sum.requests;
-            let share = median_of(&|sum, first| rate(sum) / rate(first));
-            let workers = |sum: &Sum| sum.workers_us / sum.requests;
-            let workers_share = median_of(&|sum, first| workers(sum) / workers(first));
-            let cpu_share = median_of(&|sum, first| cpu(sum) / cpu(first));
-            let (iops, cpu_us) = (median_of(&|sum, _| rate(sum)), median_of(&|sum, _| cpu(sum)));
-            figures.add(name("IOPS"), iops, Limit::Information);
-            figures.add(name(&format!("IOPS / {first}")), share, Limit::AtLeast(share_min(way)));
-            figures.add(name("CPU us each"), cpu_us, Limit::Information);
-            figures.add(name(&format!("CPU / {first}")), cpu_share, Limit::Information);
-            let workers = name(&format!("CPU of workers / {first}"));
-            figures.add(workers, workers_share, Limit::Information);
-        }
+        let limits = |at: usize| (share_min(names[at]), Limit::Information);
+        report(op, &names, &rounds, limits, figures);
         Ok(())
+    }
+
+    /// As [`Ways::compare`], but each server has a turn in each of these ways, in a round in one
+    /// order and in the next one in the other. The time of the workers has a limit, too.
+    ///
+    /// # Errors
+    /// If a request fails, or something cannot be switched.
+    pub fn compare_switched(
+        &self,
+        op: Op,
+        ways: &[Switch<'_>],
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let mut rounds = Vec::new();
+        for round in 0..self.plan.rounds {
+            let mut sums = vec![Sum::default(); ways.len()];
+            for (_, server, _) in &self.servers {
+                for turn in 0..ways.len() {
+                    let at = if round % 2 == 0 { turn } else { ways.len() - 1 - turn };
+                    let off = (ways[at].on)(server)?;
+                    self.turn(server, op, &mut sums[at])?;
+                    off()?;
+                }
+            }
+            rounds.push(sums);
+        }
+        let names: Vec<&str> = ways.iter().map(|way| way.name).collect();
+        let limits = |at: usize| {
+            let Switch { share_min, workers_more_max, .. } = ways[at];
+            (share_min, Limit::AtMost(workers_more_max))
+        };
+        report(op, &names, &rounds, limits, figures);
+        Ok(())
+    }
+
+    /// Loads a server for one turn, and adds it.
+    fn turn(&self, server: &Forebay, op: Op, sum: &mut Sum) -> Result<()> {
+        let workers_ns = threads_ns(server.pid, "worker-")?;
+        let outcome = self.load(server, op).run()?;
+        sum.add(&outcome, threads_ns(server.pid, "worker-")? - workers_ns);
+        Ok(())
+    }
+}
+
+/// A way that is switched on before a turn of a server.
+pub struct Switch<'a> {
+    /// Its name.
+    pub name: &'static str,
+    /// The minimum rate, relative to the first way.
+    pub share_min: f64,
+    /// How much more processor time of the workers than in the first way a request may take, in
+    /// percent.
+    pub workers_more_max: f64,
+    /// Switches it on, and returns what switches it off after the turn.
+    pub on: On<'a>,
+}
+
+/// Switches a way on for a server.
+pub type On<'a> = Box<dyn Fn(&Forebay) -> Result<Off<'a>> + 'a>;
+
+/// Switches off what a [`Switch`] has switched on.
+pub type Off<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
+
+/// Adds the figures of all ways. `limits` gives for each the minimum relative rate and the limit of
+/// the additional time of the workers.
+fn report(
+    op: Op,
+    names: &[&str],
+    rounds: &[Vec<Sum>],
+    limits: impl Fn(usize) -> (f64, Limit),
+    figures: &mut Figures,
+) {
+    let first = names[0];
+    let rate = |sum: &Sum| sum.requests / sum.turns;
+    let cpu = |sum: &Sum| sum.cpu_us / sum.requests;
+    let workers = |sum: &Sum| sum.workers_us / sum.requests;
+    for (at, way) in names.iter().enumerate() {
+        let median_of = |figure: &dyn Fn(&Sum, &Sum) -> f64| {
+            let values: Vec<f64> = rounds.iter().map(|sums| figure(&sums[at], &sums[0])).collect();
+            median(&values).unwrap_or(f64::NAN)
+        };
+        let name = |what: &str| format!("{op:?}, {way}, {what}");
+        let share = median_of(&|sum, first| rate(sum) / rate(first));
+        let workers_share = median_of(&|sum, first| workers(sum) / workers(first));
+        let cpu_share = median_of(&|sum, first| cpu(sum) / cpu(first));
+        let (iops, cpu_us) = (median_of(&|sum, _| rate(sum)), median_of(&|sum, _| cpu(sum)));
+        figures.add(name("IOPS"), iops, Limit::Information);
+        let (share_min, workers_limit) = limits(at);
+        figures.add(name(&format!("IOPS / {first}")), share, Limit::AtLeast(share_min));
+        figures.add(name("CPU us each"), cpu_us, Limit::Information);
+        figures.add(name(&format!("CPU / {first}")), cpu_share, Limit::Information);
+        let workers = name(&format!("CPU of workers, % above {first}"));
+        figures.add(workers, (workers_share - 1.0) * 100.0, workers_limit);
     }
 }
 
