@@ -608,6 +608,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 }
 
+/// Whether all records of a log before `end` are durable.
+///
+/// # Errors
+/// If the log has failed: nothing is pending then, because the records that were are lost, and
+/// older ones may not replace them.
+pub fn is_durable_before<B, W>(log: &Log<B, W>, end: u64) -> Result<bool, IoError>
+where
+    B: AsRef<[u8]> + AsMut<[u8]>,
+{
+    log.failed.map_or_else(|| Ok(log.first_pending_record() >= end), Err)
+}
+
 fn retry<W>(waiters: impl Iterator<Item = W>, notifications: &mut Vec<(W, Notification)>) {
     notifications.extend(waiters.map(|waiter| (waiter, Notification::Retry)));
 }

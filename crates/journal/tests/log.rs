@@ -8,7 +8,7 @@ use forebay_format::journal::{
 };
 use forebay_journal::{
     Admission, Damage, Entry, Found, Image, Log, LogError, LogWrite, Notification, ReadAt,
-    RecordOutcome, RecoverError, recover,
+    RecordOutcome, RecoverError, is_durable_before, recover,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -493,6 +493,21 @@ fn no_checkpoint_before_the_restore_is_complete() {
 }
 
 /// The runtime admits first and appends later, and the log may fail in between.
+/// Otherwise an older record of the sector would be taken for its newest content.
+#[test]
+fn a_log_that_has_failed_is_not_durable_although_no_record_is_pending() {
+    let mut lab = Lab::new();
+    lab.write(0, &[1; 512], 1);
+    assert_eq!(is_durable_before(&lab.log, lab.log.next_record()), Ok(false));
+    lab.pump();
+    assert_eq!(is_durable_before(&lab.log, lab.log.next_record()), Ok(true));
+    lab.write(0, &[2; 512], 2);
+    let write = lab.log.poll_write().unwrap();
+    lab.log.complete(write, Err(IoError::Io), &mut Vec::new());
+    assert_eq!(lab.log.first_pending_record(), lab.log.next_record());
+    assert_eq!(is_durable_before(&lab.log, 0), Err(IoError::Io));
+}
+
 #[test]
 fn append_after_a_failure_returns_false() {
     let mut lab = Lab::new();

@@ -1,7 +1,7 @@
 //! Decides which records of a journal are void when it is opened, and reads records again later.
 
 use super::{Journal, JournalError};
-use forebay_journal::{Found, FoundRecord};
+use forebay_journal::{Found, FoundRecord, is_durable_before};
 use forebay_types::IoError;
 use std::time::Duration;
 
@@ -62,10 +62,7 @@ impl Journal {
         {
             let mut state = self.lock();
             let end = state.log.next_record();
-            while state.log.first_pending_record() < end {
-                if let Some(error) = state.log.failed() {
-                    return Err(error);
-                }
+            while !is_durable_before(&state.log, end)? {
                 self.wakeup.notify_all();
                 state = self.written.wait_timeout(state, PAUSE);
             }

@@ -14,7 +14,7 @@ use crate::shared::{Message, Shared};
 use forebay_backend::AlignedBuffer;
 use forebay_engine::{LineKey, Shard, Verdict};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission, Entry, RecordOutcome};
+use forebay_journal::{Admission, Entry, RecordOutcome, is_durable_before};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -213,10 +213,7 @@ impl Checkpoint<'_> {
     fn wait_until_recorded(&self) -> Option<()> {
         let mut state = self.journal.lock();
         let end = state.log.next_record();
-        while state.log.first_pending_record() < end || !state.log.is_membership_recorded() {
-            if state.log.failed().is_some() {
-                return None;
-            }
+        while !is_durable_before(&state.log, end).ok()? || !state.log.is_membership_recorded() {
             self.journal.wake(&mut state);
             state = self.journal.written.wait_timeout(state, PAUSE);
         }
