@@ -22,7 +22,7 @@ const VOLUME_BYTES: u64 = 64 * MIB;
 /// How the servers are loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Rounds, in each of which every server has its turn.
+    /// Rounds, in each of which every server has a turn in each of its ways.
     pub rounds: usize,
     /// Seconds of a turn.
     pub seconds: f64,

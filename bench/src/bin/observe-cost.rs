@@ -37,7 +37,7 @@ struct Arguments {
     depth: u32,
 }
 
-/// Servers, because of two alike one may be faster.
+/// The number of servers: one may be faster than another like it, by where its memory lies.
 const SERVERS: usize = 3;
 /// The minimum rate of hits relative to that with everything off, and how much more processor time
 /// of the workers each may take, in percent.

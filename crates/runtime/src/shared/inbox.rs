@@ -66,8 +66,8 @@ impl Inbox {
         }
     }
 
-    /// Begins a turn of the worker, or a part of it. Until [`Inbox::end_turn`], messages do not
-    /// wake the worker, which spares a system call for each I/O that a backend completes at once.
+    /// The worker is awake, and looks for messages later. Until [`Inbox::end_turn`], they do not
+    /// wake it, which spares a system call for each I/O that a backend completes at once.
     pub(crate) fn begin_turn(&self) {
         self.state.store(AWAKE, Ordering::Release);
     }

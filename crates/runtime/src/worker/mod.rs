@@ -241,8 +241,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             }
             self.start_ios();
             // I/Os that were completed at once are answered together with the hits of the turn.
-            // What they start in their turn ends in the next one, so that a turn cannot go on for
-            // ever.
+            // The I/Os that follow from them are left to the next turn, so that this one ends.
             if self.inbox().end_turn() {
                 self.read_messages();
                 self.deliver();
