@@ -492,7 +492,6 @@ fn no_checkpoint_before_the_restore_is_complete() {
     assert_eq!(next.begin_checkpoint().unwrap().volumes, [lab.volume]);
 }
 
-/// The runtime admits first and appends later, and the log may fail in between.
 /// Otherwise an older record of the sector would be taken for its newest content.
 #[test]
 fn a_log_that_has_failed_is_not_durable_although_no_record_is_pending() {
@@ -508,6 +507,7 @@ fn a_log_that_has_failed_is_not_durable_although_no_record_is_pending() {
     assert_eq!(is_durable_before(&lab.log, 0), Err(IoError::Io));
 }
 
+/// The runtime admits first and appends later, and the log may fail in between.
 #[test]
 fn append_after_a_failure_returns_false() {
     let mut lab = Lab::new();

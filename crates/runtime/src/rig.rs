@@ -105,16 +105,29 @@ pub(crate) fn open_journal(runtime: &Runtime, device: Arc<dyn Backend>) -> Volum
     VolumeJournal { journal, durability, identity, accept_disk: false }
 }
 
-/// Writes a line, which is recorded in the journal if `records`.
+/// Writes a line, which is recorded in the journal if `records`, and waits for the record.
 pub(crate) fn write(runtime: &Runtime, id: VolumeId, line: u64, byte: u8, records: bool) {
+    begin_write(runtime, id, line, byte, records).recv().unwrap().unwrap();
+}
+
+/// As [`write`], without waiting; the result will be in the channel.
+pub(crate) fn begin_write(
+    runtime: &Runtime,
+    id: VolumeId,
+    line: u64,
+    byte: u8,
+    records: bool,
+) -> mpsc::Receiver<IoResult> {
     let (sender, result) = mpsc::channel();
     let asked = runtime.run_on(0, move |tasks| {
         let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
-        let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
+        let on_done = Box::new(move |result: IoResult| {
+            let _ = sender.send(result);
+        });
         tasks.restore(id, range, Some(&[byte; LINE_BYTES as usize]), records, on_done);
     });
     asked.unwrap();
-    result.recv().unwrap().unwrap();
+    result
 }
 
 /// Waits until a line is sealed, and reports it to its shard as damaged beyond repair. Returns the

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::rig::common::client::PATIENCE;
     use crate::rig::common::{GATHERS_ALL, before_lines_are_old, wait_until};
-    use crate::rig::{MIB, config, lose, lose_sectors, open_journal, volume, write};
+    use crate::rig::{MIB, begin_write, config, lose, lose_sectors, open_journal, volume, write};
     use crate::{Runtime, RuntimeConfig, VolumeJournal, VolumeSettings};
     use forebay_backend::layers::{Gate, Kinds};
     use forebay_backend::{Backend, MemoryBackend};
@@ -253,13 +253,21 @@ mod tests {
 
     /// As [`start_runtime`], with the disks of the volumes.
     fn start_over(device: Arc<dyn Backend>, disks: [Arc<dyn Backend>; 2]) -> Runtime {
+        start_with(Durability::Ack, device, disks)
+    }
+
+    fn start_with(
+        durability: Durability,
+        device: Arc<dyn Backend>,
+        disks: [Arc<dyn Backend>; 2],
+    ) -> Runtime {
         let config = RuntimeConfig { journals: 1, ..config(64 * MIB) };
         let runtime = Runtime::start(config, &NbdServer::new()).unwrap();
         let journal = open_journal(&runtime, device).journal;
         for ((name, number), disk) in [("a", 7), ("b", 8)].into_iter().zip(disks) {
             let journal = Some(VolumeJournal {
                 journal: Arc::clone(&journal),
-                durability: Durability::Ack,
+                durability,
                 identity: [number; 32],
                 accept_disk: false,
             });
@@ -343,6 +351,34 @@ mod tests {
                 retry(&used.journal, used.number, id);
                 lost_sectors(&runtime, id) == 0
             });
+            runtime.stop(|_| ()).unwrap();
+        });
+    }
+
+    /// The newest record is lost with the journal; the one before it has older data.
+    #[test]
+    fn nothing_is_restored_from_a_journal_that_has_failed() {
+        before_lines_are_old(|| {
+            let device = Gate::new(memory(40 * MIB));
+            let disks = [memory(4 * MIB), memory(4 * MIB)];
+            let runtime = start_with(Durability::Flush, Arc::clone(&device) as _, disks);
+            let volume = runtime.named("a").unwrap();
+            let (id, used) = (volume.id, volume.journal.as_ref().unwrap());
+            write(&runtime, id, 0, 1, true);
+            assert_eq!(used.journal.records_of(used.number).map(|records| records.len()), Ok(1));
+            device.close(Kinds::WRITE);
+            let second = begin_write(&runtime, id, 0, 2, true);
+            assert!(device.wait_held(1, PATIENCE));
+            assert_eq!(lose(&runtime, id, 0), 8);
+            device.fail_all(IoError::Io);
+            let failed = || used.journal.lock().log.failed().is_some();
+            wait_until("the journal has failed", PATIENCE, failed);
+            device.open();
+            assert_eq!(search(&used.journal, used.number, id), Err(IoError::Io));
+            assert_eq!(lost_sectors(&runtime, id), 8);
+            // Only a write ends the loss.
+            write(&runtime, id, 0, 3, false);
+            assert_eq!((lost_sectors(&runtime, id), second.recv()), (0, Ok(Ok(()))));
             runtime.stop(|_| ()).unwrap();
         });
     }
