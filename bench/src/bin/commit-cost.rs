@@ -125,6 +125,12 @@ const fn rate_min(writers: u32) -> f64 {
     }
 }
 
+/// Maximum 99th percentile of the latency, relative to the baseline. With many writers, lines are
+/// written back all the time, which may not delay the replies.
+const fn p99_max(writers: u32) -> f64 {
+    if writers < 64 { 3.0 } else { 1.25 }
+}
+
 /// A server with a journal in `dir`.
 fn server(arguments: &Arguments, dir: &Path, durability: &str) -> Result<Forebay> {
     let home = dir.join(format!("server-{durability}"));
@@ -185,8 +191,13 @@ fn row(writers: u32, way: &str, at: usize, rounds: &[[Sample; 4]]) -> ([String; 
     };
     let (mut verdicts, mut missed) = (Vec::new(), 0);
     if at >= 2 {
-        let rate = |round: &[Sample; 4]| Some(round[at].figures.iops / round[0].figures.iops);
+        let of_baseline = |round: &[Sample; 4], of: fn(&Figures) -> f64| {
+            Some(of(&round[at].figures) / of(&round[0].figures))
+        };
+        let rate = |round: &[Sample; 4]| of_baseline(round, |it| it.iops);
+        let p99 = |round: &[Sample; 4]| of_baseline(round, |it| it.latency_us_p99);
         for (name, value, limit) in [
+            ("p99", value_of(&p99), Limit::AtMost(p99_max(writers))),
             ("IOPS", value_of(&rate), Limit::AtLeast(rate_min(writers))),
             (
                 "bytes",

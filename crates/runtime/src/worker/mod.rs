@@ -241,14 +241,18 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             }
             self.start_ios();
             // I/Os that were completed at once are answered together with the hits of the turn.
-            // The I/Os that follow from them are left to the next turn, so that this one ends.
-            if self.inbox().end_turn() {
+            let has_messages = self.inbox().end_turn();
+            if has_messages {
                 self.read_messages();
                 self.deliver();
-                self.start_ios();
             }
             let (front, mut context) = self.parts();
             front.end_turn(&mut context);
+            if has_messages {
+                // The I/Os that follow from them do not delay the replies, and their completions
+                // are left to the next turn, so that this one ends.
+                self.start_ios();
+            }
             // Replies that were sent immediately may have freed memory for input, and no event
             // reports that.
             let is_over = !self.front.has_input() && self.host.completions.is_empty();
