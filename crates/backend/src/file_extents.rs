@@ -9,7 +9,7 @@ use std::io;
 pub struct FileExtent {
     /// Where it begins in the file, in bytes.
     pub file_offset: u64,
-    /// Where its data begins on the device of the file system, in bytes. Without meaning unless
+    /// Where its data begins on the device of the file system, in bytes. Meaningless unless
     /// the data is [`Placement::OnDevice`] or [`Placement::Unwritten`].
     pub device_offset: u64,
     /// Bytes. The last extent may end after the file.

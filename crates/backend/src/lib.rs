@@ -99,7 +99,8 @@ pub trait Backend: Send + Sync {
     /// The properties of the store.
     fn description(&self) -> &Description;
 
-    /// Starts an I/O. The caller has checked that its range is aligned and within the size.
+    /// Starts an I/O. The caller checks that its range is aligned and within the size; others are
+    /// answered with an error.
     fn submit(&self, io: Io);
 
     /// Like [`Backend::submit`], but may block until the answer. A store with blocking calls makes

@@ -83,7 +83,7 @@ pub enum MemoryError {
         /// The image.
         path: PathBuf,
     },
-    /// The name is that of the file which a save of another image may write.
+    /// Names that end with `.new` are reserved for saves that are in progress.
     #[error("the image {} has a name that ends with .new", path.display())]
     ImageName {
         /// The image, without symbolic links.
@@ -113,7 +113,7 @@ pub enum MemoryError {
     },
     /// The checksums of the image are of chunks of another size.
     #[error(
-        "the image {} has checksums of {chunk_bytes} bytes each, which this version cannot read",
+        "the image {} has a checksum for every {chunk_bytes} bytes, which this version cannot read",
         path.display()
     )]
     ImageChunk {

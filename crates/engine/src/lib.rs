@@ -22,8 +22,8 @@
 //! `lines` makes the changes of a line that concern several components. `modes` (reads, writes,
 //! erases), `writeback::destage` and `ops::complete` work on one volume through it;
 //! `slabs::resize` works on the lines of all volumes. `shard` is the interface to the driver and
-//! has no logic of its own. It lends the driver two components: a volume's state
-//! ([`Shard::volume`]), and the slots for queries ([`Shard::slots`]).
+//! contains little logic. It lends the driver components for queries, among them the state of a
+//! volume ([`Shard::volume`]) and the slots ([`Shard::slots`]).
 //!
 //! Invariants ([`Shard::self_check`] checks the first three):
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;

@@ -278,7 +278,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.index.line(key).lost() & sectors
     }
 
-    /// Ends the wait of a line of [`BUFFERED`], if it is clean and idle.
+    /// Drops a line that is only buffered ([`BUFFERED`]), or makes it an ordinary one, if it is
+    /// clean and idle.
     pub(crate) fn finish_buffered(&mut self, key: LineKey) {
         let Some(slot) = self.index.find(key) else { return };
         let line = *self.index.get(slot);

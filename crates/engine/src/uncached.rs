@@ -67,8 +67,8 @@ impl Uncached {
 }
 
 /// How a request, or a part of it, was served.
-// It is passed along with every answer, as one word: the processor stalls when it reads in one
-// piece what it has just written in several.
+// It is passed along with every answer, as one word: several short stores that are read by one
+// load stall the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(align(8))]
 pub struct LineHits {

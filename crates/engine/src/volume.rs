@@ -22,7 +22,7 @@ pub struct ShardVolume {
     mode: Mode,
     /// The regions served as if there were no cache.
     hold_out: HoldOut,
-    /// Whether nothing is admitted into the pool.
+    /// Whether nothing is admitted into the pool, except pinned ranges and dirty data.
     is_frozen: bool,
     /// Whether lines of the volume may have the flag [`BUFFERED`].
     has_buffered: bool,
@@ -88,7 +88,7 @@ impl ShardVolume {
     }
 
     /// Sets whether the volume is frozen, from the next request on. The lines of a frozen volume
-    /// that are in the pool are used and renewed, but none is added, except of pinned ranges and
+    /// that are in the pool are read and overwritten, but none is added, except of pinned ranges and
     /// for dirty data; the latter are dropped once they are clean. Reads of other lines go to the
     /// disk. Nothing is prefetched or preloaded, except for pinned ranges.
     pub const fn set_frozen(&mut self, is_frozen: bool) {
@@ -239,7 +239,7 @@ impl ShardVolume {
     }
 
     /// The miss-ratio curve of the lines that this shard owns, over the accesses of clients: all
-    /// lines of their reads and writes, counted once each, in every mode. Of a frozen volume, only
+    /// lines of their reads and writes, counted once each, in every mode. For a frozen volume, only
     /// those of hits are counted. `None` if the shard has too little memory for a curve of each of
     /// its volumes.
     pub fn curve(&self) -> Option<MissRatioCurve> {

@@ -6,7 +6,8 @@ mod blocks;
 #[path = "../tests/documents/check.rs"]
 mod check;
 
-use crate::cli::{Cli, Command, VolumeCommand};
+use crate::arguments::VolumeCommand;
+use crate::cli::{Cli, Command};
 use blocks::{blocks, documents};
 use check::Program;
 use clap::{CommandFactory, Parser};

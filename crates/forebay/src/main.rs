@@ -6,13 +6,16 @@
 //! with 2 if a device is not usable, and the server with `keeper::UPGRADE_CODE` for an upgrade.
 
 mod advise;
+mod arguments;
 mod cli;
 mod client;
 #[cfg(test)]
 mod documents_tests;
+mod identity;
 mod keeper;
 mod logging;
 mod marks;
+mod members;
 mod reliance;
 mod report;
 mod rescue;
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
+fn run_server(arguments: arguments::ServeArguments) -> anyhow::Result<ExitCode> {
     let overrides = serve::ServeOverrides {
         accepted_disks: arguments.accepted_disks.clone(),
         given_up: reliance::GivenUp {

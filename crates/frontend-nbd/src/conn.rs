@@ -21,7 +21,8 @@ pub(crate) enum Phase {
     Draining,
 }
 
-/// A write with an error whose payload is discarded before its reply.
+/// A request that has failed or is refused. Its payload, if it has one, is discarded before the
+/// reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Skip {
     /// Bytes still to be discarded.
@@ -57,7 +58,7 @@ pub(crate) struct Conn {
     pub intake: Option<Box<Intake>>,
     /// A direct receive is in flight: the kernel may write to the payload's memory.
     pub filling: bool,
-    /// A write whose payload is discarded before its reply.
+    /// A failed or refused request whose reply is still to come.
     pub skip: Option<Skip>,
     /// Replies collected during a turn.
     pub queued: Output,
@@ -70,7 +71,8 @@ pub(crate) struct Conn {
     pub tls_closed: bool,
     pub sending: bool,
     pub receiving: bool,
-    /// Input waits for a free request slot, for memory, or for handshake replies to be sent.
+    /// Input waits for a free request slot, for memory, for an earlier request or piece, or for
+    /// handshake replies to be sent.
     pub paused: bool,
     /// The connection is in [`crate::table::Connections::pending`].
     pub is_pending: bool,

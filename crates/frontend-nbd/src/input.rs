@@ -372,7 +372,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         let Skip { request, failed, .. } = *skip;
         conn.skip = None;
         if let Some(failure) = failed {
-            // Its piece is counted.
+            // The piece that failed is counted already.
             self.reply_refusal(index, &request, failure);
             return Next::Consumed(skipped as usize);
         }

@@ -1,7 +1,7 @@
 //! Replies to send: headers in a buffer, data in the pool.
 //!
-//! A reply is a header and, for a read, segments. Nothing is copied: the message for the kernel
-//! points into the pool. The pins of its lines are released when everything has been sent.
+//! A reply is a header and, for a read, segments. Without TLS, nothing is copied: the message for
+//! the kernel points into the pool. The pins of its lines are released when everything has been sent.
 
 use crate::intake::IOVECS_MAX;
 use forebay_engine::Place;
@@ -91,7 +91,7 @@ impl Output {
                 self.pieces.push(Piece::Data { base, len: segment.len });
             }
         }
-        // Most replies have one segment, and to copy a slice is a call.
+        // Most replies have one segment, and copying a slice takes a call.
         match segments {
             [segment] => self.pinned.push(*segment),
             segments => self.pinned.extend_from_slice(segments),

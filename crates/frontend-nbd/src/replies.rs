@@ -28,7 +28,7 @@ impl<C: WorkerContext> Serving<'_, C> {
 }
 
 impl Conn {
-    // Inlined, the reply is not copied: see `Completion::answer`.
+    // Inlined so that the reply is not copied: see `Completion::answer`.
     #[inline(always)]
     fn write_reply(
         &mut self,

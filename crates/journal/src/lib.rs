@@ -19,8 +19,8 @@
 //! - A record is durable only if every record before it is: batches are written in order, one at
 //!   a time.
 //! - The log never overwrites a segment that a durable superblock still needs.
-//! - After a failed write the log accepts no more records and fails all waiters: the content of the
-//!   device after the last durable batch is unknown.
+//! - After a failed write to its last device the log accepts no more records, and tells all waiters:
+//!   the content of the device after the last durable batch is unknown.
 //!
 //! The price: a write waits for the batch in flight and for full batches queued before its own, and
 //! its bytes are copied once into its batch.
@@ -41,8 +41,8 @@ pub use log::{
     Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Notification,
     RecordOutcome, is_durable_before,
 };
-pub use mirror::{CopyRange, MirrorDevice, Recovered, Step, recover_mirrored};
+pub use mirror::{MirrorDevice, Recovered, Step, recover_mirrored};
 pub use recover::{
-    Damage, Found, FoundRecord, Inspection, ReadAt, RecoverError, inspect, recover, recover_any,
-    recover_vault,
+    CopyRange, Damage, Found, FoundRecord, Inspection, ReadAt, RecoverError, inspect, recover,
+    recover_any, recover_vault,
 };

@@ -23,7 +23,8 @@ use samples::SampleTracker;
 use volumes::Volumes;
 
 pub use error::LogError;
-pub use space::{Checkpoint, Mark, RecordOutcome};
+pub use space::{Checkpoint, RecordOutcome};
+pub use volumes::Mark;
 
 /// Copies of the superblock on each device.
 const COPIES: usize = 2;
@@ -47,7 +48,8 @@ pub enum Admission {
     /// No buffer is free, or a checkpoint must end first: the log notifies the waiter with
     /// [`Notification::Retry`].
     Wait,
-    /// The log is full until a checkpoint: write through to the disk.
+    /// There is no space until a checkpoint, or the write is longer than a batch: write through to
+    /// the disk.
     Full,
     /// The log has failed: write through to the disk.
     Failed,
@@ -611,7 +613,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 /// Whether all records of a log before `end` are durable.
 ///
 /// # Errors
-/// If the log has failed: nothing is pending then, because the records that were are lost, and
+/// If the log has failed. No record counts as pending then: those that were pending are lost, and
 /// older ones may not replace them.
 pub fn is_durable_before<B, W>(log: &Log<B, W>, end: u64) -> Result<bool, IoError>
 where

@@ -68,19 +68,6 @@ pub struct Recovered {
     extents: Vec<(u64, u64)>,
 }
 
-/// A range to copy from one device to the same position of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyRange {
-    /// The index of the source device.
-    pub from: usize,
-    /// The index of the target device.
-    pub to: usize,
-    /// Position in bytes, a multiple of a block.
-    pub position: u64,
-    /// Length in bytes, a multiple of a block.
-    pub len: u64,
-}
-
 /// A step to carry out before the log is used. Each must be durable before the next one begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {

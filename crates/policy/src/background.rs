@@ -9,8 +9,8 @@
 
 use forebay_types::BackgroundShare;
 
-/// The pressure from which on the share falls, and up to which time counts as calm, in thousandths.
-/// In between, the share stays.
+/// The minimum pressure at which the share falls, and the maximum at which time counts as calm, in
+/// thousandths. In between, the share stays.
 const PRESSURE_HIGH: u32 = 200;
 const PRESSURE_LOW: u32 = 100;
 /// The calm time before the share rises by a step, in milliseconds: at first, and at most.

@@ -82,7 +82,7 @@ pub enum Hint {
     /// Clients used it repeatedly before a restart, so it is kept like a reused line.
     Hot,
     /// A forecast says that clients will need it soon. It replaces only a line that is worth less
-    /// than one that will be used once. If the policy knows of no such line, it replaces none.
+    /// than one future use, if the policy knows of such a line.
     Forecast,
 }
 

@@ -23,8 +23,8 @@ pub struct MemoryBounds {
 }
 
 impl MemoryBounds {
-    /// The bounds of a process with at most `most_bytes`, of which `data_bytes` are for lines. Now
-    /// `missing_bytes` of these are given back or to be given back. One step always stays.
+    /// The bounds of a process with at most `most_bytes`, of which `data_bytes` are for lines. Of
+    /// these, `missing_bytes` are given back or soon will be. One step always stays.
     pub fn new(most_bytes: u64, data_bytes: u64, missing_bytes: u64, step_bytes: u64) -> Self {
         let removable_bytes = data_bytes - step_bytes;
         let least_bytes = (most_bytes - removable_bytes).max(MEMORY_BYTES_MIN).min(most_bytes);

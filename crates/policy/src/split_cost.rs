@@ -31,8 +31,8 @@ pub const GATHER_BELOW_DEFAULT_BYTES: u64 = 64 << 10;
 /// The total cost divided by the fixed cost, at the threshold.
 const TOTAL_TO_FIXED_RATIO: f64 = 4.0;
 
-/// The ratio of the largest to the smallest threshold that the times allow, up to which an estimate
-/// counts as certain.
+/// The maximum ratio of the largest to the smallest threshold that the times allow, if an estimate
+/// is to count as certain.
 pub const SURE_RATIO_MAX: u64 = 4;
 
 /// Writes of this size or more are treated alike, whatever the threshold, in bytes.

@@ -8,7 +8,7 @@ use forebay_types::{Blame, Fault, Remedy};
 pub struct Rules {
     /// Charge in percent below which write-back ends. Battery-backed RAID controllers use 79.
     pub charge_off_percent: f64,
-    /// Charge in percent from which write-back may begin.
+    /// Minimum charge in percent at which write-back may begin.
     pub charge_on_percent: f64,
     /// Time for which a UPS must have been safe without interruption, in milliseconds.
     pub settle_ms: u64,

@@ -35,7 +35,7 @@ pub struct SlowRequest {
     pub operation: &'static str,
     /// Whether it had to be on stable storage (FUA) before it was answered.
     pub is_fua: bool,
-    /// The requests: more than one if they were answered at once, and slow only because the
+    /// The requests: more than one if they were answered immediately, and slow only because the
     /// worker's turn took so long.
     pub requests: u64,
     /// The range; `None` for a flush, and for requests that the turn made slow.
@@ -91,7 +91,7 @@ impl SlowRequest {
         let mut waits = vec![one(MEMORY, self.memory)];
         let (mut unexplained, mut cut) = (self.took.saturating_sub(self.memory), None);
         for waited in self.trail.waits() {
-            // The clock of the turns and that of the answer are not the same.
+            // Trails have the times at which turns began; `took` has those of the request.
             let took = us(waited.us).min(unexplained);
             unexplained -= took;
             if waited.us == u32::MAX {
@@ -133,7 +133,7 @@ const fn operation(kind: RequestKind) -> (&'static str, bool) {
     }
 }
 
-/// The slow requests of a volume, and from which latency on a request is slow.
+/// The slow requests of a volume, and the latency that makes a request slow.
 pub(crate) struct SlowVolume {
     /// In nanoseconds; the largest number if no request is slow.
     threshold_ns: AtomicU64,
@@ -174,9 +174,9 @@ impl SlowVolume {
         threshold_ns != u64::MAX && latency_ns >= threshold_ns
     }
 
-    /// Whether a request may be slow that took this long until the begin of the current turn. The
-    /// turn itself adds to its latency, and so may its wait for memory. If together they add more
-    /// than this, what the request waited for in between explains little.
+    /// Whether a request that had taken this long when the turn began may turn out to be slow. The
+    /// turn and its wait for memory are still to be added. If they add more than this, what the
+    /// request waited for in between explains little.
     pub(crate) fn may_be_passed_by(&self, latency: Duration) -> bool {
         self.is_passed_by_ns(nanos(latency).saturating_mul(2))
     }

@@ -9,7 +9,7 @@ pub const GRANULE_BYTES: u64 = GRANULE_LINES * LINE_BYTES;
 
 /// The largest value that the eviction policy gives a line.
 pub const LINE_VALUE_MAX: u8 = 7;
-/// The value from which a line counts as hot: it was used repeatedly.
+/// The minimum value of a line that counts as hot: it was used repeatedly.
 pub const LINE_VALUE_HOT: u8 = 4;
 
 const _: () = assert!(GRANULE_LINES * LINE_VALUE_MAX as u64 <= u8::MAX as u64);

@@ -3,12 +3,12 @@
 //! The share and a salt determine which regions are held out, so shards need no coordination.
 //! Another salt selects other regions.
 //!
-//! Regions are not drawn one by one: of the 64 regions of a small volume, one percent would then
-//! often be none, or four. They lie in a sequence that spreads any number of consecutive regions
+//! Regions are not drawn one by one: the number of them in a small volume would then vary widely
+//! from its share. They lie in a sequence that spreads any number of consecutive regions
 //! evenly (Weyl's, with the golden ratio), and the salt chooses the part of it that is held out, so
 //! that each region is as likely as any other: a systematic sample with a random start.
 
-/// The golden ratio's fraction, of 2^64: successive multiples divide the circle most evenly.
+/// The fractional part of the golden ratio, times 2^64: its multiples divide the circle most evenly.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The regions of a volume that are held out.

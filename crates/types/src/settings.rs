@@ -120,7 +120,7 @@ pub const VOLUME_SETTINGS: [Setting; 26] = [
         "frozen",
         "yes|no",
         "no",
-        "admit nothing into memory: what is there is used, for the time of a scan or a backup",
+        "keep new data out of memory, as for the time of a scan or a backup",
     ),
     live("prefetch", "yes|no", "yes", "read ahead of sequential streams"),
     live(
@@ -156,7 +156,7 @@ pub const VOLUME_SETTINGS: [Setting; 26] = [
     live("write-back-rate", "SIZE|off", "off", "maximum writeback per second"),
     live("write-back-iops", "NUMBER|off", "off", "maximum writeback I/Os per second"),
     live("write-back-age", "TIME|off", "24h", "how long reads may delay dirty data"),
-    live("slow", "TIME|off", "1s", "latency from which on a request is logged as slow"),
+    live("slow", "TIME|off", "1s", "minimum latency of a request that is logged as slow"),
     live(
         "tls",
         "required|optional",

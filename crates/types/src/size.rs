@@ -17,7 +17,7 @@ impl Size {
 }
 
 impl fmt::Display for Size {
-    /// The shortest exact form: `8GiB`, `1536MiB`, `1000B`.
+    /// A whole number of the largest unit that is exact: `8GiB`, `1536MiB`, `1000B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, shift) = UNITS
             .into_iter()

@@ -179,7 +179,7 @@ impl BlockPlan {
 /// The owned blocks of one disk, and the transfers that wait for them. `T` names a transfer.
 #[derive(Debug)]
 pub struct BlockOwners<T> {
-    /// The ranges that transfers in flight change: the end of each by its first byte.
+    /// The ranges that transfers in flight change, from the first byte of each to its end.
     changing: BTreeMap<u64, u64>,
     owned: HashSet<u64>,
     /// In order of arrival.

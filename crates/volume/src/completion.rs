@@ -26,8 +26,8 @@ pub struct Completion<T, M> {
 
 impl<T, M> Completion<T, M> {
     /// Answers the request.
-    // Inlined, nothing is copied: the processor stalls when it reads in one piece what it has just
-    // written in several.
+    // Inlined, nothing is copied: several short stores that are read by one load stall the
+    // processor.
     #[inline(always)]
     pub fn answer(mut self, reply: Reply<'_, M>) {
         if let Some(ticket) = self.ticket.take() {
@@ -144,7 +144,7 @@ impl<T, M> CompletionBatch<T, M> {
     fn push(&mut self, ticket: T, reply: Reply<'_, M>, is_lost: bool) {
         let Reply { result, segments, memory, line_hits, trail } = reply;
         let from = self.segments.len() as u32;
-        // Most replies have one segment, and to copy a slice is a call.
+        // Most replies have one segment, and copying a slice takes a call.
         match segments {
             [segment] => self.segments.push(*segment),
             segments => self.segments.extend_from_slice(segments),

@@ -125,8 +125,8 @@ pub trait Host {
         false
     }
 
-    /// The number of the current turn, unique across hosts. The I/Os of a turn are submitted
-    /// together at its end, adjacent ones coalesced. Zero if the host has no turns.
+    /// Identifies the I/Os that will be submitted together, adjacent ones coalesced; unique across
+    /// hosts. Zero if the host submits each I/O by itself.
     fn turn(&self) -> u64 {
         0
     }

@@ -117,7 +117,7 @@ pub(crate) struct Job<H: Host> {
     pub losses: (u64, u64),
     /// The host's time at its begin, in microseconds.
     pub begun_us: u64,
-    /// What it waited for: that of the part that ended last, and of the flush.
+    /// What it waited for: the trail of the part that ended last, and then of the flush.
     pub trail: Trail,
 }
 

@@ -1,4 +1,4 @@
-//! Fault injection: layers that stack on any backend. Each affects some of the I/O, and passes on
+//! Layers that stack on any backend: faults, delays, limits, a trace. Each affects some of the I/O, and passes on
 //! the rest unchanged.
 //!
 //! They ship with the program, so that an administrator can try the effect of a slow or failing

@@ -216,9 +216,9 @@ impl Link {
         let before = self.connection.take();
         self.down_since.get_or_insert(now);
         let latest = now + self.reconnect_time;
-        // The deadline moves by twice the time with a connection: once because that time does not
-        // count, and once more so that a long connection resets the time limit. A request whose
-        // every attempt soon ends the connection still fails.
+        // The deadline moves by twice the time with a connection: that time does not count, and a
+        // long connection restores the whole limit. Brief connections hardly move it, so a request
+        // that ends each of them fails.
         let up =
             before.map_or(Duration::ZERO, |before| now.saturating_duration_since(before.since));
         for request in self.in_flight.values_mut() {

@@ -136,8 +136,8 @@ impl<M: LineTable> Slots<M> {
         &self.slabs
     }
 
-    /// The number of slots that were ever used. Slots are first used in ascending order, so the
-    /// memory of all others is untouched.
+    /// The slots from here on were never used: the memory of their lines is untouched. Slots are
+    /// first used in ascending order.
     pub const fn used(&self) -> Slot {
         self.unused
     }
@@ -409,8 +409,8 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Makes a slot the place of a line, which must be absent, in the index, and in the policy
-    /// unless the line is retained.
+    /// Makes a slot the place of an absent line: enters the line into the index and, unless it is
+    /// retained, into the policy.
     fn insert_line(&mut self, key: LineKey, slot: Slot, hint: Hint) {
         debug_assert!(self.find(key).is_none(), "line {key:?} is indexed twice");
         self.index.insert(key, slot);

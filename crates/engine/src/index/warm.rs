@@ -77,7 +77,7 @@ pub(crate) fn end_former_forecasts<M>(slots: &mut Slots<M>, lines_max: usize) ->
     slots.policy.end_former_forecasts(lines_max)
 }
 
-/// The view of warm lists, warm-ups and pins. Borrowed from [`Slots::warm`].
+/// The slots for warm lists, warm-ups and pins. Borrowed from [`Slots::warm`].
 pub struct WarmView<'a, M>(pub(crate) &'a Slots<M>);
 
 impl<M: LineTable> WarmView<'_, M> {

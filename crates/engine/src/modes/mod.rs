@@ -1,4 +1,5 @@
-//! Writes and erases: one file per cache mode, and the function that decides the effective mode.
+//! Reads, writes and erases: the writes in one file per cache mode, and the function that decides
+//! the effective mode.
 //!
 //! A part waits while one of its lines is in a conflicting operation, and is then tried again. It
 //! is either acknowledged from the pool or becomes one operation on the disk. The place of each

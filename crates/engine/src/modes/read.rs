@@ -403,8 +403,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         id.op
     }
 
-    /// Reads the sectors that do not come from the pool (`from_pool`) into the part's private
-    /// memory.
+    /// Reads the sectors that `from_pool` does not select into the part's private memory.
     fn read_direct(
         &mut self,
         part: &Part,

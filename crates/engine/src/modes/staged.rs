@@ -93,7 +93,7 @@ impl<M: LineTable> Writer<'_, M> {
         self.count_staged(part, hits, staged.len(), (None, 0), out);
         self.boost(part);
         self.finish_write_back(part, now_ms, out);
-        // ACKNOWLEDGED: as in `write_back.rs`, the data is only in the pool.
+        // ACKNOWLEDGED: as in `write_back.rs`.
         WriteOutcome::Done
     }
 

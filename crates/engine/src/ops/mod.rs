@@ -113,7 +113,7 @@ impl Op {
         }
     }
 
-    /// What a part of another request waits for that waits for it.
+    /// What a part of another request waits for if this operation blocks it.
     pub(crate) const fn waits_for(&self) -> WaitsFor {
         match (self.kind, self.cause) {
             (OpKind::Fill | OpKind::DirectRead, IoCause::Demand) => WaitsFor::Read,

@@ -95,8 +95,7 @@ impl DirtyLines {
         self.since_ms
     }
 
-    /// Records that the lines, if there are any, have become dirty since `ms` at the earliest,
-    /// unless some were dirty earlier.
+    /// If lines are dirty and no time is known, sets `ms` as the time since when they are.
     pub(crate) fn record_time(&mut self, ms: u64) {
         if self.lines > 0 {
             self.since_ms.get_or_insert(ms);

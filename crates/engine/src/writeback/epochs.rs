@@ -1,6 +1,6 @@
 //! Ordered destaging: at every moment, the disk alone holds a consistent, older image.
 //!
-//! An *epoch* is the time between two flushes; the driver numbers epochs. A write belongs to the
+//! An *epoch* is the time between two cuts, at flushes or when it is old; the driver numbers epochs. A write belongs to the
 //! epoch in which it was made, and is destaged only when all earlier epochs are on the disk's
 //! stable storage. Within an epoch there is no order, as between two flushes of any disk. So the
 //! disk without pool and journal has a state that a disk with a volatile cache could have after a

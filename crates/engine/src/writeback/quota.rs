@@ -5,7 +5,7 @@ use forebay_types::WriteShare;
 /// If no line has become dirty for this long, in milliseconds, the dirty limit counts as far away.
 const WRITERS_IDLE_MS: u64 = 500;
 /// The longest time between two ticks that is counted as dirty time, in milliseconds. Longer
-/// intervals had no dirty lines: without these there are no ticks.
+/// intervals had no dirty lines, because ticks stop then.
 const TICK_MS_MAX: u64 = 1_000;
 
 /// Destage operations that an array of a few disks can do at once. More would only delay each other

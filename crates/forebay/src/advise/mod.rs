@@ -16,7 +16,7 @@ mod show;
 mod trace;
 mod volumes;
 
-use crate::cli::AdviseArguments;
+use crate::arguments::AdviseArguments;
 use crate::client::connect;
 use crate::report::{misconfigured, print, warn, with_remedy};
 use anyhow::{Context, anyhow};

@@ -15,7 +15,7 @@ pub(crate) mod trace;
 pub(crate) mod units;
 
 use crate::{
-    cli::{ShowArguments, StateArguments, VolumeCommand, state_default},
+    arguments::{ShowArguments, StateArguments, VolumeCommand, state_default},
     report::{print, with_remedy},
 };
 use anyhow::{Context, anyhow};

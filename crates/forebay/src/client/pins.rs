@@ -8,7 +8,7 @@ mod proof;
 
 use super::units::bytes;
 use super::{connect, named};
-use crate::cli::{PinArguments, UnpinArguments};
+use crate::arguments::{PinArguments, UnpinArguments};
 use crate::report::{misconfigured, print, warn, with_remedy};
 use anyhow::anyhow;
 use file::{Target, locate, path_of};

@@ -2,7 +2,7 @@
 
 use super::connect;
 use super::units::{bytes, count, micros};
-use crate::cli::ShowArguments;
+use crate::arguments::ShowArguments;
 use crate::report::print;
 use forebay_api::{SlowRequest, SlowRequests, SlowWait};
 use serde_json::to_string_pretty;

@@ -5,7 +5,7 @@
 
 use super::units::{bytes, count};
 use super::{connect, named};
-use crate::cli::TraceArguments;
+use crate::arguments::TraceArguments;
 use crate::report::{print, warn, with_remedy};
 use anyhow::anyhow;
 use forebay_api::{TraceEnd, TraceRequest, TraceSummary};

@@ -12,7 +12,7 @@ pub(crate) mod systemd;
 
 pub(crate) use rules::UPGRADE_CODE;
 
-use crate::cli::without_overrides;
+use crate::arguments::without_overrides;
 use crate::report::{sentence, with_remedy};
 use crate::signals::{Signal as Request, Signals};
 use anyhow::{Context, anyhow};

@@ -8,6 +8,7 @@ use super::access::{self, PIECE_BYTES};
 use super::log::{POSSIBLY_STALE, STALE_REMEDY};
 use super::source::{Held, Payloads, Source, open_existing};
 use super::{SourceArguments, VolumeArguments, release};
+use crate::identity::identity;
 use crate::report::{print, with_remedy};
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -160,7 +161,7 @@ pub(super) fn check(
         return Err(with_remedy(error, remedy.or("use --force if that is lost")));
     }
     let held = source.held(volume.number);
-    let named = crate::serve::identity(name, to);
+    let named = identity(name, to);
     let evidence = forebay_runtime::examine_disk(source.found(), volume, disk, named);
     let identity = evidence.identity();
     if matches!(identity, DiskIdentity::Changed | DiskIdentity::Unknown) && !is_forced {

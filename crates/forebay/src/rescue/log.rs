@@ -4,8 +4,8 @@
 //! synchronized and recorded, as a server start would do. Stale and blank devices stay untouched.
 
 use super::access;
+use crate::members::Members;
 use crate::report::with_remedy;
-use crate::serve::Members;
 use anyhow::{Context, anyhow};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{

@@ -4,9 +4,10 @@
 //! write is acknowledged without the journal. While the mark exists, no start uses the journal's
 //! records of the volumes that the mark lists, because they are older than the disks.
 
-use super::members::Members;
 use super::statistics::latency;
+use crate::identity::identity;
 use crate::marks::{self, Mark};
+use crate::members::Members;
 use crate::reliance::{Kind, Reliances};
 use crate::report::problem as problem_of;
 use forebay_api::{ErrorKind, JournalStatus, Problem, UnservedWrites};
@@ -353,21 +354,6 @@ fn head_of(device: &Arc<dyn Backend>) -> Head {
     }
 }
 
-/// The identity of a volume's disk in journal and vault, from its name and backing: four words of
-/// FNV-1a (Fowler, Noll, Vo) with different offsets. The operator writes both texts, so the hash
-/// need not resist deliberate collisions.
-pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
-    let mut identity = [0; 32];
-    for (start, word) in identity.chunks_exact_mut(8).enumerate() {
-        let text = name.bytes().chain([0]).chain(backing.bytes());
-        let first = 0xcbf2_9ce4_8422_2325 ^ (start as u64) << 56;
-        let sum = text
-            .fold(first, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-        word.copy_from_slice(&sum.to_le_bytes());
-    }
-    identity
-}
-
 /// Refuses a state directory that every reboot clears, for a journal or vault.
 ///
 /// # Errors
@@ -460,13 +446,5 @@ mod tests {
         assert!(is_forgotten_at_boot(Path::new("/run/forebay")));
         assert!(!is_forgotten_at_boot(Path::new("/var/lib/forebay")));
         assert!(!is_forgotten_at_boot(Path::new("/runner")));
-    }
-
-    #[test]
-    fn the_identity_depends_on_name_and_backing() {
-        let one = identity("a", "/dev/sdb");
-        assert_eq!(one, identity("a", "/dev/sdb"));
-        assert_ne!(one, identity("b", "/dev/sdb"));
-        assert_ne!(one, identity("a", "/dev/sdc"));
     }
 }

@@ -7,7 +7,7 @@ use super::calibrations::{Calibrations, Disk};
 use super::changes::{limits, log_frozen, runtime_change};
 use super::claims::{Claim, Claims};
 use super::division::division;
-use super::journals::{Journals, identity};
+use super::journals::Journals;
 use super::listen::{self, BoundListener};
 use super::periodic::Periodic;
 use super::power::{Means, PowerMonitor};
@@ -18,6 +18,7 @@ use super::statistics::{self, Observer};
 use super::successor::Successor;
 use super::vault::VaultDumpTarget;
 use super::{dashboard, report, slow, tls, trace, vault};
+use crate::identity::identity;
 use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{
     DrillReport, ErrorKind, Memory, PowerStatus, Problem, Progress, SlowRequests, Status,

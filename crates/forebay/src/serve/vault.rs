@@ -4,10 +4,11 @@
 //! no harm. If a void dump cannot be erased from the vault, a mark in the state directory voids it,
 //! like the mark of a failed journal.
 
-use super::journals::{check_state_dir, identity};
+use super::journals::check_state_dir;
 use super::listen::has_directory;
 use super::power::DumpTarget;
 use super::statistics::latencies;
+use crate::identity::identity;
 use crate::marks;
 use crate::reliance::{Kind, Reliances};
 use crate::report::{problem, with_remedy};

@@ -1,6 +1,6 @@
 //! The warm lists of volumes, as files of the state directory.
 
-use super::journals::identity;
+use crate::identity::identity;
 use crate::marks;
 use forebay_runtime::WarmLists;
 use std::fs::File;

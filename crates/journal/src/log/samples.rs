@@ -28,9 +28,10 @@ struct VolumeSamples {
     touched_before: u64,
     /// Valid in a superblock on the device.
     durable: u64,
-    /// Valid in any superblock whose write began since all copies on the device were last equal.
+    /// Valid in some superblock that was or is being written since all copies on the device were
+    /// last equal.
     writing: u64,
-    /// Number of checkpoints begun.
+    /// The version of the samples: see `store_samples`.
     epoch: u64,
 }
 

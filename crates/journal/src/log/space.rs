@@ -52,13 +52,6 @@ pub enum RecordOutcome {
     NoSpace,
 }
 
-/// A position in the log: the number of the next record, and the first segment that may hold it.
-#[derive(Clone, Copy, Debug)]
-pub struct Mark {
-    pub(super) segment: u64,
-    pub(super) record: u64,
-}
-
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Records a change without payload: an erase, or a range whose newest content is on the disk.
     pub fn record(&mut self, entry: Entry, mut waiter: Option<W>) -> RecordOutcome {
@@ -130,8 +123,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Voids the records of a volume before the mark. The caller guarantees that all data of the
     /// volume is on its disk's stable storage, or was recorded after the mark and is durable.
     ///
-    /// Otherwise, if a record before the mark was lost before it became durable, the older records
-    /// that it superseded could undo newer data after a crash.
+    /// Otherwise, if such a record never became durable, the replay of the older record that it
+    /// superseded would undo newer data.
     pub fn void_records_before(&mut self, number: u16, mark: Mark) {
         assert!(mark.record <= self.next_record(), "the mark belongs to this log");
         assert!(mark.segment <= self.extent.head().0, "the mark is not ahead of the log");
@@ -194,8 +187,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             && self.volumes.may_begin_checkpoint()
     }
 
-    /// Whether the next checkpoint is not urgent: no writer waits for one, and the log begins with
-    /// records of a failing or slow disk, so that a checkpoint of other volumes frees little space.
+    /// Whether the next checkpoint is not urgent: no writer waits for one, and the checkpoint of
+    /// some volume has failed or is in progress, so that one of other volumes frees little space.
     pub fn is_blocked(&self) -> bool {
         self.checkpoint_waiters.is_empty() && self.volumes.is_blocked()
     }

@@ -1,9 +1,15 @@
 //! Which records of each volume the log must keep.
 
 use super::Entry;
-use super::space::Mark;
 use forebay_format::journal::{RecordKind, Superblock};
 use forebay_types::ByteRange;
+
+/// A position in the log: the number of the next record, and the first segment that may hold it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pub(super) segment: u64,
+    pub(super) record: u64,
+}
 
 /// The ranges of a volume whose records are still needed; the disk has everything else.
 #[derive(Debug)]

@@ -2,7 +2,6 @@
 
 use super::{Damage, Found, FoundRecord, ReadAt};
 use crate::image::retain_newest;
-use crate::mirror::CopyRange;
 use forebay_format::journal::{
     BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, LogKind, MEMBERS_MAX, Record, RecordKind,
     Superblock, VolumeEntry, check_batch,
@@ -14,6 +13,19 @@ const RECORDS_MIN: usize = 1 << 18;
 
 /// Positions and lengths of the log's batches on the device, merged and in order.
 type Extents = Vec<(u64, u64)>;
+
+/// A range to copy from one device to the same position of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyRange {
+    /// The index of the source device.
+    pub from: usize,
+    /// The index of the target device.
+    pub to: usize,
+    /// Position in bytes, a multiple of a block.
+    pub position: u64,
+    /// Length in bytes, a multiple of a block.
+    pub len: u64,
+}
 
 /// Walks the log that `superblock` describes, on one or two devices that are in sync except for
 /// damage. Also returns the extents of the log, and the batches that one device lacks and the other

@@ -78,8 +78,8 @@ pub(super) struct Measured {
     pub queue: f64,
     /// The mean time of an I/O there, in milliseconds.
     pub wait: f64,
-    /// Shares of the time in percent: the disk has an I/O; the processor works; it does not,
-    /// while a request waits; it does not, and none waits.
+    /// Shares of the time in percent: the disk has an I/O; the processor works; it is idle while a
+    /// request waits; it is idle and none waits.
     pub busy: f64,
     pub working: f64,
     pub waiting: f64,

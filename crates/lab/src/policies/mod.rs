@@ -47,7 +47,7 @@ named! {
         Sieve = "sieve",
         /// Three FIFO queues with a correlation window.
         Clock2QPlus = "clock2q+",
-        /// Clock2Q+ with an adaptive window; Forebay's own.
+        /// Clock2Q+ with a small queue of adaptive length; Forebay's own.
         Weir = "weir",
     }
 }

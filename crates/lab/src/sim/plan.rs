@@ -114,7 +114,7 @@ impl VolumePlan {
         self.block_sectors * SECTOR_BYTES
     }
 
-    /// The size from which writes are not held back, in bytes. It follows from the size of the
+    /// The minimum size of writes that are not held back, in bytes. It follows from the size of the
     /// volume and draws nothing, so that it does not change the machine of a seed.
     pub(crate) const fn gather_below(&self) -> u64 {
         [u64::MAX, u64::MAX, 64 << 10, 8 << 10, LINE_BYTES, 0][(self.sectors % 6) as usize]

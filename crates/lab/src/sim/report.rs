@@ -87,7 +87,7 @@ report! {
     size_minimums,
     /// Growths because memory was free.
     size_growths,
-    /// The first of these after a shrink.
+    /// Those directly after a shrink.
     size_regrowths,
     /// Samples with wrong figures.
     wrong_figures,

@@ -55,8 +55,8 @@ impl MissRatioCurve {
         self.sampled
     }
 
-    /// The size in bytes up to which the curve is known. Larger caches have the same estimate, or
-    /// miss less.
+    /// The size in bytes up to which the curve is known. For larger caches, the estimate is
+    /// that of this size, and may be too high.
     pub fn depth_bytes(&self) -> u64 {
         self.bytes_of(classes::first_of(self.hits.len()))
     }

@@ -241,8 +241,8 @@ impl CurveEstimator {
             classes::class_of(((distance as u64) << 32) / self.threshold)
         });
         while !counts.add(class) {
-            // The weight of later accesses is halved with all counts. Once it is one, 2^32 accesses
-            // at one distance without a decay, the earlier ones lose weight instead.
+            // With all counts, the weight of new accesses is halved. Once it is one, after 2^32
+            // accesses at one distance without a decay, only earlier accesses lose weight.
             if !counts.halve() {
                 self.accesses /= 2;
             }

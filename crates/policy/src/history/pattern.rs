@@ -6,7 +6,7 @@ use forebay_types::HistoryRegion;
 pub(super) const DAYS: usize = 7;
 /// The days of all weeks in [`HistoryRegion::weeks`].
 const DAYS_MAX: usize = DAYS * u8::BITS as usize;
-/// The number of needed lines of a region from which a single week counts.
+/// The minimum number of needed lines of a region if a single week is to count.
 const SINGLE_WEEK_LINES_MIN: u64 = 8;
 
 /// Whether parts needed at two times are probably the same data: at least half of the smaller set
@@ -17,7 +17,7 @@ pub(super) const fn is_similar(a: u64, b: u64) -> bool {
     2 * (a & b).count_ones() >= fewer
 }
 
-/// The days before a slot, numbered from yesterday on, which is day 0: the last eight weeks.
+/// The days before a slot in the last eight weeks; yesterday is day 0.
 pub(super) struct Pattern {
     observed: [u8; DAYS],
     needed: [u8; DAYS],

@@ -1,7 +1,8 @@
 //! The memory limit for the requests of all clients.
 //!
 //! Each connection has an equal share of a budget for its requests in flight and its unfetched
-//! replies, so a hundred clients that never read take no more memory than one. A request larger
+//! replies, so many clients that never read take little more memory than a few: a share is at least
+//! 256 KiB. A request larger
 //! than a share is served when the connection has nothing else in flight. A request larger than
 //! [`HUGE_BYTES`] also needs memory of the lane: a quota for huge requests, granted in order of
 //! arrival. With little memory, the lane holds only a few pieces of [`PIECE_BYTES`], and the front

@@ -284,8 +284,11 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
     if is_stable(kind) && volume.journal.is_none() && volume.flush.failure().is_some() {
         return refuse(IoError::Io, crate::shared::FLUSH_FAILED);
     }
-    if volume.leaving.load(Ordering::Relaxed) || shared.stopping.load(Ordering::Relaxed) {
+    if shared.stopping.load(Ordering::Relaxed) {
         return refuse(IoError::Shutdown, "the server is stopping");
+    }
+    if volume.leaving.load(Ordering::Relaxed) {
+        return refuse(IoError::Shutdown, "the volume is being added, restored or removed");
     }
     None
 }

@@ -41,7 +41,7 @@ pub(crate) struct Submitted {
     pub is_sequential: bool,
     /// Its mark for [`crate::recording::Recorder::answer`]; zero if it is not recorded.
     pub recorded: u32,
-    /// How long it waited for memory before it arrived, in milliseconds, at most 65535.
+    /// How long it waited for memory before it was accepted, in milliseconds, at most 65535.
     pub waited_ms: u16,
 }
 

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-/// How long a stop waits for a history to be written, because a file system may hang.
+/// How long a stop waits for a history to be written; a file system may hang.
 const END_WAIT: Duration = Duration::from_secs(5);
 /// Lines of the pool per region of the histories. A region takes 24 bytes, so all histories
 /// together take at most a thousandth of the pool, apart from the minimum of each.
@@ -123,9 +123,9 @@ pub struct LearnStatus {
     pub observed_slots: usize,
     /// Regions in the history, of all slots.
     pub regions: usize,
-    /// Days in a row on which a region must have been needed to be preloaded.
+    /// The number of days in a row on which a region must have been needed to be preloaded.
     pub days_demanded: u32,
-    /// Alternatively, weeks in a row on which it must have been needed.
+    /// The number of weeks in a row on which it must have been needed instead.
     pub weeks_demanded: u32,
     /// The latest forecast that was not empty.
     pub forecast: Option<ForecastStatus>,
@@ -147,8 +147,8 @@ impl Learn {
         Self { is_on: AtomicBool::new(is_on), needs, status: Lock::default() }
     }
 
-    /// Sets the maximum number of regions in the volume's history, of which a slot takes at most a
-    /// quarter.
+    /// Limits the needs of the current slot to a quarter of the regions that the volume's history may
+    /// have.
     fn set_regions_max(&self, regions_max: usize) {
         self.needs.lock().set_regions_max(regions_max / 4);
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 const LEAD_SECONDS: u64 = 300;
 /// The part of the pool that the forecasts of a slot may take.
 const BUDGET_SHARE: u64 = 4;
-/// How long the end of a slot waits for the reports of the workers, because one may hang.
+/// How long the end of a slot waits for the reports of the workers; one may hang.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 
 struct Thread<'a> {

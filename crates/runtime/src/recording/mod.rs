@@ -107,7 +107,7 @@ pub struct Recording {
     rings: Vec<Arc<Ring>>,
     /// When [`Recording::close`] was called.
     closed: Option<Instant>,
-    /// The time since the start of the runtime, not later than now.
+    /// The last reading of the clock, as the time since the start of the runtime.
     now: Duration,
 }
 

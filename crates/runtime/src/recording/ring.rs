@@ -153,8 +153,8 @@ impl Ring {
                 return None;
             }
         }
-        // The reader has had the entry in its cache. Without this, the stores of a request would
-        // wait for it, and all later ones behind them.
+        // The entry may be in the cache of the reader's processor, and the stores to it would stall
+        // all later ones.
         prefetch_to_write((&raw const *self.entry(filled + ENTRIES_AHEAD)).cast());
         let entry = self.entry(filled);
         entry.arrived_ns.store(arrived_ns, Ordering::Relaxed);

@@ -38,7 +38,7 @@ impl VolumeService {
         let journal = settings.journal.as_ref().map(|used| used.journal.id());
         let pins = settings.pins.clone();
         let volume = self.add_hidden(settings)?;
-        // Before the first write of a client: data in other journals is void.
+        // Data in other journals is void from the first write of a client on.
         if let Err(error) = self.protectors.supersede_journals(&volume.name, journal) {
             self.undo_add(&volume);
             return Err(error);
@@ -147,7 +147,7 @@ impl VolumeService {
             let size_bytes = volume.backend.description().size_bytes;
             used.vault.attach(volume, size_bytes, used.identity, mode)?;
         }
-        // Before the first write of a client: data in other vaults is void.
+        // Data in other vaults is void from the first write of a client on.
         self.protectors.supersede_vaults(&volume.name)
     }
 

@@ -127,7 +127,7 @@ impl VolumeService {
         info.description = change.description;
         drop(info);
         let (id, mode, frozen) = (volume.id, change.mode, change.frozen);
-        // A warm-up that went on while the shards refuse its reads would take them for done.
+        // Before the shards: a warm-up would count reads that they refuse as done.
         volume.is_frozen.fetch_or(frozen, Ordering::Relaxed);
         self.shared.run_on(0, move |tasks| {
             let shards = &tasks.shared().shards;

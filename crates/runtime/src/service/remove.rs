@@ -34,7 +34,7 @@ impl VolumeService {
             self.calibrator.schedule(volume);
             return emptied;
         }
-        // Everything is on the disk, and counted.
+        // Everything is on the disk: no dirty bytes are left.
         progress(0);
         self.calibrator.wait_until_free(volume);
         if let Some(used) = &volume.journal {

@@ -45,7 +45,7 @@ pub struct VolumeSettings {
     pub on_measured: Option<OnMeasured>,
     /// The limits of writeback.
     pub write_back: Limits,
-    /// The latency from which on a request is slow; `None` if none is.
+    /// The latency that makes a request slow; `None` if none is.
     pub slow: Option<Duration>,
     /// Whether dirty data is destaged in order, so that the disk alone is always consistent.
     pub ordered: bool,
@@ -108,7 +108,7 @@ pub struct VolumeChange {
     pub prefetch: bool,
     /// Whether its warm list is kept. If not, its warm-up ends.
     pub warm: bool,
-    /// Whether the time of the day is learned. If not, its preload ends.
+    /// Whether an access history is kept. If not, its preload ends.
     pub learn: bool,
     /// The gather threshold in bytes, zero to gather nothing; `None` to measure it.
     pub gather_below: Option<u64>,

@@ -71,7 +71,7 @@ pub struct VolumeStatus {
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
-    /// Whether it is being removed.
+    /// Whether it refuses clients, because it is being added, restored or removed.
     pub leaving: bool,
     /// Whether its addition failed and could not be undone: it is not served, and must be removed.
     pub half_added: bool,
@@ -87,7 +87,7 @@ pub struct VolumeStatus {
     pub cached_bytes: u64,
     /// Bytes in dirty lines.
     pub dirty_bytes: u64,
-    /// No dirty data is older: the time since it was last all on the disk, to about a second. It
+    /// The time since all data was last on the disk, to about a second: no dirty data is older. It
     /// begins with the runtime at the earliest.
     pub dirty_for: Duration,
     /// Connected clients.
@@ -104,7 +104,7 @@ pub struct VolumeStatus {
     pub warm_up: WarmUpStatus,
     /// Its pinned ranges.
     pub pins: PinStatus,
-    /// What it has learned of the time of the day.
+    /// The status of its access history.
     pub learn: LearnStatus,
     /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,

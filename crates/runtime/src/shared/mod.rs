@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     /// The file descriptors that clients may use.
     pub descriptors: Descriptors,
     pub stopping: AtomicBool,
-    /// The dirty limit under the UPS.
+    /// Keeps dirty data within what the UPS covers.
     pub power: PowerGate,
     pub background: Background,
     /// Whether the requests of clients are recorded.
@@ -119,7 +119,7 @@ impl Shared {
         self.shards.add_volume(&volume, mode, protection);
     }
 
-    /// Runs a task on a worker between two turns, and waits for the result.
+    /// Runs a task on the thread of a worker when that reads its inbox, and waits for the result.
     pub(crate) fn run_on<T: Send + 'static>(
         &self,
         worker: usize,
@@ -134,7 +134,7 @@ impl Shared {
         result.recv().map_err(|_| VolumeError::Stopping)
     }
 
-    /// Runs a task on each worker in turn, and returns the results.
+    /// Runs a task on one worker after the other, and returns the results.
     pub(crate) fn run_on_all<T: Send + 'static>(
         &self,
         task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
@@ -142,7 +142,7 @@ impl Shared {
         (0..self.inboxes.len()).map(|worker| self.run_on(worker, task.clone())).collect()
     }
 
-    /// Whether writeback of a volume that is not urgent slows down: clients read from its disk, or
+    /// Whether writeback of a volume slows down unless it is urgent: clients read from its disk, or
     /// other programs wait for disks.
     pub(crate) fn slows_writeback(&self, volume: &Volume, now_ms: u64) -> bool {
         volume.reads.is_reading(now_ms) || !self.background.disks().is_full()

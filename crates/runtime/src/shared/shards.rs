@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Slots examined per lock while clean lines are dropped, pins are applied or forecasts end. That
 /// takes a fraction of a millisecond.
 const SLOTS_PER_LOCK: u32 = 2048;
-/// Stands for the default of [`Shards::write_share`].
+/// A [`Shards::write_share`] that is not set: the default applies.
 const NO_SHARE: u8 = u8::MAX;
 
 /// The shards. See the module.

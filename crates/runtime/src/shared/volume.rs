@@ -84,11 +84,12 @@ pub(crate) struct Volume {
     pub stats: Vec<WorkerStats>,
     /// Clients that have entered the volume.
     pub connections: AtomicU64,
-    /// Whether nothing of it is admitted into the pool; for those who do not ask the shards.
+    /// Whether nothing of it is admitted into the pool, except pinned ranges and dirty data; for
+    /// those who do not ask the shards.
     pub is_frozen: AtomicBool,
     /// Whether a share of its regions is held out.
     pub has_hold_out: AtomicBool,
-    /// The volume is being added or removed: new requests are refused.
+    /// The volume is being added, restored or removed: new requests are refused.
     pub leaving: AtomicBool,
     /// Its addition has failed and could not be undone. A removal tries again to undo it.
     pub half_added: AtomicBool,
@@ -115,7 +116,7 @@ impl Volume {
         u64::from(self.backend.description().alignment_bytes)
     }
 
-    /// Whether nothing of it is admitted into the pool.
+    /// Whether nothing of it is admitted into the pool, except pinned ranges and dirty data.
     pub(crate) fn is_frozen(&self) -> bool {
         self.is_frozen.load(Ordering::Relaxed)
     }

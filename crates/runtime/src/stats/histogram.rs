@@ -7,7 +7,7 @@
 use super::Count;
 use super::volume::Visit;
 
-/// Bits of a value below the first bucket's width: 128 ns.
+/// Binary logarithm of the first bucket's width: 128 ns.
 const UNIT_BITS: u32 = 7;
 /// Buckets of a doubling, as a power of two.
 const STEP_BITS: u32 = 3;

@@ -1,5 +1,5 @@
-//! Per-worker statistics of each volume. Each counter has one writer, so an update is a plain load
-//! and store; readers add up the workers, and block none of them.
+//! Per-worker statistics of each volume. A counter of a worker has one writer, so an update is a
+//! plain load and store; readers add up the workers, and block none of them.
 
 mod arms;
 mod disk_load;
@@ -129,7 +129,7 @@ counts! {
         errors,
         /// Requests refused before they were begun: they are in no other counter but the errors.
         refused,
-        /// The sum of the latencies of all answered requests, in microseconds.
+        /// The sum of the latencies of all answered requests but prefetches, in microseconds.
         waited_us,
         /// Flushes sent to the backend.
         backend_flushes,

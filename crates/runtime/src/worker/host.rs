@@ -175,8 +175,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
             None if volume.power.has_ups() => Admission::Through,
             None => return Admission::Free,
         };
-        // Only without a working journal: a write that bypasses a full journal must go to the disk
-        // and void the journal's older records.
+        // Not with a journal that is only full: a write that bypasses it must go to the disk and
+        // void its older records.
         if admission == Admission::Through && volume.is_ups_only() {
             let ByteRange { offset, len } = part.range;
             let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;

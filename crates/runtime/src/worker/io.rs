@@ -1,5 +1,5 @@
-//! I/O to the backends. The I/Os of a turn are collected, adjacent ones are coalesced, and all are
-//! started together at the end of the turn.
+//! I/O to the backends. The I/Os of the shards in a turn are collected, adjacent ones are coalesced,
+//! and all are started together at the end of the turn.
 
 use crate::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
@@ -67,7 +67,7 @@ impl Ios {
         Self { pending, in_flight, free, inbox, worker, starts: 0, started }
     }
 
-    /// Identifies the pending I/Os among those of all turns and workers.
+    /// Identifies the I/Os that will start together, among those of all workers.
     pub(super) const fn turn(&self) -> u64 {
         (self.worker as u64 + 1) << 48 | self.starts
     }

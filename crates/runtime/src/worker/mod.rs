@@ -90,7 +90,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         (front, Context { dispatcher, host })
     }
 
-    /// Runs the loop until [`Tasks::stop`] was called and nothing is in flight.
+    /// Runs the loop until [`Tasks::stop`] was called and no I/O is in flight, and no request either
+    /// unless they are abandoned.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         loop {
             let next = self.patrol.next().map_or(self.next_tick, |next| next.min(self.next_tick));
@@ -249,8 +250,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             let (front, mut context) = self.parts();
             front.end_turn(&mut context);
             if has_messages {
-                // The I/Os that follow from them do not delay the replies, and their completions
-                // are left to the next turn, so that this one ends.
+                // The I/Os that follow from them start after the replies, to delay none, and what
+                // completes of them is left to the next turn, so that this one ends.
                 self.start_ios();
             }
             // Replies that were sent immediately may have freed memory for input, and no event

@@ -1,4 +1,4 @@
-//! The operations that other threads run on a worker, as tasks between two turns.
+//! The operations that other threads run on a worker, as tasks in its inbox.
 
 use super::{Token, Worker};
 use crate::reactor::Reactor;

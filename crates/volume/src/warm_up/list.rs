@@ -44,7 +44,7 @@ pub fn granules_of(ranges: &PinnedRanges) -> Vec<Granule> {
 }
 
 /// Merges two lists in ascending order into one. Where both have a granule, the result has the
-/// lines of both; a line of both has the mean value of its granule in `first`.
+/// lines of both; a line that is in both has the value that it has in `first`.
 pub fn merge_granules(first: &[Granule], second: &[Granule]) -> Vec<Granule> {
     let mut merged = Vec::with_capacity(first.len().max(second.len()));
     let (mut first, mut second) = (first.iter().peekable(), second.iter().peekable());

@@ -9,7 +9,7 @@ mod json;
 mod text;
 
 use super::connect;
-use crate::cli::{ShowArguments, StateArguments, seconds_with_unit};
+use crate::arguments::{ShowArguments, StateArguments, seconds_with_unit};
 use crate::report::{print, with_remedy};
 use anyhow::anyhow;
 use clap::{Args, Subcommand};

@@ -11,7 +11,7 @@ pub(crate) mod volumes;
 mod watch;
 
 use super::{connect, socket};
-use crate::cli::{ColorChoice, ShowArguments, StatusArguments};
+use crate::arguments::{ColorChoice, ShowArguments, StatusArguments};
 use crate::report::{print, print_escaped, with_remedy};
 use anyhow::anyhow;
 use figures::View;

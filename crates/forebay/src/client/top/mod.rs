@@ -4,7 +4,7 @@
 mod app;
 mod draw;
 
-use crate::cli::TopArguments;
+use crate::arguments::TopArguments;
 use crate::client::socket;
 use crate::report::{sentence, with_remedy};
 use crate::signals::Signals;

@@ -6,8 +6,8 @@ use forebay_policy::{MemoryBounds, MemorySample, SizeDecision, SizeReason, SizeS
 
 /// The least time between a shrink and the next growth, in milliseconds.
 const GROWTH_AFTER_MS_MIN: u64 = 30_000;
-/// The least time between two first growths after a shrink, and the least mean of more of them, in
-/// milliseconds. So it grows again at most 41 times in an hour, whatever the machine does.
+/// The least time between two growths that each follow a shrink, and the least mean time between
+/// several of them, in milliseconds. So there are at most 41 in an hour, whatever the machine does.
 const REGROWTH_MS_MIN: u64 = 60_000;
 const REGROWTH_MS_MEAN_MIN: u64 = 90_000;
 /// The most time in which a pool has its size again when memory is free, in milliseconds: the

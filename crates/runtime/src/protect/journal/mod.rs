@@ -1,4 +1,5 @@
-//! An open journal. A thread of its own writes the log; a journal whose device fails is abandoned.
+//! An open journal. A thread of its own writes the log; a journal without a working device is
+//! abandoned.
 //!
 //! Workers append records while they hold the lock of their shard. The journal's thread writes the
 //! pending records as one batch, makes it durable, and posts the answers to the waiting workers
@@ -110,7 +111,7 @@ pub struct Journal {
     wakeup: LazyCondvar,
     /// Notified when a write of the log has completed, or a disk was sampled.
     written: LazyCondvar,
-    /// The records found when the log was opened, except those already restored.
+    /// The records found when the log was opened or read again, except those already restored.
     found: Lock<Found, { order::FOUND }>,
     /// Volumes that must not use the journal: it failed while they were served.
     abandoned: VoidRecords,

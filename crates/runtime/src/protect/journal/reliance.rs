@@ -90,7 +90,7 @@ impl Journal {
         }
     }
 
-    /// Removes the records of volumes whose disks have everything.
+    /// Removes the records of reliance of volumes whose disks have everything.
     pub(super) fn release(&self, names: &[String]) {
         let id = self.id();
         for volume in names {

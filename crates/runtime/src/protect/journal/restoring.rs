@@ -1,4 +1,4 @@
-//! The data in a journal of volumes that are not served yet, for their restore.
+//! Reads what a journal holds of volumes that are not served yet, to restore them.
 
 use super::{Journal, JournalError, Reader};
 use forebay_journal::{Extent, Image, Mark, Source};

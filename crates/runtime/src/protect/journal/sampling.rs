@@ -64,8 +64,8 @@ impl Journal {
         self.written.notify_all();
     }
 
-    /// Closes the disk of a volume, or of all, and waits until no thread samples it. It can then be
-    /// opened elsewhere.
+    /// Closes the disk of a volume, or of all, and waits until no thread samples it, but not for
+    /// a disk that hangs. It can then be opened elsewhere.
     pub(crate) fn release_disks(&self, number: Option<u16>) {
         let is_meant = |other: &u16| number.is_none_or(|number| number == *other);
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Data of a checkpoint that a disk does not take.
+//! Data of a checkpoint that a disk rejects, or that is lost in memory.
 //!
 //! A bad sector, or memory damaged beyond repair, leaves lines dirty permanently, and the records
 //! that hold them would keep every later record from being reclaimed. So when a checkpoint has
@@ -50,13 +50,14 @@ impl Kept {
     }
 }
 
-/// A line with dirty sectors, and which of them are lost.
+/// A line whose data is not on the disk.
 #[derive(Clone, Copy)]
 pub(super) struct StuckLine {
     pub shard: usize,
     pub key: LineKey,
-    /// A bit per sector.
+    /// The sectors that can be written to the disk, a bit for each.
     pub dirty: u8,
+    /// The other ones, which are damaged beyond repair.
     pub lost: u8,
 }
 
@@ -116,7 +117,7 @@ pub(super) struct Checkpoint<'a> {
 
 impl Checkpoint<'_> {
     /// Copies the stuck sectors forward, or fences the records that hold them. `None` if the
-    /// checkpoint has failed.
+    /// checkpoint has failed nevertheless.
     fn keep(&self) -> Option<IoResult> {
         let Self { journal, number, volume } = *self;
         let since = journal.lock().log.next_record();
@@ -165,7 +166,7 @@ impl Checkpoint<'_> {
         Err(IoError::NoSpace)
     }
 
-    /// Gives up the lost sectors of the volume: from now on, the content of the disk is their
+    /// Gives up the lost sectors of the volume: from now on, the content of the disk is the
     /// newest, and no older record may undo it. Fails if the journal fails, or has no space to
     /// record this; some sectors may have been given up by then.
     pub(super) fn abandon_lost(&self) -> IoResult {

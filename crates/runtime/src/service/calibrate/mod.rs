@@ -2,8 +2,8 @@
 //!
 //! One thread, which exists while measurements are queued, reads one range of one disk at a time,
 //! because two volumes may be files on one disk. The reads go directly to the backend. They do not
-//! appear in the pool, in the volume's counters, or in the health of the disk: an error only ends
-//! the measurement. [`forebay_policy::Probing`] chooses the reads.
+//! appear in the pool or in the health of the disk, where an error only ends the measurement; the
+//! volume counts them as internal reads. [`forebay_policy::Probing`] chooses the reads.
 //!
 //! Clients have priority. Before each read, the thread checks that the volume is idle; if it is
 //! not, the measurement is continued later. So a request waits for at most one of these reads.

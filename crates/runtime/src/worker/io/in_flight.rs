@@ -96,7 +96,7 @@ impl Bounce {
 const MEMORY_ALIGNMENT_MAX: usize = 4096;
 
 /// Whether a disk with this block size can use these vectors: direct I/O requires each to be
-/// aligned to blocks.
+/// aligned to blocks, or to 4 KiB if they are larger.
 fn memory_fits(iovecs: &[libc::iovec], block_bytes: u64) -> bool {
     let alignment = (block_bytes as usize).min(MEMORY_ALIGNMENT_MAX);
     let is_aligned =
