@@ -76,7 +76,7 @@ pub struct VolumeSpec {
     pub gather_below: Auto<u64>,
     /// The limits of writeback.
     pub write_back: WriteBackSpec,
-    /// The latency from which on a request is logged as slow, in microseconds.
+    /// The minimum latency of a request that is logged as slow, in microseconds.
     pub slow_us: Option<u64>,
     /// Whether clients must encrypt.
     pub tls: TlsUse,

@@ -218,11 +218,11 @@ impl StatisticsManager for FakeManager {
 
     fn history(&self, name: Option<&str>) -> Option<History> {
         let volumes = self.volume_list();
-        let is_meant = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
-        let meant = volumes.iter().filter(is_meant);
-        let reads = meant.clone().map(|volume| volume.counters.reads).sum();
+        let is_selected = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
+        let selected = volumes.iter().filter(is_selected);
+        let reads = selected.clone().map(|volume| volume.counters.reads).sum();
         let point = HistoryPoint { ended_at: 600, seconds: 300, reads, ..HistoryPoint::default() };
-        let is_known = name.is_none() || meant.count() > 0;
+        let is_known = name.is_none() || selected.count() > 0;
         is_known.then(|| History { now: 700, five_minutes: vec![point], hours: Vec::new() })
     }
 
@@ -397,8 +397,8 @@ impl Manager for FakeManager {
 
     fn slow_requests(&self, name: Option<&str>) -> Option<SlowRequests> {
         let volumes = self.volume_list();
-        let is_meant = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
-        let slow = volumes.iter().filter(is_meant);
+        let is_selected = |volume: &&VolumeStatus| name.is_none_or(|name| volume.name == name);
+        let slow = volumes.iter().filter(is_selected);
         let requests: Vec<_> = slow
             .map(|volume| SlowRequest { volume: volume.name.clone(), ..SlowRequest::default() })
             .collect();

@@ -88,9 +88,9 @@ impl ShardVolume {
     }
 
     /// Sets whether the volume is frozen, from the next request on. The lines of a frozen volume
-    /// that are in the pool are read and overwritten, but none is added, except of pinned ranges and
-    /// for dirty data; the latter are dropped once they are clean. Reads of other lines go to the
-    /// disk. Nothing is prefetched or preloaded, except for pinned ranges.
+    /// that are in the pool are read and overwritten, but none is added, except of pinned ranges
+    /// and for dirty data; the latter are dropped once they are clean. Reads of other lines go to
+    /// the disk. Nothing is prefetched or preloaded, except for pinned ranges.
     pub const fn set_frozen(&mut self, is_frozen: bool) {
         self.has_buffered |= is_frozen;
         self.is_frozen = is_frozen;

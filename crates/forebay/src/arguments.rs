@@ -182,7 +182,7 @@ fn seconds(text: &str) -> Option<Duration> {
 const SLOW_MAX: usize = 65_536;
 
 /// Parses the number of requests of `slow`.
-fn last_requests(text: &str) -> Result<usize, String> {
+pub(crate) fn last_requests(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=SLOW_MAX).contains(number));
     number.ok_or_else(|| format!("-n {text} is not a number of requests: write 1 to {SLOW_MAX}"))
 }

@@ -2,7 +2,8 @@
 
 use crate::arguments::{
     AdviseArguments, PinArguments, ServeArguments, ShowArguments, StateArguments, StatusArguments,
-    TopArguments, TraceArguments, UnpinArguments, VolumeCommand, server_settings_help,
+    TopArguments, TraceArguments, UnpinArguments, VolumeCommand, last_requests,
+    server_settings_help,
 };
 use crate::client::analyze::AnalyzeCommand;
 use crate::rescue::RescueCommand;

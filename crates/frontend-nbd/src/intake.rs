@@ -11,8 +11,8 @@ use forebay_nbd::{Negotiated, Request, proto};
 use forebay_volume::Payload;
 use std::time::Instant;
 
-/// The minimum length of payloads that are received directly, in bytes. The extra call costs less than
-/// half of a copy of this length.
+/// The minimum length of payloads that are received directly, in bytes. The extra call costs less
+/// than half of a copy of this length.
 pub(crate) const DIRECT_BYTES_MIN: usize = 32 << 10;
 /// Limit of vectors per message.
 pub(crate) const IOVECS_MAX: usize = 1024;

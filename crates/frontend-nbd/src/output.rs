@@ -1,7 +1,8 @@
 //! Replies to send: headers in a buffer, data in the pool.
 //!
 //! A reply is a header and, for a read, segments. Without TLS, nothing is copied: the message for
-//! the kernel points into the pool. The pins of its lines are released when everything has been sent.
+//! the kernel points into the pool. The pins of its lines are released when everything has been
+//! sent.
 
 use crate::intake::IOVECS_MAX;
 use forebay_engine::Place;

@@ -19,8 +19,8 @@
 //! - A record is durable only if every record before it is: batches are written in order, one at
 //!   a time.
 //! - The log never overwrites a segment that a durable superblock still needs.
-//! - After a failed write to its last device the log accepts no more records, and tells all waiters:
-//!   the content of the device after the last durable batch is unknown.
+//! - After a failed write to its last device the log accepts no more records, and tells all
+//!   waiters: the content of the device after the last durable batch is unknown.
 //!
 //! The price: a write waits for the batch in flight and for full batches queued before its own, and
 //! its bytes are copied once into its batch.

@@ -13,7 +13,7 @@
 //! The caller carries out [`Recovered::steps`] in order, and may crash between any two of them.
 
 use crate::log::{encode_for_members, targets_of};
-use crate::recover::{Found, ReadAt, RecoverError, walk};
+use crate::recover::{CopyRange, Found, ReadAt, RecoverError, walk};
 use forebay_format::journal::{
     JournalId, LogKind, MEMBERS_MAX, Members, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };

@@ -80,8 +80,8 @@ const WALK_SHARE: usize = 2;
 /// evicted comes.
 const HITS_MAX: u8 = 3;
 
-/// The list that a resident line is in. The small queue has two: the window, which is its newer part, and
-/// the older part.
+/// The list that a resident line is in. The small queue has two: the window, which is its newer
+/// part, and the older part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Queue {
     Window,

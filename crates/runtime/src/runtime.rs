@@ -466,7 +466,7 @@ impl Runtime {
         let volumes = self.shared.volumes.all();
         volumes.iter().fold((0, 0), |(requests, us), volume| {
             let counters = volume.request_counters();
-            (requests + counters.answered(), us + counters.waited_us)
+            (requests + counters.answered(), us + counters.latency_us)
         })
     }
 

@@ -151,8 +151,8 @@ impl Remedy {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The remedy as a clause. `word` renders the actions. Consecutive settings share the words that
-    /// they begin with: `start the server with --memory 1GiB or --workers 1`.
+    /// The remedy as a clause. `word` renders the actions. Consecutive settings share the words
+    /// that they begin with: `start the server with --memory 1GiB or --workers 1`.
     pub fn worded(&self, word: impl Fn(&Action) -> String) -> String {
         let mut clause = String::new();
         let mut setting_before = None;

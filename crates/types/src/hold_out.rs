@@ -8,7 +8,8 @@
 //! evenly (Weyl's, with the golden ratio), and the salt chooses the part of it that is held out, so
 //! that each region is as likely as any other: a systematic sample with a random start.
 
-/// The fractional part of the golden ratio, times 2^64: its multiples divide the circle most evenly.
+/// The fractional part of the golden ratio, times 2^64: its multiples divide the circle most
+/// evenly.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The regions of a volume that are held out.

@@ -332,7 +332,7 @@ impl<H: Host> Dispatcher<H> {
     /// Handles the end of an I/O started through [`Host::start_io`].
     pub fn complete(&mut self, host: &mut H, shard: usize, id: IoId, result: IoResult) {
         let now_ms = host.now_ms();
-        self.out.turn = host.turn();
+        self.out.turn = host.batch();
         host.call(shard, &[], &mut self.out, |shard, out| shard.complete(id, result, now_ms, out));
         self.drain_outbox(host, shard);
         self.process_answers(host);

@@ -127,7 +127,7 @@ pub trait Host {
 
     /// Identifies the I/Os that will be submitted together, adjacent ones coalesced; unique across
     /// hosts. Zero if the host submits each I/O by itself.
-    fn turn(&self) -> u64 {
+    fn batch(&self) -> u64 {
         0
     }
 

@@ -1,5 +1,5 @@
-//! Layers that stack on any backend: faults, delays, limits, a trace. Each affects some of the I/O, and passes on
-//! the rest unchanged.
+//! Layers that stack on any backend: faults, delays, limits, a trace. Each affects some of the I/O,
+//! and passes on the rest unchanged.
 //!
 //! They ship with the program, so that an administrator can try the effect of a slow or failing
 //! disk on a volume. [`Gate`] is for tests only.

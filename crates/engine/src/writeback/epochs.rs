@@ -1,10 +1,10 @@
 //! Ordered destaging: at every moment, the disk alone holds a consistent, older image.
 //!
-//! An *epoch* is the time between two cuts, at flushes or when it is old; the driver numbers epochs. A write belongs to the
-//! epoch in which it was made, and is destaged only when all earlier epochs are on the disk's
-//! stable storage. Within an epoch there is no order, as between two flushes of any disk. So the
-//! disk without pool and journal has a state that a disk with a volatile cache could have after a
-//! power failure, only older.
+//! An *epoch* is the time between two cuts, at flushes or when it is old; the driver numbers
+//! epochs. A write belongs to the epoch in which it was made, and is destaged only when all earlier
+//! epochs are on the disk's stable storage. Within an epoch there is no order, as between two
+//! flushes of any disk. So the disk without pool and journal has a state that a disk with a
+//! volatile cache could have after a power failure, only older.
 //!
 //! A dirty line of a closed epoch must not change. A write to it relocates the line, and the old
 //! slot becomes *frozen*: detached, with a pin of its own and its dirty bits, until it is on the

@@ -80,7 +80,7 @@ pub(super) fn volume(
         effective_mode(figures, memory, power, spec.unsafe_supply);
     let failing = state_reason(figures);
     let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
-    let state = match (figures.leaving && !figures.half_added, failing.is_some()) {
+    let state = match (figures.is_closed && !figures.half_added, failing.is_some()) {
         (true, _) => VolumeState::Flushing,
         (false, true) => VolumeState::Failing,
         (false, false) => VolumeState::Serving,

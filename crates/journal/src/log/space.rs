@@ -19,7 +19,7 @@
 //! segment only if that frees other segments, and leaves space for a fence of any volume.
 
 use super::extent::RESERVED_SEGMENTS;
-use super::volumes::{Fence, Volume};
+use super::volumes::{Fence, Mark, Volume};
 use super::{Admission, Entry, Log, Notification, Writing, retry};
 use forebay_format::journal::{RECORD_BYTES, RecordKind, batch_bytes};
 use forebay_types::{ByteRange, IoResult};

@@ -252,7 +252,7 @@ impl Host for CacheHost {
         self.now_ns / 1_000_000
     }
 
-    fn turn(&self) -> u64 {
+    fn batch(&self) -> u64 {
         self.turn
     }
 

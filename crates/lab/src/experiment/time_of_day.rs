@@ -28,8 +28,8 @@ const LEAD_NS: u64 = 300 * SECOND_NS;
 const MEASURED_NS: u64 = 600 * SECOND_NS;
 /// An answer within this time came from the pool: the disk takes milliseconds.
 const HIT_NS: u64 = 500_000;
-/// The part of the pool that a forecast may take.
-const BUDGET_SHARE: u64 = 4;
+/// A forecast may take this fraction of the pool: a quarter.
+const BUDGET_DIVISOR: u64 = 4;
 
 /// A job that reads random records of some tables of its own.
 #[derive(Clone, Copy, Debug)]
@@ -337,7 +337,7 @@ pub(super) fn fortnight(plan: &Plan, case: Case, seed: u64) -> Result<Fortnight,
         let mut next: Vec<Granule> = Vec::new();
         let now = counters(&machine);
         if case.preloads {
-            let budget = plan.pool_bytes / BUDGET_SHARE;
+            let budget = plan.pool_bytes / BUDGET_DIVISOR;
             let likely = history.forecast(slot.next(), confidence.demand(), budget);
             if confidence.is_paused() {
                 next = likely.granules;

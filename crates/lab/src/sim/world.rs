@@ -450,8 +450,8 @@ impl Host for World {
         self.run.now_us() / 1000
     }
 
-    fn turn(&self) -> u64 {
-        if self.run.plan.merge { self.device.turn() } else { 0 }
+    fn batch(&self) -> u64 {
+        if self.run.plan.merge { self.device.batch() } else { 0 }
     }
 
     fn call<R>(

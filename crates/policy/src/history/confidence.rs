@@ -37,9 +37,9 @@ const LINES_MAX: u64 = 1 << 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfidenceChange {
     /// Forecasts were used too little: more is required now.
-    Raised,
+    Stricter,
     /// Forecasts are used: less is required.
-    Lowered,
+    Looser,
 }
 
 /// The required number of repeats. See the module.
@@ -111,13 +111,13 @@ impl Confidence {
         let is_poor = self.judged == JUDGED_MIN && self.used_milli() < POOR_MILLI;
         if is_poor && !self.is_paused() {
             *self = Self::at_level(self.level + 1);
-            return Some(ConfidenceChange::Raised);
+            return Some(ConfidenceChange::Stricter);
         }
         if self.good >= GOOD_MAX {
             self.good = 0;
             if self.level > 0 {
                 *self = Self::at_level(self.level - 1);
-                return Some(ConfidenceChange::Lowered);
+                return Some(ConfidenceChange::Looser);
             }
         }
         None
@@ -136,7 +136,7 @@ mod tests {
         let mut levels = Vec::new();
         for _ in 0..20 {
             let change = confidence.record(1_000, 0);
-            if change == Some(ConfidenceChange::Raised) {
+            if change == Some(ConfidenceChange::Stricter) {
                 levels.push(confidence.demand().days);
             }
         }
@@ -171,7 +171,7 @@ mod tests {
         // A single one is no reason.
         let mut confidence = Confidence::default();
         assert_eq!(confidence.record(u64::MAX, 0), None);
-        assert_eq!(confidence.record(u64::MAX, 0), Some(ConfidenceChange::Raised));
+        assert_eq!(confidence.record(u64::MAX, 0), Some(ConfidenceChange::Stricter));
     }
 
     #[test]

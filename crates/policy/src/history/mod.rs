@@ -1,9 +1,10 @@
 //! The access history of a volume: what is needed at which time of the day and week.
 //!
 //! The week has 672 slots of a quarter of an hour. The history of a slot lists the regions of
-//! 1 MiB with lines that were needed in it: read from the disk, or preloaded and then read. Lines that are
-//! in the pool anyway need no forecast, and are not recorded. For each region it has the parts of
-//! 16 KiB that were needed last, and in which of the last eight weeks the region was needed.
+//! 1 MiB with lines that were needed in it: read from the disk, or preloaded and then read. Lines
+//! that are in the pool anyway need no forecast, and are not recorded. For each region it has the
+//! parts of 16 KiB that were needed last, and in which of the last eight weeks the region was
+//! needed.
 //!
 //! A forecast for a slot knows two patterns, by the same time of other days and weeks:
 //!

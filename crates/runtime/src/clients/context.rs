@@ -287,7 +287,7 @@ fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusa
     if shared.stopping.load(Ordering::Relaxed) {
         return refuse(IoError::Shutdown, "the server is stopping");
     }
-    if volume.leaving.load(Ordering::Relaxed) {
+    if volume.is_closed.load(Ordering::Relaxed) {
         return refuse(IoError::Shutdown, "the volume is being added, restored or removed");
     }
     None
@@ -392,7 +392,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
     fn enter(&mut self, client: ClientId, volume: VolumeId) -> bool {
         let Some(client) = self.host.clients.get_mut(client) else { return false };
         let Some(volume) = self.host.shared.volume(volume) else { return false };
-        if client.volume.is_some() || volume.leaving.load(Ordering::Relaxed) {
+        if client.volume.is_some() || volume.is_closed.load(Ordering::Relaxed) {
             return false;
         }
         volume.connections.fetch_add(1, Ordering::Relaxed);
@@ -416,7 +416,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
 
     fn each_volume(&self, each: &mut dyn FnMut(&VolumeInfo)) {
         for volume in self.host.shared.volumes.all() {
-            if !volume.leaving.load(Ordering::Relaxed) {
+            if !volume.is_closed.load(Ordering::Relaxed) {
                 each(&volume.info.read());
             }
         }

@@ -62,7 +62,7 @@ impl Tallies {
         for tally in self.0.drain(..) {
             let ns = now.saturating_duration_since(tally.arrived).as_nanos() as u64;
             let stats = &tally.volume.stats[worker];
-            stats.counts.waited_us.add(ns * tally.count / 1_000);
+            stats.counts.latency_us.add(ns * tally.count / 1_000);
             stats.record(tally.class, ns, tally.count);
             if let Some(compared) = tally.compared {
                 stats.record_compared(compared, ns, tally.count);

@@ -147,8 +147,8 @@ impl Learn {
         Self { is_on: AtomicBool::new(is_on), needs, status: Lock::default() }
     }
 
-    /// Limits the needs of the current slot to a quarter of the regions that the volume's history may
-    /// have.
+    /// Limits the needs of the current slot to a quarter of the regions that the volume's history
+    /// may have.
     fn set_regions_max(&self, regions_max: usize) {
         self.needs.lock().set_regions_max(regions_max / 4);
     }

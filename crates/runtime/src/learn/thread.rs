@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// How long before a slot its preload begins, in seconds: a hard disk reads gigabytes in this time.
 const LEAD_SECONDS: u64 = 300;
-/// The part of the pool that the forecasts of a slot may take.
-const BUDGET_SHARE: u64 = 4;
+/// The forecasts of a slot may take this fraction of the pool: a quarter.
+const BUDGET_DIVISOR: u64 = 4;
 /// How long the end of a slot waits for the reports of the workers; one may hang.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 
@@ -123,8 +123,9 @@ impl Thread<'_> {
     /// Adds and removes histories, so that there is one for each volume that learns.
     fn follow_volumes(&mut self, shared: &Shared) {
         let volumes = shared.volumes.all();
-        let learns =
-            |volume: &&Arc<Volume>| volume.learn.is_on() && !volume.leaving.load(Ordering::Relaxed);
+        let learns = |volume: &&Arc<Volume>| {
+            volume.learn.is_on() && !volume.is_closed.load(Ordering::Relaxed)
+        };
         let learning: Vec<&Arc<Volume>> = volumes.iter().filter(learns).collect();
         let before = self.volumes.len();
         self.volumes.retain(|learned| learning.iter().any(|volume| learned.is_of(volume)));
@@ -172,7 +173,7 @@ impl Thread<'_> {
         if self.forecast_slot.replace(next) != Some(next) {
             shared.shards.begin_forecast();
         }
-        let budget = shared.shards.usable_bytes() / BUDGET_SHARE;
+        let budget = shared.shards.usable_bytes() / BUDGET_DIVISOR;
         for (learned, volume, bytes) in forecasts {
             // If all forecasts together exceed the budget, each gets the same part of its size.
             let part = u128::from(budget) * u128::from(bytes) / u128::from(all.max(budget).max(1));

@@ -202,8 +202,10 @@ impl Learned {
         let what = match change {
             None => return,
             Some(_) if self.confidence.is_paused() => "preloads are hardly used, paused",
-            Some(ConfidenceChange::Raised) => "preloads are hardly used, more repeats are required",
-            Some(ConfidenceChange::Lowered) => "forecasts are used, fewer repeats are required",
+            Some(ConfidenceChange::Stricter) => {
+                "preloads are hardly used, more repeats are required"
+            }
+            Some(ConfidenceChange::Looser) => "forecasts are used, fewer repeats are required",
         };
         tracing::info!(volume = volume.name, used_percent, days, weeks, "{what}");
     }

@@ -237,8 +237,8 @@ impl Recorder {
             RequestKind::Write { .. } => WRITE,
             _ => return 0,
         };
-        let is_meant = |meant: &Weak<Volume>| meant.as_ptr() == Arc::as_ptr(volume);
-        let Some(at) = self.volumes.iter().position(is_meant) else { return 0 };
+        let is_selected = |selected: &Weak<Volume>| selected.as_ptr() == Arc::as_ptr(volume);
+        let Some(at) = self.volumes.iter().position(is_selected) else { return 0 };
         if self.is_closed || request.range.len == 0 {
             return 0;
         }

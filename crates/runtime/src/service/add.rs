@@ -43,7 +43,7 @@ impl VolumeService {
             self.undo_add(&volume);
             return Err(error);
         }
-        volume.leaving.store(false, Ordering::Relaxed);
+        volume.is_closed.store(false, Ordering::Relaxed);
         self.calibrator.schedule(&volume);
         self.warm_ups.schedule(&volume);
         self.pin_added(&volume, &pins);
@@ -118,7 +118,7 @@ impl VolumeService {
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
             connections: AtomicU64::new(0),
             // Clients must not enter before the volume's data is recovered.
-            leaving: AtomicBool::new(true),
+            is_closed: AtomicBool::new(true),
             half_added: AtomicBool::new(false),
             has_hold_out: AtomicBool::new(false),
             is_frozen: AtomicBool::new(settings.frozen),

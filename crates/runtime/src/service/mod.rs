@@ -5,7 +5,7 @@
 //! It is not held during a wait for a disk, a journal or a vault, so a device that hangs delays no
 //! operation on a volume that does not use it. An operation that may wait keeps others away from
 //! its volume without a lock: an addition by a reservation, a removal and a restore by
-//! `Volume::leaving`.
+//! `Volume::is_closed`.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -100,7 +100,7 @@ impl VolumeService {
     pub(crate) fn change(&self, name: &str, change: VolumeChange) -> VolumeResult {
         let _changing = self.changes.lock();
         let volume = self.shared.volumes.named(name)?;
-        if volume.leaving.load(Ordering::Relaxed) {
+        if volume.is_closed.load(Ordering::Relaxed) {
             return Err(VolumeError::Leaving(name.to_owned()));
         }
         if !change.read_only && volume.backend.description().read_only {
@@ -154,9 +154,9 @@ impl VolumeService {
 
     /// Reserves a served volume for a removal or a restore: once this returns, no change of its
     /// settings is in progress, and none begins.
-    fn begin_leaving(&self, volume: &Volume) -> VolumeResult {
+    fn close_to_clients(&self, volume: &Volume) -> VolumeResult {
         let _changing = self.changes.lock();
-        if volume.leaving.swap(true, Ordering::Relaxed) {
+        if volume.is_closed.swap(true, Ordering::Relaxed) {
             return Err(VolumeError::Leaving(volume.name.clone()));
         }
         Ok(())
@@ -192,7 +192,7 @@ impl VolumeService {
     /// See [`crate::Runtime::calibrate_volume`].
     pub(crate) fn calibrate(&self, name: &str) -> Result<SplitCost, VolumeError> {
         let volume = self.shared.volumes.named(name)?;
-        if volume.leaving.load(Ordering::SeqCst) {
+        if volume.is_closed.load(Ordering::SeqCst) {
             return Err(VolumeError::Leaving(name.to_owned()));
         }
         self.calibrator.measure_now(&volume)

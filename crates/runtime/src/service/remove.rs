@@ -27,10 +27,10 @@ impl VolumeService {
         let shared = &self.shared;
         // A first flush while clients are still served: it may be slow, and it may fail.
         flush(shared, volume, progress)?;
-        self.begin_leaving(volume)?;
+        self.close_to_clients(volume)?;
         let emptied = self.empty(volume, progress);
         if emptied.is_err() {
-            volume.leaving.store(false, Ordering::Relaxed);
+            volume.is_closed.store(false, Ordering::Relaxed);
             self.calibrator.schedule(volume);
             return emptied;
         }
@@ -147,9 +147,9 @@ impl VolumeService {
         if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
             return Ok(());
         }
-        self.begin_leaving(volume)?;
+        self.close_to_clients(volume)?;
         let restored = self.drain_clients_and_restore(volume, used);
-        volume.leaving.store(false, Ordering::Relaxed);
+        volume.is_closed.store(false, Ordering::Relaxed);
         restored
     }
 

@@ -114,7 +114,7 @@ pub struct VolumeChange {
     pub gather_below: Option<u64>,
     /// The limits of writeback.
     pub write_back: Limits,
-    /// The latency from which on a request is slow; `None` if none is.
+    /// The minimum latency of a slow request; `None` if none is slow.
     pub slow: Option<Duration>,
     /// Whether it is served over TLS only.
     pub tls_only: bool,

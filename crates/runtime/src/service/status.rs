@@ -72,7 +72,7 @@ pub struct VolumeStatus {
     /// Whether clients may only read it.
     pub read_only: bool,
     /// Whether it refuses clients, because it is being added, restored or removed.
-    pub leaving: bool,
+    pub is_closed: bool,
     /// Whether its addition failed and could not be undone: it is not served, and must be removed.
     pub half_added: bool,
     /// The error of a failed flush of its disk, until the disk is trusted again.
@@ -235,7 +235,7 @@ impl VolumeService {
                 governor: volume.govern.status(),
                 mode: Mode::default(),
                 read_only: volume.read_only.load(Ordering::Relaxed),
-                leaving: volume.leaving.load(Ordering::Relaxed),
+                is_closed: volume.is_closed.load(Ordering::Relaxed),
                 half_added: volume.half_added.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
                 displaced: volume.presence.displaced(),

@@ -90,7 +90,7 @@ pub(crate) struct Volume {
     /// Whether a share of its regions is held out.
     pub has_hold_out: AtomicBool,
     /// The volume is being added, restored or removed: new requests are refused.
-    pub leaving: AtomicBool,
+    pub is_closed: AtomicBool,
     /// Its addition has failed and could not be undone. A removal tries again to undo it.
     pub half_added: AtomicBool,
 }

@@ -130,7 +130,7 @@ counts! {
         /// Requests refused before they were begun: they are in no other counter but the errors.
         refused,
         /// The sum of the latencies of all answered requests but prefetches, in microseconds.
-        waited_us,
+        latency_us,
         /// Flushes sent to the backend.
         backend_flushes,
         /// Discards and writes of zeroes sent to the backend.

@@ -137,7 +137,7 @@ fn targets(shared: &Shared, before: &[Weak<Volume>]) -> Vec<Target> {
     let is_target = |volume: &&Arc<Volume>| {
         before.iter().any(|other| other.as_ptr() == Arc::as_ptr(volume))
             && volume.warm.is_replaceable()
-            && !volume.leaving.load(Ordering::Relaxed)
+            && !volume.is_closed.load(Ordering::Relaxed)
             && !shared.shards.is_bypass(volume.id)
     };
     let targets = volumes.iter().filter(is_target).map(|volume| Target {

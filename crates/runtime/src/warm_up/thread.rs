@@ -260,7 +260,7 @@ impl Thread {
         let is_waiting = volume.gather.status().calibration == Calibration::Waiting
             && job.begun.elapsed() < CALIBRATION_WAIT;
         let is_paused = shared.stopping.load(Ordering::Relaxed)
-            || volume.leaving.load(Ordering::Relaxed)
+            || volume.is_closed.load(Ordering::Relaxed)
             || volume.power.is_halted();
         if is_paused || is_waiting {
             return Some(POLL);

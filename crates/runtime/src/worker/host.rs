@@ -104,8 +104,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.find_volume(volume).is_some_and(|volume| volume.slow.may_be_passed_by(latency))
     }
 
-    fn turn(&self) -> u64 {
-        self.ios.turn()
+    fn batch(&self) -> u64 {
+        self.ios.batch()
     }
 
     fn call<T>(

@@ -1,5 +1,5 @@
-//! I/O to the backends. The I/Os of the shards in a turn are collected, adjacent ones are coalesced,
-//! and all are started together at the end of the turn.
+//! I/O to the backends. The I/Os of the shards in a turn are collected, adjacent ones are
+//! coalesced, and all are started together at the end of the turn.
 
 use crate::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferId, Volume};
@@ -68,7 +68,7 @@ impl Ios {
     }
 
     /// Identifies the I/Os that will start together, among those of all workers.
-    pub(super) const fn turn(&self) -> u64 {
+    pub(super) const fn batch(&self) -> u64 {
         (self.worker as u64 + 1) << 48 | self.starts
     }
 
@@ -94,8 +94,8 @@ impl Ios {
     /// The start of the oldest I/O in flight of a volume, or of all.
     pub(super) fn oldest(&self, volume: Option<VolumeId>) -> Option<Instant> {
         let in_flight = self.in_flight.iter().flatten();
-        let meant = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
-        meant.map(|io| io.began).min()
+        let selected = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
+        selected.map(|io| io.began).min()
     }
 
     /// Coalesces and starts the pending I/Os.
@@ -265,7 +265,7 @@ impl Ios {
                     let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
                     let purpose = Purpose::Shards(vec![member]);
                     let retry = InFlight::new(volume, io.verb, purpose, iovecs, discard);
-                    self.launch(reactor, retry.because_of(io.cause));
+                    self.launch(reactor, retry.with_cause(io.cause));
                 }
             }
             Purpose::Shards(members) => {
@@ -309,7 +309,7 @@ fn coalesce(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
     // The lowest cause, so that demand wins: a client that waits for one member waits for the whole
     // I/O.
     let cause = run.iter().map(|io| io.action.cause).min().expect("a run has an I/O");
-    InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard).because_of(cause)
+    InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard).with_cause(cause)
 }
 
 /// Appends memory. Extends the last of the vectors from `from` on if the memory follows it.

@@ -90,8 +90,8 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
         (front, Context { dispatcher, host })
     }
 
-    /// Runs the loop until [`Tasks::stop`] was called and no I/O is in flight, and no request either
-    /// unless they are abandoned.
+    /// Runs the loop until [`Tasks::stop`] was called and no I/O is in flight, and no request
+    /// either unless they are abandoned.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         loop {
             let next = self.patrol.next().map_or(self.next_tick, |next| next.min(self.next_tick));

@@ -156,7 +156,7 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
         let served = self.host.shared.volume(volume);
         // A removal sets the flag before it drains the clients on this worker, so no preload begins
         // after that.
-        let Some(served) = served.filter(|served| !served.leaving.load(Ordering::Relaxed)) else {
+        let Some(served) = served.filter(|served| !served.is_closed.load(Ordering::Relaxed)) else {
             return on_done(Ok(()));
         };
         let ByteRange { offset, len } = granule.range();

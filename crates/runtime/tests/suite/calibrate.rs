@@ -241,7 +241,7 @@ fn a_removal_waits_until_the_disk_is_closed(engine: Engine) {
         assert!(gate.wait_held(1, PATIENCE));
         let removed = scope.spawn(|| server.runtime.remove_volume("disk", |_| ()));
         let is_leaving =
-            || server.runtime.status().unwrap().volumes.iter().all(|disk| disk.leaving);
+            || server.runtime.status().unwrap().volumes.iter().all(|disk| disk.is_closed);
         wait_until("the volume is being removed", PATIENCE, is_leaving);
         std::thread::sleep(MOMENT);
         assert!(!removed.is_finished() || asked.is_finished(), "the disk is being read");

@@ -104,7 +104,7 @@ fn pins_end_with_their_volume(engine: Engine) {
     std::thread::scope(|scope| {
         let removal = scope.spawn(|| server.runtime.remove_volume("disk", |_| {}));
         wait_until("the volume is being removed", PATIENCE, || {
-            removal.is_finished() || server.status("disk").leaving
+            removal.is_finished() || server.status("disk").is_closed
         });
         gate.open();
         removal.join().unwrap().unwrap();

@@ -49,10 +49,10 @@ fn slow_of(server: &Server) -> VolumeSlow {
 /// The last slow request of an operation at an offset.
 fn last(server: &Server, operation: &str, offset: Option<u64>) -> SlowRequest {
     let VolumeSlow { total, requests, .. } = slow_of(server);
-    let is_meant = |it: &&SlowRequest| {
+    let is_selected = |it: &&SlowRequest| {
         it.operation == operation && it.range.map(|range| range.offset) == offset
     };
-    let found = requests.iter().rev().find(is_meant);
+    let found = requests.iter().rev().find(is_selected);
     let found = found.unwrap_or_else(|| panic!("of {total}: {requests:?}")).clone();
     let sum: Duration = found.waits().iter().map(|wait| wait.took).sum();
     assert_eq!(sum, found.took, "{found:?}");

@@ -183,7 +183,7 @@ impl<H: Host> Dispatcher<H> {
             _ => Record::No,
         };
         let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
-        self.out.turn = host.turn();
+        self.out.turn = host.batch();
         let outcome =
             host.call(run.shard, bytes.payload, &mut self.out, |shard, out| match bytes.staged {
                 [] => shard.write(part, terms, run.attempt, out),

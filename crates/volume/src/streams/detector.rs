@@ -10,9 +10,9 @@ use forebay_types::{ByteRange, LINE_BYTES};
 /// Entries of each table of adjacent misses. Of two hundred interleaved streams, a third lose their
 /// entry to another stream, and need two more misses to be found.
 const ADJACENT: usize = 512;
-/// Regions in which misses at equal distances are detected, and their size in bytes.
-const REGIONS: usize = 64;
-const REGION_BYTES: u64 = 16 << 20;
+/// Zones in which misses at equal distances are detected, and their size in bytes.
+const ZONES: usize = 64;
+const ZONE_BYTES: u64 = 16 << 20;
 /// The largest distance. Reads farther apart are seldom a pattern.
 const STEP_BYTES_MAX: u64 = 1 << 20;
 /// Consecutive adjacent misses that make a stream: normally, and while clients read few of the
@@ -50,10 +50,10 @@ impl Adjacent {
     const NONE: Self = Self { border: u64::MAX / 2, bytes: 0, misses: 0, last: 0 };
 }
 
-/// Misses in a region at equal distances.
+/// Misses in a zone at equal distances.
 #[derive(Clone, Copy, Debug)]
 struct Strided {
-    region: u64,
+    zone: u64,
     last: u64,
     step: i64,
     len: u64,
@@ -66,7 +66,7 @@ pub(super) struct Detector {
     /// Empty before the first miss, as many volumes are idle.
     ascending: Vec<Adjacent>,
     descending: Vec<Adjacent>,
-    regions: Vec<Strided>,
+    zones: Vec<Strided>,
     /// Misses so far; wraps.
     misses: u32,
 }
@@ -83,8 +83,8 @@ impl Detector {
         if self.ascending.is_empty() {
             self.ascending = vec![Adjacent::NONE; ADJACENT];
             self.descending = vec![Adjacent::NONE; ADJACENT];
-            let none = Strided { region: u64::MAX, last: 0, step: 0, len: 0, strides: 0 };
-            self.regions = vec![none; REGIONS];
+            let none = Strided { zone: u64::MAX, last: 0, step: 0, len: 0, strides: 0 };
+            self.zones = vec![none; ZONES];
         }
         self.misses = self.misses.wrapping_add(1);
         let (start, end) = (range.offset, range.end());
@@ -108,21 +108,21 @@ impl Detector {
 
     fn stride(&mut self, range: ByteRange, strides: u32) -> Option<Run> {
         let ByteRange { offset, len } = range;
-        let number = offset / REGION_BYTES;
-        let region = &mut self.regions[place(number, REGIONS)];
-        if region.region != number {
-            *region = Strided { region: number, last: offset, step: 0, len, strides: 0 };
+        let number = offset / ZONE_BYTES;
+        let zone = &mut self.zones[place(number, ZONES)];
+        if zone.zone != number {
+            *zone = Strided { zone: number, last: offset, step: 0, len, strides: 0 };
             return None;
         }
-        let step = offset.wrapping_sub(region.last).cast_signed();
-        let is_equal = step == region.step && len == region.len;
+        let step = offset.wrapping_sub(zone.last).cast_signed();
+        let is_equal = step == zone.step && len == zone.len;
         let has_gaps = (len + 1..=STEP_BYTES_MAX).contains(&step.unsigned_abs());
-        region.strides = if is_equal { region.strides + 1 } else { u32::from(has_gaps) };
-        (region.last, region.step, region.len) = (offset, step, len);
-        if !has_gaps || region.strides < strides {
+        zone.strides = if is_equal { zone.strides + 1 } else { u32::from(has_gaps) };
+        (zone.last, zone.step, zone.len) = (offset, step, len);
+        if !has_gaps || zone.strides < strides {
             return None;
         }
-        region.strides = 0;
+        zone.strides = 0;
         let first = offset.wrapping_add_signed(-(i64::from(strides) * step));
         let course = Course::Strided { first, step, len };
         Some(Run { course, bytes: u64::from(strides + 1) * len })

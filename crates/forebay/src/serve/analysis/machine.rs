@@ -61,7 +61,7 @@ impl Machine for Server {
     fn volumes(&self) -> Vec<(String, bool)> {
         let status = self.runtime.status();
         let volumes = status.map(|status| status.volumes).unwrap_or_default();
-        let served = volumes.into_iter().filter(|volume| !volume.half_added && !volume.leaving);
+        let served = volumes.into_iter().filter(|volume| !volume.half_added && !volume.is_closed);
         served.map(|volume| (volume.name, volume.mode != Mode::Bypass)).collect()
     }
 

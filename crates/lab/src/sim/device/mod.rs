@@ -98,7 +98,7 @@ impl Device {
         self.disks.iter_mut().for_each(Disk::heal);
     }
 
-    pub(crate) const fn turn(&self) -> u64 {
+    pub(crate) const fn batch(&self) -> u64 {
         self.turn
     }
 

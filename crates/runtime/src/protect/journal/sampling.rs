@@ -67,11 +67,11 @@ impl Journal {
     /// Closes the disk of a volume, or of all, and waits until no thread samples it, but not for
     /// a disk that hangs. It can then be opened elsewhere.
     pub(crate) fn release_disks(&self, number: Option<u16>) {
-        let is_meant = |other: &u16| number.is_none_or(|number| number == *other);
+        let is_selected = |other: &u16| number.is_none_or(|number| number == *other);
         let begun = Instant::now();
         let mut state = self.lock();
-        state.disks.retain(|(other, ..)| !is_meant(other));
-        while state.sampling.iter().any(is_meant) && begun.elapsed() < SAMPLING_TIMEOUT {
+        state.disks.retain(|(other, ..)| !is_selected(other));
+        while state.sampling.iter().any(is_selected) && begun.elapsed() < SAMPLING_TIMEOUT {
             state = self.written.wait_timeout(state, SAMPLING_TIMEOUT / 50);
         }
     }

@@ -132,7 +132,7 @@ impl Vault {
     ) -> (Vec<VolumeEntry>, DirtyLines, Vec<(VolumeId, u16)>) {
         let mut entries: Vec<(VolumeId, VolumeEntry)> = {
             let state = self.state();
-            let meant = state.volumes.iter().filter(|volume| volumes.contains(&volume.id));
+            let selected = state.volumes.iter().filter(|volume| volumes.contains(&volume.id));
             let entry = |(volume, number): (&Attached, u16)| VolumeEntry {
                 number,
                 name: volume.name.clone(),
@@ -141,7 +141,7 @@ impl Vault {
                 disk: DiskInfo::default(),
                 void_before: 0,
             };
-            meant.zip(1..).map(|numbered| (numbered.0.id, entry(numbered))).collect()
+            selected.zip(1..).map(|numbered| (numbered.0.id, entry(numbered))).collect()
         };
         let ids: Vec<_> = entries.iter().map(|(id, entry)| (*id, entry.number)).collect();
         let lines = DirtyLines::of(&self.shared, &ids);

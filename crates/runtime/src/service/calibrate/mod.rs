@@ -226,7 +226,7 @@ impl Calibrator {
     /// The outcome if the disk must not be read now.
     fn obstacle(&self, job: &Job, volume: &Volume) -> Option<Outcome> {
         let is_needless = volume.gather.is_set() && !job.is_requested(Instant::now());
-        if is_needless || volume.leaving.load(Ordering::SeqCst) {
+        if is_needless || volume.is_closed.load(Ordering::SeqCst) {
             return Some(Outcome::Unwanted);
         }
         (!self.is_idle(volume)).then_some(Outcome::Later)
@@ -358,7 +358,7 @@ impl Calibrator {
             (Calibration::Failed(failure), _) => {
                 Err(CalibrateError::Failed { name, failure }.into())
             }
-            _ if volume.leaving.load(Ordering::SeqCst) => Err(VolumeError::Leaving(name)),
+            _ if volume.is_closed.load(Ordering::SeqCst) => Err(VolumeError::Leaving(name)),
             _ => Err(CalibrateError::Busy(name).into()),
         }
     }

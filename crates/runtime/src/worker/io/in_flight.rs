@@ -163,7 +163,7 @@ impl InFlight {
     }
 
     /// Sets why this was issued.
-    pub(super) fn because_of(self, cause: IoCause) -> Self {
+    pub(super) fn with_cause(self, cause: IoCause) -> Self {
         Self { cause, ..self }
     }
 
