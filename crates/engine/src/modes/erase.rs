@@ -5,7 +5,7 @@ use crate::index::key::line_parts;
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, IoCause, IoVerb, NoteKind, Outbox, Part, modes::read::Run};
+use crate::{Attempt, IoCause, IoVerb, NoteKind, Outbox, Part, ops::io_run::IoRun};
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl<M: LineTable> Writer<'_, M> {
             },
         );
         let id = self.lines.start(op);
-        let run = Run { range: part.range, segments: Vec::new(), seals: Vec::new() };
+        let run = IoRun { range: part.range, segments: Vec::new(), seals: Vec::new() };
         emit(out, id, (verb, IoCause::Demand), part.volume, Some(part.id), [run]);
         EraseOutcome::Started
     }

@@ -13,6 +13,7 @@ use crate::index::prepare_lookups;
 use crate::index::retained::{follow_pins, is_pinned};
 use crate::index::warm::{count_forecast, forecast_again, touch_first};
 use crate::lines::VolumeLines;
+use crate::ops::io_run::push_run;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::{
@@ -72,36 +73,6 @@ pub enum PreloadKind {
     Forecast,
     /// It is of a pinned range. Such lines are read even if others must be evicted for them.
     Pinned,
-}
-
-/// Consecutive bytes of one I/O under construction.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub range: ByteRange,
-    pub segments: Vec<Segment>,
-    /// Sealed lines to verify before the write.
-    pub seals: Vec<crate::Seal>,
-}
-
-/// Appends a segment to the last run, bridging a gap of up to `bridge_max` bytes, or starts a new
-/// run.
-pub(crate) fn push_run(runs: &mut Vec<Run>, offset: u64, segment: Segment, bridge_max: u64) {
-    let gap = runs.last().map_or(0, |run| {
-        let end = run.range.end();
-        offset.checked_sub(end).expect("the segments of an operation are in ascending order")
-    });
-    if let Some(run) = runs.last_mut()
-        && gap <= bridge_max
-    {
-        if gap > 0 {
-            run.segments.push(Segment { place: Place::Discard, len: gap as u32 });
-        }
-        run.range.len += gap + u64::from(segment.len);
-        run.segments.push(segment);
-        return;
-    }
-    let range = ByteRange::new(offset, u64::from(segment.len));
-    runs.push(Run { range, segments: vec![segment], seals: Vec::new() });
 }
 
 /// Reads parts of one volume.

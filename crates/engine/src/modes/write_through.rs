@@ -3,8 +3,8 @@
 use super::{Source, Through, WriteOutcome, Writer};
 use crate::index::key::{LinePart, line_parts, sector_mask};
 use crate::index::meta::{LineTable, NO_SLOT};
-use crate::modes::read::push_run;
 use crate::ops::gather::Gated;
+use crate::ops::io_run::push_run;
 use crate::ops::{Op, OpKind, OpLine, WaitFor, emit};
 use crate::sabotage::PlantedBug;
 use crate::writeback::span::Span;

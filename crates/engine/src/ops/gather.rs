@@ -23,8 +23,8 @@
 
 use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};
-use crate::modes::read::{Run, push_run};
 use crate::ops::complete::Completion;
+use crate::ops::io_run::{IoRun, push_run};
 use crate::ops::trial::Trial;
 use crate::ops::{KeyHasher, Op, OpLine, Ops, emit};
 use crate::sabotage::PlantedBug;
@@ -304,7 +304,7 @@ impl Gate {
 }
 
 /// Appends the sectors of a line, which are consecutive, to the runs of a write.
-fn push_line(runs: &mut Vec<Run>, line: &OpLine) {
+fn push_line(runs: &mut Vec<IoRun>, line: &OpLine) {
     let sector = SECTOR_BYTES as u32;
     let offset = line.mask.trailing_zeros() * sector;
     let place = Place::Slot { slot: line.slot, offset };

@@ -8,9 +8,10 @@
 
 pub(crate) mod complete;
 pub(crate) mod gather;
+pub(crate) mod io_run;
 pub(crate) mod trial;
 
-use crate::modes::read::Run;
+use crate::ops::io_run::IoRun;
 use crate::{IoAction, IoCause, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot, WaitsFor};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use gather::{Gated, Gates};
@@ -284,7 +285,7 @@ pub(crate) fn emit(
     (verb, cause): (IoVerb, IoCause),
     volume: VolumeId,
     part: Option<PartId>,
-    runs: impl IntoIterator<Item = Run>,
+    runs: impl IntoIterator<Item = IoRun>,
 ) {
     out.ios.extend(runs.into_iter().map(|run| {
         let len = run.segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>();

@@ -10,7 +10,7 @@ use super::span::{Planner, Span};
 use crate::index::key::LineKey;
 use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
-use crate::modes::read::Run;
+use crate::ops::io_run::IoRun;
 use crate::ops::{Op, OpKind, OpLine, emit};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, IoCause, IoVerb, Outbox, Outcome, PartId, Slot};
@@ -427,7 +427,7 @@ impl<M: LineTable> Destager<'_, M> {
     /// sectors are contiguous.
     fn start_ordered(&mut self, key: LineKey, slot: Slot, urgent: bool, out: &mut Outbox) {
         let mut lines = Vec::new();
-        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        let mut runs: Vec<IoRun> = Vec::with_capacity(1);
         let mut next = Some((key, slot));
         while let Some((key, slot)) = next {
             let mask = self.lines.index.get(slot).destageable();

@@ -21,7 +21,7 @@ use crate::index::Slots;
 use crate::index::key::{LineKey, mask_runs};
 use crate::index::meta::LineTable;
 use crate::integrity::Integrity;
-use crate::modes::read::{Run, push_run};
+use crate::ops::io_run::{IoRun, push_run};
 use crate::ops::{OpLine, Ops};
 use crate::volume::ShardVolume;
 use crate::{Place, Segment, Slot};
@@ -32,7 +32,7 @@ pub(crate) struct Span {
     /// The lines, each with its dirty sectors.
     pub lines: Vec<OpLine>,
     /// The ranges to write.
-    pub runs: Vec<Run>,
+    pub runs: Vec<IoRun>,
     /// The number of whole stripes, or zero.
     pub stripes: u64,
     /// It consists of several runs of one stripe.
@@ -44,7 +44,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// A span in which a failure applies to every line.
-    pub(crate) const fn of_runs(lines: Vec<OpLine>, runs: Vec<Run>) -> Self {
+    pub(crate) const fn of_runs(lines: Vec<OpLine>, runs: Vec<IoRun>) -> Self {
         Self { lines, runs, stripes: 0, is_scattered: false, is_wide: false }
     }
 
@@ -117,7 +117,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
     }
 
     /// Appends sectors of a line to the runs of a write.
-    pub(crate) fn push_sectors(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
+    pub(crate) fn push_sectors(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<IoRun>) {
         let seal = self.integrity.seal_of(self.index, slot).filter(|_| !self.unverified);
         for (sector, sectors) in mask_runs(mask) {
             let offset = sector * SECTOR_BYTES as u32;

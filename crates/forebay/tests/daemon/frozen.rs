@@ -3,6 +3,7 @@
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
+use crate::kept::reconnect;
 use crate::process::{Daemon, MIB, UNPROTECTED, make_file, on_one_line, run_forebay};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -152,6 +153,35 @@ fn writes_to_a_frozen_write_back_volume_are_acknowledged_from_memory_and_not_kep
         assert!(client.read(offset, LINE).unwrap() == payload, "the volume at {offset}");
     }
     daemon.stop();
+}
+
+#[test]
+fn an_upgrade_keeps_the_dirty_data_of_a_frozen_volume() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path();
+    let settings = format!(",{UNPROTECTED},frozen=yes");
+    let daemon = Daemon::start_kept(there, "auto", "64MiB", &[volume(there, "disk", 1, &settings)]);
+    let mut client = daemon.client("disk");
+    let at = |index: u64| 128 * MIB + index * 2 * LINE;
+    (0..64).for_each(|index| client.write(at(index), &content(16 * index, 7)).unwrap());
+    drop(client);
+    let dirty = status_of(&daemon, "disk")["dirty_bytes"].as_u64().unwrap();
+    assert!(dirty > 0, "the disk lacks some of it");
+    let (code, text) = run_forebay(there, &["upgrade"]);
+    assert!(code == Some(0) && text.contains("has taken over"), "{text}");
+    let mut client = reconnect(&daemon);
+    assert_eq!(status_of(&daemon, "disk")["frozen"], true);
+    for index in 0..64 {
+        assert!(client.read(at(index), LINE).unwrap() == content(16 * index, 7), "line {index}");
+    }
+    succeed(&daemon, &["volume", "flush", "disk"]);
+    wait_until("nothing is kept", PATIENCE, || status_of(&daemon, "disk")["cached_bytes"] == 0);
+    daemon.stop();
+    let disk = std::fs::read(there.join("disk.img")).unwrap();
+    for index in 0..64 {
+        let found = &disk[at(index) as usize..][..LINE as usize];
+        assert!(found == content(16 * index, 7), "line {index} of the disk");
+    }
 }
 
 #[test]
