@@ -126,6 +126,9 @@ impl Ways {
                 for turn in 0..ways.len() {
                     let at = if round % 2 == 0 { turn } else { ways.len() - 1 - turn };
                     let off = (ways[at].on)(server)?;
+                    // While a way was switched on, lines have been written back, and writes to
+                    // clean lines cost more. So all are dirty when a turn begins.
+                    self.load(server, Op::Write).prefill().run()?;
                     self.turn(server, op, &mut sums[at])?;
                     off()?;
                 }
