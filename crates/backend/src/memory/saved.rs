@@ -427,7 +427,7 @@ mod tests {
         super::super::image::with_chunk_size(&mut other, 4096);
         fs::write(&path, &other).unwrap();
         let text = refused(&spec(&path));
-        assert!(text.contains("checksums of 4096 bytes each, which this version"), "{text}");
+        assert!(text.contains("a checksum for every 4096 bytes, which this version"), "{text}");
         fs::write(&path, &whole).unwrap();
         let other = spec(&path).replace(&SIZE.to_string(), "2MiB");
         assert!(refused(&other).contains("holds a volume of 1050112 bytes, not 2097152"));
