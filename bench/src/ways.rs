@@ -124,7 +124,9 @@ impl Ways {
             let mut sums = vec![Sum::default(); ways.len()];
             for (_, server, _) in &self.servers {
                 for turn in 0..ways.len() {
-                    let at = if round % 2 == 0 { turn } else { ways.len() - 1 - turn };
+                    // Each way is the first of a server equally often: its memory is not in the
+                    // processor's caches then.
+                    let at = (round + turn) % ways.len();
                     let off = (ways[at].on)(server)?;
                     // While a way was switched on, lines have been written back, and writes to
                     // clean lines cost more. So all are dirty when a turn begins.

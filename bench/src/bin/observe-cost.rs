@@ -40,11 +40,13 @@ struct Arguments {
 /// The number of servers: one may be faster than another like it, by where its memory lies.
 const SERVERS: usize = 3;
 /// The minimum rate of hits relative to that with everything off, and how much more processor time
-/// of the workers each may take, in percent.
-const LIMITS: (f64, f64) = (0.96, 4.0);
+/// of the workers each may take, in percent. Both vary by up to 4 % from run to run.
+const LIMITS: (f64, f64) = (0.95, 4.0);
+/// The same during an analysis, whose held-out requests go to the disk.
+const ANALYZED_LIMITS: (f64, f64) = (0.93, 6.0);
 /// The same during a recording, alone and beside all the rest. One more thread of the server, and
 /// the client that takes the trace, use the processors of the load.
-const RECORDED_LIMITS: (f64, f64) = (0.88, 8.0);
+const RECORDED_LIMITS: (f64, f64) = (0.87, 10.0);
 /// The command that starts an analysis whose last phase is longer than the measurement.
 const ANALYSIS: [&str; 8] =
     ["analyze", "start", "--measure", "1s", "--learn", "1s", "--accelerate", "15m"];
@@ -79,7 +81,7 @@ fn main() -> Result<ExitCode> {
     let switches = [
         switch("off", &[], LIMITS),
         switch("on", &[learn, poll], LIMITS),
-        switch("analyzed", &[learn, poll, analyze], LIMITS),
+        switch("analyzed", &[learn, poll, analyze], ANALYZED_LIMITS),
         switch("recorded", &[record], RECORDED_LIMITS),
         switch("everything", &[learn, poll, analyze, record], RECORDED_LIMITS),
     ];
