@@ -26,8 +26,8 @@ struct Arguments {
     /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
-    /// Rounds.
-    #[arg(long, default_value_t = 9)]
+    /// Rounds: a multiple of 5, the number of ways, so that each is the first equally often.
+    #[arg(long, default_value_t = 10)]
     rounds: usize,
     /// Seconds of each load in a round.
     #[arg(long, default_value_t = 1.0)]
