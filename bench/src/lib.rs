@@ -18,6 +18,7 @@ pub mod cpu;
 pub mod figures;
 pub mod fio;
 pub mod forebay;
+pub mod group;
 pub mod hostile;
 pub mod load;
 pub mod model;

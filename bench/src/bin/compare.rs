@@ -24,6 +24,9 @@ struct Arguments {
     columns: Vec<String>,
 }
 
+/// Figures that differ by less count as equal: two runs of the same load do.
+const NOISE: f64 = 0.03;
+
 /// One load in one column.
 struct Measured {
     read: Direction,
@@ -99,12 +102,13 @@ fn rows(load: &str, measured: &[Measured]) -> Vec<Vec<String>> {
     rows
 }
 
-/// The ratio of the last column to the first, as better or worse.
+/// The ratio of the last column to the first, as better, equal or worse.
 fn times(first: Option<f64>, last: Option<f64>, higher_is_better: bool) -> String {
     match (first, last) {
         (Some(first), Some(last)) if first > 0.0 && last > 0.0 => {
             let ratio = if higher_is_better { last / first } else { first / last };
             match ratio {
+                ratio if ratio.max(1.0 / ratio) < 1.0 + NOISE => "equal".to_owned(),
                 ratio if ratio >= 1.0 => format!("{} better", number(Some(ratio))),
                 ratio => format!("{} worse", number(Some(1.0 / ratio))),
             }
@@ -136,9 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn what_got_worse_is_called_so() {
+    fn what_got_worse_is_called_so_unless_it_is_noise() {
         assert_eq!(times(Some(100.0), Some(50.0), true), "2.00 worse");
         assert_eq!(times(Some(100.0), Some(150.0), false), "1.50 worse");
+        assert_eq!(times(Some(100.0), Some(102.0), false), "equal");
+        assert_eq!(times(Some(102.0), Some(100.0), false), "equal");
+        assert_eq!(times(Some(100.0), Some(104.0), false), "1.04 worse");
     }
 
     #[test]

@@ -1,0 +1,228 @@
+//! The memory of the cache beside a program that takes what it can get.
+//!
+//! A server whose pool is full runs in a control group with a memory limit. Other programs of the
+//! group take memory at a given rate, more than is free, while a client reads. The server must give
+//! back what is missing before the system kills or swaps; when the programs have ended, it must
+//! grow back to its size. Once for each rate, each with a server of its own. A missed limit exits
+//! with 1. Needs root.
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use forebay_bench::figures::{Figures, Limit};
+use forebay_bench::forebay::Forebay;
+use forebay_bench::group::ControlGroup;
+use forebay_bench::load::{Load, Pattern};
+use forebay_bench::servers;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// The time that each program of the hog has for its part.
+const PIECE_TIME: Duration = Duration::from_millis(50);
+/// How long after the last program has its memory the group is watched, so that a late kill is
+/// seen.
+const WATCH_TIME: Duration = Duration::from_secs(2);
+/// The time until the pool has its size again, in seconds: a wait of 30, and steps of 5 in which at
+/// most half of what is free is taken.
+const REGROWTH_SECONDS_MAX: f64 = 90.0;
+/// The part of the pool that is filled again by then.
+const REFILLED_SHARE_MIN: f64 = 0.95;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Measure how the cache makes room for programs in its control group. Exits with 1 if a target was
+/// missed.
+#[derive(Parser)]
+struct Arguments {
+    /// The limit of the control group, in MiB.
+    #[arg(long = "group", default_value_t = 2048)]
+    group_mib: u64,
+    /// The memory of the server, in MiB.
+    #[arg(long = "memory", default_value_t = 1280)]
+    memory_mib: u64,
+    /// What the hog takes, in MiB.
+    #[arg(long = "hog", default_value_t = 1200)]
+    hog_mib: u64,
+    /// Rates at which the hog takes it, in MiB per second.
+    #[arg(long, value_delimiter = ',', default_values_t = [250, 1000, 4000])]
+    rates: Vec<u64>,
+    /// Directory of the built programs; by default that of this one.
+    #[arg(long)]
+    programs: Option<PathBuf>,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let programs = match &arguments.programs {
+        Some(dir) => dir.clone(),
+        None => servers::own_programs()?,
+    };
+    let mut figures = Figures::default();
+    let swap_mib = swap_total_bytes()? / MIB;
+    figures.add("swap space of the machine, MiB", swap_mib as f64, Limit::Information);
+    for &rate in &arguments.rates {
+        run(&programs, &arguments, rate, &mut figures)?;
+        eprintln!("memory-hog: {rate} MiB/s done");
+    }
+    Ok(figures.print())
+}
+
+fn run(
+    programs: &std::path::Path,
+    arguments: &Arguments,
+    mib_per_second: u64,
+    figures: &mut Figures,
+) -> Result<()> {
+    let group = ControlGroup::new(arguments.group_mib * MIB)?;
+    let dir = servers::work_dir()?;
+    // Not in memory, which would count as the server's.
+    let disk = dir.path().join("disk");
+    File::create(&disk)?.set_len(arguments.memory_mib * MIB)?;
+    let volumes = [format!("v={}", disk.display())];
+    let server = group.inside(|| {
+        Forebay::start(programs, dir.path(), &volumes, arguments.memory_mib * MIB, &[])
+    })?;
+    let mut fill = Load::new(server.socket.clone(), "v".to_owned());
+    fill.block_bytes = MIB as u32;
+    fill.pattern = Pattern::Sequential;
+    fill.count = Some(arguments.memory_mib);
+    fill.run()?;
+    let (size, filled) = (memory(&server, "limit_bytes")?, memory(&server, "used_bytes")?);
+    let full = group.usage_bytes()?;
+    let free_mib = (arguments.group_mib * MIB).saturating_sub(full) / MIB;
+    ensure!(
+        free_mib < arguments.hog_mib,
+        "{free_mib} MiB of the group are free: let the hog take more than that"
+    );
+
+    let mut reads = Load::new(server.socket.clone(), "v".to_owned());
+    reads.depth = 4;
+    let hog_time = Duration::from_secs_f64(arguments.hog_mib as f64 / mib_per_second as f64);
+    reads.seconds = (hog_time + WATCH_TIME).as_secs_f64();
+    let (hog, outcome) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| reads.run());
+        let hog = Hog::take(&group, arguments.hog_mib, mib_per_second);
+        let outcome = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok::<_, anyhow::Error>((hog?, outcome))
+    })?;
+    let mut hog = hog;
+    let killed = hog.killed()?;
+    let late_ms = hog.took.saturating_sub(hog_time).as_secs_f64() * 1_000.0;
+    let swapped_mib = (hog.swapped_bytes() + swapped_bytes(server.pid)) / MIB;
+    let given = size.saturating_sub(memory(&server, "limit_bytes")?) / MIB;
+    let figure = |what: &str| format!("{mib_per_second} MiB/s: {what}");
+    figures.add(figure("free in the group before, MiB"), free_mib as f64, Limit::Information);
+    figures.add(figure("given back, MiB"), given as f64, Limit::Information);
+    figures.add(figure("programs killed"), killed as f64, Limit::AtMost(0.0));
+    figures.add(figure("swapped out, MiB"), swapped_mib as f64, Limit::AtMost(0.0));
+    figures.add(figure("memory later than at this rate, ms"), late_ms, Limit::Information);
+    figures.add(figure("reads beside, p99 us"), outcome.latency_us_p99, Limit::Information);
+    figures.add(figure("reads beside, maximum us"), outcome.latency_us_max, Limit::Information);
+
+    drop(hog);
+    let begin = Instant::now();
+    while memory(&server, "limit_bytes")? < size {
+        ensure!(begin.elapsed() < PATIENCE, "the cache does not grow back within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    figures.add(figure("grown back after, s"), seconds, Limit::AtMost(REGROWTH_SECONDS_MAX));
+    fill.run()?;
+    let refilled = memory(&server, "used_bytes")? as f64 / filled as f64;
+    figures.add(figure("filled again"), refilled, Limit::AtLeast(REFILLED_SHARE_MIN));
+    server.stop()
+}
+
+/// A figure of the server's memory, in bytes.
+fn memory(server: &Forebay, name: &str) -> Result<u64> {
+    let status = server.status()?;
+    status["memory"][name].as_u64().with_context(|| format!("the status has no memory {name:?}"))
+}
+
+/// Programs that have taken memory and hold it until dropped.
+struct Hog {
+    programs: Vec<Child>,
+    /// The time until all of them had their memory.
+    took: Duration,
+}
+
+impl Hog {
+    /// Starts programs in the group that take this much memory together, at this rate.
+    fn take(group: &ControlGroup, mib: u64, mib_per_second: u64) -> Result<Self> {
+        let piece_mib = (mib_per_second * PIECE_TIME.as_millis() as u64 / 1_000).clamp(1, mib);
+        let begin = Instant::now();
+        let mut hog = Self { programs: Vec::new(), took: Duration::ZERO };
+        let mut taken_mib = 0;
+        while taken_mib < mib {
+            let piece_mib = piece_mib.min(mib - taken_mib);
+            let due = PIECE_TIME * hog.programs.len() as u32;
+            std::thread::sleep(due.saturating_sub(begin.elapsed()));
+            // It fills its buffer, and then waits for a reader of its output.
+            let child = group.inside(|| {
+                let mut command = Command::new("dd");
+                command.args(["if=/dev/zero", &format!("bs={piece_mib}M"), "count=1"]);
+                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+                command.spawn().context("starting dd")
+            })?;
+            hog.programs.push(child);
+            taken_mib += piece_mib;
+        }
+        // Killed programs never have it.
+        while hog.held_bytes() < mib * MIB && hog.killed()? == 0 && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        hog.took = begin.elapsed();
+        Ok(hog)
+    }
+
+    fn killed(&mut self) -> Result<usize> {
+        let mut killed = 0;
+        for program in &mut self.programs {
+            killed += usize::from(program.try_wait()?.is_some());
+        }
+        Ok(killed)
+    }
+
+    /// Its memory, swapped out or not.
+    fn held_bytes(&self) -> u64 {
+        let ids = self.programs.iter().map(Child::id);
+        ids.map(|pid| status_bytes(pid, "VmRSS") + status_bytes(pid, "VmSwap")).sum()
+    }
+
+    fn swapped_bytes(&self) -> u64 {
+        self.programs.iter().map(|program| swapped_bytes(program.id())).sum()
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        for program in &mut self.programs {
+            // It may have been killed.
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+    }
+}
+
+fn swapped_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "VmSwap")
+}
+
+/// A figure of a process; zero if it has ended.
+fn status_bytes(pid: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    kib_of(&status, name).unwrap_or(0) * 1024
+}
+
+/// The size of all swap spaces.
+fn swap_total_bytes() -> Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    Ok(kib_of(&meminfo, "SwapTotal").context("the system does not say its swap space")? * 1024)
+}
+
+/// The number in a line `NAME: NUMBER kB`.
+fn kib_of(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
