@@ -61,7 +61,7 @@ impl ControlGroup {
     /// The memory that its processes use, in bytes.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the figure cannot be read.
     pub fn usage_bytes(&self) -> Result<u64> {
         Ok(fs::read_to_string(self.directory.join(self.usage))?.trim().parse()?)
     }
@@ -69,7 +69,7 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // The kernel removes processes that have ended in the background.
+        // The kernel removes ended processes from the group in the background.
         for _ in 0..200 {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;

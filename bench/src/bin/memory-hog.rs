@@ -8,26 +8,27 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use clap::value_parser;
 use forebay_bench::figures::{Figures, Limit};
 use forebay_bench::forebay::Forebay;
 use forebay_bench::group::ControlGroup;
 use forebay_bench::load::{Load, Pattern};
 use forebay_bench::servers;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 /// The time that each program of the hog has for its part.
 const PIECE_TIME: Duration = Duration::from_millis(50);
-/// How long after the last program has its memory the group is watched, so that a late kill is
-/// seen.
+/// How long the group is watched after the last program has its memory: a kill or a swap may come
+/// late.
 const WATCH_TIME: Duration = Duration::from_secs(2);
 /// The time until the pool has its size again, in seconds: a wait of 30, and steps of 5 in which at
 /// most half of what is free is taken.
 const REGROWTH_SECONDS_MAX: f64 = 90.0;
-/// The part of the pool that is filled again by then.
+/// The used memory of the pool after a second fill, as a share of that after the first.
 const REFILLED_SHARE_MIN: f64 = 0.95;
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -36,16 +37,21 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[derive(Parser)]
 struct Arguments {
     /// The limit of the control group, in MiB.
-    #[arg(long = "group", default_value_t = 2048)]
+    #[arg(long = "group", default_value_t = 2048, value_parser = value_parser!(u64).range(1..))]
     group_mib: u64,
     /// The memory of the server, in MiB.
-    #[arg(long = "memory", default_value_t = 1280)]
+    #[arg(long = "memory", default_value_t = 1280, value_parser = value_parser!(u64).range(1..))]
     memory_mib: u64,
     /// What the hog takes, in MiB.
-    #[arg(long = "hog", default_value_t = 1200)]
+    #[arg(long = "hog", default_value_t = 1200, value_parser = value_parser!(u64).range(1..))]
     hog_mib: u64,
     /// Rates at which the hog takes it, in MiB per second.
-    #[arg(long, value_delimiter = ',', default_values_t = [250, 1000, 4000])]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [250, 1000, 4000],
+        value_parser = value_parser!(u64).range(1..)
+    )]
     rates: Vec<u64>,
     /// Directory of the built programs; by default that of this one.
     #[arg(long)]
@@ -69,14 +75,14 @@ fn main() -> Result<ExitCode> {
 }
 
 fn run(
-    programs: &std::path::Path,
+    programs: &Path,
     arguments: &Arguments,
     mib_per_second: u64,
     figures: &mut Figures,
 ) -> Result<()> {
     let group = ControlGroup::new(arguments.group_mib * MIB)?;
     let dir = servers::work_dir()?;
-    // Not in memory, which would count as the server's.
+    // Sparse: reads of holes take no memory, even if the file is in memory.
     let disk = dir.path().join("disk");
     File::create(&disk)?.set_len(arguments.memory_mib * MIB)?;
     let volumes = [format!("v={}", disk.display())];
@@ -99,7 +105,8 @@ fn run(
     let mut reads = Load::new(server.socket.clone(), "v".to_owned());
     reads.depth = 4;
     let hog_time = Duration::from_secs_f64(arguments.hog_mib as f64 / mib_per_second as f64);
-    reads.seconds = (hog_time + WATCH_TIME).as_secs_f64();
+    reads.seconds = hog_time.as_secs_f64();
+    let swapped = swapped_out_bytes()?;
     let (hog, outcome) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| reads.run());
         let hog = Hog::take(&group, arguments.hog_mib, mib_per_second);
@@ -107,16 +114,20 @@ fn run(
         Ok::<_, anyhow::Error>((hog?, outcome))
     })?;
     let mut hog = hog;
+    std::thread::sleep(WATCH_TIME);
     let killed = hog.killed()?;
     let late_ms = hog.took.saturating_sub(hog_time).as_secs_f64() * 1_000.0;
-    let swapped_mib = (hog.swapped_bytes() + swapped_bytes(server.pid)) / MIB;
+    let swapped_mib = (swapped_out_bytes()? - swapped) as f64 / MIB as f64;
     let given = size.saturating_sub(memory(&server, "limit_bytes")?) / MIB;
     let figure = |what: &str| format!("{mib_per_second} MiB/s: {what}");
     figures.add(figure("free in the group before, MiB"), free_mib as f64, Limit::Information);
-    figures.add(figure("given back, MiB"), given as f64, Limit::Information);
+    let missing = Limit::AtLeast((arguments.hog_mib - free_mib) as f64);
+    figures.add(figure("given back, MiB"), given as f64, missing);
     figures.add(figure("programs killed"), killed as f64, Limit::AtMost(0.0));
-    figures.add(figure("swapped out, MiB"), swapped_mib as f64, Limit::AtMost(0.0));
-    figures.add(figure("memory later than at this rate, ms"), late_ms, Limit::Information);
+    if swap_total_bytes()? > 0 {
+        figures.add(figure("swapped out, MiB"), swapped_mib, Limit::AtMost(0.0));
+    }
+    figures.add(figure("hog behind schedule, ms"), late_ms, Limit::Information);
     figures.add(figure("reads beside, p99 us"), outcome.latency_us_p99, Limit::Information);
     figures.add(figure("reads beside, maximum us"), outcome.latency_us_max, Limit::Information);
 
@@ -156,7 +167,7 @@ impl Hog {
         let mut taken_mib = 0;
         while taken_mib < mib {
             let piece_mib = piece_mib.min(mib - taken_mib);
-            let due = PIECE_TIME * hog.programs.len() as u32;
+            let due = Duration::from_secs_f64(taken_mib as f64 / mib_per_second as f64);
             std::thread::sleep(due.saturating_sub(begin.elapsed()));
             // It fills its buffer, and then waits for a reader of its output.
             let child = group.inside(|| {
@@ -184,14 +195,10 @@ impl Hog {
         Ok(killed)
     }
 
-    /// Its memory, swapped out or not.
+    /// Its memory, swapped out or not, without that of the programs' files.
     fn held_bytes(&self) -> u64 {
         let ids = self.programs.iter().map(Child::id);
-        ids.map(|pid| status_bytes(pid, "VmRSS") + status_bytes(pid, "VmSwap")).sum()
-    }
-
-    fn swapped_bytes(&self) -> u64 {
-        self.programs.iter().map(|program| swapped_bytes(program.id())).sum()
+        ids.map(|pid| status_bytes(pid, "RssAnon") + status_bytes(pid, "VmSwap")).sum()
     }
 }
 
@@ -205,8 +212,12 @@ impl Drop for Hog {
     }
 }
 
-fn swapped_bytes(pid: u32) -> u64 {
-    status_bytes(pid, "VmSwap")
+/// What the machine has swapped out since its start.
+fn swapped_out_bytes() -> Result<u64> {
+    let vmstat = fs::read_to_string("/proc/vmstat")?;
+    let pages = vmstat.lines().find_map(|line| line.strip_prefix("pswpout "));
+    let pages: u64 = pages.context("the system does not say what it has swapped out")?.parse()?;
+    Ok(pages * rustix::param::page_size() as u64)
 }
 
 /// A figure of a process; zero if it has ended.

@@ -31,8 +31,8 @@ const HARD_DISK: &str = "model:hdd?size=8GiB";
 const STREAM_SHARE_MIN: f64 = 0.9;
 /// Requests of 1 MiB in flight that make the bare disk stream; the better depth counts.
 const STREAM_DEPTHS: [u32; 2] = [8, 32];
-/// The hits that limit a stream are spread over so many bytes, more than most processors cache, and
-/// each round reads another half of them: a stream finds none of its data in the processor's cache.
+/// The size of the volume of hits that limit a stream: more than most processors cache. Each round
+/// starts elsewhere in it, because a stream finds none of its data in the processor's cache.
 const HITS_BYTES: u64 = 1024 * MIB;
 /// Cold sequential reads at depth 1, in multiples of the rate of the page cache. Below 1 because
 /// both reach the rate of a hard disk.
@@ -383,8 +383,8 @@ fn add_streams(what: &str, rounds: &[StreamRound], figures: &mut Figures) {
     }
 }
 
-/// The disk is memory, so that the processor's time for a miss shows. The two volumes take turns,
-/// and so does the one that begins.
+/// The disk is memory, so that the processor's time for a miss shows. The volumes alternate, and so
+/// does their order.
 fn random_misses(
     start: impl Fn(&[String]) -> Result<Forebay>,
     arguments: &Arguments,
@@ -392,7 +392,8 @@ fn random_misses(
 ) -> Result<()> {
     let volume = |name: &str| format!("{name}=memory:1GiB,prefetch={name}");
     let server = start(&[volume("yes"), volume("no")])?;
-    // The pool holds a quarter of a volume, so clients use some of what is read ahead by mistake.
+    // Both volumes share a pool of a quarter of one of them, so clients use some of what is read
+    // ahead by mistake.
     for block_kib in [4, 64] {
         let rate = |volume: &str, seed: u32| -> Result<f64> {
             let mut load = Load::new(server.socket.clone(), volume.to_owned());

@@ -16,7 +16,7 @@ const ENTRIES_MAX: usize = 1 << 20;
 const LINES_MAX: u64 = 1 << 21;
 /// The unit of sampling, in lines: 64 KiB.
 const GRANULE_LINES: u64 = 16;
-/// Longer requests are recorded as several, of this many lines: 1 MiB.
+/// Requests are recorded in parts that end at multiples of this many lines: 1 MiB.
 const REQUEST_LINES_MAX: u64 = 256;
 /// The threshold at which every place is sampled.
 const ALL: u64 = 1 << 32;

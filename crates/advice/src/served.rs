@@ -79,7 +79,7 @@ pub enum ServedAdvice {
     TooEarly,
     /// Keep it: it gains.
     Keep,
-    /// Keep it: it gains, and more memory would bring more.
+    /// Keep it: more memory would serve more of it.
     MoreMemory,
     /// Keep it: it gains, and half the memory would do for it.
     LessMemory,

@@ -37,8 +37,8 @@ impl fmt::Display for BackgroundShare {
     }
 }
 
-/// What background work may use: the patrols, warm-ups, reads of pinned ranges, preloads, the warm
-/// lists, and writeback that is not urgent.
+/// The limits of background work: patrols, warm-ups, reads of pinned ranges, preloads, warm lists,
+/// and writeback that is not urgent.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct BackgroundStatus {
     /// The setting `background`, as configured or set since.

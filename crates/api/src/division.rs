@@ -11,7 +11,7 @@ pub struct PoolDivision {
     /// from 0 to 1, as the curves estimate it; null while too few accesses are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
-    /// What was decided and why, in one sentence.
+    /// What shares by the curves would gain, in one sentence.
     pub reason: String,
     /// The volumes, in the order of their addition.
     pub volumes: Vec<VolumePart>,

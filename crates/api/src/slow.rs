@@ -12,7 +12,8 @@ pub struct SlowRequests {
     pub requests: Vec<SlowRequest>,
 }
 
-/// A slow request, or several that were slow only because the turn of their worker was.
+/// A slow request, or several that were slow only because a turn of their worker took long: the
+/// requests that it takes at once.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct SlowRequest {
     /// When it was answered, in UTC.
@@ -20,7 +21,7 @@ pub struct SlowRequest {
     pub at: String,
     /// The volume.
     pub volume: String,
-    /// `read`, `write`, `flush`, `trim` or `zero`.
+    /// `read`, `write`, `flush`, `trim`, `zero` or `prefetch`.
     pub operation: String,
     /// Whether it had to be on stable storage before it was answered (FUA).
     pub fua: bool,

@@ -1,5 +1,5 @@
 //! The statistics of a volume: counters, latencies, and the use of its disk. One unit everywhere:
-//! requests are counted as clients sent them, data in bytes.
+//! requests are counted as clients sent them, data in bytes, and damage in lines.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub struct Counters {
     pub uncached_writes: BTreeMap<String, u64>,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Requests among these that were refused at once. No other counter includes them.
+    /// The part of `errors` that was refused at once. No other counter includes these requests.
     #[serde(default)]
     pub refused: u64,
     /// The pattern of the reads and writes.
@@ -115,7 +115,7 @@ pub struct Counters {
     #[serde(default)]
     pub pin_loaded_bytes: u64,
     /// Destages for a FLUSH, a change of mode, throttled writers, or a write to the disk over dirty
-    /// data. In an ordered volume, those of epochs that such a part of a request waits for.
+    /// data. In an ordered volume: destages of the epochs that one of these waits for.
     #[serde(default)]
     pub destages_urgent: u64,
     /// Destages because of age or the amount of dirty data. In an ordered volume, all others.

@@ -22,11 +22,11 @@ pub struct WriteBackFigures {
     /// Writes to the disk that contain gathered writes.
     pub gathered_into: u64,
     /// Destages for a FLUSH, a change of mode, throttled writers, or a write to the disk over dirty
-    /// data. In an ordered volume, those of epochs that such a part of a request waits for.
+    /// data. In an ordered volume: destages of the epochs that one of these waits for.
     pub urgent: u64,
     /// Destages because of age or the amount of dirty data. In an ordered volume, all others.
     pub normal: u64,
-    /// Writes throttled at the dirty limit.
+    /// Parts of writes that were throttled at the dirty limit.
     pub waits: u64,
     /// How long destaged data had been dirty on average, in milliseconds.
     pub mean_dirty_ms: u64,

@@ -11,7 +11,8 @@ pub type ConfigResult<T> = Result<T, ConfigError>;
 pub enum Mistake {
     /// The file cannot be opened or is not text.
     Unreadable,
-    /// The text does not have the required form: TOML, `NAME=BACKING`, `tcp:HOST:PORT`.
+    /// The text does not have the required form: TOML, `NAME=BACKING`, `KEY=VALUE`, `unix:` or
+    /// `tcp:`.
     Syntax,
     /// There is no setting of this name.
     UnknownKey,

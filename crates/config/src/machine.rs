@@ -1,5 +1,5 @@
 //! The memory that this process may use: the machine's, within the limits of its control groups.
-//! The module `load` has the load of both.
+//! The module `load` reads the load of processors and disks, and `pressure` that of memory.
 //!
 //! A control group limits the memory of the process together with all other processes in it and
 //! below it, so the limits of all enclosing groups apply, and the lowest of them counts. Both
@@ -28,8 +28,8 @@ use std::{
 pub struct GroupLimit {
     /// Its path, as `/proc/self/cgroup` has it; `/` is the container's own group.
     pub name: String,
-    /// The limit in bytes: the lower one of `memory.max` and `memory.high`, or
-    /// `memory.limit_in_bytes`.
+    /// The limit in bytes: the lower one of `memory.max` and `memory.high`; in version 1, of
+    /// `memory.limit_in_bytes` and `hierarchical_memory_limit`.
     pub bytes: u64,
 }
 

@@ -124,9 +124,9 @@ words! {
 words! {
     /// How background work uses processors and disks.
     pub enum BackgroundMode("background mode") {
-        /// It slows down while other programs wait for them.
+        /// Background work slows down while other programs wait for processors or disks.
         Auto = "auto",
-        /// It slows down for clients only.
+        /// Background work slows down for clients only.
         Full = "full",
     }
 }
@@ -181,7 +181,7 @@ impl TlsSettings {
     /// Combines the settings, as given, and checks that they are consistent.
     ///
     /// # Errors
-    /// Encryption without a certificate or key, or a certificate with no mode that uses it.
+    /// Encryption without a certificate or key, or certificate files without a mode.
     pub(crate) fn checked(given: &Settings) -> ConfigResult<Self> {
         let Settings { tls: mode, tls_cert: cert, tls_key: key, tls_client_ca: client_ca, .. } =
             given.clone();

@@ -1,4 +1,4 @@
-//! The settings that limit the writeback of a volume, and other times.
+//! The settings that limit the writeback of a volume, and the setting `slow`.
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use forebay_types::Size;

@@ -3,9 +3,10 @@
 //!
 //! The crate owns the state directory, which a lock reserves for one daemon, and the control socket
 //! in it. It translates the requests of [`forebay_api`] into calls of a [`Manager`]. Requests are
-//! few and a manager may block, so each request runs on its own thread, never on the event loop,
-//! and the data path is not involved. Of the requests that may wait for disks, at most
-//! [`LONG_OPERATIONS_MAX`] that are answered with a stream run at once, and as many others.
+//! few and a manager may block, so each call of it runs on its own thread, never on the event loop,
+//! and the data path is not involved. Of the requests that may wait for disks, the socket and the
+//! dashboard each run at most [`LONG_OPERATIONS_MAX`] that are answered with a stream at once, and
+//! as many others.
 
 mod answer;
 mod convert;

@@ -90,7 +90,7 @@ pub(crate) async fn answer(
 struct Pipe {
     handle: Handle,
     sender: Sender<Bytes, Infallible>,
-    /// Notified of the first piece.
+    /// Notifies [`answer`] of the first piece; `None` after that.
     started: Option<oneshot::Sender<()>>,
 }
 

@@ -29,13 +29,13 @@ use tokio::{
 /// Largest request body, in bytes: the longest backing, journal and description, escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
 /// Limit of concurrent long operations that are answered with a stream, and separately of other
-/// calls that may wait for disks: with one limit for both, additions of volumes whose disks hang
-/// would keep other volumes from being flushed. Each operation occupies a thread while it waits for
-/// disks, even if its client has given up.
+/// calls that may wait for disks, for the socket and again for the dashboard: with one limit for
+/// both, additions of volumes whose disks hang would keep other volumes from being flushed. Each
+/// operation occupies a thread while it waits for disks, even if its client has given up.
 pub const LONG_OPERATIONS_MAX: usize = 64;
 /// The default limit of blocking threads of a tokio runtime.
 const BLOCKING_THREADS: usize = 512;
-const _: () = assert!(2 * LONG_OPERATIONS_MAX <= BLOCKING_THREADS / 2, "the status needs threads");
+const _: () = assert!(4 * LONG_OPERATIONS_MAX <= BLOCKING_THREADS / 2, "the status needs threads");
 
 /// The state shared by all handlers.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     finish(routes, manager)
 }
 
-/// The routes of the dashboard. Requests that open another file, may lose data, end the server, or
+/// The routes of the dashboard. Requests that open another file, give up data, end the server, or
 /// record the requests of clients are refused.
 pub(crate) fn remote_router(manager: Arc<dyn Manager>) -> Router {
     let routes = remote_routes()

@@ -7,7 +7,7 @@
 //! The file is checked and removed through one handle, which keeps its inode number from being
 //! reused. A stale socket file stays stale, because each bind creates a new inode. So after the
 //! check only the path can change. Therefore the file is first moved to a private name, and moved
-//! back if it is a different file. Two races remain. A file that another program has just bound
+//! back if it is a different file. Races remain. A file that another program has just bound
 //! looks stale until the kernel lists the socket in `/proc`; if that program is in another network
 //! namespace, until it listens.
 

@@ -58,8 +58,8 @@ pub enum ControlError {
 impl Fault for ControlError {
     fn remedy(&self) -> Remedy {
         let remedy = match self {
+            Self::Socket(error) => return error.remedy(),
             Self::InUse { .. } => "stop that process",
-            Self::Socket(_) => "move the file there away if no program needs it",
             Self::WorldWritable { .. } => "restrict access with chmod o-w",
             Self::Files { .. } => "check that this user may write there",
         };
@@ -71,8 +71,9 @@ impl Fault for ControlError {
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
-    /// The kernel releases the lock when the process ends for any reason, so a lock never outlives
-    /// its daemon. The file contains the daemon's process id, and is emptied at an orderly end.
+    /// The kernel releases the lock soon after the process ends for any reason, so no stale lock
+    /// has to be removed. The file contains the daemon's process id, and is emptied at an orderly
+    /// end.
     lock: File,
     was_killed: bool,
 }

@@ -20,7 +20,8 @@ use tokio::{
 
 /// The shortest interval between lines of progress. Ten lines per second look smooth.
 const PROGRESS_MILLISECONDS_MIN: u64 = 100;
-/// The longest interval between lines, which show the client that the server is alive.
+/// How long to wait for progress before the last line is repeated, to show the client that the
+/// server is alive.
 const PROGRESS_MILLISECONDS_MAX: u64 = 1000;
 
 /// Runs `operation` on its own thread and answers with its events. If it fails before any progress

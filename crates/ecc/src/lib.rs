@@ -3,9 +3,9 @@
 //! Memory and disks flip bits, and disks occasionally write or return the wrong block, without
 //! reporting an error. A [`checksum`] over content and place detects both. A [`Code`] computes
 //! parity that corrects up to six wrong bytes in each group of 64, anywhere in the group or its
-//! parity, in any number of groups. A correction is accepted only if the checksum matches
-//! ([`Code::repair`]): more than six wrong bytes may look like a different error of six bytes or
-//! fewer.
+//! parity, in any number of groups. [`Code::repair`] accepts a correction only if the checksum
+//! matches, [`Code::repair_sealed`] also if one bit of the seal is wrong: more than six wrong bytes
+//! may look like a different error of six bytes or fewer.
 //!
 //! **The code** is a Reed-Solomon code over GF(256) with the modulus 0x11d, shortened to 76 bytes:
 //! 64 of data, 12 of parity. The roots of the generator are the powers 122 to 133 of 2. The first

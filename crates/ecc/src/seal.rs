@@ -1,8 +1,8 @@
 //! Seals: checksums of lines that may have invalid sectors.
 //!
 //! The seal of a line covers its valid sectors. If all are valid, it is the checksum of the line.
-//! Otherwise it is the checksum of the eight sector checksums, with zero for invalid sectors. So
-//! the seal also covers the set of valid sectors.
+//! Otherwise it is the checksum of the eight sector checksums, with zero for invalid sectors, and a
+//! seed that includes the mask of valid sectors: so the seal also covers their set.
 //!
 //! **What proves a line correct.** Only its seal. Parity knows no place and no time: a line and its
 //! parity that are both zeroed, both misplaced, or both stale match each other. Nothing protects
@@ -21,7 +21,7 @@ const SEAL_DAMAGE_BITS_MAX: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Repair {
-    /// No errors.
+    /// The seal matches. The parity was not checked.
     Intact,
     /// The line or its seal was damaged; the line is correct now.
     Corrected,

@@ -1,10 +1,11 @@
 //! The on-disk formats of Forebay: layout, checksums, encoding and validation.
 //!
 //! This crate does no I/O. The daemon, the simulator and the offline tools share it, so the layout
-//! is defined in one place ([`journal`], [`WarmList`]). All numbers are little-endian and of fixed
-//! width. Each structure has a compile-time assertion of its size, and a checksum, which in a
-//! journal binds the content to the journal's identity and to its place and order. Parsers do not
-//! trust their input: they return a value only after all checks have passed.
+//! is defined in one place ([`journal`], [`WarmList`]). Numbers are little-endian and of fixed
+//! width, except the pairs of a [`StatisticsFile`]. Each structure of fixed size has a compile-time
+//! assertion of it. All have a checksum, which in a journal binds the content to the journal's
+//! identity and to its place and order. Parsers do not trust their input: they return a value only
+//! after all checks have passed.
 
 mod checksum;
 mod history;

@@ -12,7 +12,7 @@
 //! | | entries: identity (32), bytes of the pairs (4), pairs |
 //! | 4 | CRC-32C of all bytes before |
 //!
-//! A pair is the distance of a number that is not zero from the one before it, and the number; both
+//! A pair is the count of zeroes skipped since the pair before, and a number that is not zero; both
 //! as LEB128. The numbers of an entry are those of all groups, one after the other. The file is
 //! replaced as a whole.
 

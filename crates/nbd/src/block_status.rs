@@ -15,7 +15,7 @@ use crate::{
 use forebay_types::Extent;
 
 /// Maximum number of extents in one reply. The protocol allows 2^20. This lower limit bounds the
-/// memory that one 28-byte request can claim to 64 KiB, and costs one round trip per 4096 extents.
+/// memory that one 32-byte request can claim to 64 KiB, and costs one round trip per 4096 extents.
 pub const EXTENTS_PER_REPLY_MAX: u32 = 4096;
 
 fn bits_of(extent: Extent) -> u32 {

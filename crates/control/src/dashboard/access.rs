@@ -2,8 +2,8 @@
 //!
 //! The token is in the header `Authorization`, which a browser never adds by itself: a request that
 //! another page causes has none. Reading may need no token, so two more checks keep other pages
-//! from reading: `Host` must name this machine, against names of an attacker that resolve to it
-//! (DNS rebinding), and a request with an `Origin` must come from this page.
+//! from reading: `Host` must name this machine, which defeats names of an attacker that resolve to
+//! it (DNS rebinding), and a request with an `Origin` must come from this page.
 
 use super::tokens::{Role, Tokens};
 use axum::http::{HeaderMap, Method, header};

@@ -1,5 +1,4 @@
-//! The dashboard: a page for browsers, and the part of the control API that cannot lose data, on a
-//! TCP port.
+//! The dashboard: a page for browsers, and most of the control API, on a TCP port.
 //!
 //! A TCP port has no file permissions, and a browser sends requests on behalf of every page that it
 //! shows. The modules divide the defence:
@@ -13,9 +12,11 @@
 //! - `paced` ends connections whose clients stop reading.
 //! - `assets` has the page, which loads nothing from elsewhere.
 //!
-//! Requests that open another file, can lose data, end the server, or record the requests of
-//! clients are only possible at the control socket: adding and removing volumes, trusting a disk
-//! again, stopping, upgrading, and recording.
+//! Requests that open another file, give up data, end the server, or record the requests of clients
+//! are only possible at the control socket: adding and removing volumes, trusting a disk again,
+//! stopping, upgrading, and recording. The settings of volumes can be changed here, also those that
+//! weaken their protection (`protection=none,accept-loss=yes`): who has a token to operate is
+//! trusted with that.
 
 mod access;
 mod assets;

@@ -64,6 +64,12 @@ pub enum TokenError {
         /// The reason.
         problem: String,
     },
+    /// It is not a file, but a directory or a pipe, for example.
+    #[error("token file {} is not a regular file", path.display())]
+    NotAFile {
+        /// Its path.
+        path: PathBuf,
+    },
     /// A line is not a role and a token.
     #[error("token file {}, line {line}: {problem}", path.display())]
     Line {
@@ -87,7 +93,9 @@ impl Fault for TokenError {
         const FORM: &str =
             "write a line 'look TOKEN' or 'operate TOKEN'; `openssl rand -hex 16` makes a token";
         match self {
-            Self::Unreadable { .. } => Remedy::from(Action::set("dashboard-tokens", "FILE")),
+            Self::Unreadable { .. } | Self::NotAFile { .. } => {
+                Remedy::from(Action::set("dashboard-tokens", "FILE"))
+            }
             Self::Exposed { path, .. } => {
                 format!("chown it to the daemon's user, and chmod 600 {}", path.display()).into()
             }
@@ -202,7 +210,7 @@ fn read_secret(path: &Path) -> Result<String, TokenError> {
     // The opened file is checked, not the path, which could be replaced in between.
     let found = fstat(&file).map_err(|error| unreadable(error.into()))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Err(exposed("is not a regular file".into()));
+        return Err(TokenError::NotAFile { path: path.into() });
     }
     let mode = found.st_mode & 0o777;
     if mode & 0o077 != 0 {

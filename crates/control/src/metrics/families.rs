@@ -397,7 +397,7 @@ const JOURNAL_FIGURES: &[JournalFigure] = &[
     (Counter, "journal_records_total", "Records made durable.", |j| j.records),
     (Counter, "journal_batches_total", "Batches made durable.", |j| j.batches),
     (Counter, "journal_written_bytes_total", "Data written to the device.", |j| j.written_bytes),
-    (Counter, "journal_payload_bytes_total", "Data of clients among it.", |j| j.payload_bytes),
+    (Counter, "journal_payload_bytes_total", "Data of clients in batches.", |j| j.payload_bytes),
     (Counter, "journal_checkpoints_total", "Checkpoints begun.", |j| j.checkpoints),
     (Counter, "journal_kept_bytes_total", "Data recorded again because a disk refused it.",
         |j| j.kept_bytes),
@@ -444,15 +444,16 @@ pub(super) fn journals(text: &mut Text, journals: &[JournalStatus]) {
 /// The UPSes and the vault.
 pub(super) fn protection(text: &mut Text, status: &Status) {
     if let Some(power) = &status.power {
-        let help = "1 while a UPS allows to acknowledge writes from memory.";
+        let help = "1 while a UPS allows write-back.";
         text.one(Gauge, "power_write_back_allowed", help, flag(power.write_back_allowed));
-        let help = "How often that changed.";
+        let help = "How often power_write_back_allowed has changed.";
         text.one(Counter, "power_changes_total", help, power.changes);
         let help = "1 while writes are halted because power is failing.";
         text.one(Gauge, "power_halted", help, flag(power.halted));
         let help = "Dirty data that only UPSes protect.";
         text.one(Gauge, "power_dirty_bytes", help, power.dirty_bytes);
-        let help = "The budget for it: what the vault can take while the battery lasts.";
+        let help =
+            "The limit of power_dirty_bytes: what the vault can take while the battery lasts.";
         text.one(Gauge, "power_dirty_limit_bytes", help, power.dirty_bytes_max);
         if let Some(seconds) = power.dump_seconds {
             let help = "How long a dump to the vault would take now.";

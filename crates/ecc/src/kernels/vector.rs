@@ -7,8 +7,8 @@
 //! the data is first transposed, in squares of 16 by 16 bytes, with four rounds of interleaving.
 //!
 //! The generator is palindromic and its leading coefficient is 1, so a step needs six products, not
-//! twelve: each is used twice, in mirrored places, and the product with 1 is the factor itself. Two
-//! of the six coefficients are equal, which leaves five products.
+//! twelve: each but one is used twice, in mirrored places, and the product with 1 is the factor
+//! itself. Two of the six coefficients are equal, which leaves five products.
 //!
 //! Everything here is `unsafe` for one reason: it may only be inlined into functions that are
 //! compiled for the vector's instructions and called on processors that have them.

@@ -118,7 +118,7 @@ fn selected(roots: &Roots, arguments: &AdviseArguments) -> anyhow::Result<Vec<De
     if arguments.all {
         let devices = devices::all(roots).context("cannot list the block devices")?;
         if devices.is_empty() {
-            let error = anyhow!("this machine has no block device of which anything can be said");
+            let error = anyhow!("this machine has no block device to observe");
             return Err(with_remedy(error, "name one, as in `forebay advise /dev/sdb`"));
         }
         return Ok(devices);

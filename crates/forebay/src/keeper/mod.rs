@@ -289,7 +289,8 @@ impl KeeperSignals {
 /// Holds a pool and restarts the server on it until the server exits after an orderly stop.
 ///
 /// # Errors
-/// Fails if the server crashes repeatedly, or cannot be started repeatedly.
+/// Fails if the keeper gives up on a server whose pool is clean, or the operator discards a dirty
+/// pool.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     // An upgrade starts the program that is at this path at that time.
     let path = std::env::current_exe().context("cannot find the path of this program")?;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The environment variable that names a file with the time: seconds since 1970 UTC, seconds from
-/// UTC to local time, and seconds of a clock that does not jump, separated by spaces. Only tests
-/// set it; otherwise the clock of the machine is used.
+/// The environment variable that names a file with the time: seconds since 1970 UTC, the offset of
+/// local time from UTC in seconds, and seconds of a clock that does not jump, separated by spaces.
+/// Only tests set it; otherwise the clock of the machine is used.
 const CLOCK_VARIABLE: &str = "FOREBAY_CLOCK";
 /// The interval at which the clock of a test is read.
 const TEST_INTERVAL: Duration = Duration::from_millis(20);

@@ -68,7 +68,7 @@ pub(super) struct Daemon {
     statistics: Arc<Observer>,
     /// The analysis of the benefit.
     analyzer: Arc<Analyzer>,
-    /// The program that an upgrade starts; `None` without a keeper.
+    /// The program that an upgrade starts; `None` without a keeper or a descriptor store.
     successor: Option<Successor>,
     /// The program of an upgrade exited before it served.
     is_rolled_back: bool,

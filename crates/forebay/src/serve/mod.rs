@@ -105,7 +105,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
         daemon.set_dashboard(dashboard.keys());
     }
     let daemon = Arc::new(daemon);
-    let mut keeper_socket = kept.take_socket().context("cannot read from the keeper's socket")?;
+    let mut keeper_socket = kept.take_socket().context("cannot set up the keeper's socket")?;
     let control_servers =
         Arc::new(ControlServers::new(tokio.handle().clone(), Arc::clone(&daemon) as _));
     let presence = presence::start(Arc::clone(&daemon), state, Arc::clone(&control_servers))
@@ -134,7 +134,7 @@ pub(crate) fn run(config: Config, overrides: ServeOverrides) -> anyhow::Result<E
     // Does not wait for commands: one that opens a hanging disk may never return.
     tokio.shutdown_background();
     if daemon.is_upgrade() {
-        tracing::info!("exiting for an upgrade, the keeper holds the pool");
+        tracing::info!("exiting for an upgrade, the pool is kept");
         return Ok(ExitCode::from(keeper::UPGRADE_CODE));
     }
     kept.release();

@@ -1,11 +1,11 @@
 //! Monitors the UPSes and carries out the decisions of the power controller.
 //!
 //! One thread per UPS polls it. The monitor's thread passes the observations to the controller, and
-//! asks it for a decision every 20 ms, because a reading that is not renewed expires. It enables
-//! and disables write-back for the volumes under a UPS, destages their dirty data when mains fails,
-//! and dumps it to the vault when the battery runs low. A dump proceeds in this order: halt writes,
-//! write the dump and read it back, flush the disks' caches, and only then notify the servers of
-//! the UPSes that power may be cut.
+//! asks it for a decision at least every 20 ms unless it dumps, because a reading that is not
+//! renewed expires. It enables and disables write-back for the volumes under a UPS, destages their
+//! dirty data when mains fails, and dumps it to the vault when the battery runs low. A dump
+//! proceeds in this order: halt writes, write the dump and read it back, flush the disks' caches,
+//! and only then notify the servers of the UPSes that power may be cut.
 //!
 //! Volumes in memory are saved when mains fails, and again after a dump, as far as the time
 //! suffices. The monitor waits for no file but the vault.
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two polls of a UPS, and the time limit of one.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time between two decisions.
+/// How long the monitor waits for an observation before it decides again.
 const TICK: Duration = Duration::from_millis(20);
 /// Time between two flushes of the disks: it limits what their caches hold when power fails.
 const SYNC_INTERVAL: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ pub(super) trait DumpTarget: Send + Sync {
     fn empty(&self) -> anyhow::Result<()>;
 }
 
-/// What the monitor works with.
+/// What the monitor controls, and where it keeps its records.
 pub(super) struct Means {
     pub(super) runtime: Arc<Runtime>,
     pub(super) dump_target: Option<Arc<dyn DumpTarget>>,
@@ -464,7 +464,7 @@ impl MonitorThread {
             sealed_ms = report.sealed_ms,
             relocated_batches = report.failures,
             total_ms = begun.elapsed().as_millis() as u64,
-            "dump complete and verified, power may be cut"
+            "dump complete and verified"
         );
         Ok(())
     }
@@ -492,6 +492,7 @@ impl MonitorThread {
     fn release_when_saved(&mut self) {
         let is_due = |at: &mut Instant| !self.means.saves.is_busy() || Instant::now() >= *at;
         if self.release_at.take_if(is_due).is_some() {
+            tracing::warn!("dirty data is safe, power may be cut");
             self.release();
         }
     }

@@ -1,8 +1,8 @@
 //! Saves of volumes in memory while they are served: by a command, at intervals, again after a
 //! failure, and when mains power fails.
 //!
-//! Each save has a thread of its own, because a file system may hang. A volume is not saved twice
-//! at once, and not without a change.
+//! A save that no command asked for has a thread of its own, because a file system may hang. A
+//! volume is not saved twice at once, and not without a change.
 
 use super::periodic::Periodic;
 use forebay_runtime::{Runtime, Saved, VolumeError, remedy_for_save};

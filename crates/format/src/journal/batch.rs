@@ -185,7 +185,7 @@ pub enum BatchInvalid {
     NoHeader,
     /// The batch belongs to another place.
     Misplaced,
-    /// The batch has an invalid length, no records, or a number that is out of range.
+    /// The batch is too long or truncated, or has no records.
     Length,
     /// The batch or one of its records has a number that no superblock may contain.
     Number,

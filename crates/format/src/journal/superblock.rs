@@ -298,8 +298,8 @@ impl Superblock {
         image.as_bytes().to_vec()
     }
 
-    /// Panics if the fields contradict each other, so that no superblock is written that
-    /// [`Superblock::decode`] would reject.
+    /// Panics if the fields contradict each other. Counters may be up to twice as large as
+    /// [`Superblock::decode`] accepts.
     fn check(&self) {
         let Geometry { segment_bytes, segments } = self.geometry;
         assert!(

@@ -96,7 +96,9 @@ pub enum Violation {
     /// An error chunk without an error number, or too many of them.
     #[error("malformed error reply to request {0}")]
     Error(u64),
-    /// Extents that are empty, or run past the request.
+    /// Extents that are empty, start past the end of the request, belong to no selected context, or
+    /// are of the wrong number; or a second block status chunk. With `REQ_ONE`, also an extent that
+    /// runs past the end.
     #[error("malformed block status of request {0}")]
     Extents(u64),
     /// A success without all of its content.

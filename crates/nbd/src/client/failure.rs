@@ -15,7 +15,7 @@ pub enum Failure {
     /// The server supports the oldstyle handshake only.
     #[error("the server uses oldstyle NBD, which has no export names; use a newer server")]
     Oldstyle,
-    /// TLS is required, but the server does not support the option.
+    /// TLS is required, but the server lacks the fixed newstyle handshake.
     #[error("the server cannot start TLS: it lacks the fixed newstyle handshake")]
     NoTls,
     /// An option reply starts with a wrong magic.

@@ -31,8 +31,8 @@ impl Handshake {
         let export = self.find(query.name, exports).map_err(|refusal| match refusal {
             Refusal::Name => option_reply::ERR_INVALID,
             Refusal::NotServable => option_reply::ERR_PLATFORM,
-            // Only INFO and GO may be answered with TLS_REQD (T-08), so an export that requires
-            // TLS is reported as unknown.
+            // With selective TLS, only INFO and GO may be answered with TLS_REQD (T-08), so an
+            // export that requires TLS is reported as unknown.
             _ => option_reply::ERR_UNKNOWN,
         })?;
         let selects = if is_set {

@@ -1,6 +1,6 @@
 //! The statistics of all volumes over time, and their totals over restarts.
 //!
-//! A thread observes the counters every half a minute, and so does each query. Totals belong to the
+//! A thread observes the counters every 30 s, and so does each query. Totals belong to the
 //! name and backing of a volume, and so does its past. They are kept in the state directory: totals
 //! are written every five minutes if they have changed, the past every hour, and both when the
 //! server stops or is upgraded. A kill loses what was counted since.
