@@ -13,6 +13,7 @@ pub struct ControlGroup {
     /// The group that this process was in, which it returns to.
     home: PathBuf,
     usage: &'static str,
+    is_v1: bool,
 }
 
 impl ControlGroup {
@@ -22,7 +23,8 @@ impl ControlGroup {
     /// Without root, or without a memory controller.
     pub fn new(limit_bytes: u64) -> Result<Self> {
         let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-        let (root, controller, limit, usage) = match v1.is_dir() {
+        let is_v1 = v1.is_dir();
+        let (root, controller, limit, usage) = match is_v1 {
             true => (v1, "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
             false => (v2, "", "memory.max", "memory.current"),
         };
@@ -40,7 +42,7 @@ impl ControlGroup {
         fs::create_dir(&directory).with_context(|| {
             format!("cannot create the control group {}: run as root", directory.display())
         })?;
-        let group = Self { directory, home, usage };
+        let group = Self { directory, home, usage, is_v1 };
         let limit = group.directory.join(limit);
         fs::write(&limit, limit_bytes.to_string())
             .with_context(|| format!("cannot set {}", limit.display()))?;
@@ -64,6 +66,20 @@ impl ControlGroup {
     /// If the figure cannot be read.
     pub fn usage_bytes(&self) -> Result<u64> {
         Ok(fs::read_to_string(self.directory.join(self.usage))?.trim().parse()?)
+    }
+
+    /// The memory of its processes that is swapped out, in bytes.
+    ///
+    /// # Errors
+    /// If the figure cannot be read, or the kernel does not count it.
+    pub fn swapped_bytes(&self) -> Result<u64> {
+        let file = if self.is_v1 { "memory.stat" } else { "memory.swap.current" };
+        let text = fs::read_to_string(self.directory.join(file))?;
+        let number = match self.is_v1 {
+            true => text.lines().find_map(|line| line.strip_prefix("swap ")),
+            false => Some(text.trim()),
+        };
+        Ok(number.context("the kernel does not count what a control group swaps out")?.parse()?)
     }
 }
 
