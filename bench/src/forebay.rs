@@ -123,6 +123,15 @@ impl Forebay {
         serde_json::from_str(&status).context("the status is not JSON")
     }
 
+    /// A figure of the memory in the status, in bytes.
+    ///
+    /// # Errors
+    /// If there is none of that name: a missing figure is not zero.
+    pub fn memory(&self, name: &str) -> Result<u64> {
+        let bytes = self.status()?["memory"][name].as_u64();
+        bytes.with_context(|| format!("the status has no memory {name:?}"))
+    }
+
     /// The memory of the process, the pool included, in bytes.
     ///
     /// # Errors

@@ -97,7 +97,7 @@ fn run(
     fill.pattern = Pattern::Sequential;
     fill.count = Some(arguments.memory_mib);
     fill.run()?;
-    let (size, filled) = (memory(&server, "limit_bytes")?, memory(&server, "used_bytes")?);
+    let (size, filled) = (server.memory("limit_bytes")?, server.memory("used_bytes")?);
     let full = group.usage_bytes()?;
     let free_mib = (arguments.group_mib * MIB).saturating_sub(full) / MIB;
     ensure!(
@@ -119,7 +119,7 @@ fn run(
     let killed = hog.killed()?;
     let late_ms = hog.took.saturating_sub(hog_time).as_secs_f64() * 1_000.0;
     let swapped_mib = hog.swapped_bytes_max as f64 / MIB as f64;
-    let given = size.saturating_sub(memory(&server, "limit_bytes")?) / MIB;
+    let given = size.saturating_sub(server.memory("limit_bytes")?) / MIB;
     let figure = |what: &str| format!("{mib_per_second} MiB/s: {what}");
     figures.add(figure("free in the group before, MiB"), free_mib as f64, Limit::Information);
     let missing = Limit::AtLeast((arguments.hog_mib - free_mib) as f64);
@@ -140,7 +140,7 @@ fn run(
     let seconds = seconds_until_grown(&server, size)?;
     figures.add(figure("grown back after, s"), seconds, Limit::AtMost(REGROWTH_SECONDS_MAX));
     fill.run()?;
-    let refilled = memory(&server, "used_bytes")? as f64 / filled as f64;
+    let refilled = server.memory("used_bytes")? as f64 / filled as f64;
     figures.add(figure("filled again"), refilled, Limit::AtLeast(REFILLED_SHARE_MIN));
     server.stop()
 }
@@ -148,17 +148,11 @@ fn run(
 /// Waits until the cache may have `size` bytes again.
 fn seconds_until_grown(server: &Forebay, size: u64) -> Result<f64> {
     let begin = Instant::now();
-    while memory(server, "limit_bytes")? < size {
+    while server.memory("limit_bytes")? < size {
         ensure!(begin.elapsed() < PATIENCE, "the cache does not grow back within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(begin.elapsed().as_secs_f64())
-}
-
-/// A figure of the server's memory, in bytes.
-fn memory(server: &Forebay, name: &str) -> Result<u64> {
-    let status = server.status()?;
-    status["memory"][name].as_u64().with_context(|| format!("the status has no memory {name:?}"))
 }
 
 /// Programs that have taken memory and hold it until dropped.

@@ -1,6 +1,6 @@
 //! `scenarios`: effects of the cache, measured in front of a disk that takes 5 ms per I/O.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use forebay_bench::figures::{Figures, Limit};
 use forebay_bench::forebay::Forebay;
@@ -203,12 +203,8 @@ fn time_to_give_back(programs: &Path, is_all: bool, is_read: bool) -> Result<f64
     let (to_bytes, less_bytes) = match is_all {
         false => (GIVE_BACK_TO_MIB * MIB, 1024 * MIB),
         true => {
-            let status = server.status()?;
-            let figure = |name: &str| {
-                let bytes = status["memory"][name].as_u64();
-                bytes.with_context(|| format!("the status has no memory {name:?}"))
-            };
-            (figure("limit_bytes_min")?, figure("used_bytes")? - LEAST_MIB * MIB)
+            let used = server.memory("used_bytes")?;
+            (server.memory("limit_bytes_min")?, used - LEAST_MIB * MIB)
         }
     };
     std::thread::scope(|scope| {

@@ -217,8 +217,8 @@ impl MemInfo {
     }
 
     /// The sizes between which a server with `memory=auto` chooses: at the start, and at most. The
-    /// start is as [`MemInfo::auto_bytes`] says, within `settings`. With `memory-max=auto`
-    /// and room for less than twice the start, the cache keeps its size.
+    /// start is as [`MemInfo::auto_bytes`] says, within `settings`. With `memory-max=auto` and room
+    /// for less than twice the start, the cache keeps its size.
     ///
     /// # Errors
     /// As [`MemInfo::auto_bytes`].

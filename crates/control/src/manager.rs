@@ -22,8 +22,8 @@ pub type TraceSink<'a> = &'a mut (dyn FnMut(Vec<u8>) -> bool + Send);
 /// empty, and that every method is called on a thread that may block.
 ///
 /// The manager accepts concurrent calls from several threads. An error is a [`Problem`] that names
-/// its subject and the remedy. An operation continues when its client has
-/// disconnected, except a recording.
+/// its subject and the remedy. Operations except recordings continue when their
+/// client has disconnected.
 pub trait Manager: Send + Sync {
     /// The status of the server, its volumes and journals. Returns within milliseconds, even if
     /// disks hang.

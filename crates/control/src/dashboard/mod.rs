@@ -14,9 +14,8 @@
 //!
 //! Requests that open another file, give up data, end the server, or record the requests of clients
 //! are only possible at the control socket: adding and removing volumes, trusting a disk again,
-//! stopping, upgrading, and recording. The settings of volumes can be changed here, also those that
-//! weaken their protection (`protection=none,accept-loss=yes`): who has a token to operate is
-//! trusted with that.
+//! stopping, upgrading, and recording. An `operate` token allows any change of a volume's settings,
+//! including those that weaken its protection (`protection=none,accept-loss=yes`).
 
 mod access;
 mod assets;
