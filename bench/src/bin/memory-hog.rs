@@ -33,7 +33,7 @@ const REFILLED_SHARE_MIN: f64 = 0.95;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Up to this rate, in MiB per second, nothing is swapped out. A faster program can take the
 /// reserve before the cache has looked and given memory back.
-const NO_SWAP_RATE_MAX_MIB: u64 = 1_000;
+const NO_SWAP_RATE_MAX_MIB: u64 = 4_000;
 
 /// Measure how the cache makes room for programs in its control group. Exits with 1 if a target was
 /// missed.

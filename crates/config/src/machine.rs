@@ -19,9 +19,13 @@ pub use load::{Load, LoadSources, Stalls};
 use parse::{Group, Version};
 pub use pressure::MemoryPressure;
 use std::{
-    fmt, fs, io,
+    fmt, fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
+
+/// The length of a usual text of the kernel. A longer one takes more calls.
+const TEXT_BYTES: usize = 4096;
 
 /// A control group with a memory limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +136,7 @@ impl MemorySources {
     /// # Errors
     /// `/proc/meminfo` cannot be read or parsed. A control group that cannot be read is ignored.
     pub fn read(&self) -> io::Result<MemInfo> {
-        let text = fs::read_to_string(&self.meminfo)?;
+        let text = text_of(&self.meminfo)?;
         let (total_bytes, available_bytes) = parse::meminfo(&text).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -149,8 +153,16 @@ impl MemorySources {
     /// The time since the machine's boot, in milliseconds, from `/proc/uptime`; `None` if it cannot
     /// be read.
     pub fn uptime_ms(&self) -> Option<u64> {
-        parse::uptime_ms(&fs::read_to_string(&self.uptime).ok()?)
+        parse::uptime_ms(&text_of(&self.uptime).ok()?)
     }
+}
+
+/// The text of a file of the kernel. The string has room for it, because the standard library reads
+/// into an empty one in small pieces.
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut text = String::with_capacity(TEXT_BYTES);
+    fs::File::open(path)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The control groups that enclose this process and have a directory below `root`.
@@ -165,31 +177,32 @@ fn groups_of(root: &Path) -> Vec<Group> {
 }
 
 /// The limit of a control group, if it has one, and the bytes in use. A group whose usage cannot be
-/// read counts as empty: its limit still applies.
+/// read counts as empty: its limit still applies. Without a limit, the statistics are not read: for
+/// those, the kernel adds up the counters of all processors.
 fn limit_of(group: &Group) -> Option<(GroupLimit, u64)> {
-    let text = |file: &str| fs::read_to_string(group.directory.join(file)).unwrap_or_default();
-    let stat = text("memory.stat");
-    let (limits, used_bytes) = match group.version {
+    let text = |file: &str| text_of(&group.directory.join(file)).unwrap_or_default();
+    let (bytes, usage, stat) = match group.version {
         // Above memory.high, the kernel slows the processes down until enough is reclaimed.
         Version::Two => {
             let limits = [parse::limit(&text("memory.max")), parse::limit(&text("memory.high"))];
-            (limits, parse::limit(&text("memory.current")))
+            let bytes = limits.into_iter().flatten().min()?;
+            (bytes, "memory.current", text("memory.stat"))
         }
         // The statistics of version 1 also have the lowest limit of the enclosing groups, which a
         // container may not see.
         Version::One => {
+            let stat = text("memory.stat");
             let enclosing = parse::stat(&stat, "hierarchical_memory_limit");
             let limits = [parse::limit(&text("memory.limit_in_bytes")), enclosing];
-            (limits, parse::limit(&text("memory.usage_in_bytes")))
+            (limits.into_iter().flatten().min()?, "memory.usage_in_bytes", stat)
         }
     };
-    let bytes = limits.into_iter().flatten().min()?;
     // Inactive file pages do not count as used: the kernel reclaims them before an allocation
     // fails.
     let reclaimable = parse::stat(&stat, "total_inactive_file")
         .or_else(|| parse::stat(&stat, "inactive_file"))
         .unwrap_or(0);
-    let used_bytes = used_bytes.unwrap_or(0).saturating_sub(reclaimable);
+    let used_bytes = parse::limit(&text(usage)).unwrap_or(0).saturating_sub(reclaimable);
     Some((GroupLimit { name: group.name.clone(), bytes }, used_bytes))
 }
 

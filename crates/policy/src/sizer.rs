@@ -31,8 +31,14 @@ const PENDING_MS: u64 = 2_000;
 const STALL_SHARE: u64 = 10;
 /// The most memory that a program can take in a millisecond, in bytes.
 const TAKEN_BYTES_PER_MS_MAX: u64 = 4 << 20;
+/// A program may take this part of the reserve before the next sample. The rest is for the time
+/// until memory has been given back.
+const UNSEEN_SHARE: u64 = 4;
+/// For how long programs are expected to take memory at their present rate, in milliseconds: until
+/// the next sample, and until memory has been given back.
+const AHEAD_MS: u64 = 50;
 /// The least and the most time between two samples, in milliseconds.
-const INTERVAL_MS_MIN: u64 = 100;
+const INTERVAL_MS_MIN: u64 = 25;
 const INTERVAL_MS_MAX: u64 = 1_000;
 
 /// The figures of one moment. All sizes are in bytes.
@@ -184,9 +190,9 @@ impl Sizer {
         let (last_ms, last_bytes) =
             self.last.replace((sample.now_ms, sample.available_bytes)).unwrap_or_default();
         let elapsed_ms = sample.now_ms.saturating_sub(last_ms);
-        // What other programs will take until the next sample, at the rate since the last one.
+        // What other programs will take soon, at the rate since the last sample.
         let taken_bytes = last_bytes.saturating_sub(sample.available_bytes);
-        let taken_bytes = taken_bytes / elapsed_ms.max(1) * elapsed_ms.min(INTERVAL_MS_MIN);
+        let taken_bytes = taken_bytes / elapsed_ms.max(1) * elapsed_ms.min(AHEAD_MS);
         let (bytes, reason) = match self.shortage(sample, elapsed_ms, taken_bytes) {
             Some((missing_bytes, reason)) => self.shrink(sample, missing_bytes, reason),
             None => self.grow(sample),
@@ -294,13 +300,15 @@ impl Sizer {
     }
 }
 
-/// The time in which a program can take what is available beside the reserve.
+/// The time in which a program can take all that it may take unseen.
 fn next_ms(sample: &MemorySample, reason: SizeReason) -> u64 {
-    if sample.reserve_bytes == 0 || reason == SizeReason::Minimum {
+    let reserve_bytes = sample.reserve_bytes;
+    if reserve_bytes == 0 || reason == SizeReason::Minimum {
         return INTERVAL_MS_MAX;
     }
-    let spare_bytes = sample.available_bytes.saturating_sub(sample.reserve_bytes);
-    (spare_bytes / TAKEN_BYTES_PER_MS_MAX).clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX)
+    let kept_bytes = reserve_bytes - reserve_bytes / UNSEEN_SHARE;
+    let unseen_bytes = sample.available_bytes.saturating_sub(kept_bytes);
+    (unseen_bytes / TAKEN_BYTES_PER_MS_MAX).clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX)
 }
 
 #[cfg(test)]

@@ -303,8 +303,7 @@ fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
                 shared.shard(number).gave_back(slab);
             }
         }
-        // Without this, the thread could take the lock again before a thread that waits for it.
-        std::thread::yield_now();
+        shared.shards.give_way(number);
     }
     true
 }

@@ -1,9 +1,8 @@
 //! The load of the machine and of the control groups of this process: how long programs have waited
 //! for a processor and for I/O, and how many can run.
 
-use super::groups_of;
 use super::parse::{self, Version};
-use std::fs;
+use super::{groups_of, text_of};
 use std::path::{Path, PathBuf};
 
 /// The time in which at least one program waited, in microseconds: on the machine, and in each
@@ -13,7 +12,7 @@ pub struct Stalls(Vec<Option<u64>>);
 
 impl Stalls {
     fn read(files: &[PathBuf]) -> Self {
-        let stalled_us = |path: &PathBuf| parse::stalled_us(&fs::read_to_string(path).ok()?);
+        let stalled_us = |path: &PathBuf| parse::stalled_us(&text_of(path).ok()?);
         files.iter().map(stalled_us).collect()
     }
 
@@ -70,7 +69,7 @@ impl LoadSources {
 
     /// Reads the current figures.
     pub fn read(&self) -> Load {
-        let loadavg = fs::read_to_string(&self.loadavg).unwrap_or_default();
+        let loadavg = text_of(&self.loadavg).unwrap_or_default();
         Load {
             processors: Stalls::read(&self.processors),
             disks: Stalls::read(&self.disks),

@@ -2,8 +2,7 @@
 //! and how often a control group has reached a limit.
 
 use super::parse::{self, Version};
-use super::{Group, MemorySources};
-use std::fs;
+use super::{Group, MemorySources, text_of};
 use std::path::{Path, PathBuf};
 
 /// Counters of the kernel, all of which only rise.
@@ -34,7 +33,7 @@ impl MemoryPressure {
 impl MemorySources {
     /// Reads the counters. One that the kernel does not have counts as zero.
     pub fn read_pressure(&self) -> MemoryPressure {
-        let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let text = |path: &Path| text_of(path).unwrap_or_default();
         let stalls = |path: PathBuf| parse::stalled_us(&text(&path)).unwrap_or(0);
         MemoryPressure {
             stalled_us: self.pressure_files().map(stalls).collect(),
@@ -54,7 +53,7 @@ impl MemorySources {
 /// How often a group, or one below it, exceeded `memory.high`, reached `memory.max`, ran out of
 /// memory, or lost memory that `memory.low` protects. In version 1, how often it reached its limit.
 fn events_of(group: &Group) -> u64 {
-    let text = |file: &str| fs::read_to_string(group.directory.join(file)).unwrap_or_default();
+    let text = |file: &str| text_of(&group.directory.join(file)).unwrap_or_default();
     match group.version {
         Version::One => parse::limit(&text("memory.failcnt")).unwrap_or(0),
         Version::Two => {

@@ -31,11 +31,11 @@ fn the_cache_shrinks_at_once_by_the_missing_memory() {
     let mut sizer = Sizer::default();
     let mut decide = |sample: MemorySample| decided(&mut sizer, &sample);
     assert_eq!(decide(sample(0, 350, 1024)), (1024, Wanted), "an eighth of the reserve");
-    // A program has taken 50 MiB in 100 ms, and may take as much again.
-    assert_eq!(decide(sample(100, 300, 1024)), (874, Short));
-    assert_eq!(decide(sample(200, 350, 874)), (874, NoneToSpare));
-    assert_eq!(decide(sample(7_200, 0, 874)), (469, Short), "5 MiB in 100 ms");
-    assert_eq!(decide(sample(7_300, 0, 469)), (128, Short), "not below the minimum");
+    // A program has taken 50 MiB in 100 ms, and may take half as much in the next 50.
+    assert_eq!(decide(sample(100, 300, 1024)), (899, Short));
+    assert_eq!(decide(sample(200, 350, 899)), (899, NoneToSpare));
+    assert_eq!(decide(sample(7_200, 0, 899)), (496, Short), "2.5 MiB in 50 ms");
+    assert_eq!(decide(sample(7_300, 0, 496)), (128, Short), "not below the minimum");
     assert_eq!(decide(sample(7_400, 0, 128)), (128, Minimum));
 }
 
@@ -162,7 +162,8 @@ fn new_bounds_apply_at_once() {
 fn samples_are_frequent_when_memory_runs_short() {
     let next_ms = |available_mib| Sizer::default().decide(&sample(0, available_mib, 1024)).next_ms;
     assert_eq!(next_ms(400 + 40_000), INTERVAL_MS_MAX);
-    assert_eq!(next_ms(400 + 2_000), 500, "4 GiB per second");
+    assert_eq!(next_ms(300 + 2_000), 500, "4 GiB per second, to three quarters of the reserve");
+    assert_eq!(next_ms(500), 50, "where the cache stops growing");
     assert_eq!(next_ms(0), INTERVAL_MS_MIN);
     let least = Sizer::default().decide(&sample(0, 0, 128));
     assert_eq!((least.reason, least.next_ms), (Minimum, INTERVAL_MS_MAX), "nothing to give back");

@@ -78,10 +78,18 @@ impl<T, const RANK: usize> Lock<T, RANK> {
     /// If another thread panicked while it held the lock.
     pub(crate) fn lock_unbroken(&self, what: &str) -> Locked<'_, T> {
         let held = Held::take(RANK);
-        let Ok(guard) = self.0.lock() else {
-            panic!("{what} failed an assertion; see the log above");
-        };
+        let Ok(guard) = self.0.lock() else { broken(what) };
         Locked { guard, held }
+    }
+
+    /// As [`Self::lock_unbroken`], if the lock is free.
+    pub(crate) fn try_lock_unbroken(&self, what: &str) -> Option<Locked<'_, T>> {
+        let held = Held::take(RANK);
+        match self.0.try_lock() {
+            Ok(guard) => Some(Locked { guard, held }),
+            Err(TryLockError::Poisoned(_)) => broken(what),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Acquires the lock if it is free.
@@ -94,6 +102,10 @@ impl<T, const RANK: usize> Lock<T, RANK> {
         };
         Some(Locked { guard, held })
     }
+}
+
+fn broken(what: &str) -> ! {
+    panic!("{what} failed an assertion; see the log above");
 }
 
 /// Guard of a [`Lock`].

@@ -9,7 +9,8 @@ use crate::pool::MappedLines;
 use forebay_engine::{Elevator, Hints, Protection, Shard, begin_forecast, end_former_forecasts};
 use forebay_types::{HoldOut, LINE_BYTES, Mode, PinnedRanges, UnsafeUps, VolumeId, WriteShare};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Slots examined per lock while clean lines are dropped, pins are applied or forecasts end. That
 /// takes a fraction of a millisecond.
@@ -17,18 +18,44 @@ const SLOTS_PER_LOCK: u32 = 2048;
 /// A [`Shards::write_share`] that is not set: the default applies.
 const NO_SHARE: u8 = u8::MAX;
 
+/// In this time, a thread that was woken because a shard was unlocked has begun to run and has
+/// locked it, if a processor is free.
+const WAKE_TIME: Duration = Duration::from_micros(20);
+/// The name of a shard in the message of a panic.
+const SHARD: &str = "a shard";
+
+/// A shard with its lock.
+struct Locking {
+    shard: Lock<Shard<MappedLines>, { order::SHARD }>,
+    /// The threads that wait for the lock.
+    waiting: AtomicUsize,
+}
+
 /// The shards. See the module.
 pub(crate) struct Shards {
-    shards: Vec<Lock<Shard<MappedLines>, { order::SHARD }>>,
+    shards: Vec<Locking>,
     /// Lock-free lookups in the shards' indexes, for prefetching.
     hints: Vec<Hints>,
     /// The percentage of the share for writes, or [`NO_SHARE`].
     write_percent: AtomicU8,
 }
 
+impl Locking {
+    #[cold]
+    fn wait(&self) -> Locked<'_, Shard<MappedLines>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let locked = self.shard.lock_unbroken(SHARD);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        locked
+    }
+}
+
 impl Shards {
     pub(crate) fn new(shards: Vec<Shard<MappedLines>>) -> Self {
-        let shards = shards.into_iter().map(|shard| (shard.slots().hints(), Lock::new(shard)));
+        let shards = shards.into_iter().map(|shard| {
+            let hints = shard.slots().hints();
+            (hints, Locking { shard: Lock::new(shard), waiting: AtomicUsize::new(0) })
+        });
         let (hints, shards) = shards.unzip();
         Self { shards, hints, write_percent: AtomicU8::new(NO_SHARE) }
     }
@@ -38,10 +65,22 @@ impl Shards {
         self.shards.len()
     }
 
+    /// # Panics
+    /// After a panic in the engine, the shard cannot be trusted. Every thread that needs it panics,
+    /// too, and the process ends.
     pub(crate) fn lock(&self, shard: usize) -> Locked<'_, Shard<MappedLines>> {
-        // After a panic in the engine, the shard cannot be trusted. Every thread that needs it
-        // panics, too, and the process ends.
-        self.shards[shard].lock_unbroken("a shard")
+        let locking = &self.shards[shard];
+        locking.shard.try_lock_unbroken(SHARD).unwrap_or_else(|| locking.wait())
+    }
+
+    /// Lets the threads that wait for a shard have it. A thread that works on a shard in several
+    /// steps calls this between them, without the lock: a mutex goes to the thread that comes
+    /// first, and that is the one which has just unlocked it. (It does not call `sched_yield`: on a
+    /// busy machine that costs it a whole time slice, even if no thread waits.)
+    pub(crate) fn give_way(&self, shard: usize) {
+        if self.shards[shard].waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::sleep(WAKE_TIME);
+        }
     }
 
     /// Locks one shard after the other.
@@ -139,7 +178,9 @@ impl Shards {
     /// Ends earlier forecasts: unless their lines are used, they are evicted before others.
     pub(crate) fn end_former_forecasts(&self) {
         for shard in 0..self.len() {
-            while end_former_forecasts(&mut *self.lock(shard), SLOTS_PER_LOCK as usize) {}
+            while end_former_forecasts(&mut *self.lock(shard), SLOTS_PER_LOCK as usize) {
+                self.give_way(shard);
+            }
         }
     }
 
@@ -175,6 +216,7 @@ impl Shards {
             let mut next = Some(0);
             while let Some(first) = next {
                 next = self.lock(shard).pinned().follow(id, first, SLOTS_PER_LOCK);
+                self.give_way(shard);
             }
         }
     }
@@ -228,7 +270,42 @@ impl Shards {
             let mut next = Some(0);
             while let Some(first) = next {
                 next = self.lock(shard).drop_clean(id, first, SLOTS_PER_LOCK);
+                self.give_way(shard);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Runtime;
+    use crate::rig::{MIB, common::client::PATIENCE, quiet_config};
+    use std::time::Instant;
+
+    /// One thread locks a shard again and again, as the resizer does. Another one waits for it.
+    #[test]
+    fn a_thread_that_waits_for_a_shard_is_counted_and_given_way() {
+        let server = forebay_frontend_nbd::NbdServer::new();
+        let runtime = Runtime::start(quiet_config(64 * MIB), &server).unwrap();
+        let shards = &runtime.shared().shards;
+        let waiting = || shards.shards[0].waiting.load(Ordering::Relaxed);
+        let deadline = Instant::now() + PATIENCE;
+        std::thread::scope(|scope| {
+            let locked = shards.lock(0);
+            let waiter = scope.spawn(|| drop(shards.lock(0)));
+            while waiting() == 0 {
+                assert!(Instant::now() < deadline, "the thread is not counted");
+                std::thread::yield_now();
+            }
+            drop(locked);
+            while !waiter.is_finished() {
+                assert!(Instant::now() < deadline, "the thread never gets the shard");
+                drop(shards.lock(0));
+                shards.give_way(0);
+            }
+        });
+        assert_eq!(waiting(), 0);
+        runtime.stop(|_| {}).unwrap();
     }
 }

@@ -14,7 +14,7 @@ const REGROWTH_MS_MEAN_MIN: u64 = 90_000;
 /// longest wait, and a step.
 pub(crate) const RECOVERY_MS_MAX: u64 = 16 * 60_000 + 5_000;
 /// The bounds of the time between two samples, in milliseconds.
-const INTERVAL_MS: std::ops::RangeInclusive<u64> = 100..=1_000;
+const INTERVAL_MS: std::ops::RangeInclusive<u64> = 25..=1_000;
 
 /// A decision, and the moment at which it was made.
 pub(crate) struct Decided<'a> {
