@@ -24,7 +24,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The length of a usual text of the kernel. A longer one takes more calls.
+/// The size of most of the kernel's texts; a longer one takes more reads.
 const TEXT_BYTES: usize = 4096;
 
 /// A control group with a memory limit.
@@ -177,24 +177,25 @@ fn groups_of(root: &Path) -> Vec<Group> {
 }
 
 /// The limit of a control group, if it has one, and the bytes in use. A group whose usage cannot be
-/// read counts as empty: its limit still applies. Without a limit, the statistics are not read: for
-/// those, the kernel adds up the counters of all processors.
+/// read counts as empty: its limit still applies.
 fn limit_of(group: &Group) -> Option<(GroupLimit, u64)> {
     let text = |file: &str| text_of(&group.directory.join(file)).unwrap_or_default();
-    let (bytes, usage, stat) = match group.version {
-        // Above memory.high, the kernel slows the processes down until enough is reclaimed.
+    let number = |file: &str| parse::limit(&text(file));
+    let least = |limits: [Option<u64>; 2]| limits.into_iter().flatten().min();
+    let (bytes, stat, used_bytes) = match group.version {
+        // Above memory.high, the kernel slows the processes down until enough is reclaimed. The
+        // statistics are read only if there is a limit: the kernel adds them up for that.
         Version::Two => {
-            let limits = [parse::limit(&text("memory.max")), parse::limit(&text("memory.high"))];
-            let bytes = limits.into_iter().flatten().min()?;
-            (bytes, "memory.current", text("memory.stat"))
+            let bytes = least([number("memory.max"), number("memory.high")])?;
+            (bytes, text("memory.stat"), number("memory.current"))
         }
         // The statistics of version 1 also have the lowest limit of the enclosing groups, which a
         // container may not see.
         Version::One => {
             let stat = text("memory.stat");
             let enclosing = parse::stat(&stat, "hierarchical_memory_limit");
-            let limits = [parse::limit(&text("memory.limit_in_bytes")), enclosing];
-            (limits.into_iter().flatten().min()?, "memory.usage_in_bytes", stat)
+            let bytes = least([number("memory.limit_in_bytes"), enclosing])?;
+            (bytes, stat, number("memory.usage_in_bytes"))
         }
     };
     // Inactive file pages do not count as used: the kernel reclaims them before an allocation
@@ -202,7 +203,7 @@ fn limit_of(group: &Group) -> Option<(GroupLimit, u64)> {
     let reclaimable = parse::stat(&stat, "total_inactive_file")
         .or_else(|| parse::stat(&stat, "inactive_file"))
         .unwrap_or(0);
-    let used_bytes = parse::limit(&text(usage)).unwrap_or(0).saturating_sub(reclaimable);
+    let used_bytes = used_bytes.unwrap_or(0).saturating_sub(reclaimable);
     Some((GroupLimit { name: group.name.clone(), bytes }, used_bytes))
 }
 

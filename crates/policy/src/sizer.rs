@@ -31,12 +31,15 @@ const PENDING_MS: u64 = 2_000;
 const STALL_SHARE: u64 = 10;
 /// The most memory that a program can take in a millisecond, in bytes.
 const TAKEN_BYTES_PER_MS_MAX: u64 = 4 << 20;
-/// A program may take this part of the reserve before the next sample. The rest is for the time
-/// until memory has been given back.
+/// The reserve divided by this, but at most so many bytes, may be taken between two samples. The
+/// rest of the reserve is for the time until memory has been given back.
 const UNSEEN_SHARE: u64 = 4;
-/// For how long programs are expected to take memory at their present rate, in milliseconds: until
-/// the next sample, and until memory has been given back.
+const UNSEEN_BYTES_MAX: u64 = 100 * TAKEN_BYTES_PER_MS_MAX;
+/// How long programs are expected to go on taking memory, in milliseconds, but no longer than they
+/// were seen to take it.
 const AHEAD_MS: u64 = 50;
+/// How long after a shrink programs may still wait for memory before that counts again.
+const SETTLE_MS: u64 = 100;
 /// The least and the most time between two samples, in milliseconds.
 const INTERVAL_MS_MIN: u64 = 25;
 const INTERVAL_MS_MAX: u64 = 1_000;
@@ -229,7 +232,10 @@ impl Sizer {
         if missing_bytes > margin_bytes {
             return Some((missing_bytes.saturating_add(taken_bytes), SizeReason::Short));
         }
-        if free_bytes >= needed_bytes.saturating_add(reserve_bytes) {
+        let is_settling = |shrunk_ms: u64| sample.now_ms.saturating_sub(shrunk_ms) < SETTLE_MS;
+        if free_bytes >= needed_bytes.saturating_add(reserve_bytes)
+            || self.shrunk_ms.is_some_and(is_settling)
+        {
             return None;
         }
         let stalled_us = sample.stalled_us.saturating_mul(STALL_SHARE);
@@ -300,15 +306,16 @@ impl Sizer {
     }
 }
 
-/// The time in which a program can take all that it may take unseen.
+/// The time until the next sample: that in which a program can take what it may take between two
+/// samples.
 fn next_ms(sample: &MemorySample, reason: SizeReason) -> u64 {
     let reserve_bytes = sample.reserve_bytes;
     if reserve_bytes == 0 || reason == SizeReason::Minimum {
         return INTERVAL_MS_MAX;
     }
-    let kept_bytes = reserve_bytes - reserve_bytes / UNSEEN_SHARE;
-    let unseen_bytes = sample.available_bytes.saturating_sub(kept_bytes);
-    (unseen_bytes / TAKEN_BYTES_PER_MS_MAX).clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX)
+    let unseen_bytes = (reserve_bytes / UNSEEN_SHARE).min(UNSEEN_BYTES_MAX);
+    let takable_bytes = sample.available_bytes.saturating_sub(reserve_bytes - unseen_bytes);
+    (takable_bytes / TAKEN_BYTES_PER_MS_MAX).clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX)
 }
 
 #[cfg(test)]

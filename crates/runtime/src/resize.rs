@@ -296,14 +296,17 @@ fn resize_shard(shared: &Shared, number: usize, stops: &AtomicBool) -> bool {
         match step {
             ResizeStep::Done => return false,
             ResizeStep::Waiting => return true,
-            ResizeStep::More => {}
-            ResizeStep::TakenBack(slab) => shared.huge_pages.prepare_again(number, slab.number),
+            ResizeStep::More => shared.shards.give_way(number),
+            ResizeStep::TakenBack(slab) => {
+                shared.huge_pages.prepare_again(number, slab.number);
+                shared.shards.give_way(number);
+            }
+            // Others can have the shard while memory is given back.
             ResizeStep::Empty(slab) => {
                 give_back(shared, number, slab);
                 shared.shard(number).gave_back(slab);
             }
         }
-        shared.shards.give_way(number);
     }
     true
 }

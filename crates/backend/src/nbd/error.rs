@@ -135,7 +135,7 @@ mod tests {
         let refused = text(refused);
         assert!(refused.starts_with("the server refuses to open 'nbd://h/x': "), "{refused}");
         assert!(refused.contains("check the name of the export"), "{refused}");
-        let other = text(Failure::Greeting(1));
+        let other = text(Failure::Greeting(1, 2));
         let start = "cannot open 'nbd://h/x': the NBD handshake failed: not an NBD server";
         assert!(other.starts_with(start), "{other}");
         assert!(other.ends_with("check that the address is that of an NBD server"), "{other}");

@@ -392,19 +392,20 @@ async fn supervise(mut server: Server, signals: &mut KeeperSignals, pool: &Owned
     }
 }
 
-/// Called when the server keeps crashing. If the pool is clean, returns an error, which ends the
-/// keeper; otherwise holds the pool until SIGHUP, which retries, or SIGTERM, which discards it.
+/// Called when the server has crashed, or failed to start, several times. If the pool is clean,
+/// returns an error, which ends the keeper; otherwise holds the pool until SIGHUP, which retries,
+/// or SIGTERM, which discards it.
 async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyhow::Result<()> {
     let dirty_bytes = forebay_runtime::dirty_bytes_in(pool.as_fd());
     if dirty_bytes == 0 {
-        let error = anyhow!("the server crashed repeatedly and is not restarted");
+        let error = anyhow!("the server failed repeatedly and is not restarted");
         return Err(with_remedy(error, "see its log above"));
     }
     signals.pause(SIGNALS_DRAIN).await;
     tracing::error!(
         dirty_bytes,
         pid = std::process::id(),
-        "the server crashed repeatedly and is not restarted; the keeper holds its dirty data: fix \
+        "the server failed repeatedly and is not restarted; the keeper holds its dirty data: fix \
          the cause logged above and send SIGHUP to retry, or SIGTERM to discard the data"
     );
     match signals.forwarded.next().await {

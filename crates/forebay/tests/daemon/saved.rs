@@ -362,6 +362,11 @@ fn a_volume_in_memory_is_saved_when_mains_fails_and_when_the_battery_runs_low() 
         wait_until(status, PATIENCE, || saved(&daemon)["changed"] == false);
         assert!(content_of(&path) == model, "{status}");
     }
+    // It is saved before the notice that power may be cut.
+    wait_until("the notice", PATIENCE, || daemon.log().contains("power may be cut"));
+    let log = daemon.log();
+    let [saved, notice] = ["volume saved", "power may be cut"].map(|text| log.rfind(text));
+    assert!(saved.is_some() && saved < notice, "{log}");
     ups.set_status("OL");
     daemon.stop();
     assert!(content_of(&path) == model);

@@ -10,8 +10,8 @@ pub(super) const REPLIES_MAX: u32 = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The peer is not an NBD server.
-    #[error("not an NBD server: its first bytes are {0:#018x}")]
-    Greeting(u64),
+    #[error("not an NBD server: its first bytes are {0:#018x} and {1:#018x}")]
+    Greeting(u64, u64),
     /// The server supports the oldstyle handshake only.
     #[error("the server uses oldstyle NBD, which has no export names; use a newer server")]
     Oldstyle,

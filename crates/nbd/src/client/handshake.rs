@@ -162,7 +162,7 @@ impl Handshake {
         match (magic, style) {
             (GREETING_MAGIC, OPTION_MAGIC) => {}
             (GREETING_MAGIC, OLDSTYLE_MAGIC) => return Err(Failure::Oldstyle),
-            _ => return Err(Failure::Greeting(magic)),
+            _ => return Err(Failure::Greeting(magic, style)),
         }
         let agreed = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         self.no_zeroes = agreed & handshake_flag::NO_ZEROES != 0;

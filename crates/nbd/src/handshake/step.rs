@@ -35,7 +35,7 @@ pub enum CloseReason {
     #[error("EXPORT_NAME rejected: {0}")]
     ExportRefused(Refusal),
     /// The client exceeded the limit on bytes in rejected options (N-07).
-    #[error("option of {0} bytes exceeds the limit of {HANDSHAKE_SKIP_BYTES_MAX} skipped bytes")]
+    #[error("rejected options of more than {HANDSHAKE_SKIP_BYTES_MAX} bytes, the last one of {0}")]
     OptionLength(u32),
     /// The client exceeded the limit on options.
     #[error("more than {HANDSHAKE_OPTIONS_MAX} options")]

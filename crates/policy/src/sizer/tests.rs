@@ -92,6 +92,32 @@ fn waiting_programs_and_full_groups_count_only_near_the_reserve() {
 }
 
 #[test]
+fn programs_that_still_wait_just_after_a_shrink_do_not_count() {
+    let mut sizer = Sizer::default();
+    sizer.decide(&sample(1_000, 500, 1024));
+    let mut waiting = |now_ms, size_mib| {
+        let figures = MemorySample { stalled_us: 25_000, ..sample(now_ms, 500, size_mib) };
+        decided(&mut sizer, &figures)
+    };
+    assert_eq!(waiting(1_025, 1024), (974, Stalled));
+    assert_eq!(waiting(1_050, 974), (974, NoneToSpare));
+    assert_eq!(waiting(1_124, 974), (974, NoneToSpare));
+    assert_eq!(waiting(1_125, 974), (924, Stalled));
+}
+
+#[test]
+fn memory_is_expected_to_be_taken_no_longer_than_it_was() {
+    let missing = |elapsed_ms: u64| {
+        let mut sizer = Sizer::default();
+        sizer.decide(&sample(1_000, 400, 1024));
+        1024 - decided(&mut sizer, &sample(1_000 + elapsed_ms, 300, 1024)).0
+    };
+    assert_eq!(missing(25), 100 + 100, "100 MiB in 25 ms, and again in the next 25");
+    assert_eq!(missing(50), 100 + 100);
+    assert_eq!(missing(100), 100 + 50);
+}
+
+#[test]
 fn memory_is_taken_again_in_steps_after_it_was_free_for_a_while() {
     let mut sizer = Sizer::default();
     let mut decide = |sample: MemorySample| decided(&mut sizer, &sample);
@@ -164,6 +190,12 @@ fn samples_are_frequent_when_memory_runs_short() {
     assert_eq!(next_ms(400 + 40_000), INTERVAL_MS_MAX);
     assert_eq!(next_ms(300 + 2_000), 500, "4 GiB per second, to three quarters of the reserve");
     assert_eq!(next_ms(500), 50, "where the cache stops growing");
+    let large = |available_mib| {
+        let reserve_bytes = 8_000 * MIB;
+        let sample = MemorySample { reserve_bytes, ..sample(0, available_mib, 1024) };
+        Sizer::default().decide(&sample).next_ms
+    };
+    assert_eq!((large(8_000), large(7_600)), (100, INTERVAL_MS_MIN), "a large reserve");
     assert_eq!(next_ms(0), INTERVAL_MS_MIN);
     let least = Sizer::default().decide(&sample(0, 0, 128));
     assert_eq!((least.reason, least.next_ms), (Minimum, INTERVAL_MS_MAX), "nothing to give back");

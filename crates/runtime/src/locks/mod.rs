@@ -104,6 +104,7 @@ impl<T, const RANK: usize> Lock<T, RANK> {
     }
 }
 
+#[cold]
 fn broken(what: &str) -> ! {
     panic!("{what} failed an assertion; see the log above");
 }

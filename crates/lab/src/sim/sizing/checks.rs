@@ -13,6 +13,8 @@ const REGROWTH_MS_MEAN_MIN: u64 = 90_000;
 /// The most time in which a pool has its size again when memory is free, in milliseconds: the
 /// longest wait, and a step.
 pub(crate) const RECOVERY_MS_MAX: u64 = 16 * 60_000 + 5_000;
+/// How long after a shrink programs may still wait for memory, in milliseconds.
+const SETTLE_MS: u64 = 100;
 /// The bounds of the time between two samples, in milliseconds.
 const INTERVAL_MS: std::ops::RangeInclusive<u64> = 25..=1_000;
 
@@ -89,11 +91,12 @@ impl Decided<'_> {
         if !INTERVAL_MS.contains(&decision.next_ms) {
             return Some(format!("the next sample is due in {} ms", decision.next_ms));
         }
-        self.check_room().or_else(|| swings.check(self))
+        self.check_room(swings.shrunk_ms).or_else(|| swings.check(self))
     }
 
-    /// The reserve is left to the system, except for the minimum.
-    fn check_room(&self) -> Option<String> {
+    /// The reserve is left to the system, except for the minimum; and more, if programs wait for
+    /// memory a while after the last shrink.
+    fn check_room(&self, shrunk_ms: Option<u64>) -> Option<String> {
         let (room_bytes, reserve_bytes) = (self.room_bytes?, self.reserve_bytes);
         if reserve_bytes == 0 {
             return None;
@@ -112,8 +115,10 @@ impl Decided<'_> {
         }
         let taken_bytes = self.sample.size_bytes - self.sample.unused_bytes;
         let is_near = room_bytes.saturating_sub(taken_bytes) < 2 * reserve_bytes;
+        let is_settled = shrunk_ms.is_none_or(|shrunk_ms| self.now_ms - shrunk_ms >= SETTLE_MS);
         if self.is_pressed
             && is_near
+            && is_settled
             && kept_bytes > taken_bytes.saturating_sub(margin_bytes).max(floor_bytes)
         {
             return Some(format!("{kept_bytes} bytes are kept although programs wait"));

@@ -239,6 +239,7 @@ impl Checkpoint<'_> {
         let mut is_all = true;
         for line in stuck {
             is_all &= self.copy_line_forward(&shared, line)?;
+            shared.shards.give_way(line.shard);
         }
         self.wait_until_recorded().map(|()| is_all)
     }
