@@ -74,8 +74,8 @@ impl Shards {
     }
 
     /// Lets the threads that wait for a shard have it. A thread that works on a shard in several
-    /// steps calls this between them, without the lock: a mutex goes to the thread that comes first,
-    /// and that is the one which has just unlocked it. `sched_yield` would do it, too, but on a busy
+    /// steps calls this between them, without the lock: a mutex goes to whoever comes first, and
+    /// that is the thread which has just unlocked it. `sched_yield` would do it, too, but on a busy
     /// machine that can cost a whole time slice, even if no thread waits.
     pub(crate) fn give_way(&self, shard: usize) {
         if self.shards[shard].waiting.load(Ordering::Relaxed) > 0 {
