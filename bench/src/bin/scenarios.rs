@@ -65,8 +65,9 @@ struct Arguments {
     /// Rounds of scenarios that compare loads; limits apply to medians.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Pairs of runs of random-misses, each twice as long as a measurement.
-    #[arg(long, default_value_t = 9)]
+    /// Pairs of runs of random-misses, each twice as long as a measurement; an even number, so that
+    /// each of the two is the first equally often.
+    #[arg(long, default_value_t = 14)]
     pairs: u32,
     /// Directory of the built programs; by default that of this one.
     #[arg(long)]
