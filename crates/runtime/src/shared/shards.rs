@@ -74,9 +74,9 @@ impl Shards {
     }
 
     /// Lets the threads that wait for a shard have it. A thread that works on a shard in several
-    /// steps calls this between them, without the lock: a mutex goes to whoever comes first, and
-    /// that is the thread which has just unlocked it. `sched_yield` would do it, too, but on a busy
-    /// machine that can cost a whole time slice, even if no thread waits.
+    /// steps calls this between them, without the lock. Otherwise it would usually lock the shard
+    /// again before a waiting thread has woken up. `sched_yield` would also help, but on a busy
+    /// machine it can cost a whole time slice, even if no thread waits.
     pub(crate) fn give_way(&self, shard: usize) {
         if self.shards[shard].waiting.load(Ordering::Relaxed) > 0 {
             std::thread::sleep(WAKE_TIME);
